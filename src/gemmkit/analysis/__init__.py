@@ -1,0 +1,1 @@
+"""Figures that follow from counters and resources, such as occupancy."""

@@ -1,0 +1,1 @@
+"""Runs kernels and turns what is seen into records."""

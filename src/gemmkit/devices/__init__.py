@@ -1,0 +1,1 @@
+"""One protocol, two devices: a CUDA GPU that times, an emulated one that counts."""

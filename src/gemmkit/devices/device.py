@@ -1,0 +1,99 @@
+"""The one protocol that both devices follow; nothing above asks which of the two it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.problem import GemmProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one launch showed: counters where the device counts, seconds where it emulates.
+
+    `line_counters` holds the same metrics per (file, line) of the source.
+    """
+
+    counters: Mapping[str, float] = field(default_factory=dict)
+    line_counters: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
+    emulation_seconds: float | None = None
+
+
+class Buffer(Protocol):
+    """Device memory: `address` as the kernel sees it, `nbytes` in size."""
+
+    @property
+    def address(self) -> int:
+        """Device address of the first byte."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+
+class Device(Protocol):
+    """A place that runs kernels."""
+
+    kind: str
+    spec: GpuSpec
+
+    def empty(self, nbytes: int) -> Buffer:
+        """Device memory of that size, its content undefined, aligned to 256 bytes.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+
+    def upload(self, array: NDArray[Any]) -> Buffer:
+        """A device copy of a C-contiguous array."""
+
+    def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
+        """Copy from the start of `buffer` into a C-contiguous array, waiting for running work."""
+
+    def launch(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+    ) -> Launch:
+        """Run the plan's grid and wait. `arguments` binds each name of the plan's signature.
+
+        Raises:
+            DeviceError: the launch failed, or the kernel did.
+        """
+
+    def environment(self) -> dict[str, Any]:
+        """What a result measured here depends on: board, driver, clocks, host, versions."""
+
+
+def bind_arguments(
+    problem: GemmProblem, a: Buffer, b: Buffer, c: Buffer, bias: Buffer | None
+) -> dict[str, int | float]:
+    """The value of every argument name: sizes and leading dimensions in elements, addresses."""
+    return {
+        "M": problem.m,
+        "N": problem.n,
+        "K": problem.k,
+        "alpha": problem.alpha,
+        "A": a.address,
+        "lda": problem.lda,
+        "B": b.address,
+        "ldb": problem.ldb,
+        "beta": problem.beta,
+        "C": c.address,
+        "ldc": problem.ldc,
+        "bias": bias.address if bias is not None else 0,
+    }
+
+
+# How each name is passed: C type of the kernel parameter, as a NumPy scalar type.
+ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
+    **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), np.int32),
+    **dict.fromkeys(("alpha", "beta"), np.float32),
+    **dict.fromkeys(("A", "B", "C", "bias"), np.uint64),
+}

@@ -1,0 +1,33 @@
+"""What can go wrong: every error that gemmkit raises on purpose."""
+
+
+class GemmkitError(Exception):
+    """Base of all gemmkit errors; its text is one clear message for the user."""
+
+
+class UsageError(GemmkitError):
+    """An argument that cannot be meant: an unknown kernel, board, config key or bad shape."""
+
+
+class UnsupportedProblem(GemmkitError):
+    """A kernel or configuration refuses a problem; the text names the rule and what would work."""
+
+
+class CompileError(GemmkitError):
+    """The CUDA compiler rejected a source; the text holds its message and the source lines."""
+
+
+class UnsupportedInstruction(GemmkitError):
+    """The emulator met a PTX form outside its instruction table; the text names form and line."""
+
+
+class SanitizerFinding(GemmkitError):
+    """A kernel broke a rule of the machine (out-of-bounds access, deadlock, …)."""
+
+
+class DeviceError(GemmkitError):
+    """A device is missing, or it failed while it allocated, copied or ran."""
+
+
+class TuningError(GemmkitError):
+    """The tuner or its store could not do what was asked."""

@@ -1,0 +1,1 @@
+"""CUDA C++ to `Binary`: PTX, cubin and resource usage, for any architecture, with no driver."""

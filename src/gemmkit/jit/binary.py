@@ -1,0 +1,33 @@
+"""`Binary`: what the compiler made of one kernel for one architecture."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """ptxas's figures: registers per thread, bytes per thread (spills, local), per block (shared).
+
+    `spill_bytes` is stores plus loads; `shared_bytes` is static shared memory.
+    """
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    local_bytes: int
+
+
+class Binary(msgspec.Struct, frozen=True, kw_only=True):
+    """PTX and cubin of one kernel; `entry` is its symbol in both.
+
+    `key` names this compilation: it changes with source, headers, options, architecture and
+    compiler version.
+    """
+
+    entry: str
+    arch: str
+    ptx: str
+    cubin: bytes
+    resources: Resources
+    compiler: str
+    key: str

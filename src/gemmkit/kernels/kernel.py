@@ -1,0 +1,197 @@
+"""`Kernel`: a CUDA C++ file, the problems it takes, and how it is launched for one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.problem import GemmProblem
+
+Dim3 = tuple[int, int, int]
+
+# Every name a kernel parameter may have; a device binds each to a value.
+ARGUMENT_NAMES = ("M", "N", "K", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc", "bias")
+
+Signature = tuple[str, ...]
+
+# The one signature that all rungs share.
+SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
+
+MAX_GRID_YZ = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """How a product is cut up; a kernel uses some of the keys, the others stay None.
+
+    BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
+    `stages` the number of tiles in flight.
+    """
+
+    BM: int | None = None
+    BN: int | None = None
+    BK: int | None = None
+    WM: int | None = None
+    WN: int | None = None
+    TM: int | None = None
+    TN: int | None = None
+    stages: int | None = None
+
+    def as_dict(self) -> dict[str, int]:
+        """The keys in use with their values."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+
+    def __getitem__(self, key: str) -> int:
+        value: int | None = getattr(self, key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __str__(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.as_dict().items())
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Everything a compiler and a device need; it follows from kernel, problem and config alone.
+
+    `entry` is the C++ name expression of the instantiated kernel. An empty `grid` (a zero in it)
+    means there is nothing to launch. `shared_bytes` is dynamic shared memory.
+    """
+
+    kernel: str
+    source: str
+    entry: str
+    grid: Dim3
+    block: Dim3
+    signature: Signature
+    shared_bytes: int = 0
+    cluster: Dim3 = (1, 1, 1)
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads in one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The quotient, rounded up."""
+    return -(-numerator // denominator)
+
+
+def tile_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
+    """Column tiles on x; row tiles on y and, where 65,535 do not suffice, on z too.
+
+    The kernels undo this with `block_row()` of `gemm.cuh`; a surplus block returns at once.
+    """
+    rows, columns = ceil_div(problem.m, BM), ceil_div(problem.n, BN)
+    layers = ceil_div(rows, MAX_GRID_YZ)
+    return columns, ceil_div(rows, layers) if layers else 0, layers
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One `.cu` file of the ladder.
+
+    `idea` says in one sentence what it changes and why that helps. `default` is the configuration
+    taken when none is given, `space` the values worth trying for each of its keys. `launch` maps
+    (problem, config) to template arguments, grid, block and dynamic shared bytes; `rule` returns
+    the reason why a configuration is refused, or None.
+    """
+
+    name: str
+    rung: int
+    idea: str
+    default: TileConfig
+    space: Mapping[str, tuple[int, ...]]
+    launch: Callable[[GemmProblem, TileConfig], LaunchShape]
+    rule: Callable[[TileConfig, GpuSpec], str | None]
+    fuses: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    signature: Signature = SGEMM_SIGNATURE
+
+    @cached_property
+    def source(self) -> str:
+        """The CUDA C++ text of the file."""
+        return (resources.files("gemmkit.kernels") / f"{self.name}.cu").read_text("utf-8")
+
+    def configure(self, changes: Mapping[str, int]) -> TileConfig:
+        """The default configuration with some keys changed.
+
+        Raises:
+            UsageError: the kernel has no such key.
+        """
+        own = self.default.as_dict()
+        known = {name.lower(): name for name in own} | {
+            alias.lower(): key for alias, key in self.aliases.items()
+        }
+        for given, value in changes.items():
+            key = known.get(given.lower())
+            if key is None:
+                keys = ", ".join(own) or "none"
+                raise UsageError(f"kernel '{self.name}' has no key '{given}'; it has: {keys}")
+            own[key] = value
+        return TileConfig(**own)
+
+    def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
+        """Every configuration of `space` that the rules allow on this board."""
+        from itertools import product
+
+        for values in product(*self.space.values()):
+            config = self.configure(dict(zip(self.space, values, strict=True)))
+            if self.rule(config, gpu) is None:
+                yield config
+
+    def supports(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+        """Why this problem cannot be run with this configuration on this board, or None."""
+        if str(problem.epilogue) != "none" and not self.fuses:
+            return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
+        return self.rule(config, gpu)
+
+    def plan(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
+        """How to launch it.
+
+        Raises:
+            UnsupportedProblem: `supports` gave a reason.
+        """
+        reason = self.supports(problem, config, gpu)
+        if reason is not None:
+            raise UnsupportedProblem(f"{self.name} ({config}): {reason}")
+        shape = self.launch(problem, config)
+        arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
+        return LaunchPlan(
+            kernel=self.name,
+            source=self.source,
+            entry=f"{self.name}<{arguments}>",
+            grid=shape.grid,
+            block=shape.block,
+            signature=self.signature,
+            shared_bytes=shape.shared_bytes,
+        )
+
+    def _policy(self, problem: GemmProblem) -> tuple[str, ...]:
+        if not self.fuses:
+            return ()
+        bias = "true" if problem.epilogue.bias else "false"
+        activation = {"none": "Identity", "relu": "Relu"}[problem.epilogue.activation]
+        return (f"Epilogue<{bias}, {activation}>",)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """The part of a plan that each kernel works out for itself."""
+
+    template: tuple[int | str, ...]
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int = 0

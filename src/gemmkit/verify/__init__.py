@@ -1,0 +1,1 @@
+"""Inputs, float64 reference and error bounds: is a result right?"""
