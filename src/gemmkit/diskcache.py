@@ -1,0 +1,200 @@
+"""`DiskCache`: bytes by key in a folder, for many processes at once, with a cap on its size.
+
+Any trouble with the folder (read-only, full, damaged files) costs time, never the user's work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+MIB = 1024 * 1024
+DEFAULT_LIMIT_BYTES = 512 * MIB
+
+_MAGIC = b"gemmkit\x01"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
+
+_ENTRY = ".entry"
+_TEMPORARY = ".partial"
+_LOCK = ".lock"
+
+# A process that was stopped while it held a lock must not stop the others for good.
+_LOCK_PATIENCE_SECONDS = 120.0
+_LOCK_POLL_SECONDS = 0.01
+# Partial and lock files this old belong to a process that was killed.
+_ABANDONED_SECONDS = 3600.0
+
+
+def default_cache_directory(kind: str) -> Path:
+    """The folder for one kind of cached thing, below the user's cache folder of this platform."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("gemmkit", appauthor=False)) / kind
+
+
+class DiskCache:
+    """A folder of checked entries, least recently used ones dropped beyond `limit_bytes`.
+
+    Entries appear atomically and carry a checksum over key and value, so a truncated or changed
+    file is a miss. Files of others in the same folder are left alone. A folder that cannot be
+    written gives one `RuntimeWarning` and no caching.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self.directory = Path(directory)
+        self.limit_bytes = limit_bytes
+
+    def get(self, key: str) -> bytes | None:
+        """The value stored under `key`, or None where there is none that is whole."""
+        path = self._path(key, _ENTRY)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        value = data[_HEADER_BYTES:]
+        if data[:_HEADER_BYTES] != _header(key, value):
+            return None
+        _mark_used(path)
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value`, replacing what was there; a value over the whole limit is not stored."""
+        if _HEADER_BYTES + len(value) > self.limit_bytes:
+            return
+        path = self._path(key, _ENTRY)
+        partial = path.with_name(f"{path.stem}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY}")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            try:
+                # No fsync: after a power cut the checksum tells a whole entry from a torn one.
+                with partial.open("xb") as file:
+                    file.write(_header(key, value))
+                    file.write(value)
+                partial.replace(path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            self._warn(error)
+            return
+        _mark_used(path)
+        self._evict(keep=path)
+
+    def get_or_create(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """The stored value, or else `make()`'s, stored.
+
+        Of several processes or threads that ask for one missing key, one makes it while the
+        others wait and then read it. An exception out of `make` passes through; the next one in
+        line tries again.
+        """
+        value = self.get(key)
+        if value is not None:
+            return value
+        with self._lock(key):
+            value = self.get(key)
+            if value is None:
+                value = make()
+                self.put(key, value)
+        return value
+
+    def size(self) -> int:
+        """Bytes that the entries take."""
+        return sum(status.st_size for _, status in self._files(_ENTRY))
+
+    def __len__(self) -> int:
+        """Number of entries."""
+        return sum(1 for _ in self._files(_ENTRY))
+
+    def clear(self) -> None:
+        """Remove every entry, and what killed processes left."""
+        for suffix in (_ENTRY, _TEMPORARY, _LOCK):
+            for path, _ in self._files(suffix):
+                _remove(path)
+
+    def _path(self, key: str, suffix: str) -> Path:
+        return self.directory / (hashlib.sha256(key.encode()).hexdigest() + suffix)
+
+    def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+        try:
+            paths = [path for path in self.directory.iterdir() if path.suffix == suffix]
+        except OSError:
+            return
+        for path in paths:
+            with contextlib.suppress(OSError):
+                yield path, path.stat()
+
+    def _evict(self, keep: Path) -> None:
+        entries = list(self._files(_ENTRY))
+        excess = sum(status.st_size for _, status in entries) - self.limit_bytes
+        if excess > 0:
+            for path, status in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
+                if excess <= 0:
+                    break
+                if path != keep:
+                    _remove(path)
+                    excess -= status.st_size
+        for suffix in (_TEMPORARY, _LOCK):
+            for path, status in self._files(suffix):
+                if time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    _remove(path)
+
+    @contextlib.contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        """Hold the key's lock, or go on without one where the folder or its system has none."""
+        import filelock
+
+        path = self._path(key, _LOCK)
+        lock: filelock.BaseFileLock | None = None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(path)
+            lock.acquire(timeout=_LOCK_PATIENCE_SECONDS, poll_interval=_LOCK_POLL_SECONDS)
+        except filelock.Timeout:
+            lock = None
+        except (OSError, NotImplementedError) as error:
+            lock = None
+            self._warn(error)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                # Whoever comes after the removal finds the entry; should making it have failed,
+                # two may try again at once, which is safe, since entries appear atomically.
+                _remove(path)
+                lock.release()
+
+    def _warn(self, error: Exception) -> None:
+        # Python's own filter shows a repeated text from one place only once.
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        warnings.warn(
+            f"the cache folder {self.directory} cannot be written ({reason}): going on without "
+            "it, so later runs start as slowly as this one",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _header(key: str, value: bytes) -> bytes:
+    digest = hashlib.sha256(key.encode())
+    digest.update(b"\0")
+    digest.update(value)
+    return _MAGIC + digest.digest()
+
+
+def _mark_used(path: Path) -> None:
+    # Set by hand: file systems' own clocks are too coarse to order entries.
+    now = time.time_ns()
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(now, now))
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
