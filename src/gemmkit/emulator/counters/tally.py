@@ -1,0 +1,45 @@
+"""`Tally`: the raw counts of one launch, per PTX instruction; all metrics are sums over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally:
+    """Counts over a whole launch; every array has one element per instruction of the kernel.
+
+    An instruction whose guard is false in all lanes is executed but makes no request, as on the
+    hardware. cp.async counts on its global side in `requests`, `sectors` and `data_bytes`.
+    """
+
+    executed: Counts  # times a warp executed it
+    lanes: Counts  # active lanes, guard applied, summed over those times
+    requests: Counts  # memory requests: executions with an active lane
+    sectors: Counts  # global and local: distinct 32-byte sectors, summed over requests
+    wavefronts: Counts  # shared: passes over the banks, summed over requests
+    data_bytes: Counts  # bytes asked for by lanes
+    divergent: Counts  # branches at which the lanes of a warp parted
+
+    @classmethod
+    def zeros(cls, instructions: int) -> Tally:
+        """An empty tally for a kernel of that many instructions."""
+        return cls(*(np.zeros(instructions, np.int64) for _ in fields(cls)))
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            *(getattr(self, each.name) + getattr(other, each.name) for each in fields(self))
+        )
+
+    def differences(self, other: Tally) -> dict[str, list[int]]:
+        """The instruction numbers at which two tallies differ, per count."""
+        found = {
+            each.name: np.flatnonzero(getattr(self, each.name) != getattr(other, each.name))
+            for each in fields(self)
+        }
+        return {name: numbers.tolist() for name, numbers in found.items() if numbers.size}

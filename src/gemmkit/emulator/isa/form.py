@@ -1,0 +1,107 @@
+"""`Form`: one instruction form, keyed by its full opcode, and the pattern language of the table."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from gemmkit.emulator.isa.types import TYPES, PtxType, widened
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """What stands at one place of an instruction.
+
+    `role` is one of: dest, source, address, immediate, label, symbol, group. A dest or source has
+    a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair` marks a
+    dest that may be written `d|p`, the second being a predicate. `optional` operands may be
+    missing at the end.
+    """
+
+    role: str
+    type: PtxType | None = None
+    count: int = 1
+    pair: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Form:
+    """One row of the table.
+
+    `operation` names what it does, shared by all forms that differ in types or modifiers only;
+    `modifiers` holds what the pattern bound by name (T the operand type, S a state space, …);
+    `opcode_class` groups forms for the counters.
+    """
+
+    opcode: str
+    operation: str
+    operands: tuple[OperandSpec, ...]
+    opcode_class: str
+    modifiers: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def type(self) -> PtxType:
+        """The type bound to T."""
+        return TYPES[self.modifiers["T"]]
+
+    def __getitem__(self, modifier: str) -> str:
+        return self.modifiers[modifier]
+
+
+_HOLE = re.compile(r"\{(?:(\w+):)?([^{}]*)\}")
+
+
+def expand(pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every opcode of a pattern, with the names it binds.
+
+    `{T:u32,s32}` stands for one of its alternatives and binds T to it; `{.a,.b}` binds nothing;
+    an empty alternative stands for an absent modifier. Leading dots are not part of what is
+    bound.
+    """
+    holes = list(_HOLE.finditer(pattern))
+    choices = [hole.group(2).split(",") for hole in holes]
+    for chosen in itertools.product(*choices):
+        opcode, position, bound = "", 0, {}
+        for hole, choice in zip(holes, chosen, strict=True):
+            opcode += pattern[position : hole.start()] + choice
+            position = hole.end()
+            if hole.group(1):
+                bound[hole.group(1)] = choice.lstrip(".")
+        yield opcode + pattern[position:], bound
+
+
+def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec, ...]:
+    """Read a signature, such as `={T} {T} {T}` or `={V}{T} [{S}]`.
+
+    `=type` is a destination, `=type|pred` one that may be a pair, `type` a source, `[space]` an
+    address, `#` an immediate, `@` a label, `$` a symbol, `()` a group. A prefix such as `v4` gives
+    the length of a brace list, `?` marks an operand that may be missing, `wide(T)` the type of
+    twice the width.
+    """
+    return tuple(_operand_spec(word) for word in signature.format(**bound).split())
+
+
+@cache
+def _operand_spec(word: str) -> OperandSpec:
+    optional = word.startswith("?")
+    word = word.removeprefix("?")
+    fixed = {"#": "immediate", "@": "label", "$": "symbol", "()": "group"}
+    if word in fixed:
+        return OperandSpec(fixed[word], optional=optional)
+    if word.startswith("["):
+        return OperandSpec("address", optional=optional)
+    role = "dest" if word.startswith("=") else "source"
+    word = word.removeprefix("=")
+    pair = word.endswith("|pred")
+    word = word.removesuffix("|pred")
+    count = 1
+    vector = re.match(r"v(\d+)(.+)", word)
+    if vector:
+        count, word = int(vector.group(1)), vector.group(2)
+    wide = re.fullmatch(r"wide\((\w+)\)", word)
+    name = widened(wide.group(1)) if wide else word
+    return OperandSpec(role, TYPES[name], count, pair, optional)

@@ -1,0 +1,271 @@
+"""The instruction table: every PTX form that gemmkit executes, one strict key per full opcode.
+
+Anything that is not here raises; nothing is matched loosely. Semantics of each operation are those
+of the PTX ISA; `codegen` and `oracle` implement each once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gemmkit.emulator.isa.form import Form, OperandSpec, expand, operand_specs
+from gemmkit.emulator.ptx.module import (
+    Address,
+    Group,
+    Immediate,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+)
+from gemmkit.errors import UnsupportedInstruction
+
+INT16_UP = "u16,s16,u32,s32,u64,s64"
+BITS = "b16,b32,b64"
+COMPARE = "eq,ne,lt,le,gt,ge"
+COMPARE_UNORDERED = f"{COMPARE},equ,neu,ltu,leu,gtu,geu,num,nan"
+ROUND = "R:.rn,.rz,.rm,.rp"
+ROUND_OR_NONE = "R:,.rn,.rz,.rm,.rp"
+FLUSH = "F:,.ftz"
+LOADABLE = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32,b64,u64,s64,f64"
+SPACES = "S:,.global,.shared,.shared::cta,.local"
+CACHE_HINTS = "{,.L1::evict_normal,.L1::evict_unchanged,.L1::evict_first,.L1::evict_last,\
+.L1::no_allocate}{,.L2::64B,.L2::128B,.L2::256B}"
+_RELAXED = ".volatile,.relaxed.cta,.relaxed.gpu,.relaxed.sys"
+ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.gpu,.acquire.sys}}"
+RELEASE = f"{{{_RELAXED},.release.cta,.release.gpu,.release.sys}}"
+ATOMIC_ORDER = "{,.relaxed,.acquire,.release,.acq_rel}{,.cta,.gpu,.sys}"
+ATOMIC_INT = "{O:and,or,xor,exch}.{T:b32,b64}|{O:add}.{T:u32,s32,u64,f16,bf16,f32,f64}|\
+{O:min,max}.{T:u32,s32,u64,s64}|{O:inc,dec}.{T:u32}"
+
+# pattern | operation | operands | opcode class. A pattern may list alternatives at `|`.
+_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    # Moves
+    ("mov.{T:pred,b16,b32,b64,u16,s16,u32,s32,u64,s64,f32,f64}", "move", "={T} {T}", "move"),
+    ("cvta{D:,.to}.{S:global,shared,local,const,param}.{T:u32,u64}", "convert_address",
+     "={T} {T}", "integer"),
+    ("selp.{T:b16,b32,b64,u16,u32,u64,s16,s32,s64,f32,f64}", "select", "={T} {T} {T} pred",
+     "move"),
+    ("slct.{T:b32,u32,s32,f32,b64,u64,s64,f64}.{U:s32,f32}", "select_by_sign",
+     "={T} {T} {T} {U}", "move"),
+    ("prmt.b32{M:,.f4e,.b4e,.rc8,.ecl,.ecr,.rc16}", "permute_bytes", "=b32 b32 b32 b32", "bits"),
+    # Integer arithmetic
+    (f"{{O:add,sub}}.{{T:{INT16_UP}}}", "integer", "={T} {T} {T}", "integer"),
+    ("{O:add,sub}.sat.{T:s32}", "integer_saturate", "={T} {T} {T}", "integer"),
+    ("{O:add,sub}{I:,c}.cc.{T:u32,s32,u64,s64}", "carry_out", "={T} {T} {T}", "integer"),
+    ("{O:add,sub}c.{T:u32,s32,u64,s64}", "carry_in", "={T} {T} {T}", "integer"),
+    (f"mul.{{P:lo,hi}}.{{T:{INT16_UP}}}", "multiply", "={T} {T} {T}", "integer"),
+    ("mul.wide.{T:u16,s16,u32,s32}", "multiply_wide", "=wide({T}) {T} {T}", "integer"),
+    (f"mad.{{P:lo,hi}}.{{T:{INT16_UP}}}", "multiply_add", "={T} {T} {T} {T}", "integer"),
+    ("mad.wide.{T:u16,s16,u32,s32}", "multiply_add_wide", "=wide({T}) {T} {T} wide({T})",
+     "integer"),
+    ("mul24.lo.{T:u32,s32}", "multiply24", "={T} {T} {T}", "integer"),
+    ("mad24.lo.{T:u32,s32}", "multiply24_add", "={T} {T} {T} {T}", "integer"),
+    (f"{{O:div,rem}}.{{T:{INT16_UP}}}", "divide", "={T} {T} {T}", "integer"),
+    (f"{{O:min,max}}.{{T:{INT16_UP}}}", "integer", "={T} {T} {T}", "integer"),
+    ("{O:abs,neg}.{T:s16,s32,s64}", "integer_unary", "={T} {T}", "integer"),
+    (f"sad.{{T:{INT16_UP}}}", "absolute_difference_add", "={T} {T} {T} {T}", "integer"),
+    ("dp4a.{T:u32,s32}.{U:u32,s32}", "dot4", "=b32 b32 b32 b32", "integer"),
+    # Bits
+    (f"{{O:and,or,xor}}.{{T:pred,{BITS}}}", "logic", "={T} {T} {T}", "bits"),
+    (f"not.{{T:pred,{BITS}}}", "not", "={T} {T}", "bits"),
+    (f"cnot.{{T:{BITS}}}", "logical_not", "={T} {T}", "bits"),
+    ("lop3.b32", "logic3", "=b32 b32 b32 b32 #", "bits"),
+    (f"shl.{{T:{BITS}}}", "shift_left", "={T} {T} u32", "bits"),
+    (f"shr.{{T:{BITS},{INT16_UP}}}", "shift_right", "={T} {T} u32", "bits"),
+    ("shf.{D:l,r}.{M:wrap,clamp}.b32", "funnel_shift", "=b32 b32 b32 u32", "bits"),
+    ("bfe.{T:u32,s32,u64,s64}", "extract_bits", "={T} {T} u32 u32", "bits"),
+    ("bfi.{T:b32,b64}", "insert_bits", "={T} {T} {T} u32 u32", "bits"),
+    ("{O:popc,clz}.{T:b32,b64}", "count_bits", "=u32 {T}", "bits"),
+    ("brev.{T:b32,b64}", "reverse_bits", "={T} {T}", "bits"),
+    ("bfind{M:,.shiftamt}.{T:u32,s32,u64,s64}", "find_bit", "=u32 {T}", "bits"),
+    # fp32 and fp64
+    (f"{{O:add,sub,mul}}{{{ROUND_OR_NONE}}}{{{FLUSH}}}{{A:,.sat}}.{{T:f32}}", "float",
+     "={T} {T} {T}", "fp32"),
+    (f"{{O:add,sub,mul}}{{{ROUND_OR_NONE}}}.{{T:f64}}", "float", "={T} {T} {T}", "fp64"),
+    (f"{{O:fma,mad}}{{{ROUND}}}{{{FLUSH}}}{{A:,.sat}}.{{T:f32}}", "fused_multiply_add",
+     "={T} {T} {T} {T}", "fma"),
+    (f"{{O:fma,mad}}{{{ROUND}}}.{{T:f64}}", "fused_multiply_add", "={T} {T} {T} {T}", "fp64"),
+    (f"div{{R:.rn}}{{{FLUSH}}}.{{T:f32}}", "float_divide", "={T} {T} {T}", "fp32"),
+    ("div{R:.rn}.{T:f64}", "float_divide", "={T} {T} {T}", "fp64"),
+    (f"div.{{R:approx,full}}{{{FLUSH}}}.{{T:f32}}", "float_divide_approximate", "={T} {T} {T}",
+     "special"),
+    (f"{{O:min,max}}{{{FLUSH}}}{{N:,.NaN}}.{{T:f32}}", "float_extreme", "={T} {T} {T}", "fp32"),
+    ("{O:min,max}.{T:f64}", "float_extreme", "={T} {T} {T}", "fp64"),
+    (f"{{O:abs,neg}}{{{FLUSH}}}.{{T:f32}}", "float_sign", "={T} {T}", "fp32"),
+    ("{O:abs,neg}.{T:f64}", "float_sign", "={T} {T}", "fp64"),
+    ("copysign.{T:f32,f64}", "copy_sign", "={T} {T} {T}", "fp32"),
+    ("testp.{P:finite,infinite,number,notanumber,normal,subnormal}.{T:f32,f64}", "test_property",
+     "=pred {T}", "fp32"),
+    (f"{{O:sqrt,rcp}}{{R:.rn}}{{{FLUSH}}}.{{T:f32}}", "float_root", "={T} {T}", "fp32"),
+    ("{O:sqrt,rcp}{R:.rn}.{T:f64}", "float_root", "={T} {T}", "fp64"),
+    (f"{{O:sqrt,rcp,rsqrt,ex2,lg2,sin,cos}}.approx{{{FLUSH}}}.{{T:f32}}", "approximate",
+     "={T} {T}", "special"),
+    ("{O:rsqrt}.approx{F:}.{T:f64}", "approximate", "={T} {T}", "special"),
+    ("{O:tanh}.approx{F:}.{T:f32}", "approximate", "={T} {T}", "special"),
+    # fp16 and bf16, one or two to a register
+    ("{O:add,sub,mul}{,.rn}{F:,.ftz}{A:,.sat}.{T:f16,f16x2}", "half", "={T} {T} {T}", "fp16"),
+    ("{O:add,sub,mul}{,.rn}{F:}{A:}.{T:bf16,bf16x2}", "half", "={T} {T} {T}", "fp16"),
+    ("fma.rn{F:,.ftz}{A:,.sat,.relu}.{T:f16,f16x2}", "half_fma", "={T} {T} {T} {T}", "fp16"),
+    ("fma.rn{F:}{A:,.relu}.{T:bf16,bf16x2}", "half_fma", "={T} {T} {T} {T}", "fp16"),
+    ("{O:abs,neg}{F:,.ftz}.{T:f16,f16x2,bf16,bf16x2}", "half_sign", "={T} {T}", "fp16"),
+    ("{O:min,max}{F:,.ftz}{N:,.NaN}.{T:f16,f16x2,bf16,bf16x2}", "half_extreme", "={T} {T} {T}",
+     "fp16"),
+    # Comparisons
+    (f"setp.{{C:{COMPARE}}}.{{T:u16,s16,u32,s32,u64,s64}}|setp.{{C:eq,ne}}.{{T:{BITS}}}|"
+     "setp.{C:lo,ls,hi,hs}.{T:u16,u32,u64}",
+     "compare", "=pred|pred {T} {T}", "compare"),
+    (f"setp.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{T:f32}}|setp.{{C:{COMPARE_UNORDERED}}}.{{T:f64}}|"
+     f"setp.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{T:f16}}|setp.{{C:{COMPARE_UNORDERED}}}.{{T:bf16}}",
+     "compare", "=pred|pred {T} {T}", "compare"),
+    (f"setp.{{C:{COMPARE}}}.{{B:and,or,xor}}.{{T:u16,s16,u32,s32,u64,s64}}|"
+     f"setp.{{C:eq,ne}}.{{B:and,or,xor}}.{{T:{BITS}}}|"
+     f"setp.{{C:{COMPARE_UNORDERED}}}.{{B:and,or,xor}}{{{FLUSH}}}.{{T:f32,f64}}",
+     "compare_combine", "=pred|pred {T} {T} pred", "compare"),
+    (f"set.{{C:{COMPARE}}}.{{D:u32,s32,f32}}.{{T:u16,s16,u32,s32,u64,s64}}|"
+     f"set.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{D:u32,s32,f32}}.{{T:f32,f64}}",
+     "compare_value", "={D} {T} {T}", "compare"),
+    # Conversions
+    ("cvt.{D:u8,s8,u16,s16,u32,s32,u64,s64}.{T:u8,s8,u16,s16,u32,s32,u64,s64}",
+     "convert_integer", "={D} {T}", "convert"),
+    ("cvt.sat.{D:u8,s8,u16,s16,u32,s32,u64,s64}.{T:u8,s8,u16,s16,u32,s32,u64,s64}",
+     "convert_integer_saturate", "={D} {T}", "convert"),
+    (f"cvt{{{ROUND}}}.{{D:f16,f32,f64}}.{{T:u8,s8,u16,s16,u32,s32,u64,s64}}",
+     "convert_to_float", "={D} {T}", "convert"),
+    (f"cvt{{R:.rni,.rzi,.rmi,.rpi}}{{{FLUSH}}}{{A:,.sat}}.{{D:u8,s8,u16,s16,u32,s32,u64,s64}}."
+     "{T:f16,f32,f64}",
+     "convert_to_integer", "={D} {T}", "convert"),
+    (f"cvt{{{ROUND}}}{{{FLUSH}}}{{A:,.sat}}.{{D:f32}}.{{T:f64}}|"
+     f"cvt{{{ROUND}}}{{{FLUSH}}}{{A:,.sat}}.{{D:f16}}.{{T:f32}}|"
+     f"cvt{{{ROUND}}}.{{D:f16}}.{{T:f64}}|cvt{{R:.rn,.rz}}.{{D:bf16}}.{{T:f32}}",
+     "convert_narrow", "={D} {T}", "convert"),
+    (f"cvt{{{FLUSH}}}{{A:,.sat}}.{{D:f32}}.{{T:f16}}|cvt.{{D:f64}}.{{T:f16}}|"
+     f"cvt{{{FLUSH}}}.{{D:f64}}.{{T:f32}}|cvt.{{D:f32}}.{{T:bf16}}",
+     "convert_widen", "={D} {T}", "convert"),
+    (f"cvt{{R:.rni,.rzi,.rmi,.rpi}}{{{FLUSH}}}{{A:,.sat}}.{{D:f32}}.{{T:f32}}|"
+     "cvt{R:.rni,.rzi,.rmi,.rpi}.{D:f64}.{T:f64}",
+     "round_to_integral", "={D} {T}", "convert"),
+    (f"cvt{{{FLUSH}}}.sat.{{D:f32}}.{{T:f32}}", "saturate", "={D} {T}", "convert"),
+    ("cvt{R:.rn,.rz}{A:,.relu}.{D:f16x2,bf16x2}.{T:f32}", "convert_pack", "={D} {T} {T}",
+     "convert"),
+    # Memory
+    (f"ld{{{SPACES},.param,.const}}{{,.ca,.cg,.cs,.lu,.cv}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
+     f"ld{{{SPACES}}}{CACHE_HINTS}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
+     f"ld{{S:.global}}{{,.ca,.cg,.cs}}.nc{CACHE_HINTS}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
+     f"ldu{{S:.global}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
+     f"ld{ACQUIRE}{{{SPACES}}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}",
+     "load", "={V}{T} [{S}]", "load"),
+    (f"st{{{SPACES},.param}}{{,.wb,.cg,.cs,.wt}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
+     f"st{RELEASE}{{{SPACES}}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
+     f"st{{S:.global}}{CACHE_HINTS}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}",
+     "store", "[{S}] {V}{T}", "store"),
+    ("cp.async.{C:ca}.shared{,::cta}.global{,.L2::64B,.L2::128B,.L2::256B}|"
+     "cp.async.{C:cg}.shared{,::cta}.global{,.L2::64B,.L2::128B,.L2::256B}",
+     "copy_async", "[shared] [global] # ?u32", "load"),
+    ("cp.async.commit_group", "copy_async_commit", "", "synchronize"),
+    ("cp.async.wait_group", "copy_async_wait", "#", "synchronize"),
+    ("cp.async.wait_all", "copy_async_wait", "", "synchronize"),
+    ("prefetch{.global,.local,}.{L1,L2}|prefetchu.L1", "no_operation", "[global]", "load"),
+    *(
+        (f"atom{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.{part}", "atomic",
+         "={T} [{S}] {T}", "atomic")
+        for part in ATOMIC_INT.split("|")
+    ),
+    (f"atom{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.{{O:add}}.noftz.{{T:f16,bf16,f16x2}}",
+     "atomic", "={T} [{S}] {T}", "atomic"),
+    (f"atom{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.cas.{{T:b32,b64}}", "compare_and_swap",
+     "={T} [{S}] {T} {T}", "atomic"),
+    *(
+        (f"red{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.{part}", "reduction",
+         "[{S}] {T}", "atomic")
+        for part in ATOMIC_INT.replace(",exch", "").split("|")
+    ),
+    ("isspacep.{S:global,shared,local}", "is_space", "=pred u64", "integer"),
+    # Warps and blocks
+    ("shfl.sync.{M:up,down,bfly,idx}.b32", "shuffle", "=b32|pred b32 b32 b32 b32", "warp"),
+    ("vote.sync.{M:all,any,uni}.pred", "vote", "=pred pred b32", "warp"),
+    ("vote.sync.ballot.b32", "ballot", "=b32 pred b32", "warp"),
+    ("activemask.b32", "active_mask", "=b32", "warp"),
+    ("match.any.sync.{T:b32,b64}", "match_any", "=b32 {T} b32", "warp"),
+    ("redux.sync.{O:add,min,max}.{T:u32,s32}|redux.sync.{O:and,or,xor}.{T:b32}", "reduce_warp",
+     "={T} {T} b32", "warp"),
+    ("elect.sync", "elect", "=b32|pred b32", "warp"),
+    ("bar.warp.sync", "no_operation", "b32", "synchronize"),
+    ("bar.sync|barrier.sync|barrier.sync.aligned|barrier.cta.sync|barrier.cta.sync.aligned",
+     "barrier", "u32 ?u32", "synchronize"),
+    ("bar.arrive|barrier.arrive|barrier.arrive.aligned|barrier.cta.arrive", "barrier_arrive",
+     "u32 u32", "synchronize"),
+    ("membar.{cta,gl,sys}|fence{.sc,.acq_rel}.{cta,cluster,gpu,sys}|fence.proxy.async|"
+     "fence.proxy.async.{global,shared::cta}", "no_operation", "", "synchronize"),
+    # Control
+    ("bra|bra.uni", "branch", "@", "control"),
+    ("ret|ret.uni|exit", "exit", "", "control"),
+    ("trap|brkpt", "trap", "", "control"),
+    ("nanosleep.u32", "no_operation", "u32", "control"),
+    ("call|call.uni", "call", "() $ ()", "control"),
+)  # fmt: skip
+
+
+@cache
+def table() -> dict[str, Form]:
+    """Every form by its full opcode; built when first asked for."""
+    forms: dict[str, Form] = {}
+    for patterns, operation, signature, opcode_class in _ROWS:
+        for pattern in patterns.split("|"):
+            for opcode, bound in expand(pattern):
+                operands = operand_specs(signature, bound)
+                forms.setdefault(opcode, Form(opcode, operation, operands, opcode_class, bound))
+    return forms
+
+
+def decode(instruction: Instruction) -> Form:
+    """The form of an instruction, its operands checked against it.
+
+    Raises:
+        UnsupportedInstruction: the table lacks the opcode, or the operands do not fit.
+    """
+    opcode = instruction.opcode
+    form = table().get(opcode)
+    if form is None:
+        raise UnsupportedInstruction(
+            f"the emulator does not know '{opcode}' ({instruction.where}: {instruction.text})"
+        )
+    required = sum(not spec.optional for spec in form.operands)
+    given = instruction.operands
+    fits = required <= len(given) <= len(form.operands) and all(
+        _fits(operand, spec) for operand, spec in zip(given, form.operands, strict=False)
+    )
+    # A call without a result, and one without arguments, leaves out the group.
+    if not fits and form.operation != "call":
+        raise UnsupportedInstruction(
+            f"'{opcode}' does not take these operands ({instruction.where}: {instruction.text})"
+        )
+    return form
+
+
+_SOURCES = (Register, Immediate, Special, Symbol, Negated)
+
+
+def _fits(operand: Operand | None, spec: OperandSpec) -> bool:
+    if spec.role == "dest":
+        if isinstance(operand, Pair):
+            return spec.pair
+        if isinstance(operand, Vector):
+            return spec.count in (1, len(operand.elements))
+        return operand is None or isinstance(operand, Register)
+    if spec.role == "source":
+        if isinstance(operand, Vector):
+            return spec.count in (1, len(operand.elements))
+        return isinstance(operand, _SOURCES)
+    kinds: dict[str, type[Operand]] = {
+        "address": Address,
+        "immediate": Immediate,
+        "label": Symbol,
+        "symbol": Symbol,
+        "group": Group,
+    }
+    return isinstance(operand, kinds[spec.role])

@@ -1,0 +1,1 @@
+"""PTX text to a module of kernels: instructions, operands, variables and control flow."""

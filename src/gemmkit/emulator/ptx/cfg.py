@@ -1,0 +1,134 @@
+"""Basic blocks and immediate post-dominators: where lanes part and where they meet again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.table import decode
+from gemmkit.emulator.ptx.module import Instruction, Kernel, Symbol
+from gemmkit.errors import UnsupportedInstruction
+
+# A block ends behind these: control leaves, or the warp waits.
+_ENDS = frozenset(["branch", "exit", "trap", "barrier"])
+
+
+@dataclass(frozen=True, slots=True)
+class BasicBlock:
+    """Instructions `start` to `end` (exclusive), entered at the top only.
+
+    `successors` are block numbers; for a guarded branch the taken one stands first. The exit of
+    the kernel is the number of blocks.
+    """
+
+    start: int
+    end: int
+    successors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFlow:
+    """A kernel's decoded instructions, its blocks, and each block's immediate post-dominator.
+
+    `reconvergence[b]` is the block where the lanes that part at the end of block b meet again:
+    its immediate post-dominator, or the number of blocks (the exit).
+    """
+
+    kernel: Kernel
+    forms: tuple[Form, ...]
+    blocks: tuple[BasicBlock, ...]
+    reconvergence: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> ControlFlow:
+        """Decode a kernel and cut it into blocks.
+
+        Raises:
+            UnsupportedInstruction: an instruction is not in the table.
+        """
+        forms = tuple(decode(instruction) for instruction in kernel.body)
+        blocks = _basic_blocks(kernel, forms)
+        return cls(kernel, forms, blocks, _post_dominators(blocks))
+
+
+def _target(kernel: Kernel, instruction: Instruction) -> int:
+    label = instruction.operands[0]
+    if not isinstance(label, Symbol) or label.name not in kernel.labels:
+        raise UnsupportedInstruction(
+            f"'{instruction.text}' at {instruction.where} has no such target"
+        )
+    return kernel.labels[label.name]
+
+
+def _basic_blocks(kernel: Kernel, forms: Sequence[Form]) -> tuple[BasicBlock, ...]:
+    count = len(kernel.body)
+    leaders = {0}
+    for index, form in enumerate(forms):
+        if form.operation in _ENDS:
+            leaders.add(index + 1)
+        if form.operation == "branch":
+            leaders.add(_target(kernel, kernel.body[index]))
+    starts = sorted(leader for leader in leaders if leader < count)
+    number = {start: block for block, start in enumerate(starts)} | {count: len(starts)}
+    blocks = []
+    for block, start in enumerate(starts):
+        end = starts[block + 1] if block + 1 < len(starts) else count
+        last, form = kernel.body[end - 1], forms[end - 1]
+        following = (block + 1,)
+        if form.operation == "branch":
+            target = (number[_target(kernel, last)],)
+            successors = target if last.guard is None else target + following
+        elif form.operation in ("exit", "trap") and last.guard is None:
+            successors = (len(starts),)
+        elif form.operation in ("exit", "trap"):
+            successors = (len(starts), *following)
+        else:
+            successors = following
+        blocks.append(BasicBlock(start, end, successors))
+    return tuple(blocks)
+
+
+def _post_dominators(blocks: Sequence[BasicBlock]) -> tuple[int, ...]:
+    """Cooper, Harvey and Kennedy's iteration ("A Simple, Fast Dominance Algorithm"), reversed."""
+    exit_block = len(blocks)
+    predecessors: list[list[int]] = [[] for _ in range(exit_block + 1)]
+    for block, each in enumerate(blocks):
+        for successor in each.successors:
+            predecessors[successor].append(block)
+    order = _postorder_from(exit_block, predecessors)
+    rank = {block: index for index, block in enumerate(order)}
+    immediate: dict[int, int] = {exit_block: exit_block}
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(order[:-1]):
+            candidates = [each for each in blocks[block].successors if each in immediate]
+            meeting = candidates[0]
+            for other in candidates[1:]:
+                while meeting != other:
+                    if rank[meeting] < rank[other]:
+                        meeting = immediate[meeting]
+                    else:
+                        other = immediate[other]
+            if immediate.get(block) != meeting:
+                immediate[block] = meeting
+                changed = True
+    # A block from which the exit cannot be reached (an endless loop) meets again nowhere.
+    return tuple(immediate.get(block, exit_block) for block in range(exit_block))
+
+
+def _postorder_from(root: int, edges: Sequence[Sequence[int]]) -> list[int]:
+    order: list[int] = []
+    seen = {root}
+    stack = [(root, iter(edges[root]))]
+    while stack:
+        node, following = stack[-1]
+        unseen = next((each for each in following if each not in seen), None)
+        if unseen is None:
+            order.append(node)
+            stack.pop()
+        else:
+            seen.add(unseen)
+            stack.append((unseen, iter(edges[unseen])))
+    return order

@@ -1,0 +1,155 @@
+"""What a PTX text says, as plain data: modules, kernels, instructions and operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A virtual register; `name` is unique in its kernel, `type` as declared (`b32`, `pred`)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A literal: an integer value, or for `f32` and `f64` the bits of the number."""
+
+    value: int
+    type: str = "int"
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register, such as `%tid.x`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The name of a variable, a parameter, a function or a label."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A memory operand, `[base + offset]`; the offset is in bytes."""
+
+    base: Register | Symbol | Immediate
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A brace list of operands; `None` stands for the sink `_`."""
+
+    elements: tuple[Operand | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two destinations written `a|b`; `None` stands for the sink `_`."""
+
+    first: Operand | None
+    second: Operand | None
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """A predicate operand written `!p`."""
+
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A parenthesised list, as in `call (result), name, (arguments)`."""
+
+    names: tuple[str, ...]
+
+
+Operand = Register | Immediate | Special | Symbol | Address | Vector | Pair | Negated | Group
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`@p` or `@!p`: the instruction acts only in lanes where the predicate says so."""
+
+    register: Register
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the CUDA C++ source."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction. `opcode` holds all modifiers; `line` counts in the PTX text, from 1."""
+
+    opcode: str
+    operands: tuple[Operand | None, ...]
+    guard: Guard | None
+    line: int
+    source: SourceLine | None
+    text: str
+
+    @property
+    def where(self) -> str:
+        """Where it stands, for messages: the source line if known, else the PTX line."""
+        return str(self.source) if self.source is not None else f"PTX line {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable at a byte offset in its space; `data` initialises module-scope variables."""
+
+    offset: int
+    size: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One entry function.
+
+    Offsets in `parameters`, `shared`, `local` and `call_parameters` are in bytes from the start
+    of each space. Dynamic shared memory (`extern __shared__`) begins at `shared_bytes`, the size
+    of the static part rounded up to its alignment.
+    """
+
+    name: str
+    parameters: Mapping[str, Variable]
+    shared: Mapping[str, Variable]
+    local: Mapping[str, Variable]
+    call_parameters: Mapping[str, Variable]
+    body: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+    shared_bytes: int
+    local_bytes: int
+    call_parameter_bytes: int
+    parameter_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A whole PTX text; `globals` holds module-scope `.global` and `.const` variables."""
+
+    version: str
+    target: str
+    kernels: Mapping[str, Kernel]
+    globals: Mapping[str, Variable]
+    globals_bytes: int = 0
+    files: Mapping[int, str] = field(default_factory=dict)

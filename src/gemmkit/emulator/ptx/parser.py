@@ -1,0 +1,390 @@
+"""Reads PTX text into a `Module`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.module import (
+    Address,
+    Group,
+    Guard,
+    Immediate,
+    Instruction,
+    Kernel,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    SourceLine,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+from gemmkit.errors import GemmkitError
+
+SPECIAL_REGISTERS = frozenset(
+    [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%clock", "%clock64"]
+    + [f"%lanemask_{relation}" for relation in ("eq", "lt", "le", "gt", "ge")]
+    + ["%dynamic_smem_size", "%total_smem_size", "%globaltimer", "WARP_SZ"]
+)
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_SECTION = re.compile(r"\.section\s+[.\w$]+\s*\{[^}]*\}")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
+_TOKEN = re.compile(
+    r"\s*(?:(?P<loc>\.loc\s[^\n]*)|(?P<brace>[{}])"
+    r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<statement>[^;{}]*(?:\{[^{};]*\}[^;{}]*)*);)"
+)
+_DECLARATION = re.compile(
+    r"\.(?:reg|shared|local|param|global|const|extern|visible|weak|common|pragma|branchtargets)\b"
+)
+_VARIABLE = re.compile(
+    r"\.(?P<space>shared|local|param|global|const)\s+(?:\.align\s+(?P<align>\d+)\s+)?"
+    r"(?:\.attribute\([^)]*\)\s+)?\.(?P<type>\w+)\s+(?:\.ptr\b(?:\s+\.\w+(?:\s+\d+)?)*\s+)?"
+    r"(?P<name>[\w$]+)(?P<array>(?:\[\d*\])*)(?:\s*=\s*(?P<data>.*))?$",
+    re.DOTALL,
+)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?[^{;]*\{")
+_ADDRESS = re.compile(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*\]")
+_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
+_FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
+
+
+class PtxSyntaxError(GemmkitError):
+    """A text that is no PTX, or PTX of a kind that the emulator does not read."""
+
+
+def parse(text: str) -> Module:
+    """Read a PTX text.
+
+    Raises:
+        PtxSyntaxError: a statement cannot be read; the message holds it and its line.
+    """
+    text = _COMMENT.sub(_blank, text)
+    files = {int(number): name for number, name in _FILE.findall(text)}
+    text = _SECTION.sub(_blank, _FILE.sub(_blank, text))
+    outer = _module_scope(text)
+    kernels = {}
+    for match in _ENTRY.finditer(text):
+        kernel = _KernelParser(text, match, files, outer).parse()
+        kernels[kernel.name] = kernel
+    return Module(
+        version=_first(r"\.version\s+(\S+)", text),
+        target=_first(r"\.target\s+([^\s,]+)", text),
+        kernels=kernels,
+        globals=outer.globals.variables,
+        globals_bytes=outer.globals.size,
+        files=files,
+    )
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "\n" * match.group(0).count("\n") or " "
+
+
+def _first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match.group(1) if match else ""
+
+
+@dataclass(slots=True)
+class _Space:
+    """Variables laid out one after the other."""
+
+    variables: dict[str, Variable] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, declaration: re.Match[str], name: str | None = None) -> None:
+        element = TYPES[declaration["type"]].bytes
+        count = 1
+        for extent in re.findall(r"\[(\d+)\]", declaration["array"]):
+            count *= int(extent)
+        offset = -(-self.size // _alignment(declaration)) * _alignment(declaration)
+        data = _initial_data(declaration["data"], element) if declaration["data"] else b""
+        variable = Variable(offset, element * count, data)
+        self.variables[name or declaration["name"]] = variable
+        self.size = offset + variable.size
+
+
+@dataclass(slots=True)
+class _Outer:
+    """Module-scope variables."""
+
+    globals: _Space = field(default_factory=_Space)
+    shared: _Space = field(default_factory=_Space)
+    dynamic_shared: dict[str, int] = field(default_factory=dict)
+
+
+def _alignment(declaration: re.Match[str]) -> int:
+    return int(declaration["align"] or TYPES[declaration["type"]].bytes)
+
+
+def _initial_data(text: str, element: int) -> bytes:
+    data = b""
+    for value in re.findall(r"0[fFdD][0-9a-fA-F]+|-?0[xX][0-9a-fA-F]+|-?\d+", text):
+        number = int(value[2:], 16) if value[1:2] in tuple("fFdD") else int(value, 0)
+        data += (number % (1 << 8 * element)).to_bytes(element, "little")
+    return data
+
+
+def _module_scope(text: str) -> _Outer:
+    outer = _Outer()
+    depth = 0
+    statement = ""
+    for piece in re.split(r"([{};])", text):
+        if piece == "{" and not _VARIABLE.search(statement):
+            depth += 1
+        elif piece == "}" and depth:
+            depth -= 1
+            statement = ""
+        elif piece == ";" and depth == 0:
+            _declare_outer(outer, statement)
+            statement = ""
+        elif depth == 0:
+            statement += piece
+    return outer
+
+
+def _declare_outer(outer: _Outer, statement: str) -> None:
+    match = _VARIABLE.search(" ".join(statement.split()))
+    if match is None or ".func" in statement:
+        return
+    if match["space"] == "shared" and match["array"] == "[]":
+        outer.dynamic_shared[match["name"]] = _alignment(match)
+    elif match["space"] == "shared":
+        outer.shared.add(match)
+    elif match["space"] in ("global", "const"):
+        outer.globals.add(match)
+
+
+def split_operands(text: str) -> list[str]:
+    """Split at the commas that are outside of brackets."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "{[(":
+            depth += 1
+        elif character in "}])":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+class _KernelParser:
+    """Reads one entry function; names declared in an inner scope are made unique."""
+
+    def __init__(
+        self, text: str, entry: re.Match[str], files: dict[int, str], outer: _Outer
+    ) -> None:
+        self._text = text
+        self._name = entry.group(1)
+        self._files = files
+        self._outer = outer
+        self._position = entry.end()
+        self._line = text.count("\n", 0, entry.end()) + 1
+        self._counted = entry.end()
+        self._source: SourceLine | None = None
+        self._scopes: list[dict[str, str]] = [{}]
+        self._scope_count = 0
+        self._registers: dict[str, Register] = {}
+        self._body: list[Instruction] = []
+        self._labels: dict[str, int] = {}
+        self._operands: dict[str, Operand | None] = {}
+        self._spaces = {"param": _Space(), "local": _Space(), "call": _Space()}
+        self._spaces["shared"] = _Space(dict(outer.shared.variables), outer.shared.size)
+        for declaration in split_operands(entry.group(2) or ""):
+            match = _VARIABLE.search(" ".join(declaration.split()))
+            if match is None:
+                raise self._error(declaration)
+            self._spaces["param"].add(match)
+
+    def parse(self) -> Kernel:
+        self._open_scope()
+        for token in self._tokens():
+            if token["brace"] == "{":
+                self._open_scope()
+            elif token["brace"] == "}":
+                self._scopes.pop()
+            elif token["loc"]:
+                _, file, line, *_ = token["loc"].split()
+                number = int(file)
+                self._source = SourceLine(self._files.get(number, f"file {number}"), int(line))
+            elif token["label"]:
+                self._labels[self._rename(token["label"])] = len(self._body)
+            elif token["statement"].strip():
+                self._statement(" ".join(token["statement"].split()))
+            if len(self._scopes) == 1:
+                break
+        return self._finish()
+
+    def _finish(self) -> Kernel:
+        shared = self._spaces["shared"]
+        variables = dict(shared.variables)
+        static = shared.size
+        if self._outer.dynamic_shared:
+            align = max(self._outer.dynamic_shared.values())
+            static = -(-shared.size // align) * align
+            for name in self._outer.dynamic_shared:
+                variables[name] = Variable(static, 0)
+        return Kernel(
+            name=self._name,
+            parameters=self._spaces["param"].variables,
+            shared=variables,
+            local=self._spaces["local"].variables,
+            call_parameters=self._spaces["call"].variables,
+            body=tuple(self._body),
+            labels=self._labels,
+            shared_bytes=static,
+            local_bytes=self._spaces["local"].size,
+            call_parameter_bytes=self._spaces["call"].size,
+            parameter_bytes=self._spaces["param"].size,
+        )
+
+    def _tokens(self) -> Iterator[re.Match[str]]:
+        while True:
+            match = _TOKEN.match(self._text, self._position)
+            if match is None:
+                raise self._error(self._text[self._position :].strip().split("\n")[0][:80])
+            start = match.start(match.lastgroup or 0)
+            self._line += self._text.count("\n", self._counted, start)
+            self._counted = start
+            self._position = match.end()
+            yield match
+
+    def _error(self, what: str) -> PtxSyntaxError:
+        return PtxSyntaxError(f"cannot read PTX line {self._line}: {what}")
+
+    def _open_scope(self) -> None:
+        """Inner labels are visible before they stand, so collect them when the scope opens."""
+        names: dict[str, str] = {}
+        if len(self._scopes) > 1:
+            self._scope_count += 1
+            depth, end = 1, self._position
+            while depth and end < len(self._text):
+                depth += {"{": 1, "}": -1}.get(self._text[end], 0)
+                end += 1
+            inside = self._text[self._position : end]
+            for label in re.findall(r"(?:^|[;{}\n])\s*([A-Za-z_$][\w$]*)\s*:(?!:)", inside):
+                names[label] = f"{label}.{self._scope_count}"
+        self._scopes.append(names)
+        self._operands.clear()
+
+    def _rename(self, name: str) -> str:
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def _statement(self, text: str) -> None:
+        if text.startswith("."):
+            self._declare(text)
+            return
+        guard = None
+        match = re.match(r"@(!?)([%\w$]+)\s+", text)
+        if match:
+            register = self._registers.get(self._rename(match.group(2)))
+            if register is None:
+                raise self._error(text)
+            guard = Guard(register, bool(match.group(1)))
+            text = text[match.end() :]
+        opcode, _, rest = text.partition(" ")
+        operands = tuple(self._operand(each) for each in split_operands(rest))
+        self._body.append(Instruction(opcode, operands, guard, self._line, self._source, text))
+
+    def _declare(self, text: str) -> None:
+        match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
+        if match:
+            for name in split_operands(match.group(2)):
+                self._declare_registers(match.group(1), name)
+            return
+        match = _VARIABLE.match(text)
+        if match:
+            space = "call" if match["space"] == "param" else match["space"]
+            unique = match["name"]
+            if len(self._scopes) > 2:
+                unique = f"{unique}.{self._scope_count}"
+                self._scopes[-1][match["name"]] = unique
+            self._operands.clear()
+            self._spaces[space].add(match, unique)
+        elif not _DECLARATION.match(text):
+            raise self._error(text)
+
+    def _declare_registers(self, type_name: str, declared: str) -> None:
+        self._operands.clear()
+        counted = re.fullmatch(r"([%\w$]+)<(\d+)>", declared)
+        names = (
+            [f"{counted.group(1)}{index}" for index in range(int(counted.group(2)))]
+            if counted
+            else [declared]
+        )
+        for name in names:
+            unique = name
+            if len(self._scopes) > 2:
+                unique = f"{name}.{self._scope_count}"
+                self._scopes[-1][name] = unique
+            self._registers[unique] = Register(unique, type_name)
+
+    def _operand(self, text: str) -> Operand | None:
+        if text not in self._operands:
+            self._operands[text] = self._read_operand(text)
+        return self._operands[text]
+
+    def _read_operand(self, text: str) -> Operand | None:
+        if text == "_":
+            return None
+        if text.startswith("{"):
+            return Vector(tuple(self._operand(each) for each in split_operands(text[1:-1])))
+        if text.startswith("("):
+            return Group(tuple(self._rename(name) for name in split_operands(text[1:-1])))
+        if text.startswith("["):
+            return self._read_address(text)
+        if text.startswith("!"):
+            register = self._operand(text[1:])
+            if not isinstance(register, Register):
+                raise self._error(text)
+            return Negated(register)
+        if "|" in text:
+            first, second = (self._operand(each.strip()) for each in text.split("|"))
+            return Pair(first, second)
+        return self._read_name(text)
+
+    def _read_name(self, text: str) -> Register | Immediate | Special | Symbol:
+        if text in SPECIAL_REGISTERS:
+            return Special(text)
+        bits = _FLOAT_BITS.fullmatch(text)
+        if bits:
+            return Immediate(int(bits.group(2), 16), "f32" if bits.group(1) in "fF" else "f64")
+        if _INTEGER.fullmatch(text):
+            return Immediate(_integer(text))
+        name = self._rename(text)
+        if name in self._registers:
+            return self._registers[name]
+        if text.startswith("%"):
+            raise self._error(f"unknown register {text}")
+        return Symbol(name)
+
+    def _read_address(self, text: str) -> Address:
+        match = _ADDRESS.fullmatch(text)
+        if match is None:
+            raise self._error(f"address {text}")
+        base = self._read_name(match.group(1))
+        if isinstance(base, Special):
+            raise self._error(f"address {text}")
+        return Address(base, _integer(match.group(2)) if match.group(2) else 0)
+
+
+def _integer(text: str) -> int:
+    """PTX writes octal with a leading 0, unlike Python."""
+    text = text.rstrip("U")
+    negative, digits = text.startswith("-"), text.lstrip("-")
+    octal = len(digits) > 1 and digits.isdigit() and digits.startswith("0")
+    value = int(digits, 8) if octal else int(digits, 0)
+    return -value if negative else value
