@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,9 @@ Signature = tuple[str, ...]
 SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
 
 MAX_GRID_YZ = 65535
+
+# Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
+MAX_EXTENT = 2**31 - 2**17
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +93,18 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def tile_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
-    """Column tiles on x; row tiles on y and, where 65,535 do not suffice, on z too.
+def spread_over_yz(tiles: int) -> tuple[int, int]:
+    """Tiles along the grid's y and, where 65,535 do not suffice, along z too.
 
-    The kernels undo this with `block_row()` of `gemm.cuh`; a surplus block returns at once.
+    The kernels undo this with `grid_row()` of `layout.cuh`; a surplus block returns at once.
     """
-    rows, columns = ceil_div(problem.m, BM), ceil_div(problem.n, BN)
-    layers = ceil_div(rows, MAX_GRID_YZ)
-    return columns, ceil_div(rows, layers) if layers else 0, layers
+    layers = ceil_div(tiles, MAX_GRID_YZ)
+    return (ceil_div(tiles, layers), layers) if layers else (0, 0)
+
+
+def tile_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
+    """Column tiles on x, row tiles on y and z."""
+    return ceil_div(problem.n, BN), *spread_over_yz(ceil_div(problem.m, BM))
 
 
 @dataclass(frozen=True)
@@ -145,9 +153,7 @@ class Kernel:
 
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on this board."""
-        from itertools import product
-
-        for values in product(*self.space.values()):
+        for values in itertools.product(*self.space.values()):
             config = self.configure(dict(zip(self.space, values, strict=True)))
             if self.rule(config, gpu) is None:
                 yield config
@@ -156,6 +162,8 @@ class Kernel:
         """Why this problem cannot be run with this configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
+        if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
+            return f"m, n and k must be {MAX_EXTENT} or less: the kernels' indices are 32-bit"
         return self.rule(config, gpu)
 
     def plan(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:

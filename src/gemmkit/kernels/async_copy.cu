@@ -1,0 +1,82 @@
+// Rung 10: cp.async, several stages.
+//
+// Copies go from global to shared memory by themselves, through no register, `STAGES` - 1 tiles
+// ahead of the arithmetic. The freed registers hold 16 x 8 results a thread, and the fragments of
+// the next k, read while this one's are multiplied.
+//
+//   stage 0 | arithmetic |  copy tile 3    | ...            a ring of STAGES pairs of tiles
+//   stage 1 | copied     |  arithmetic     |
+//   stage 2 | copy tile 2   ...            |
+// Loads per result, 128 x 256, 16 x 8: 3K/256 from global memory, 3K/16 from shared.
+#include "cp_async.cuh"
+#include "epilogue.cuh"
+#include "fragment.cuh"
+
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
+          class Epilogue>
+__global__ void __launch_bounds__(BM* BN / (TM * TN))
+    async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
+               float beta, float* C, int ldc, const float* bias) {
+  constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
+  constexpr int PAD = 4;
+  static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  struct Stage {
+    alignas(16) float As[BK][BM + PAD];
+    alignas(16) float Bs[BK][BN];
+  };
+  extern __shared__ float4 shared[];
+  Stage* stages = reinterpret_cast<Stage*>(shared);
+
+  const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
+  const int lane_row = lane / LANES_N, lane_col = lane % LANES_N;
+  if (block_row >= M) return;  // a surplus block of the grid
+  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+
+  const auto copy_tile = [&](int stage, int k0) {
+    if (k0 < K) {
+      cp_async_tile_transposed<THREADS, BM, BK>(stages[stage].As[0], BM + PAD,
+                                                element(A, lda, block_row, k0), lda, M - block_row,
+                                                K - k0);
+      cp_async_tile<THREADS, VEC, BK, BN>(stages[stage].Bs[0], BN, element(B, ldb, k0, block_col),
+                                          ldb, K - k0, N - block_col);
+    }
+    cp_async_commit();  // past K an empty group, so that groups still count tiles
+  };
+
+  float sums[TM][TN] = {};
+  for (int stage = 0; stage < STAGES - 1; ++stage) copy_tile(stage, stage * BK);
+  int read = 0, write = STAGES - 1;
+  for (int k0 = 0; k0 < K; k0 += BK) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
+    copy_tile(write, k0 + (STAGES - 1) * BK);
+
+    alignas(16) float a[2][TM], b[2][TN];
+    load_fragment<LANES_M>(a[0], &stages[read].As[0][warp_row], lane_row);
+    load_fragment<LANES_N>(b[0], &stages[read].Bs[0][warp_col], lane_col);
+#pragma unroll
+    for (int k = 0; k < BK; ++k) {
+      if (k + 1 < BK) {
+        load_fragment<LANES_M>(a[(k + 1) % 2], &stages[read].As[k + 1][warp_row], lane_row);
+        load_fragment<LANES_N>(b[(k + 1) % 2], &stages[read].Bs[k + 1][warp_col], lane_col);
+      }
+      outer_product(sums, a[k % 2], b[k % 2]);
+    }
+    read = read + 1 == STAGES ? 0 : read + 1;
+    write = write + 1 == STAGES ? 0 : write + 1;
+  }
+
+  const Epilogue epilogue{alpha, beta, bias};
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const int row = block_row + warp_row + quad_place<LANES_M>(lane_row, i);
+    if (row >= M) continue;
+#pragma unroll
+    for (int j = 0; j < TN; j += VEC) {
+      const int col = block_col + warp_col + quad_place<LANES_N>(lane_col, j);
+      epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col, N - col);
+    }
+  }
+}

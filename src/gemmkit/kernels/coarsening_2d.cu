@@ -1,0 +1,58 @@
+// Rung 5: TM x TN results a thread, as an outer product in registers.
+//
+// For each k a thread reads TM floats of A and TN of B into registers and combines each with each:
+// reads grow as TM + TN, multiply-adds as TM * TN.
+//
+//                    b[0] b[1] ... b[TN-1]
+//   a[0]             sums[0][0]    ...
+//   a[TM-1]          ...           sums[TM-1][TN-1]
+//
+// Loads per result, 64 x 64 tiles, 8 x 8 a thread: K/32 from global memory, K/4 from shared.
+#include "epilogue.cuh"
+#include "tile_io.cuh"
+
+template <int BM, int BN, int BK, int TM, int TN, class Epilogue>
+__global__ void __launch_bounds__(BM* BN / (TM * TN))
+    coarsening_2d(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
+                  int ldb, float beta, float* C, int ldc, const float* bias) {
+  constexpr int THREADS = BM * BN / (TM * TN);
+  __shared__ float As[BM][BK];
+  __shared__ float Bs[BK][BN];
+
+  const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
+  const int thread_row = threadIdx.x / (BN / TN) * TM, thread_col = threadIdx.x % (BN / TN) * TN;
+  if (block_row >= M) return;  // a surplus block of the grid
+  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+
+  float sums[TM][TN] = {};
+  for (int k0 = 0; k0 < K; k0 += BK) {
+    load_tile<THREADS>(As, element(A, lda, block_row, k0), lda, M - block_row, K - k0);
+    load_tile<THREADS>(Bs, element(B, ldb, k0, block_col), ldb, K - k0, N - block_col);
+    __syncthreads();  // the tiles are complete
+
+#pragma unroll
+    for (int k = 0; k < BK; ++k) {
+      float a[TM], b[TN];
+#pragma unroll
+      for (int i = 0; i < TM; ++i) a[i] = As[thread_row + i][k];
+#pragma unroll
+      for (int j = 0; j < TN; ++j) b[j] = Bs[k][thread_col + j];
+#pragma unroll
+      for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
+      }
+    }
+    __syncthreads();  // nobody reads the tiles any more
+  }
+
+  const Epilogue epilogue{alpha, beta, bias};
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+      const int row = block_row + thread_row + i, col = block_col + thread_col + j;
+      if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sums[i][j], col);
+    }
+  }
+}

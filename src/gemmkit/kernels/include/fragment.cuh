@@ -1,0 +1,33 @@
+// Fragments: the rows of A and columns of B that one thread combines, taken from shared memory.
+#pragma once
+
+#include "tile_io.cuh"
+
+// Place of element i in a fragment that is dealt out in quads: thread 0 gets the first four floats,
+// thread 1 the next four ..., and after THREADS quads it is thread 0's turn again. A warp then
+// reads quads that lie side by side, which no two banks have to serve twice.
+template <int THREADS>
+__device__ __forceinline__ int quad_place(int thread, int i) {
+  return (i / 4 * THREADS + thread) * 4 + i % 4;
+}
+
+// Reads a thread's SIZE floats of one k, in quads, by 128-bit loads.
+template <int THREADS, int SIZE>
+__device__ __forceinline__ void load_fragment(float (&fragment)[SIZE], const float* line,
+                                              int thread) {
+#pragma unroll
+  for (int i = 0; i < SIZE; i += 4) {
+    copy_vector<4>(fragment + i, line + quad_place<THREADS>(thread, i));
+  }
+}
+
+// sums += a b^T: every element of one fragment with every element of the other.
+template <int TM, int TN>
+__device__ __forceinline__ void outer_product(float (&sums)[TM][TN], const float (&a)[TM],
+                                              const float (&b)[TN]) {
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+#pragma unroll
+    for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
+  }
+}

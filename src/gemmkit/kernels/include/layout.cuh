@@ -1,0 +1,11 @@
+// Where a block stands in the grid, and where an element lies in memory.
+#pragma once
+
+// Row of the grid that this block belongs to: row tiles run over y, and over z past 65,535.
+__device__ __forceinline__ int grid_row() { return blockIdx.z * gridDim.y + blockIdx.y; }
+
+// Element (row, col) of a row-major matrix. Rows may lie more than 2^31 elements apart.
+template <class T>
+__device__ __forceinline__ T* element(T* X, int ld, int row, int col) {
+  return X + static_cast<long long>(row) * ld + col;
+}

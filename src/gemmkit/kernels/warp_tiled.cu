@@ -1,0 +1,66 @@
+// Rung 9: warp tiles between block and thread tiles.
+//
+// Each warp owns a compact WM x WN piece of the block's tile, so its 32 lanes need few different
+// rows and columns: the fragments of a warp come from WM + WN floats instead of BN + a few rows.
+//
+//   block tile BM x BN      warp tile WM x WN             lane: TM x TN results in 4 x 4 quads
+//   | warp 0 | warp 1 |     lanes in LANES_M rows
+//   | warp 2 | warp 3 |     of LANES_N
+//
+// Loads per result: those of rung 8, served in fewer shared-memory wavefronts.
+#include "epilogue.cuh"
+#include "fragment.cuh"
+
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int VEC, class Epilogue>
+__global__ void __launch_bounds__(BM* BN / (TM * TN))
+    warp_tiled(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
+               float beta, float* C, int ldc, const float* bias) {
+  constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
+  constexpr int PAD = 4;
+  static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  __shared__ alignas(16) float As[2][BK][BM + PAD];
+  __shared__ alignas(16) float Bs[2][BK][BN];
+
+  const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
+  const int lane_row = lane / LANES_N, lane_col = lane % LANES_N;
+  if (block_row >= M) return;  // a surplus block of the grid
+  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+
+  TileShare<THREADS, VEC, BM, BK> a_share;
+  TileShare<THREADS, VEC, BK, BN> b_share;
+  float sums[TM][TN] = {};
+
+  a_share.fetch(element(A, lda, block_row, 0), lda, M - block_row, K);
+  b_share.fetch(element(B, ldb, 0, block_col), ldb, K, N - block_col);
+  for (int k0 = 0, stage = 0; k0 < K; k0 += BK, stage ^= 1) {
+    a_share.put_transposed(As[stage]);
+    b_share.put(Bs[stage]);
+    __syncthreads();  // the tiles are complete, and nobody reads those of two steps ago
+
+    const int next = k0 + BK;  // past K, nothing is read
+    a_share.fetch(element(A, lda, block_row, next), lda, M - block_row, K - next);
+    b_share.fetch(element(B, ldb, next, block_col), ldb, K - next, N - block_col);
+
+#pragma unroll
+    for (int k = 0; k < BK; ++k) {
+      alignas(16) float a[TM], b[TN];
+      load_fragment<LANES_M>(a, &As[stage][k][warp_row], lane_row);
+      load_fragment<LANES_N>(b, &Bs[stage][k][warp_col], lane_col);
+      outer_product(sums, a, b);
+    }
+  }
+
+  const Epilogue epilogue{alpha, beta, bias};
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const int row = block_row + warp_row + quad_place<LANES_M>(lane_row, i);
+    if (row >= M) continue;
+#pragma unroll
+    for (int j = 0; j < TN; j += VEC) {
+      const int col = block_col + warp_col + quad_place<LANES_N>(lane_col, j);
+      epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col, N - col);
+    }
+  }
+}
