@@ -1,0 +1,119 @@
+r"""How far an fp32 result may lie from the exact one: error bounds from rounding theory.
+
+Let u = 2⁻²⁴ be fp32's unit roundoff and γ_n = n·u / (1 − n·u). An element of the result is
+
+    D = act(α · Σ_p A[i,p]·B[p,j] + β·C[i,j] + bias[j]),
+
+a sum of L = k + t terms, where t counts β·C (if β ≠ 0) and the bias (if there is one). Whatever
+the order of the additions (a loop, a tree, k split over blocks), a term passes through at most
+L − 1 of them. A product A·B adds one rounding, and so does the multiplication by α unless α = 1;
+a fused multiply-add only leaves roundings out, and additions of zero are exact. So each term is
+multiplied by at most n = k + t + [α ≠ 1] factors (1 + δ), |δ| ≤ u, and by Lemma 3.1 of Higham,
+*Accuracy and Stability of Numerical Algorithms*, 2nd ed. (the argument of its sections 3.1
+and 4.2),
+
+    |D − exact| ≤ γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias[j]|.
+
+The activations have slope at most one and so keep the bound. Gradual underflow adds at most
+2⁻¹⁵⁰ for each multiplication, enlarged by no more than the later factors (below 2 here) and |α|.
+The float64 reference is itself rounded, by γ_n with u = 2⁻⁵³, in D and in S; twice that is added.
+
+Where all terms are multiples of one power of two and S stays within 24 bits of it, nothing rounds
+in any order, and the bound is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.errors import UsageError
+from gemmkit.problem import GemmProblem
+from gemmkit.verify.inputs import Inputs, matrix
+
+UNIT_ROUNDOFF = 2.0**-24
+UNIT_ROUNDOFF_64 = 2.0**-53
+HALF_SMALLEST = 2.0**-150
+EXACT_INTEGERS = 2**24
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def gamma(n: int, unit: float) -> float:
+    """γ_n = n·unit / (1 − n·unit).
+
+    Raises:
+        UsageError: n·unit is 1 or more, so no bound follows.
+    """
+    if n * unit >= 1:
+        raise UsageError(f"k = {n} roundings leave fp32 no correct digit: split k up to check it")
+    return n * unit / (1 - n * unit)
+
+
+def single(value: float) -> float:
+    """The fp32 number that a kernel is given for α or β."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """The bound of an element is `relative · S + absolute`; both are 0 where nothing rounds."""
+
+    relative: float
+    absolute: float
+
+    @classmethod
+    def of(cls, problem: GemmProblem, inputs: Inputs) -> Rounding:
+        """The bound's two factors for this problem and these values.
+
+        Raises:
+            UsageError: k is 2²⁴ or more.
+        """
+        if is_exact(problem, inputs):
+            return cls(0.0, 0.0)
+        alpha = abs(single(problem.alpha))
+        k = problem.k if alpha else 0
+        n = k + (problem.beta != 0) + problem.epilogue.bias + (alpha != 1)
+        relative = gamma(n, UNIT_ROUNDOFF) + 2 * gamma(n, UNIT_ROUNDOFF_64)
+        return cls(relative, 2 * HALF_SMALLEST * (k * alpha + 2))
+
+    def bound(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The largest allowed |D − exact| for each S."""
+        return self.relative * magnitude + self.absolute
+
+
+def is_exact(problem: GemmProblem, inputs: Inputs) -> bool:
+    """Whether no operation of the kernel rounds, in any order: see the module's last paragraph."""
+    alpha, beta = single(problem.alpha), single(problem.beta)
+    terms: list[tuple[float, NDArray[np.float32]]] = []
+    magnitude = 0.0
+    if alpha != 0 and problem.k:
+        a = matrix(inputs.a, problem.m, problem.k, problem.lda)
+        b = matrix(inputs.b, problem.k, problem.n, problem.ldb)
+        product = problem.k * _largest_integer(a) * _largest_integer(b)
+        # The product is summed first, or scaled first: both must fit.
+        magnitude += max(1.0, abs(alpha)) * product
+    if beta != 0:
+        terms.append((beta, matrix(inputs.c, problem.m, problem.n, problem.ldc)))
+    if inputs.bias is not None:
+        terms.append((1.0, inputs.bias))
+    magnitude += sum(abs(factor) * _largest_integer(values) for factor, values in terms)
+    # α = p / q with q a power of two: every term is a multiple of the smallest step 1 / q.
+    if not (np.isfinite(alpha) and np.isfinite(beta)):
+        return False
+    steps = max(x.as_integer_ratio()[1] for x in (alpha, beta))
+    return magnitude * steps <= EXACT_INTEGERS
+
+
+def _largest_integer(values: NDArray[np.float32]) -> float:
+    """The largest magnitude if all values are integers, else infinity."""
+    if values.size == 0:
+        return 0.0
+    largest = float(max(values.max(), -values.min()))
+    # A cheap look at a corner first: random reals are told apart without a pass over them.
+    for part in (values[:1], values):
+        if not bool(np.all(np.rint(part) == part)):
+            return float("inf")
+    return largest

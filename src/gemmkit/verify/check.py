@@ -1,0 +1,144 @@
+"""Is a result right? Every element against a float64 reference; an O(n²) check where too large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.problem import GemmProblem
+from gemmkit.verify.bounds import Rounding
+from gemmkit.verify.freivalds import Freivalds
+from gemmkit.verify.inputs import CANARY_BITS, Inputs, matrix, padding, storage_size
+from gemmkit.verify.reference import EVERYTHING, Comparison, Selection, compare, evaluate
+
+Method = Literal["auto", "full", "sampled"]
+
+# Up to m·n·k = 2³⁴ the two float64 products take about a second on two cores (70 GFLOP/s).
+# Short k counts as 1024: no float64 matrix held here then exceeds 128 MiB.
+FULL_LIMIT = 2**34
+FULL_MIN_K = 1024
+
+SAMPLED_LINES = 16
+EXAMINED_SUSPECTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a result is right, and by how much.
+
+    `max_error` is the largest |C - reference| seen, `error_ratio` the largest error / bound and
+    `error_bound` the bound of that element; infinite where an element is NaN or wrongly infinite.
+    `method` says which elements were compared; `detail` is one sentence on the worst element of a
+    wrong result, with the seed that reproduces it, and empty for a right one.
+    """
+
+    correct: bool
+    max_error: float
+    error_bound: float
+    error_ratio: float
+    method: str
+    detail: str = ""
+
+
+class Reference:
+    """What a problem's result must be for given inputs; made once, it checks many results.
+
+    `method` "full" compares every element; "sampled" compares 16 rows and 16 columns (the first,
+    the last, the rest at random) and does Freivalds' check on all; "auto" is full up to
+    m·n·k = 2³⁴. What each guarantees is said in `bounds` and `freivalds`.
+
+    Raises:
+        UsageError: k is 2²⁴ or more, where fp32 rounding has no useful bound.
+    """
+
+    def __init__(self, problem: GemmProblem, inputs: Inputs, method: Method = "auto") -> None:
+        self.problem, self.inputs = problem, inputs
+        self.rounding = Rounding.of(problem, inputs)
+        work = problem.m * problem.n * max(problem.k, FULL_MIN_K)
+        self.full = method == "full" or (method == "auto" and work <= FULL_LIMIT)
+        self.freivalds: Freivalds | None = None
+        places: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
+        self.method = "every element"
+        if not self.full:
+            rng = np.random.default_rng([inputs.seed, problem.m, problem.n])
+            rows, columns = (_sample(rng, size) for size in (problem.m, problem.n))
+            places = [(rows, EVERYTHING), (EVERYTHING, columns)]
+            self.method = f"{rows.size} rows and {columns.size} columns"
+            freivalds = Freivalds(problem, inputs, self.rounding)
+            if freivalds.applies:
+                self.freivalds = freivalds
+                self.method += ", Freivalds' check for all"
+        self.blocks = [(*place, evaluate(problem, inputs, *place)) for place in places]
+
+    def check(self, result: NDArray[np.float32]) -> Verdict:
+        """Judge C's storage as a kernel left it, of the same length as `inputs.c`."""
+        p = self.problem
+        if result.size != storage_size(p.m, p.n, p.ldc):
+            raise ValueError(f"a result of {result.size} elements, not {self.inputs.c.size}")
+        c = matrix(result, p.m, p.n, p.ldc)
+        blocks = self.blocks
+        suspects = np.empty(0, np.intp)
+        if self.freivalds is not None:
+            suspects = self.freivalds.suspects(c)
+        if suspects.size:
+            worst_rows = suspects[:EXAMINED_SUSPECTS]
+            expected = evaluate(p, self.inputs, worst_rows)
+            blocks = [*blocks, (worst_rows, EVERYTHING, expected)]
+        seen = [
+            (rows, columns, compare(p, self.rounding, c[rows][:, columns], expected))
+            for rows, columns, expected in blocks
+        ]
+        rows, columns, worst = max(seen, key=lambda each: each[2].ratio)
+        compared = [each[2] for each in seen]
+        detail = ""
+        if not all(each.correct for each in compared):
+            detail = self._describe(c, _at(rows, worst.row), _at(columns, worst.column), worst)
+        elif suspects.size:
+            detail = f"row {suspects[0]} fails Freivalds' check (seed {self.inputs.seed})"
+        elif touched := self._touched_padding(result):
+            detail = f"{touched} elements of C's padding were written (seed {self.inputs.seed})"
+        return Verdict(
+            correct=not detail,
+            max_error=max(each.max_error for each in compared),
+            error_bound=worst.bound,
+            error_ratio=worst.ratio,
+            method=self.method,
+            detail=detail,
+        )
+
+    def _touched_padding(self, result: NDArray[np.float32]) -> int:
+        p = self.problem
+        gaps = np.ascontiguousarray(padding(result, p.m, p.n, p.ldc))
+        return int(np.count_nonzero(gaps.view(np.uint32) != CANARY_BITS))
+
+    def _describe(self, c: NDArray[np.float32], row: int, column: int, worst: Comparison) -> str:
+        found = c[row, column]
+        place = np.array([row]), np.array([column])
+        right = evaluate(self.problem, self.inputs, *place).values[0, 0]
+        unwritten = found.view(np.uint32) == CANARY_BITS
+        found_text = "the NaN it was filled with (never written)" if unwritten else f"{found:.9g}"
+        seed = f"{self.inputs.kind} inputs, seed {self.inputs.seed}"
+        return f"C[{row}, {column}] is {found_text}, not {right:.9g} ± {worst.bound:.2g} ({seed})"
+
+
+def check(
+    problem: GemmProblem, inputs: Inputs, result: NDArray[np.float32], method: Method = "auto"
+) -> Verdict:
+    """Judge one result; `Reference` does it for many of the same problem and inputs."""
+    return Reference(problem, inputs, method).check(result)
+
+
+def _sample(rng: np.random.Generator, size: int) -> NDArray[np.intp]:
+    """The first, the last and random others, sorted, at most 16 of them."""
+    if size <= SAMPLED_LINES:
+        return np.arange(size)
+    inner = 1 + rng.choice(size - 2, SAMPLED_LINES - 2, replace=False)
+    return np.sort(np.concatenate(([0, size - 1], inner))).astype(np.intp)
+
+
+def _at(selection: Selection, position: int) -> int:
+    """The row or column that lies at a position of a selection."""
+    return position if isinstance(selection, slice) else int(selection[position])

@@ -1,0 +1,121 @@
+r"""Freivalds' check: is a large result right, for O((m + n)·k + m·n) operations?
+
+For random vectors x with entries ±1, C·x is held against α·A·(B·x) + β·C₀·x + (bias·x)·1, in
+float64 (R. Freivalds, *Probabilistic machines can use less running time*, 1977).
+
+Exact inputs (`bounds.is_exact`): both sides are equal if the result is right. A row of C with one
+wrong element always shows; a row with any wrong elements is missed with probability at most
+2⁻¹⁶ (16 vectors, each of which misses it with probability at most ½).
+
+Other inputs: the elements' rounding errors e_j are fixed before x is drawn, so by Hoeffding's
+inequality |Σ_j e_j·x_j| > t·‖e‖₂ has probability at most 2·exp(−t²/2), 3·10⁻¹⁴ for t = 8. The
+bound of `bounds` gives ‖e‖₂ ≤ γ_n·(|α|·‖a_i‖₂·‖B‖_F + |β|·‖c_i‖₂ + ‖bias‖₂) for row i, by
+Cauchy and Schwarz. So a right result is accepted all but surely, and wrong elements show for sure
+once their errors' combination passes twice that. For smaller ones there are the sampled rows and
+columns, and the exact inputs.
+
+A ReLU is not linear. But where every column of the result has one sign before it, as in the
+"integer" inputs, it multiplies each column by 0 or 1: x is multiplied by that instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.problem import GemmProblem
+from gemmkit.verify.bounds import LARGEST, UNIT_ROUNDOFF_64, Rounding, single
+from gemmkit.verify.inputs import Inputs, matrix
+
+VECTORS = 16
+DEVIATIONS = 8.0
+ROWS_AT_ONCE = 1024
+
+Vectors = NDArray[np.float64]
+
+
+class Freivalds:
+    """The right-hand side α·A·(B·x) + β·C₀·x + bias·x of one problem, for many results.
+
+    Costs 2·16·(n + m)·k operations to make. `applies` is False where the identity does not hold:
+    a ReLU over columns of mixed sign, or values that overflow fp32.
+    """
+
+    def __init__(self, problem: GemmProblem, inputs: Inputs, rounding: Rounding) -> None:
+        self.problem = problem
+        rng = np.random.default_rng([inputs.seed, problem.n])
+        self.vectors: Vectors = rng.choice((-1.0, 1.0), (problem.n, VECTORS))
+        signs = column_signs(problem, inputs)
+        kept = self.vectors if signs is None else self.vectors * (signs > 0)[:, None]
+        with np.errstate(all="ignore"):
+            self._sides(inputs, kept, rounding)
+        linear = problem.epilogue.activation == "none" or signs is not None
+        self.applies = linear and self.largest < LARGEST
+
+    def _sides(self, inputs: Inputs, kept: Vectors, rounding: Rounding) -> None:
+        problem = self.problem
+        m, n, k = problem.m, problem.n, problem.k
+        alpha, beta = single(problem.alpha), single(problem.beta)
+        sums = np.zeros((m, VECTORS))
+        norms = np.zeros(m)
+        self.largest = 0.0
+        if alpha != 0 and k:
+            b = matrix(inputs.b, k, n, problem.ldb)
+            bx, b_norms = _times(b, kept)
+            b_norm = float(np.sqrt(np.sum(b_norms**2)))
+            abx, a_norms = _times(matrix(inputs.a, m, k, problem.lda), bx)
+            sums += alpha * abx
+            norms += abs(alpha) * b_norm * a_norms
+            self.largest += float(a_norms.max(initial=0)) * b_norm * max(1.0, abs(alpha))
+        if beta != 0:
+            cx, c_norms = _times(matrix(inputs.c, m, n, problem.ldc), kept)
+            sums += beta * cx
+            norms += abs(beta) * c_norms
+        if inputs.bias is not None:
+            bias = inputs.bias.astype(float)
+            sums += bias @ kept
+            norms += np.linalg.norm(bias)
+        self.largest += float(norms.max(initial=0))
+        self.sums = sums
+        statistical = DEVIATIONS * (rounding.relative * norms + rounding.absolute * np.sqrt(n))
+        if rounding.relative == 0:
+            self.tolerance = np.zeros(m)
+        else:
+            # The float64 sums over k and n terms round too: Σ_j |x_j|·S_j ≤ √n·‖S‖₂.
+            own = 4 * (n + k + 2) * UNIT_ROUNDOFF_64 * np.sqrt(n) * norms
+            self.tolerance = statistical + own
+
+    def suspects(self, result: NDArray[np.float32]) -> NDArray[np.intp]:
+        """The rows of C (m × n) that are wrong, the worst first; never NaN's benefit of doubt."""
+        with np.errstate(all="ignore"):
+            residual = np.abs(_times(result, self.vectors)[0] - self.sums).max(axis=1, initial=0)
+            residual[np.isnan(residual)] = np.inf
+        rows = np.flatnonzero(~(residual <= self.tolerance))
+        return rows[np.argsort(-residual[rows], kind="stable")]
+
+
+def column_signs(problem: GemmProblem, inputs: Inputs) -> NDArray[np.float64] | None:
+    """The sign of each column of the result before its ReLU, where the inputs fix it.
+
+    "integer" inputs of a problem with a ReLU do: see `make_inputs`. None for all others.
+    """
+    if problem.epilogue.activation != "relu" or inputs.kind != "integer" or problem.k == 0:
+        return None
+    alpha = single(problem.alpha)
+    if alpha == 0:
+        return None
+    first_row = matrix(inputs.b, problem.k, problem.n, problem.ldb)[0].astype(float)
+    signs: NDArray[np.float64] = np.sign(alpha * first_row)
+    return signs
+
+
+def _times(values: NDArray[np.float32], vectors: Vectors) -> tuple[Vectors, Vectors]:
+    """values @ vectors in float64, and the Euclidean norm of each row of values."""
+    product = np.empty((values.shape[0], vectors.shape[1]))
+    norms = np.empty(values.shape[0])
+    for start in range(0, values.shape[0], ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        panel = values[rows].astype(float)
+        product[rows] = panel @ vectors
+        norms[rows] = np.sqrt(np.einsum("ij,ij->i", panel, panel))
+    return product, norms

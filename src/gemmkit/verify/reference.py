@@ -1,0 +1,164 @@
+"""The exact result, in float64 and by the BLAS rules, with the magnitudes that its bound needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.problem import GemmProblem
+from gemmkit.verify.bounds import LARGEST, Rounding, single
+from gemmkit.verify.inputs import Inputs, matrix
+
+Selection = slice | NDArray[np.intp]
+EVERYTHING = slice(None)
+
+# Elements of one panel of A or B held in float64: 128 MiB.
+PANEL_ELEMENTS = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What rows × columns of the result must be.
+
+    `values` are after the activation; `before` and `magnitude` are α·A·B + β·C + bias and the sum
+    of its terms' magnitudes, S of `bounds`.
+    """
+
+    values: NDArray[np.float64]
+    before: NDArray[np.float64]
+    magnitude: NDArray[np.float64]
+
+
+def evaluate(
+    problem: GemmProblem,
+    inputs: Inputs,
+    rows: Selection = EVERYTHING,
+    columns: Selection = EVERYTHING,
+) -> Expected:
+    """Compute the chosen rows and columns of the result: 4 · rows · columns · k operations.
+
+    β = 0 never reads C, and α = 0 never reads A or B.
+    """
+    m, n, k = problem.m, problem.n, problem.k
+    alpha, beta = single(problem.alpha), single(problem.beta)
+    shape = (_count(m, rows), _count(n, columns))
+    before, magnitude = np.zeros(shape), np.zeros(shape)
+    with np.errstate(all="ignore"):
+        if alpha != 0 and k:
+            a = matrix(inputs.a, m, k, problem.lda)[rows]
+            b = matrix(inputs.b, k, n, problem.ldb)[:, columns]
+            _multiply(a, b, before, magnitude)
+            before *= alpha
+            magnitude *= abs(alpha)
+        if beta != 0:
+            addend = beta * matrix(inputs.c, m, n, problem.ldc)[rows][:, columns].astype(float)
+            before += addend
+            magnitude += np.abs(addend, out=addend)
+        if inputs.bias is not None:
+            bias = inputs.bias[columns].astype(float)
+            before += bias
+            magnitude += np.abs(bias)
+        values = before
+        if problem.epilogue.activation == "relu":
+            values = np.maximum(before, 0.0)
+    return Expected(values, before, magnitude)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The worst element of a block: its place, error, bound, and error / bound (NaN never less)."""
+
+    correct: bool
+    max_error: float
+    bound: float
+    ratio: float
+    row: int
+    column: int
+
+
+def compare(
+    problem: GemmProblem,
+    rounding: Rounding,
+    result: NDArray[np.float32],
+    expected: Expected,
+) -> Comparison:
+    """Hold a block of results against what it must be.
+
+    A result that is not finite passes only where the exact one is not finite either, or where
+    terms of that sign add up to more than fp32 holds, so that some order of summation overflows.
+    """
+    if result.size == 0:
+        return Comparison(True, 0.0, 0.0, 0.0, 0, 0)
+    with np.errstate(all="ignore"):
+        error = np.abs(result - expected.values)
+        bound = rounding.bound(expected.magnitude)
+        passed = np.isfinite(error) & (error <= bound)
+        ratio = np.where(error == 0, 0.0, error / bound)
+        if not passed.all():
+            legitimate = ~passed & _legitimate(problem, result, expected)
+            passed |= legitimate
+            error[legitimate] = 0.0
+            ratio[legitimate] = 0.0
+    # What no comparison holds for (NaN) counts as infinitely wrong.
+    ratio[np.isnan(ratio)] = np.inf
+    error[np.isnan(error)] = np.inf
+    worst = int(np.argmax(ratio))
+    row, column = (int(each) for each in np.unravel_index(worst, ratio.shape))
+    return Comparison(
+        correct=bool(passed.all()),
+        max_error=float(error.max()),
+        bound=float(bound[row, column]),
+        ratio=float(ratio[row, column]),
+        row=row,
+        column=column,
+    )
+
+
+def _legitimate(
+    problem: GemmProblem, result: NDArray[np.float32], expected: Expected
+) -> NDArray[np.bool_]:
+    """Where a NaN or an infinity is what fp32 arithmetic may give."""
+    before, magnitude = expected.before, expected.magnitude
+    # The sum of the positive terms is (S + D) / 2, of the negative ones (S - D) / 2. A·B may
+    # overflow before a small α scales it down; rounding may carry a sum up by a factor below 2.
+    unscaled = 1.0
+    if 0 < abs(single(problem.alpha)) < 1:
+        unscaled = 1.0 / abs(single(problem.alpha))
+    upward = (magnitude + before) * unscaled >= LARGEST
+    downward = (magnitude - before) * unscaled >= LARGEST
+    may_be_nan = np.isnan(before) | (upward & downward)
+    legitimate = (
+        (np.isposinf(result) & upward)
+        | (np.isneginf(result) & downward)
+        | (np.isnan(result) & may_be_nan)
+    )
+    if problem.epilogue.activation == "relu":
+        # IEEE 754's maximumNumber(NaN, 0) is 0, its maximum(NaN, 0) is NaN: both are in use.
+        legitimate |= (result == 0) & (downward | may_be_nan)
+    return legitimate
+
+
+def _multiply(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    product: NDArray[np.float64],
+    magnitude: NDArray[np.float64],
+) -> None:
+    """Fill a @ b and |a| @ |b|, panel by panel so that float64 copies stay small."""
+    k = a.shape[1]
+    step = max(1, PANEL_ELEMENTS // k)
+    for column in range(0, b.shape[1], step):
+        across = slice(column, column + step)
+        b_panel = b[:, across].astype(float)
+        b_size = np.abs(b_panel)
+        for row in range(0, a.shape[0], step):
+            down = slice(row, row + step)
+            a_panel = a[down].astype(float)
+            product[down, across] = a_panel @ b_panel
+            magnitude[down, across] = np.abs(a_panel, out=a_panel) @ b_size
+
+
+def _count(size: int, selection: Selection) -> int:
+    return len(range(*selection.indices(size))) if isinstance(selection, slice) else selection.size

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.problem import GemmProblem
+from gemmkit.verify.inputs import (
+    CANARY_BITS,
+    canaries,
+    make_inputs,
+    matrix,
+    padding,
+    storage_size,
+)
+
+PADDED = GemmProblem(5, 7, 3, beta=0.5, lda=8, ldb=9, ldc=10, epilogue=Epilogue(bias=True))
+
+
+@pytest.mark.parametrize("kind", ["normal", "integer"])
+def test_same_seed_same_inputs(kind):
+    first, second, other = (make_inputs(PADDED, seed, kind) for seed in (3, 3, 4))
+    for name in ("a", "b", "c", "bias"):
+        assert np.array_equal(
+            getattr(first, name).view(np.uint32), getattr(second, name).view(np.uint32)
+        )
+        assert not np.array_equal(
+            getattr(first, name).view(np.uint32), getattr(other, name).view(np.uint32)
+        )
+
+
+def test_storage_is_exact_and_padding_holds_canaries():
+    inputs = make_inputs(PADDED)
+    for storage, rows, columns, ld in (
+        (inputs.a, 5, 3, 8),
+        (inputs.b, 3, 7, 9),
+        (inputs.c, 5, 7, 10),
+    ):
+        assert storage.size == (rows - 1) * ld + columns
+        gaps = padding(storage, rows, columns, ld)
+        assert gaps.shape == (rows - 1, ld - columns)
+        assert (np.ascontiguousarray(gaps).view(np.uint32) == CANARY_BITS).all()
+        assert np.isfinite(matrix(storage, rows, columns, ld)).all()
+
+
+def test_zero_beta_poisons_all_of_c():
+    inputs = make_inputs(GemmProblem(4, 6, 2, ldc=8))
+    assert inputs.c.size == 3 * 8 + 6
+    assert (inputs.c.view(np.uint32) == CANARY_BITS).all()
+    assert inputs.bias is None
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0), (0, 0, 0), (1, 1, 1)])
+def test_empty_sides(shape):
+    problem = GemmProblem(*shape, beta=1.0)
+    inputs = make_inputs(problem)
+    assert inputs.c.size == problem.m * problem.n
+    assert inputs.a.size == problem.m * problem.k
+    assert matrix(inputs.c, problem.m, problem.n, problem.ldc).shape == (problem.m, problem.n)
+
+
+@pytest.mark.parametrize("k", [1, 1000, 70_000, 3_000_000])
+def test_integer_sums_fit_fp32(k):
+    inputs = make_inputs(GemmProblem(2, 2, k), kind="integer")
+    assert (inputs.a != 0).all()
+    assert (np.rint(inputs.a) == inputs.a).all()
+    assert k * np.abs(inputs.a).max() * np.abs(inputs.b).max() <= 2**24
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-2.0, 3.0), (2.0, -3.0)])
+def test_relu_integers_give_each_column_one_sign(alpha, beta):
+    problem = GemmProblem(9, 40, 5, alpha, beta, epilogue=Epilogue(True, "relu"))
+    inputs = make_inputs(problem, kind="integer")
+    a, b = inputs.a.reshape(9, 5), inputs.b.reshape(5, 40)
+    before = alpha * (a @ b) + inputs.bias
+    if beta:
+        before += beta * inputs.c.reshape(9, 40)
+    signs = np.sign(before)
+    assert (signs == signs[0]).all()
+    assert set(signs[0]) == {-1.0, 1.0}
+
+
+def test_views_refuse_short_storage():
+    assert storage_size(3, 4, 10) == 24
+    with pytest.raises(ValueError, match="do not hold"):
+        matrix(canaries(23), 3, 4, 10)
