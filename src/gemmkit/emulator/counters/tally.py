@@ -15,7 +15,9 @@ class Tally:
     """Counts over a whole launch; every array has one element per instruction of the kernel.
 
     An instruction whose guard is false in all lanes is executed but makes no request, as on the
-    hardware. cp.async counts on its global side in `requests`, `sectors` and `data_bytes`.
+    hardware. Requests are those to global, local and shared memory; parameters and constants make
+    none. cp.async counts on its global side in `requests`, `sectors` and `data_bytes`. Atomics
+    count as stores do.
     """
 
     executed: Counts  # times a warp executed it
@@ -23,6 +25,7 @@ class Tally:
     requests: Counts  # memory requests: executions with an active lane
     sectors: Counts  # global and local: distinct 32-byte sectors, summed over requests
     wavefronts: Counts  # shared: passes over the banks, summed over requests
+    conflicts: Counts  # shared: those of the wavefronts that bank conflicts cost
     data_bytes: Counts  # bytes asked for by lanes
     divergent: Counts  # branches at which the lanes of a warp parted
 
