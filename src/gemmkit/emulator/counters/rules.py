@@ -104,9 +104,7 @@ def shared_wavefronts(
     that has an active lane are bank conflicts. Arguments as for `shared_phases`.
     """
     phases = shared_phases(addresses, active, nbytes, store)
-    wavefronts = sum(
-        _deepest_bank([addresses[lane] for lane in lanes], nbytes) for lanes in phases
-    )
+    wavefronts = sum(_deepest_bank([addresses[lane] for lane in lanes], nbytes) for lanes in phases)
     return wavefronts, wavefronts - len(phases)
 
 

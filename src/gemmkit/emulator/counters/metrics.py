@@ -1,0 +1,169 @@
+"""From a `Tally` to metrics: the table of names, and sums per kernel and per source line.
+
+A name of Nsight Compute stands for the quantity that it stands for there. What PTX cannot tell
+(machine instructions executed, caches, time) is not here; counts of PTX instructions carry the
+prefix `ptx__`, which no profiler uses.
+
+ptxas merges neighbouring shared-memory loads of one basic block into wider ones. The shared-load
+metrics are those of the PTX as written, before that; a rule for the merging belongs between the
+tally and the sums made here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.counters.rules import SECTOR_BYTES
+from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.ptx.cfg import ControlFlow
+
+
+class Basis(Enum):
+    """How far a metric's value is the hardware's."""
+
+    EXACT = "exact: what the hardware counts"
+    BEFORE_MERGING = "of the PTX as written, before ptxas merges neighbouring shared-memory loads"
+    PTX = "of PTX instructions, which are not machine instructions"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: a count of the tally, times `scale`, summed over the instructions it is `of`.
+
+    `of` is an access (`global load`, `shared store`), an opcode class of the instruction table, or
+    `all`. A ratio is divided by the metric named in `per`, and is 0 where that is.
+    """
+
+    name: str
+    description: str
+    basis: Basis
+    count: str
+    of: str
+    scale: int = 1
+    per: str | None = None
+
+
+OPCODE_CLASSES = (
+    *("atomic", "bits", "compare", "control", "convert", "fma", "fp16", "fp32", "fp64", "integer"),
+    *("load", "move", "special", "store", "synchronize", "warp"),
+)
+_GLOBAL_LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+_GLOBAL_STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
+
+METRICS: tuple[Metric, ...] = (
+    Metric(_GLOBAL_LOADS, "global-load requests of warps", Basis.EXACT, "requests", "global load"),
+    Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+           "32-byte sectors of global loads", Basis.EXACT, "sectors", "global load"),
+    Metric("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+           "sectors per global-load request", Basis.EXACT, "sectors", "global load",
+           per=_GLOBAL_LOADS),
+    Metric("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum",
+           "bytes of the sectors of global loads", Basis.EXACT, "sectors", "global load",
+           scale=SECTOR_BYTES),
+    Metric("smsp__sass_data_bytes_mem_global_op_ld.sum",
+           "bytes that threads asked for in global loads", Basis.EXACT, "data_bytes",
+           "global load"),
+    Metric(_GLOBAL_STORES, "global-store requests of warps", Basis.EXACT, "requests",
+           "global store"),
+    Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+           "32-byte sectors of global stores", Basis.EXACT, "sectors", "global store"),
+    Metric("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
+           "sectors per global-store request", Basis.EXACT, "sectors", "global store",
+           per=_GLOBAL_STORES),
+    Metric("l1tex__t_bytes_pipe_lsu_mem_global_op_st.sum",
+           "bytes of the sectors of global stores", Basis.EXACT, "sectors", "global store",
+           scale=SECTOR_BYTES),
+    Metric("smsp__sass_data_bytes_mem_global_op_st.sum",
+           "bytes that threads wrote in global stores", Basis.EXACT, "data_bytes",
+           "global store"),
+    Metric("smsp__inst_executed_op_shared_ld.sum",
+           "shared-memory loads executed by warps", Basis.BEFORE_MERGING, "executed",
+           "shared load"),
+    Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+           "passes over the banks for shared-memory loads", Basis.BEFORE_MERGING, "wavefronts",
+           "shared load"),
+    Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+           "passes that bank conflicts add to shared-memory loads", Basis.BEFORE_MERGING,
+           "conflicts", "shared load"),
+    Metric("smsp__sass_data_bytes_mem_shared_op_ld.sum",
+           "bytes that threads asked for in shared-memory loads", Basis.EXACT, "data_bytes",
+           "shared load"),
+    Metric("smsp__inst_executed_op_shared_st.sum",
+           "shared-memory stores executed by warps", Basis.EXACT, "executed", "shared store"),
+    Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+           "passes over the banks for shared-memory stores", Basis.EXACT, "wavefronts",
+           "shared store"),
+    Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+           "passes that bank conflicts add to shared-memory stores", Basis.EXACT, "conflicts",
+           "shared store"),
+    Metric("smsp__sass_data_bytes_mem_shared_op_st.sum",
+           "bytes that threads wrote in shared-memory stores", Basis.EXACT, "data_bytes",
+           "shared store"),
+    Metric("smsp__sass_branch_targets_threads_divergent.sum",
+           "branches at which the threads of a warp parted", Basis.PTX, "divergent", "all"),
+    Metric("ptx__inst_executed.sum", "PTX instructions executed by warps", Basis.PTX, "executed",
+           "all"),
+    Metric("ptx__thread_inst_executed.sum",
+           "PTX instructions executed by threads, those that a guard turns off left out",
+           Basis.PTX, "lanes", "all"),
+    *(
+        Metric(f"ptx__inst_executed_op_{each}.sum",
+               f"PTX instructions of class '{each}' executed by warps", Basis.PTX, "executed",
+               each)
+        for each in OPCODE_CLASSES
+    ),
+)  # fmt: skip
+
+
+def access(form: Form) -> str | None:
+    """The kind of memory access of a form, such as `global load`; None where it makes none.
+
+    An access by a generic address counts as global: nothing in its opcode says where it goes.
+    cp.async is a `global copy`.
+    """
+    if form.operation == "copy_async":
+        return "global copy"
+    if form.operation not in ("load", "store", "atomic", "compare_and_swap", "reduction"):
+        return None
+    space = form.modifiers.get("S", "").removesuffix("::cta") or "global"
+    kind = "atomic" if form.operation == "compare_and_swap" else form.operation
+    return f"{space} {kind}"
+
+
+def summarise(flow: ControlFlow, tally: Tally) -> dict[str, float]:
+    """All metrics of a launch, in the order of `METRICS`."""
+    return _metrics(flow, tally, np.arange(len(flow.forms)))
+
+
+def summarise_lines(flow: ControlFlow, tally: Tally) -> dict[tuple[str, int], dict[str, float]]:
+    """All metrics for each source line (file, line) of a kernel compiled with line information."""
+    numbers: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, instruction in enumerate(flow.kernel.body):
+        if instruction.source is not None:
+            numbers[instruction.source.file, instruction.source.line].append(number)
+    return {line: _metrics(flow, tally, np.array(numbers[line])) for line in sorted(numbers)}
+
+
+def _metrics(flow: ControlFlow, tally: Tally, numbers: NDArray[np.int64]) -> dict[str, float]:
+    """The metrics over the instructions with these numbers."""
+    chosen: defaultdict[str, list[int]] = defaultdict(list, all=numbers.tolist())
+    for number in numbers:
+        form = flow.forms[number]
+        chosen[form.opcode_class].append(number)
+        kind = access(form)
+        if kind is not None:
+            chosen[kind].append(number)
+    values: dict[str, float] = {}
+    for metric in METRICS:
+        total = int(getattr(tally, metric.count)[chosen[metric.of]].sum()) * metric.scale
+        if metric.per is not None:
+            values[metric.name] = total / values[metric.per] if values[metric.per] else 0.0
+        else:
+            values[metric.name] = total
+    return values
