@@ -177,7 +177,7 @@ class DiskCache:
             f"the cache folder {self.directory} cannot be written ({reason}): going on without "
             "it, so later runs start as slowly as this one",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=1,
         )
 
 

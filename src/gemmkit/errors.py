@@ -17,6 +17,10 @@ class CompileError(GemmkitError):
     """The CUDA compiler rejected a source; the text holds its message and the source lines."""
 
 
+class CompilerMissing(CompileError):
+    """There is no CUDA compiler on this machine; the text says how to get or to do without one."""
+
+
 class UnsupportedInstruction(GemmkitError):
     """The emulator met a PTX form outside its instruction table; the text names form and line."""
 

@@ -21,7 +21,7 @@ class Binary(msgspec.Struct, frozen=True, kw_only=True):
     """PTX and cubin of one kernel; `entry` is its symbol in both.
 
     `key` names this compilation: it changes with source, headers, options, architecture and
-    compiler version.
+    compiler version. `log` holds the compiler's warnings and ptxas's figures.
     """
 
     entry: str
@@ -31,3 +31,4 @@ class Binary(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources
     compiler: str
     key: str
+    log: str = ""

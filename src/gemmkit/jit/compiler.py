@@ -1,0 +1,168 @@
+"""Compiles kernels through the cache: one, many at once, or all of the ladder ahead of time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.cache import BinaryCache, Request, included_headers
+from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
+from gemmkit.jit.resources import resources_from_log
+from gemmkit.kernels import include_files
+from gemmkit.kernels.kernel import Kernel, LaunchPlan
+from gemmkit.problem import GemmProblem
+
+Progress = Callable[[int, int, str], None]
+
+# Sizes that do and do not divide into 128-bit vectors: each alignment of a matrix's rows may
+# have a template instance of its own.
+_REPRESENTATIVE_SIZES = (1024, 1023)
+
+
+def compile_kernel(
+    source: str,
+    entry: str,
+    arch: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    file_name: str = "kernel.cu",
+    options: Sequence[str] = (),
+    cache_dir: Path | None = None,
+) -> Binary:
+    """Compile one kernel, or take it from the cache.
+
+    Args:
+        source: CUDA C++.
+        entry: a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel.
+        arch: such as `sm_86`, `sm_90a`.
+        headers: text of each file that the source may include, by the name it is included by.
+        file_name: how messages and the PTX's line table call the source.
+        options: NVRTC options beside `DEFAULT_OPTIONS`. A source that includes, in quotes, files
+            that are not in `headers` (found through `-I`) is compiled anew each time.
+        cache_dir: root of the cache folders; by default the user's cache folder.
+
+    Raises:
+        CompileError: the compiler refused; the text holds its messages and the source lines.
+        CompilerMissing: no NVRTC on this machine, and no such binary in the cache.
+    """
+    request = Request(
+        source,
+        entry,
+        arch,
+        included_headers(source, headers or {}),
+        file_name,
+        (*DEFAULT_OPTIONS, *options),
+    )
+    version = compiler_version()
+
+    def compile_it() -> Binary:
+        program = compile_program(
+            source,
+            entry,
+            arch,
+            headers=request.headers,
+            file_name=file_name,
+            options=request.options,
+        )
+        return Binary(
+            entry=program.entry,
+            arch=arch,
+            ptx=program.ptx,
+            cubin=program.cubin,
+            resources=resources_from_log(program.log, program.entry),
+            compiler=program.compiler,
+            key=request.key(version),
+            log=program.log,
+        )
+
+    if not request.self_contained:
+        return compile_it()
+    return BinaryCache(cache_dir).get_or_compile(request, version, compile_it)
+
+
+def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) -> Binary:
+    """Compile what a plan launches, with the headers that come with the ladder.
+
+    Raises:
+        CompileError, CompilerMissing: as `compile_kernel`.
+    """
+    return compile_kernel(
+        plan.source,
+        plan.entry,
+        arch,
+        headers=include_files(),
+        file_name=f"{plan.kernel}.cu",
+        cache_dir=cache_dir,
+    )
+
+
+def compile_many(
+    plans: Sequence[LaunchPlan],
+    arch: str,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> list[Binary]:
+    """Compile plans on all cores (NVRTC runs in parallel in threads); binaries in their order.
+
+    `progress(done, total, name)` is called in the caller's thread after each. An error or Ctrl-C
+    drops what has not begun.
+
+    Raises:
+        CompileError, CompilerMissing: as `compile_kernel`, of the first that failed.
+    """
+    executor = ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
+        futures = [executor.submit(compile_plan, plan, arch, cache_dir=cache_dir) for plan in plans]
+        names = {future: plan.kernel for future, plan in zip(futures, plans, strict=True)}
+        for done, future in enumerate(as_completed(futures), 1):
+            future.result()
+            if progress is not None:
+                progress(done, len(plans), names[future])
+        return [future.result() for future in futures]
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def build_all(
+    gpu: GpuSpec,
+    kernels: Sequence[Kernel] | None = None,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> list[Binary]:
+    """Fill the cache with what `kernels` (by default the ladder) need on one board.
+
+    That is each kernel's default configuration with each epilogue that it fuses, for aligned and
+    unaligned rows. Configurations that the board refuses are left out.
+
+    Raises:
+        CompileError, CompilerMissing: as `compile_kernel`.
+    """
+    if kernels is None:
+        from gemmkit.kernels.ladder import LADDER
+
+        kernels = LADDER
+    plans = {
+        (plan.source, plan.entry): plan
+        for kernel in kernels
+        for plan in _default_plans(kernel, gpu)
+    }
+    return compile_many(list(plans.values()), gpu.arch, cache_dir=cache_dir, progress=progress)
+
+
+def _default_plans(kernel: Kernel, gpu: GpuSpec) -> list[LaunchPlan]:
+    plans = []
+    for m, n, k in product(_REPRESENTATIVE_SIZES, repeat=3):
+        for words in ("none", "bias", "relu", "bias+relu"):
+            problem = replace(GemmProblem(m, n, k), epilogue=Epilogue.parse(words))
+            if kernel.supports(problem, kernel.default, gpu) is None:
+                plans.append(kernel.plan(problem, kernel.default, gpu))
+    return plans

@@ -1,0 +1,116 @@
+"""Makes NVRTC's and ptxas's messages readable: each with the source lines that it is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+# The name that NVRTC gives to the place where it looks a name expression up.
+_NAME_EXPRESSION_FILE = "__nv_name_map"
+
+_DIAGNOSTIC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<text>.+)")
+_CARET = re.compile(r"\s*\^\s*")
+_PTXAS_LINE = re.compile(r"ptxas .*, line (?P<line>\d+); (?P<kind>\w+) *: (?P<text>.+)")
+_PTXAS_INDENT = re.compile(r"^ +ptxas")
+_PTXAS_FIGURES = re.compile(r"ptxas (info |  +\.)")
+_LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)")
+_FILE = re.compile(r'\s*\.file\s+(?P<file>\d+)\s+"(?P<name>.+)"', re.MULTILINE)
+_NAME_EXPRESSION_SUMMARY = "Error in parsing name expression"
+_KERNEL = re.compile(r"__global__(?:\s+__launch_bounds__\([^)]*\)|\s+[\w:]+)*?\s+(\w+)\s*\(")
+_NO_SUCH_HEADER = re.compile(r'(?:could not|cannot) open source file "(?P<name>.+?)"')
+
+
+def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> str:
+    """The log of a failed compilation with numbered source lines.
+
+    `sources` maps file names, as in the log, to text. Messages about the name expression speak
+    of `entry`; those of ptxas, which name lines of `ptx`, are traced to the source by its `.loc`
+    lines. ptxas's resource figures are left out.
+    """
+    blocks = []
+    for paragraph in re.split(r"\n\s*\n", log):
+        lines = [_PTXAS_INDENT.sub("ptxas", line) for line in paragraph.split("\n") if line.strip()]
+        rendered = "\n".join(_render_paragraph(lines, sources, entry, ptx))
+        if rendered:
+            blocks.append(rendered)
+    if _NAME_EXPRESSION_FILE in log:
+        kernels = {name for text in sources.values() for name in _KERNEL.findall(text)}
+        blocks.append(f"kernels in these files: {', '.join(sorted(kernels)) or 'none'}")
+    missing = _NO_SUCH_HEADER.search(log)
+    if missing is not None:
+        blocks.append(_explain_missing_header(missing["name"], sources))
+    return "\n\n".join(blocks)
+
+
+def excerpt(text: str, line: int, column: int | None = None) -> list[str]:
+    """Line `line` of `text` (from 1) between its neighbours, marked, with a caret at `column`.
+
+    `column` counts from 0. There is no excerpt of a line that the text does not have.
+    """
+    lines = text.split("\n")
+    if not 1 <= line <= len(lines):
+        return []
+    shown = []
+    for number in range(max(line - 1, 1), min(line + 1, len(lines)) + 1):
+        mark = ">" if number == line else " "
+        shown.append(f"{mark}{number:5} | {lines[number - 1]}".rstrip())
+        if number == line and column is not None:
+            before = re.sub(r"[^\t]", " ", lines[line - 1][:column])
+            shown.append(f"{'':6} | {before}^")
+    return shown
+
+
+def _render_paragraph(
+    lines: list[str], sources: Mapping[str, str], entry: str, ptx: str
+) -> Iterator[str]:
+    file, number = "", 0
+    for index, line in enumerate(lines):
+        following = lines[index + 1] if index + 1 < len(lines) else ""
+        if _CARET.fullmatch(line) or _PTXAS_FIGURES.match(line):
+            continue
+        if _CARET.fullmatch(following) and file in sources:
+            yield from _excerpt_at(sources[file], number, line, following)
+        elif _CARET.fullmatch(following) and file == _NAME_EXPRESSION_FILE:
+            continue
+        elif ptxas := _PTXAS_LINE.match(line):
+            yield f"ptxas: {ptxas['kind']}: {ptxas['text']}"
+            yield from _trace(ptx, int(ptxas["line"]), sources)
+        elif found := _DIAGNOSTIC.fullmatch(line):
+            file, number = found["file"], int(found["line"])
+            if file != _NAME_EXPRESSION_FILE:
+                yield f"{file}:{number}: {found['text']}"
+            elif _NAME_EXPRESSION_SUMMARY not in found["text"]:
+                yield f"entry '{entry}': {found['text']}"
+        else:
+            yield line.rstrip()
+            if _CARET.fullmatch(following):
+                yield following
+
+
+def _excerpt_at(text: str, number: int, echo: str, caret: str) -> Iterator[str]:
+    # NVRTC's echo is indented by two; where it shows something else (a macro's expansion), its
+    # column means nothing in the source line.
+    lines = text.split("\n")
+    same = 1 <= number <= len(lines) and lines[number - 1].rstrip() == echo[2:].rstrip()
+    yield from excerpt(text, number, caret.index("^") - 2 if same else None)
+
+
+def _trace(ptx: str, ptx_line: int, sources: Mapping[str, str]) -> Iterator[str]:
+    lines = ptx.splitlines()
+    names = {found["file"]: found["name"] for found in _FILE.finditer(ptx)}
+    for line in reversed(lines[:ptx_line]):
+        if location := _LOC.match(line):
+            name, number = names.get(location["file"], ""), int(location["line"])
+            yield f"from {name}:{number}"
+            yield from excerpt(sources.get(name, ""), number)
+            break
+    if 1 <= ptx_line <= len(lines):
+        yield f"in PTX: {lines[ptx_line - 1].strip()}"
+
+
+def _explain_missing_header(name: str, sources: Mapping[str, str]) -> str:
+    headers = ", ".join(sorted(sources))
+    return (
+        f"'{name}' is none of the files that were given to the compiler ({headers}). NVRTC has "
+        "no C and C++ standard headers; for a folder of your own, add the option -I"
+    )

@@ -1,0 +1,203 @@
+"""CUDA C++ to PTX and cubin with NVRTC, through `cuda.bindings`, with no driver."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
+
+from gemmkit.errors import CompileError, CompilerMissing
+from gemmkit.jit.diagnostics import render_log
+
+# Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
+DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "--no-source-include", "--ptxas-options=-v")
+
+# NVRTC puts the working directory before relative file names, which would make binaries differ
+# from one folder to the next; a `#line` with an absolute name, cut off again, keeps them equal.
+_ROOT = PurePosixPath("/gemmkit")
+
+_ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
+# The one part of the log that is another each time.
+_COMPILE_TIME = re.compile(r"^ptxas info    : Compile time = .*\n?", re.MULTILINE)
+_RELEASE = re.compile(r"^// Cuda compilation tools, release [\d.]+, V([\d.]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """NVRTC's output; `entry` is the symbol of the asked-for kernel in `ptx` and `cubin`.
+
+    `log` holds warnings and ptxas's resource figures, `compiler` the release, such as
+    `NVRTC 13.5.37`.
+    """
+
+    entry: str
+    ptx: str
+    cubin: bytes
+    log: str
+    compiler: str
+
+
+def compile_program(
+    source: str,
+    entry: str,
+    arch: str,
+    *,
+    headers: Mapping[str, str],
+    file_name: str,
+    options: Sequence[str] = DEFAULT_OPTIONS,
+) -> Program:
+    """Compile one translation unit and look up one of its kernels.
+
+    `entry` is a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel;
+    `headers` maps names, as they are included, to text. The PTX's `.file` entries carry
+    `file_name` and the headers' names as given.
+
+    Raises:
+        CompileError: the source, the entry, the options or the architecture are refused.
+        CompilerMissing: there is no NVRTC on this machine.
+    """
+    if _ARCHITECTURE.fullmatch(arch) is None:
+        raise CompileError(f"'{arch}' is no architecture: write, for example, sm_86 or sm_90a")
+    nvrtc = _load()
+    names = list(headers)
+    program = _call(
+        nvrtc,
+        nvrtc.nvrtcCreateProgram,
+        _numbered_from_one(file_name, source),
+        file_name.encode(),
+        len(names),
+        [_numbered_from_one(name, headers[name]) for name in names],
+        [name.encode() for name in names],
+    )
+    try:
+        _call(nvrtc, nvrtc.nvrtcAddNameExpression, program, entry.encode())
+        flags = [flag.encode() for flag in (f"-arch={arch}", *options)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        log = _cut_root(
+            _output(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        )
+        if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+            raise CompileError(_refused_options(log, arch))
+        if status not in (
+            nvrtc.nvrtcResult.NVRTC_SUCCESS,
+            nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION,
+        ):
+            raise CompileError(f"NVRTC failed on {file_name}: {_error_name(nvrtc, status)}\n{log}")
+        # After an error of ptxas, which names PTX lines, there is PTX too.
+        ptx = _cut_root(_output(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX))
+        if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            message = render_log(log, {**headers, file_name: source}, entry, ptx)
+            raise CompileError(f"{file_name} does not compile for {arch}:\n\n{message}")
+        release = _RELEASE.search(ptx)
+        return Program(
+            entry=_call(nvrtc, nvrtc.nvrtcGetLoweredName, program, entry.encode()).decode(),
+            ptx=ptx,
+            cubin=_raw_output(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+            log=_COMPILE_TIME.sub("", log),
+            compiler=f"NVRTC {release[1] if release else _library_version(nvrtc)}",
+        )
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def supported_architectures() -> tuple[str, ...]:
+    """The architectures that this NVRTC compiles for, such as `sm_86`, oldest first.
+
+    From sm_90 on it also takes the suffix `a` (architecture-specific instructions).
+
+    Raises:
+        CompilerMissing: there is no NVRTC on this machine.
+    """
+    nvrtc = _load()
+    return tuple(f"sm_{each}" for each in _call(nvrtc, nvrtc.nvrtcGetSupportedArchs))
+
+
+@functools.cache
+def compiler_version() -> str | None:
+    """NVRTC's version, such as `13.5.37`, or None where there is no NVRTC.
+
+    Read, where possible, off the installed wheel without loading it: a cache hit needs the
+    version only. (`importlib.metadata` would do that too, but its import alone costs 50 ms.)
+    """
+    for folder in sys.path:
+        for found in Path(folder or ".").glob("nvidia_cuda_nvrtc-*.dist-info"):
+            return found.stem.partition("-")[2]
+    try:
+        return _library_version(_load())
+    except CompilerMissing:
+        return None
+
+
+@functools.cache
+def _load() -> ModuleType:
+    if sys.platform == "darwin":
+        raise CompilerMissing(
+            "NVIDIA offers no CUDA compiler for macOS: run `gemmkit build --gpu NAME` on a Linux "
+            "or Windows machine and copy its cache folder to this one"
+        )
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CompilerMissing(
+            f"the CUDA compiler NVRTC cannot be loaded ({reason}): install it with `pip install "
+            "nvidia-cuda-nvrtc cuda-bindings`, or run `gemmkit build --gpu NAME` on a machine "
+            "that has it and copy its cache folder to this one"
+        ) from error
+    return nvrtc  # type: ignore[no-any-return]
+
+
+def _library_version(nvrtc: ModuleType) -> str:
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _call(nvrtc: ModuleType, function: Callable[..., Any], *arguments: Any) -> Any:
+    status, *results = function(*arguments)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{function.__name__} failed: {_error_name(nvrtc, status)}")
+    return results[0] if results else None
+
+
+def _error_name(nvrtc: ModuleType, status: Any) -> str:
+    _, name = nvrtc.nvrtcGetErrorString(status)
+    return str(name.decode())
+
+
+def _raw_output(
+    nvrtc: ModuleType, program: Any, size: Callable[..., Any], get: Callable[..., Any]
+) -> bytes:
+    # A bytearray, since NVRTC writes in place and Python shares short bytes objects.
+    buffer = bytearray(_call(nvrtc, size, program))
+    _call(nvrtc, get, program, buffer)
+    return bytes(buffer)
+
+
+def _output(
+    nvrtc: ModuleType, program: Any, size: Callable[..., Any], get: Callable[..., Any]
+) -> str:
+    return _raw_output(nvrtc, program, size, get).rstrip(b"\0").decode(errors="replace")
+
+
+def _numbered_from_one(name: str, text: str) -> bytes:
+    path = str(_ROOT / name).replace("\\", "/").replace('"', r"\"")
+    return f'#line 1 "{path}"\n{text}'.encode()
+
+
+def _cut_root(text: str) -> str:
+    return text.replace(f"{_ROOT}/", "")
+
+
+def _refused_options(log: str, arch: str) -> str:
+    number = _ARCHITECTURE.sub(r"sm_\1", arch)
+    if number not in supported_architectures():
+        known = ", ".join(supported_architectures())
+        return f"NVRTC {compiler_version()} does not compile for {arch}; it knows {known}"
+    return f"NVRTC refuses its options: {log.strip()}"
