@@ -1,1 +1,91 @@
-"""The command line: one file a verb."""
+"""The command line: one file a verb, imported when the verb is called.
+
+Exit status: 0 all well; 1 a kernel gave a wrong result; 2 an error, told in one message; 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from gemmkit import __version__
+from gemmkit.errors import GemmkitError
+
+# Each verb and its line in `gemmkit --help`; `gemmkit.cli.<verb>` has the command.
+VERBS = {
+    "ladder": "Run every kernel on one problem, check it, and show what each step changes.",
+    "sweep": "Run kernels on many sizes, as a table of errors, times and GFLOP/s.",
+    "show": "Show one kernel: idea, configuration, source, PTX, SASS, resources.",
+    "info": "Show GPU, compiler, known boards and caches, and what is missing.",
+    "build": "Compile all kernels for a board ahead of time.",
+}
+
+WRONG_RESULT = 1
+FAILED = 2
+INTERRUPTED = 130
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported one at a time, and whose errors are one message."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The verbs, in the order of `VERBS`."""
+        return list(VERBS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Import the verb's file."""
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f"gemmkit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """List the verbs without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; any failure becomes a message and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            message, status = "interrupted", INTERRUPTED
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except GemmkitError as error:
+            message, status = f"gemmkit: {error}", FAILED
+        except Exception as error:
+            message = f"gemmkit: unexpected {type(error).__name__}: {error}"
+            message += "\nThis is a defect of gemmkit; --debug shows where it happened."
+            status = FAILED
+        if ctx.params["debug"] and status == FAILED:
+            import traceback
+
+            click.echo(traceback.format_exc(), err=True, nl=False)
+        click.echo(message, err=True)
+        sys.exit(status)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gemmkit", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def gemmkit(debug: bool) -> None:
+    """Write, check and explain CUDA matrix-multiply kernels, with a GPU or without."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    gemmkit(prog_name="gemmkit")

@@ -1,0 +1,5 @@
+"""`python -m gemmkit` is the same as `gemmkit`."""
+
+from gemmkit.cli import main
+
+main()

@@ -1,0 +1,38 @@
+"""`gemmkit build`: fill the cache of compiled kernels for one board."""
+
+from __future__ import annotations
+
+import click
+
+from gemmkit.cli.options import debug_option, kernels_option
+
+
+@click.command("build")
+@click.option(
+    "--gpu",
+    required=True,
+    metavar="BOARD",
+    help="Board to compile for, such as h100 (`gemmkit info` lists them).",
+)
+@kernels_option
+@debug_option
+def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
+    """Compile kernels for a board ahead of time.
+
+    That is the default configuration of each, with every epilogue. A machine without a compiler
+    runs them from a copy of the cache folder.
+    """
+    from gemmkit.cli.output import progress
+    from gemmkit.gpu import find_board
+    from gemmkit.jit.cache import BinaryCache
+    from gemmkit.jit.compiler import build_all
+    from gemmkit.kernels.ladder import find_kernel
+
+    board = find_board(gpu)
+    chosen = [find_kernel(name) for name in kernels] if kernels else None
+    with progress("kernels") as report:
+        binaries = build_all(board, chosen, progress=report)
+    click.echo(
+        f"{len(binaries)} kernels for {board.name} ({board.arch}) are in "
+        f"{BinaryCache().disk.directory}"
+    )

@@ -1,0 +1,110 @@
+"""Options that several verbs share, and how their texts are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise click.BadParameter(f"'{text}' has an empty part: write names parted by commas")
+    return names
+
+
+def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"'{text}' is no list of sizes: write, for example, 256,512")
+    return tuple(int(part) for part in parts)
+
+
+def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
+    if text is None:
+        return None
+    settings: dict[str, int] = {}
+    for part in text.split(","):
+        key, _equals, number = (word.strip() for word in part.partition("="))
+        if not (key and number.isdecimal()):
+            raise click.BadParameter(f"'{part}' is not KEY=VALUE with a whole number")
+        if key in settings:
+            raise click.BadParameter(f"'{key}' is given twice")
+        settings[key] = int(number)
+    return settings
+
+
+def _combine(*decorators: Decorator) -> Decorator:
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().params["debug"] = True
+
+
+# `--debug` is taken before the verb and after it.
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show the traceback of an error.",
+)
+
+gpu_option = click.option(
+    "--gpu",
+    metavar="BOARD",
+    help="Board to compile for and to stand for, such as rtx3090 (`gemmkit info` lists them).",
+)
+
+config_option = click.option(
+    "--config",
+    callback=_settings,
+    metavar="KEY=VALUE,…",
+    help="Change keys of the configuration, such as BM=16,BN=16; "
+    "`gemmkit show KERNEL` lists a kernel's keys.",
+)
+
+kernels_option = click.option(
+    "--kernels", callback=_names, metavar="NAME,…", help="Only these kernels."
+)
+
+sizes_option = click.option(
+    "--sizes", callback=_sizes, metavar="N,…", help="Only these sizes of M = N."
+)
+
+# What `ladder` and `sweep` have in common.
+run_options = _combine(
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cuda", "emulator"]),
+        default="auto",
+        show_default=True,
+        help="Where to run; auto takes a GPU where one works.",
+    ),
+    gpu_option,
+    kernels_option,
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
+    click.option(
+        "--json",
+        "json_path",
+        metavar="FILE|-",
+        help="Write one record a line there too, as each is done; - for standard output, with "
+        "the table on standard error.",
+    ),
+    debug_option,
+)

@@ -1,0 +1,126 @@
+"""`gemmkit show`: everything about one kernel that needs no run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gemmkit.cli.options import config_option, debug_option, gpu_option
+
+if TYPE_CHECKING:
+    from gemmkit.gpu import GpuSpec
+    from gemmkit.jit.binary import Binary
+    from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+
+
+@click.command("show")
+@click.argument("kernel")
+@click.option(
+    "--shape",
+    default="1024x1024x1024",
+    metavar="MxNxK",
+    show_default=True,
+    help="The problem to plan the launch for.",
+)
+@click.option(
+    "--epilogue",
+    default="none",
+    show_default=True,
+    help="Fused into the write-back: none, bias, relu or bias+relu.",
+)
+@gpu_option
+@config_option
+@click.option("--ptx", "form", flag_value="ptx", help="Print the PTX, and nothing else.")
+@click.option("--sass", "form", flag_value="sass", help="Print the SASS, and nothing else.")
+@debug_option
+def command(
+    kernel: str,
+    shape: str,
+    epilogue: str,
+    gpu: str | None,
+    config: dict[str, int] | None,
+    form: str | None,
+) -> None:
+    """Show a kernel's idea, configuration, launch, resources and source.
+
+    Without --gpu, for an RTX 3090.
+    """
+    from gemmkit.cli.output import console
+    from gemmkit.epilogue import Epilogue
+    from gemmkit.gpu import DEFAULT_BOARD, find_board
+    from gemmkit.jit.compiler import compile_plan
+    from gemmkit.kernels.ladder import find_kernel
+    from gemmkit.problem import GemmProblem
+
+    found = find_kernel(kernel)
+    board = find_board(gpu) if gpu else DEFAULT_BOARD
+    problem = GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue))
+    settings = found.configure(config or {})
+    plan = found.plan(problem, settings, board)
+    binary = compile_plan(plan, board.arch)
+    if form == "ptx":
+        click.echo(binary.ptx, nl=False)
+        return
+    if form == "sass":
+        from gemmkit.jit.sass import disassemble
+
+        click.echo(disassemble(binary.cubin), nl=False)
+        return
+    from rich.syntax import Syntax
+
+    out = console()
+    out.print(f"{found.name}, rung {found.rung}", style="bold")
+    out.print(found.idea + "\n", soft_wrap=False)
+    out.print(_configurations(found, settings, board))
+    out.print(_launch(plan, binary, board, problem.shape))
+    if out.is_terminal:
+        theme = "ansi_dark"
+        out.print(Syntax(found.source, "cuda", theme=theme, background_color="default"))
+    else:
+        click.echo(found.source, nl=False)
+
+
+def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
+    aliases = {key: alias for alias, key in kernel.aliases.items()}
+    lines = ["key     here  worth trying"]
+    for key, value in config.as_dict().items():
+        worth = ", ".join(map(str, kernel.space.get(key, ())))
+        also = f"  (also called {aliases[key]})" if key in aliases else ""
+        lines.append(f"{key:6} {value:5}  {worth}{also}")
+    allowed = sum(1 for _ in kernel.configurations(board))
+    lines.append(f"{allowed} configurations of these are allowed on {board.name}")
+    return "\n".join(lines) + "\n"
+
+
+def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str:
+    from gemmkit.analysis import occupancy
+
+    taken = binary.resources
+    shared = taken.shared_bytes + plan.shared_bytes
+    seen = occupancy(
+        board,
+        registers=taken.registers,
+        threads=plan.threads_per_block,
+        shared_bytes=shared,
+        blocks=plan.blocks,
+    )
+    rows = {
+        "problem": f"{shape} on {board.name} ({board.arch})",
+        "entry": plan.entry,
+        "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
+        "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
+        "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
+        f"{taken.local_bytes} bytes of local memory",
+        "shared": f"{shared:,} bytes a block"
+        + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else ""),
+        "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "
+        f"SM, limited by {seen.limiter}",
+        "waves": f"{seen.waves_per_sm:.2f} per SM",
+        "compiler": binary.compiler,
+    }
+    return "".join(f"{name:10} {value}\n" for name, value in rows.items())
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return " × ".join(map(str, dims))
