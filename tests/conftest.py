@@ -5,11 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import msgspec
 import pytest
+
+from gemmkit.record import (
+    DeviceRecord,
+    OccupancyRecord,
+    ProblemRecord,
+    Record,
+    ResourceRecord,
+)
 
 # Fixed examples in continuous integration; elsewhere new ones each time, a failure with its seed.
 hypothesis.settings.register_profile(
@@ -62,3 +71,39 @@ def shared_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 def cache_dir(tmp_path: Path) -> Path:
     """A cache folder of the test's own; not yet made."""
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., Record]:
+    """A record of a correct, emulated naive kernel at 64³, with the given fields changed."""
+    record = Record(
+        kernel="naive",
+        rung=2,
+        idea="Neighbouring threads take neighbouring columns.",
+        problem=ProblemRecord(
+            m=64, n=64, k=64, alpha=1.0, beta=0.0, epilogue="none", lda=64, ldb=64, ldc=64
+        ),
+        config={"BM": 32, "BN": 32},
+        device=DeviceRecord(kind="emulator", gpu="RTX 3090"),
+        correct=True,
+        max_error=1.5e-6,
+        error_bound=3e-5,
+        error_ratio=0.05,
+        counters={
+            "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 16384,
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 40960,
+            "smsp__sass_data_bytes_mem_global_op_ld.sum": 2 * 64 * 64 * 64 * 4,
+        },
+        resources=ResourceRecord(registers=40, spill_bytes=0, shared_bytes=0, local_bytes=0),
+        occupancy=OccupancyRecord(
+            theoretical=2 / 3, waves_per_sm=0.05, blocks_per_sm=1, limiter="warps"
+        ),
+        time_us=None,
+        tflops=None,
+        peak_fraction=None,
+        baseline=None,
+        emulation_seconds=0.01,
+        environment={},
+        seed=0,
+    )
+    return lambda **changes: msgspec.structs.replace(record, **changes)

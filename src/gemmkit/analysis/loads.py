@@ -1,0 +1,70 @@
+"""What a kernel reads for each result, from counters: loads, requests and sectors.
+
+Copies that go past the registers (cp.async) have metrics of their own beside those of loads; here
+they count as loads, so that kernels with and without them can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WORD_BYTES = 4
+
+_GLOBAL_REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld"
+_GLOBAL_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld"
+_GLOBAL_BYTES = "smsp__sass_data_bytes_mem_global_op_ld"
+_SHARED_BYTES = "smsp__sass_data_bytes_mem_shared_op_ld"
+_SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld"
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Sums over a launch.
+
+    `global_per_result` and `shared_per_result` are 32-bit words that threads loaded, for each
+    element of C: 2K for a naive kernel, 2K/T with tiles of T×T. None where there is no result.
+    """
+
+    global_requests: int
+    global_sectors: int
+    shared_wavefronts: int
+    global_per_result: float | None
+    shared_per_result: float | None
+
+    @property
+    def sectors_per_request(self) -> float | None:
+        """32-byte sectors that a global-load request of a warp touches; None without requests."""
+        return self.global_sectors / self.global_requests if self.global_requests else None
+
+
+def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
+    """Read the loads out of counters with Nsight Compute's names; None where nothing was counted.
+
+    Args:
+        counters: metric name to value.
+        results: elements of C.
+    """
+    if not counters:
+        return None
+
+    def total(metric: str) -> int:
+        # The metric of loads, `….sum`, and those of copies, `…gsts….sum`.
+        return round(
+            sum(
+                value
+                for name, value in counters.items()
+                if name == f"{metric}.sum" or name.startswith(f"{metric}gsts")
+            )
+        )
+
+    def per_result(metric: str) -> float | None:
+        return total(metric) / WORD_BYTES / results if results else None
+
+    return Loads(
+        global_requests=total(_GLOBAL_REQUESTS),
+        global_sectors=total(_GLOBAL_SECTORS),
+        shared_wavefronts=total(_SHARED_WAVEFRONTS),
+        global_per_result=per_result(_GLOBAL_BYTES),
+        shared_per_result=per_result(_SHARED_BYTES),
+    )

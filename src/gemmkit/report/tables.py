@@ -1,0 +1,197 @@
+"""Records as tables: the ladder and the sweep, each as measured on a GPU or counted without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.analysis import count_loads
+from gemmkit.record import Record
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+
+_NO_BASELINE = (
+    "× cuBLAS: not measured, since neither PyTorch nor nvmath-python is installed; "
+    "`pip install 'gemmkit[baseline]'` (about 450 MB) brings the latter."
+)
+_COUNTED = (
+    "Emulated, so there are no times: with an NVIDIA GPU, `--device cuda` measures them. Requests "
+    "and sectors are those of global loads, copies by cp.async among them, counted as the PTX "
+    "runs; registers are the compiler's; occupancy and waves follow from the board's limits."
+)
+
+_CORRECT = Column("max error / bound")
+_LADDER_HEAD = (Column("#"), Column("kernel", "left"), _CORRECT)
+_TIMED = (
+    Column("median\nµs"),
+    Column("TFLOP/s"),
+    Column("% of\npeak"),
+    Column("× rung\nbefore"),
+    Column("× cuBLAS"),
+)
+_COUNTERS = (
+    Column("load\nrequests"),
+    Column("sectors /\nrequest"),
+    Column("shared\nwavefronts"),
+    Column("global\nloads per\nresult"),
+    Column("shared\nloads per\nresult"),
+)
+_RESIDENCY = (
+    Column("regs"),
+    Column("occupancy"),
+    Column("waves\nper SM"),
+)
+_SWEEP_HEAD = (Column("M = N"), Column("K"), Column("kernel", "left"), _CORRECT)
+_SPREAD = (Column("min\nµs"), Column("avg\nµs"), Column("max\nµs"), Column("GFLOP/s"))
+_EMULATED = (*_COUNTERS[:3], Column("emulated\nin s"))
+
+
+def ladder_table(records: Sequence[Record]) -> Table:
+    """One row a record, in their order: times if any record has one, counters otherwise."""
+    timed = any(record.time_us for record in records)
+    before: list[Record | None] = [None, *records]
+    rows = tuple(
+        Row(
+            (
+                Cell(str(record.rung) if record.rung is not None else MISSING),
+                Cell(kernel_label(record)),
+                correctness(record),
+                *(_timed_cells(record, previous) if timed else _counter_cells(record)),
+                *_residency_cells(record),
+            ),
+            note=_note(record),
+        )
+        for previous, record in zip(before, records, strict=False)
+    )
+    columns = (*_LADDER_HEAD, *(_TIMED if timed else _COUNTERS), *_RESIDENCY)
+    notes = _footnotes(records, timed)
+    if timed and all(record.baseline is None for record in records):
+        notes += (_NO_BASELINE,)
+    return Table(_caption(records), columns, rows, notes)
+
+
+def sweep_table(records: Sequence[Record]) -> Table:
+    """One row a record: sizes, error, and fastest, mean and slowest time, or counters."""
+    timed = any(record.time_us for record in records)
+    rows = tuple(
+        Row(
+            (
+                *_size_cells(record),
+                Cell(kernel_label(record)),
+                correctness(record),
+                *(_spread_cells(record) if timed else _emulated_cells(record)),
+            )
+        )
+        for record in records
+    )
+    columns = (*_SWEEP_HEAD, *(_SPREAD if timed else _EMULATED))
+    return Table(_caption(records), columns, rows, _footnotes(records, timed))
+
+
+def kernel_label(record: Record) -> str:
+    """The kernel's name, with what it fuses."""
+    epilogue = record.problem.epilogue
+    return record.kernel if epilogue == "none" else f"{record.kernel} + {epilogue}"
+
+
+def correctness(record: Record) -> Cell:
+    """Largest error and its bound; a wrong result is marked by a word too, not by colour alone."""
+    if record.max_error is None or record.error_bound is None:
+        figures = "not finite"
+    else:
+        figures = f"{record.max_error:.1e} / {record.error_bound:.1e}"
+    return Cell(figures, "good") if record.correct else Cell(f"WRONG {figures}", "bad")
+
+
+def _timed_cells(record: Record, previous: Record | None) -> tuple[Cell, ...]:
+    time = record.time_us
+    faster = (
+        previous.time_us.median / time.median
+        if time and previous and previous.time_us and previous.problem == record.problem
+        else None
+    )
+    percent = None if record.peak_fraction is None else 100 * record.peak_fraction
+    return (
+        _number(time.median if time else None, 1),
+        _number(record.tflops, 2),
+        _number(percent, 1),
+        _number(faster, 2),
+        _number(record.baseline.speedup if record.baseline else None, 2),
+    )
+
+
+def _size_cells(record: Record) -> tuple[Cell, Cell]:
+    problem = record.problem
+    size = f"{problem.m}" if problem.m == problem.n else f"{problem.m}x{problem.n}"
+    return Cell(size), Cell(str(problem.k))
+
+
+def _spread_cells(record: Record) -> tuple[Cell, ...]:
+    time = record.time_us
+    return (
+        _number(time.minimum if time else None, 1),
+        _number(time.mean if time else None, 1),
+        _number(time.maximum if time else None, 1),
+        _number(None if record.tflops is None else 1000 * record.tflops, 1),
+    )
+
+
+def _emulated_cells(record: Record) -> tuple[Cell, ...]:
+    requests, sectors, wavefronts, *_ = _counter_cells(record)
+    return requests, sectors, wavefronts, _number(record.emulation_seconds, 2)
+
+
+def _counter_cells(record: Record) -> tuple[Cell, ...]:
+    loads = count_loads(record.counters, record.problem.m * record.problem.n)
+    if loads is None:
+        return (Cell(MISSING),) * len(_COUNTERS)
+    return (
+        _number(loads.global_requests, 0),
+        _number(loads.sectors_per_request, 2),
+        _number(loads.shared_wavefronts, 0),
+        _number(loads.global_per_result, 1),
+        _number(loads.shared_per_result, 1),
+    )
+
+
+def _residency_cells(record: Record) -> tuple[Cell, ...]:
+    spilled = record.resources.spill_bytes > 0
+    return (
+        Cell(f"{record.resources.registers}{' spills' if spilled else ''}"),
+        Cell(f"{100 * record.occupancy.theoretical:.0f} %"),
+        _number(record.occupancy.waves_per_sm, 2),
+    )
+
+
+def _number(value: float | None, decimals: int) -> Cell:
+    return Cell(MISSING if value is None else f"{value:,.{decimals}f}")
+
+
+def _note(record: Record) -> str:
+    config = " ".join(f"{key}={value}" for key, value in record.config.items())
+    return f"{record.idea} [{config}]" if config else record.idea
+
+
+def _caption(records: Sequence[Record]) -> str:
+    """What all records have in common, from the first: device and, if it is one, the problem."""
+    if not records:
+        return "nothing was run"
+    first = records[0]
+    where = first.device.gpu
+    if first.device.kind == "emulator":
+        where = f"{where}, emulated"
+    problems = {(each.problem.m, each.problem.n, each.problem.k) for each in records}
+    if len(problems) > 1:
+        return f"C = αAB + βC, fp32, on {where}"
+    problem = first.problem
+    scale = f"α = {problem.alpha:g}, β = {problem.beta:g}"
+    return f"C = αAB + βC, {problem.m}x{problem.n}x{problem.k}, fp32, {scale}, on {where}"
+
+
+def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:
+    wrong = [each for each in records if not each.correct]
+    notes = []
+    if wrong:
+        names = ", ".join(dict.fromkeys(each.kernel for each in wrong))
+        notes.append(f"WRONG RESULTS: {len(wrong)} of {len(records)} ({names}).")
+    if records and not timed:
+        notes.append(_COUNTED)
+    return tuple(notes)

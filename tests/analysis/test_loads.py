@@ -1,0 +1,32 @@
+"""Loads per result out of counters."""
+
+from __future__ import annotations
+
+from gemmkit.analysis import count_loads
+
+COUNTERS = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 100,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum": 20,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum": 5,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 7,
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 250,
+    "smsp__sass_data_bytes_mem_global_op_ld.sum": 8 * 4 * 64,
+    "smsp__sass_data_bytes_mem_shared_op_ld.sum": 3 * 4 * 64,
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 11,
+}
+
+
+def test_copies_count_as_loads_and_stores_do_not():
+    loads = count_loads(COUNTERS, results=64)
+    assert loads.global_requests == 125
+    assert loads.sectors_per_request == 2.0
+    assert loads.global_per_result == 8.0
+    assert loads.shared_per_result == 3.0
+    assert loads.shared_wavefronts == 11
+
+
+def test_nothing_counted_and_no_results():
+    assert count_loads({}, results=64) is None
+    empty = count_loads(dict.fromkeys(COUNTERS, 0), results=0)
+    assert empty.global_per_result is None
+    assert empty.sectors_per_request is None
