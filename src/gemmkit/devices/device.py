@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,30 @@ class Device(Protocol):
 
     def environment(self) -> dict[str, Any]:
         """What a result measured here depends on: board, driver, clocks, host, versions."""
+
+
+# Puts a launch on a stream (a cuda.core one) and does not wait for it.
+Work = Callable[[Any], None]
+
+
+class Replay(Protocol):
+    """Launches recorded once, to be run again and again."""
+
+    def microseconds(self) -> float:
+        """Run them all once more, one after the other, and wait: the time that the device took."""
+
+
+@runtime_checkable
+class TimedDevice(Device, Protocol):
+    """A device with a clock worth reading: one that runs kernels at its own speed."""
+
+    stream: Any
+
+    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Work:
+        """The launch that `Device.launch` would make, to be put on a stream later."""
+
+    def record(self, works: Sequence[Work], kept: Sequence[object] = ()) -> Replay:
+        """Record launches in their order; `kept` are the buffers that they use."""
 
 
 def bind_arguments(

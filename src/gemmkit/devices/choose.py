@@ -1,0 +1,112 @@
+"""Which device to take: the GPU where one works, else the emulator, standing for some board."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from gemmkit.devices.device import Device
+from gemmkit.errors import DeviceError, UsageError
+from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
+
+DeviceKind = Literal["auto", "cuda", "emulator"]
+
+# cuda-bindings 13 and the binaries that gemmkit makes need a driver of that generation.
+LEAST_DRIVER = 13000
+PATIENCE_S = 20.0
+
+NO_GPU = 100
+
+
+def open_device(
+    kind: DeviceKind = "auto",
+    gpu: str | None = None,
+    *,
+    threads: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Device:
+    """Open a device.
+
+    Args:
+        kind: "auto" takes the GPU where one works and no other board is named, else the emulator.
+        gpu: the board that the emulator stands for, by default an RTX 3090.
+        threads: cores that the emulator uses, by default all.
+        progress: called by the emulator with the done fraction of each launch, 0 to 1.
+
+    Raises:
+        DeviceError: "cuda" is asked for and there is no usable GPU; the text says why.
+        UsageError: an unknown kind or board, or a board that is not the GPU here.
+    """
+    if kind not in get_args(DeviceKind):
+        raise UsageError(f"unknown device '{kind}': use one of {', '.join(get_args(DeviceKind))}")
+    board = find_board(gpu) if gpu is not None else None
+    if kind != "emulator":
+        device = _open_gpu(board, required=kind == "cuda")
+        if device is not None:
+            return device
+    from gemmkit.devices.emulated import EmulatedDevice
+
+    return EmulatedDevice(board or DEFAULT_BOARD, threads=threads, progress=progress)
+
+
+def _open_gpu(board: GpuSpec | None, *, required: bool) -> Device | None:
+    """The GPU, if there is a usable one that is the board (if one is named)."""
+    problem = gpu_problem()
+    if problem is not None:
+        if required:
+            raise DeviceError(f"no usable GPU: {problem}; `--device emulator` needs none")
+        return None
+    from gemmkit.devices.cuda import CudaDevice
+
+    try:
+        device = CudaDevice()
+    except DeviceError:
+        if required:
+            raise
+        return None
+    if board is None or board == device.spec:
+        return device
+    if required:
+        raise UsageError(
+            f"the GPU here is {device.spec.name}, not {board.name}: leave --gpu out, or take "
+            "`--device emulator` to stand for another board"
+        )
+    return None
+
+
+def gpu_problem() -> str | None:
+    """Why there is no usable GPU, or None if there is one; asked of the driver library alone.
+
+    It neither prints nor hangs: a driver that does not answer within 20 s counts as unusable.
+    """
+    answer: list[str | None] = []
+    asking = threading.Thread(target=lambda: answer.append(_ask_driver()), daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return answer[0] if answer else f"the CUDA driver did not answer within {PATIENCE_S:.0f} s"
+
+
+def _ask_driver() -> str | None:
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return f"this machine has no NVIDIA driver ({library})"
+    version, count = ctypes.c_int(0), ctypes.c_int(0)
+    for function, *arguments in (
+        (driver.cuDriverGetVersion, ctypes.byref(version)),
+        (driver.cuInit, 0),
+        (driver.cuDeviceGetCount, ctypes.byref(count)),
+    ):
+        status = function(*arguments)
+        if status == NO_GPU:
+            return "the driver finds no GPU"
+        if status != 0:
+            return f"the CUDA driver answers with error {status}"
+        if version.value < LEAST_DRIVER:
+            found = f"{version.value // 1000}.{version.value % 1000 // 10}"
+            return f"the NVIDIA driver supports CUDA {found}; gemmkit needs one for CUDA 13"
+    return None if count.value else "the driver finds no GPU"

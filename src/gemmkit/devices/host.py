@@ -1,0 +1,73 @@
+"""What a result depends on besides the device: the host, its software, the checkout."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+def host_environment() -> dict[str, Any]:
+    """Operating system, CPU, Python, NumPy, gemmkit and, in a git checkout, its commit."""
+    from gemmkit import __version__
+
+    found: dict[str, Any] = {
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "python": platform.python_version(),
+        "numpy": package_version("numpy"),
+        "gemmkit": __version__,
+    }
+    commit = _commit(Path(__file__).resolve().parent)
+    return found | {"commit": commit} if commit else found
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """The processor's name, or its architecture where the system does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    except OSError:
+        text = ""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model"):
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit(folder: Path) -> str | None:
+    """The checkout's commit, with `+` if tracked files differ from it; None outside of one."""
+    root = next((each for each in folder.parents if (each / "pyproject.toml").is_file()), None)
+    if root is None or not (root / ".git").exists():
+        return None
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None
