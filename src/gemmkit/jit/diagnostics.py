@@ -11,12 +11,12 @@ _NAME_EXPRESSION_FILE = "__nv_name_map"
 _DIAGNOSTIC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<text>.+)")
 _CARET = re.compile(r"\s*\^\s*")
 _PTXAS_LINE = re.compile(r"ptxas .*, line (?P<line>\d+); (?P<kind>\w+) *: (?P<text>.+)")
-_PTXAS_INDENT = re.compile(r"^ +ptxas")
 _PTXAS_FIGURES = re.compile(r"ptxas (info |  +\.)")
 _LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)")
 _FILE = re.compile(r'\s*\.file\s+(?P<file>\d+)\s+"(?P<name>.+)"', re.MULTILINE)
 _NAME_EXPRESSION_SUMMARY = "Error in parsing name expression"
-_KERNEL = re.compile(r"__global__(?:\s+__launch_bounds__\([^)]*\)|\s+[\w:]+)*?\s+(\w+)\s*\(")
+_LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
+_KERNEL = re.compile(r"__global__[\s\w:]*?(\w+)\s*\(")
 _NO_SUCH_HEADER = re.compile(r'(?:could not|cannot) open source file "(?P<name>.+?)"')
 
 
@@ -29,12 +29,13 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
     """
     blocks = []
     for paragraph in re.split(r"\n\s*\n", log):
-        lines = [_PTXAS_INDENT.sub("ptxas", line) for line in paragraph.split("\n") if line.strip()]
+        lines = [line for line in paragraph.split("\n") if line.strip()]
         rendered = "\n".join(_render_paragraph(lines, sources, entry, ptx))
         if rendered:
             blocks.append(rendered)
     if _NAME_EXPRESSION_FILE in log:
-        kernels = {name for text in sources.values() for name in _KERNEL.findall(text)}
+        texts = [_LAUNCH_BOUNDS.sub("", text) for text in sources.values()]
+        kernels = {name for text in texts for name in _KERNEL.findall(text)}
         blocks.append(f"kernels in these files: {', '.join(sorted(kernels)) or 'none'}")
     missing = _NO_SUCH_HEADER.search(log)
     if missing is not None:
@@ -47,7 +48,7 @@ def excerpt(text: str, line: int, column: int | None = None) -> list[str]:
 
     `column` counts from 0. There is no excerpt of a line that the text does not have.
     """
-    lines = text.split("\n")
+    lines = text.rstrip("\n").split("\n")
     if not 1 <= line <= len(lines):
         return []
     shown = []
@@ -90,7 +91,7 @@ def _render_paragraph(
 def _excerpt_at(text: str, number: int, echo: str, caret: str) -> Iterator[str]:
     # NVRTC's echo is indented by two; where it shows something else (a macro's expansion), its
     # column means nothing in the source line.
-    lines = text.split("\n")
+    lines = text.rstrip("\n").split("\n")
     same = 1 <= number <= len(lines) and lines[number - 1].rstrip() == echo[2:].rstrip()
     yield from excerpt(text, number, caret.index("^") - 2 if same else None)
 

@@ -22,6 +22,8 @@ DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "--no-source-include", "--ptxas-o
 _ROOT = PurePosixPath("/gemmkit")
 
 _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
+# What PTX's string literals cannot hold.
+_UNQUOTABLE = re.compile(r'[\\"\r\n]')
 # The one part of the log that is another each time.
 _COMPILE_TIME = re.compile(r"^ptxas info    : Compile time = .*\n?", re.MULTILINE)
 _RELEASE = re.compile(r"^// Cuda compilation tools, release [\d.]+, V([\d.]+)", re.MULTILINE)
@@ -64,6 +66,7 @@ def compile_program(
     if _ARCHITECTURE.fullmatch(arch) is None:
         raise CompileError(f"'{arch}' is no architecture: write, for example, sm_86 or sm_90a")
     nvrtc = _load()
+    file_name = _UNQUOTABLE.sub("/", file_name)
     names = list(headers)
     program = _call(
         nvrtc,
@@ -183,12 +186,12 @@ def _raw_output(
 def _output(
     nvrtc: ModuleType, program: Any, size: Callable[..., Any], get: Callable[..., Any]
 ) -> str:
-    return _raw_output(nvrtc, program, size, get).rstrip(b"\0").decode(errors="replace")
+    # ptxas's and NVRTC's parts of a log each end with a zero byte.
+    return _raw_output(nvrtc, program, size, get).replace(b"\0", b"").decode(errors="replace")
 
 
 def _numbered_from_one(name: str, text: str) -> bytes:
-    path = str(_ROOT / name).replace("\\", "/").replace('"', r"\"")
-    return f'#line 1 "{path}"\n{text}'.encode()
+    return f'#line 1 "{_ROOT / name}"\n{text}'.encode()
 
 
 def _cut_root(text: str) -> str:

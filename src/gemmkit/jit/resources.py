@@ -73,7 +73,7 @@ def registers_from_cubin(cubin: bytes, entry: str) -> int:
         for index, count in _register_counts(notes):
             if symbols.get_symbol(index).name == entry:
                 return count
-    except (ELFError, AttributeError, struct.error) as error:
+    except (ELFError, AttributeError, OverflowError, ValueError, struct.error) as error:
         raise CompileError("these bytes are no cubin with resource notes") from error
     raise CompileError(f"the cubin holds no kernel '{entry}'")
 
