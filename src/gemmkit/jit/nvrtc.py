@@ -19,7 +19,7 @@ DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "--no-source-include", "--ptxas-o
 
 # NVRTC puts the working directory before relative file names, which would make binaries differ
 # from one folder to the next; a `#line` with an absolute name, cut off again, keeps them equal.
-_ROOT = PurePosixPath("/gemmkit")
+_ROOT = PurePosixPath("/gemmkit-sources")
 
 _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
 # What PTX's string literals cannot hold.
