@@ -79,6 +79,7 @@ class Table:
         text.append("─" * width + "\n", "dim")
         for row in self.rows:
             padded = self._pad([cell.text for cell in row.cells], widths)
+            padded[-1] = padded[-1].rstrip()
             for i, (cell, word) in enumerate(zip(row.cells, padded, strict=True)):
                 text.append(word + _GAP * (i < len(padded) - 1), _COLOURS[cell.style])
             text.append("\n")

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmkit.analysis import count_loads
+from gemmkit.bench.baseline import HOW_TO_GET
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 
-_NO_BASELINE = (
-    "× cuBLAS: not measured, since neither PyTorch nor nvmath-python is installed; "
-    "`pip install 'gemmkit[baseline]'` (about 450 MB) brings the latter."
-)
 _COUNTED = (
     "Emulated, so there are no times: with an NVIDIA GPU, `--device cuda` measures them. Requests "
     "and sectors are those of global loads, copies by cp.async among them, counted as the PTX "
@@ -64,7 +61,7 @@ def ladder_table(records: Sequence[Record]) -> Table:
     columns = (*_LADDER_HEAD, *(_TIMED if timed else _COUNTERS), *_RESIDENCY)
     notes = _footnotes(records, timed)
     if timed and all(record.baseline is None for record in records):
-        notes += (_NO_BASELINE,)
+        notes += (f"{MISSING}: {HOW_TO_GET}.",)
     return Table(_caption(records), columns, rows, notes)
 
 

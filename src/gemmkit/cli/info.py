@@ -1,0 +1,202 @@
+"""`gemmkit info`: what this machine has, what the board at hand can hold, what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gemmkit.cli.options import debug_option, gpu_option
+
+if TYPE_CHECKING:
+    from gemmkit.gpu import GpuSpec
+    from gemmkit.report.layout import Row, Table
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# Import name, what it is for, and how to get it.
+_PEERS = (
+    ("nvmath", "cuBLAS to compare with", "pip install 'gemmkit[baseline]'"),
+    ("torch", "cuBLAS to compare with, by way of PyTorch", "pip install 'gemmkit[torch]'"),
+)
+
+
+@click.command("info")
+@gpu_option
+@debug_option
+def command(gpu: str | None) -> None:
+    """Show GPU, compiler, boards, caches, the board's limits, and what is missing.
+
+    Limits are those of the GPU here, or of --gpu, or else of an RTX 3090.
+    """
+    from gemmkit.cli.output import console
+    from gemmkit.gpu import DEFAULT_BOARD, find_board
+
+    named = find_board(gpu) if gpu else None
+    here, facts = _gpu()
+    board = named or here or DEFAULT_BOARD
+    out = console()
+    for title, lines in (
+        ("This machine", {**facts, **_tools()}),
+        ("Caches", _caches()),
+    ):
+        out.print(title, style="bold")
+        out.print("".join(f"  {name:14} {text}\n" for name, text in lines.items()))
+    out.print(_threads(board).to_text())
+    out.print(_memories(board).to_text())
+    out.print(_boards().to_text(), end="")
+
+
+def _gpu() -> tuple[GpuSpec | None, dict[str, str]]:
+    from gemmkit.devices.choose import gpu_problem, open_device
+    from gemmkit.errors import DeviceError
+
+    problem = gpu_problem()
+    if problem is None:
+        try:
+            device = open_device("cuda")
+        except DeviceError as error:
+            problem = str(error)
+        else:
+            spec = device.spec
+            lines = {
+                "GPU": f"{spec.name}, compute capability {spec.capability}, {spec.sm_count} SMs, "
+                f"{spec.peak_tflops:.1f} TFLOP/s fp32"
+            }
+            driver = device.environment().get("driver")
+            return spec, lines | ({"driver": str(driver)} if driver else {})
+    return None, {"GPU": f"none: {problem}; kernels run on the emulator, without times"}
+
+
+def _tools() -> dict[str, str]:
+    from importlib.util import find_spec
+
+    from gemmkit.devices.host import cpu_model, package_version, usable_cores
+    from gemmkit.errors import CompilerMissing
+    from gemmkit.jit.nvrtc import compiler_version, supported_architectures
+    from gemmkit.jit.sass import disassembler
+
+    try:
+        compiler = f"NVRTC {compiler_version()}: {' '.join(supported_architectures())}"
+    except CompilerMissing as error:
+        compiler = f"missing: {error}"
+    tool = disassembler()
+    lines = {
+        "CPU": f"{cpu_model()}, {usable_cores()} cores for the emulator",
+        "compiler": compiler,
+        "emulator": f"LLVM by llvmlite {package_version('llvmlite')}",
+        "disassembler": str(tool) if tool else "missing: pip install 'gemmkit[sass]'",
+    }
+    for module, purpose, remedy in _PEERS:
+        found = find_spec(module) is not None
+        lines[module] = f"{purpose}: " + ("installed" if found else f"missing, {remedy}")
+    return lines
+
+
+def _caches() -> dict[str, str]:
+    from gemmkit.diskcache import DiskCache, default_cache_directory
+
+    root = default_cache_directory("")
+    folders = sorted(folder for folder in root.glob("*") if folder.is_dir())
+    lines = {}
+    for folder in folders:
+        cache = DiskCache(folder)
+        lines[folder.name] = f"{cache.size() / MIB:.1f} MiB in {len(cache)} entries, {folder}"
+    return lines or {"none yet": f"they will be in {root}"}
+
+
+def _threads(board: GpuSpec) -> Table:
+    from gemmkit.gpu import WARP_SIZE
+    from gemmkit.report.layout import Column, Table
+
+    limits = board.capability
+    clusters = "8 blocks everywhere, 16 on request" if limits.major >= 9 else "none on this board"
+    return Table(
+        f"Threads on {board.name}, from the outside in",
+        (Column("level", "left"), Column("at most", "left"), Column("what it shares", "left")),
+        _rows(
+            ("grid", "2³¹ - 1 × 65,535 × 65,535 blocks", "global memory, the L2 cache"),
+            ("cluster", clusters, "its blocks' shared memory"),
+            (
+                "block",
+                f"{limits.max_threads_per_block} threads; {limits.max_blocks_per_sm} blocks an SM",
+                "shared memory, barriers; it stays on one SM",
+            ),
+            (
+                "warp",
+                f"{WARP_SIZE} threads; {limits.max_warps_per_sm} warps an SM",
+                "one instruction at a time; memory requests",
+            ),
+            (
+                "thread",
+                f"{limits.max_threads_per_sm} an SM, "
+                f"{limits.max_threads_per_sm * board.sm_count:,} on the board",
+                "nothing: registers are its own",
+            ),
+        ),
+    )
+
+
+def _memories(board: GpuSpec) -> Table:
+    from gemmkit.report.layout import Column, Table
+
+    limits = board.capability
+    return Table(
+        f"Memory of {board.name}, from the inside out",
+        (Column("level", "left"), Column("size", "left"), Column("seen by", "left")),
+        _rows(
+            (
+                "registers",
+                f"{limits.registers_per_sm:,} of 32 bits an SM; "
+                f"{limits.max_registers_per_thread} a thread",
+                "one thread",
+            ),
+            (
+                "shared memory",
+                f"{limits.shared_per_sm // KIB} KiB an SM; "
+                f"{limits.max_shared_per_block // KIB} KiB a block; 32 banks of 4 bytes",
+                "one block",
+            ),
+            ("L2 cache", f"{board.l2_bytes / MIB:g} MiB", "all blocks"),
+            ("DRAM", f"{board.dram_gb_per_s:,.0f} GB/s", "all blocks, and the host by copies"),
+        ),
+    )
+
+
+def _boards() -> Table:
+    from gemmkit.gpu import BOARDS
+    from gemmkit.report.layout import Column, Table
+
+    return Table(
+        "Boards that --gpu knows",
+        (
+            Column("name", "left"),
+            Column("--gpu", "left"),
+            Column("arch", "left"),
+            Column("SMs"),
+            Column("MHz"),
+            Column("TFLOP/s"),
+            Column("GB/s"),
+        ),
+        _rows(
+            *(
+                (
+                    board.name,
+                    key,
+                    board.arch,
+                    str(board.sm_count),
+                    f"{board.clock_mhz:.0f}",
+                    f"{board.peak_tflops:.1f}",
+                    f"{board.dram_gb_per_s:,.0f}",
+                )
+                for key, board in BOARDS.items()
+            )
+        ),
+    )
+
+
+def _rows(*rows: tuple[str, ...]) -> tuple[Row, ...]:
+    from gemmkit.report.layout import Cell, Row
+
+    return tuple(Row(tuple(map(Cell, row))) for row in rows)

@@ -1,0 +1,166 @@
+"""Records as SVG pictures that can be read on a light and on a dark page."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmkit.analysis import count_loads
+from gemmkit.record import BaselineRecord, Record
+from gemmkit.report.tables import kernel_label
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Grey that contrasts with white and with black alike; nothing is drawn behind the plot.
+_INK = "#7a7f87"
+_COLOURS = ("#8fbbe0", "#4f94cd", "#2b6cb0", "#d97a1e", "#3f9b5b", "#8a63b0")
+# The part of the colour map that is seen on white and on black.
+_MAP, _MAP_END = "viridis", 0.85
+_STYLE: dict[str, Any] = {
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": _INK,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "grid.color": _INK,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "legend.labelcolor": _INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gemmkit",
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+_BAR_SPAN = 0.8
+
+
+def ladder_svg(records: Sequence[Record]) -> str:
+    """TFLOP/s of each rung at each size, or, where nothing was timed, loads per result.
+
+    Where a peer was timed in the same runs, it has bars of its own.
+    """
+    if any(record.time_us for record in records):
+        return _draw(_ladder_bars, records)
+    return _draw(_load_bars, records)
+
+
+def sweep_svg(records: Sequence[Record]) -> str:
+    """TFLOP/s of each kernel, and of its peer, over the size M = N."""
+    return _draw(_sweep_lines, records)
+
+
+def _draw(fill: Any, records: Sequence[Record]) -> str:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    text = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        FigureCanvasSVG(figure)
+        fill(figure, records)
+        # No date, so that equal records give equal bytes.
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def _ladder_bars(figure: Figure, records: Sequence[Record]) -> None:
+    sizes = sorted({record.problem.m for record in records})
+    values: dict[str, dict[int, float]] = defaultdict(dict)
+    peers: dict[str, dict[int, float]] = defaultdict(dict)
+    for record in records:
+        if record.tflops is not None:
+            values[kernel_label(record)][record.problem.m] = record.tflops
+            if record.baseline is not None:
+                _add_peer(peers, record, record.baseline)
+    axes = _bars(figure, {**values, **peers}, {size: f"{size}³" for size in sizes})
+    axes.set_xlabel("TFLOP/s (fp32)")
+    axes.set_title(f"{records[0].device.gpu}: C = AB")
+
+
+def _load_bars(figure: Figure, records: Sequence[Record]) -> None:
+    values: dict[str, dict[str, float]] = defaultdict(dict)
+    for record in records:
+        loads = count_loads(record.counters, record.problem.m * record.problem.n)
+        if loads and loads.global_per_result is not None and loads.shared_per_result is not None:
+            values[kernel_label(record)] = {
+                "global": loads.global_per_result,
+                "shared": loads.shared_per_result,
+            }
+    axes = _bars(figure, values, {"global": "from global memory", "shared": "from shared memory"})
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(left=1)
+    axes.set_xlabel("loads per result")
+    problem = records[0].problem
+    axes.set_title(f"C = AB, {problem.m}x{problem.n}x{problem.k}, counted on the emulator")
+
+
+def _bars(figure: Figure, values: dict[str, dict[Any, float]], series: dict[Any, str]) -> Any:
+    """Horizontal bars, grouped by name from top to bottom, one of each group for each series."""
+    axes = figure.subplots()
+    height = _BAR_SPAN / len(series)
+    for number, (key, label) in enumerate(series.items()):
+        offset = (number + 0.5) * height - _BAR_SPAN / 2
+        rows = [(place, group[key]) for place, group in enumerate(values.values()) if key in group]
+        axes.barh(
+            [place + offset for place, _ in rows],
+            [value for _, value in rows],
+            height,
+            color=_COLOURS[number % len(_COLOURS)],
+            label=label,
+        )
+    axes.set_yticks(range(len(values)), list(values))
+    axes.invert_yaxis()
+    axes.grid(axis="x")
+    axes.set_axisbelow(True)
+    axes.legend()
+    return axes
+
+
+def _sweep_lines(figure: Figure, records: Sequence[Record]) -> None:
+    import matplotlib as mpl
+
+    axes = figure.subplots()
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    peers: dict[str, dict[int, float]] = defaultdict(dict)
+    for record in records:
+        if record.tflops is not None:
+            lines[kernel_label(record)][record.problem.m] = record.tflops
+            if record.baseline is not None:
+                _add_peer(peers, record, record.baseline)
+    colours = mpl.colormaps[_MAP]
+    steps = max(len(lines) - 1, 1)
+    for number, (label, points) in enumerate(lines.items()):
+        axes.plot(*_points(points), color=colours(_MAP_END * number / steps), label=label)
+    for label, points in peers.items():
+        axes.plot(*_points(points), color=_INK, linestyle="--", label=label)
+    ticks = sorted({record.problem.m for record in records})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(size) for size in ticks], rotation=60)
+    axes.minorticks_off()
+    axes.set_xlabel(f"M = N, K = {records[0].problem.k}")
+    axes.set_ylabel("TFLOP/s (fp32)")
+    axes.set_title(records[0].device.gpu)
+    axes.grid()
+    figure.legend(loc="outside right center")
+
+
+def _add_peer(peers: dict[str, dict[int, float]], record: Record, baseline: BaselineRecord) -> None:
+    """Its TFLOP/s, under the first word of its name: the rest says which version and algorithm."""
+    if record.tflops is not None:
+        peer = peers[baseline.name.split()[0]]
+        peer[record.problem.m] = record.tflops / baseline.speedup
+
+
+def _points(points: dict[int, float]) -> tuple[list[int], list[float]]:
+    sizes = sorted(points)
+    return sizes, [points[size] for size in sizes]
