@@ -1,0 +1,30 @@
+"""Write the README's results and `docs/images` anew from `benchmarks/results`.
+
+Run it after a result file has changed: `.venv/bin/python benchmarks/render_readme.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gemmkit.report.readme import render, replace_generated
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = "docs/images"
+
+
+def main() -> None:
+    rendering = render(ROOT / "benchmarks" / "results", PICTURES)
+    folder = ROOT / PICTURES
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.svg"):
+        if old.name not in rendering.pictures:
+            old.unlink()
+    for name, svg in rendering.pictures.items():
+        (folder / name).write_text(svg, "utf-8")
+    readme = ROOT / "README.md"
+    readme.write_text(replace_generated(readme.read_text("utf-8"), rendering.markdown), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
