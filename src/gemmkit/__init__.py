@@ -3,4 +3,71 @@
 Heavy parts (the compiler, the emulator, the CUDA driver) are imported when first used.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemmkit.bench.ladder import ladder
+    from gemmkit.bench.progress import Progress
+    from gemmkit.bench.run import run_kernel
+    from gemmkit.bench.sweep import sweep
+    from gemmkit.devices.choose import open_device
+    from gemmkit.epilogue import Epilogue
+    from gemmkit.errors import GemmkitError
+    from gemmkit.gpu import GpuSpec, find_board
+    from gemmkit.kernels.kernel import Kernel, TileConfig
+    from gemmkit.kernels.ladder import LADDER, find_kernel
+    from gemmkit.problem import GemmProblem
+    from gemmkit.record import Record
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "LADDER",
+    "Epilogue",
+    "GemmProblem",
+    "GemmkitError",
+    "GpuSpec",
+    "Kernel",
+    "Progress",
+    "Record",
+    "TileConfig",
+    "__version__",
+    "find_board",
+    "find_kernel",
+    "ladder",
+    "open_device",
+    "run_kernel",
+    "sweep",
+]
+
+_HOME = {
+    "LADDER": "gemmkit.kernels.ladder",
+    "Epilogue": "gemmkit.epilogue",
+    "GemmProblem": "gemmkit.problem",
+    "GemmkitError": "gemmkit.errors",
+    "GpuSpec": "gemmkit.gpu",
+    "Kernel": "gemmkit.kernels.kernel",
+    "Progress": "gemmkit.bench.progress",
+    "Record": "gemmkit.record",
+    "TileConfig": "gemmkit.kernels.kernel",
+    "find_board": "gemmkit.gpu",
+    "find_kernel": "gemmkit.kernels.ladder",
+    "ladder": "gemmkit.bench.ladder",
+    "open_device": "gemmkit.devices.choose",
+    "run_kernel": "gemmkit.bench.run",
+    "sweep": "gemmkit.bench.sweep",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gemmkit' has no attribute '{name}'")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -73,7 +73,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     `time_us`, `tflops`, `peak_fraction` and `baseline` are null on the emulator;
     `emulation_seconds` is null on a GPU. `max_error` is the largest |C - reference|,
     `error_bound` the bound at that element, `error_ratio` the largest error / bound over all
-    elements; null means not finite.
+    elements; null means not finite. `check` says which elements were compared, or what is wrong
+    with a wrong result.
     """
 
     kernel: str
@@ -96,6 +97,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     emulation_seconds: float | None
     environment: dict[str, Any]
     seed: int
+    check: str = ""
 
     def to_json(self) -> str:
         """The record as one JSON line, without the newline."""

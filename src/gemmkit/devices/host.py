@@ -11,16 +11,13 @@ from typing import Any
 
 
 def host_environment() -> dict[str, Any]:
-    """Operating system, CPU, Python, NumPy, gemmkit and, in a git checkout, its commit."""
-    from gemmkit import __version__
-
+    """Operating system, CPU, Python, NumPy and, in a git checkout, its commit."""
     found: dict[str, Any] = {
         "os": f"{platform.system()} {platform.release()}",
         "cpu": cpu_model(),
         "cores": usable_cores(),
         "python": platform.python_version(),
         "numpy": package_version("numpy"),
-        "gemmkit": __version__,
     }
     commit = _commit(Path(__file__).resolve().parent)
     return found | {"commit": commit} if commit else found

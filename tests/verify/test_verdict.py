@@ -4,8 +4,8 @@ import pytest
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import Reference, check, make_inputs
-from gemmkit.verify.check import FULL_LIMIT
 from gemmkit.verify.inputs import Inputs, canaries, matrix
+from gemmkit.verify.verdict import FULL_LIMIT
 
 EPILOGUES = [Epilogue.parse(text) for text in ("none", "bias", "relu", "bias+relu")]
 PROBLEM = GemmProblem(37, 53, 61, 1.5, -0.3, lda=64, ldb=60, ldc=57, epilogue=EPILOGUES[3])

@@ -1,0 +1,191 @@
+"""The ladder: every rung on one problem, with the same inputs, each checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmkit.bench.baseline import HOW_TO_GET, Baseline, find_baseline
+from gemmkit.bench.progress import Progress
+from gemmkit.bench.run import run_binary
+from gemmkit.bench.workload import Workload
+from gemmkit.devices.choose import DeviceKind, open_device
+from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_many
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
+
+DEFAULT_SIZE = 1024
+
+
+def ladder(
+    size: int | None = None,
+    *,
+    shape: str | tuple[int, int, int] | None = None,
+    device: DeviceKind | Device = "auto",
+    gpu: str | None = None,
+    kernels: Sequence[str | Kernel] | None = None,
+    config: Mapping[str, int] | None = None,
+    epilogue: str | Epilogue = "none",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> list[Record]:
+    """Run kernels on one problem, in the order of the rungs, and return a record for each.
+
+    On a GPU each is timed in turn with cuBLAS, where that is installed. A rung that refuses the
+    problem or the configuration is left out, and `progress` is told why; one that was asked for
+    by name is an error.
+
+    Args:
+        size: M = N = K; 1024 where no shape is given either.
+        shape: (M, N, K), or the text `MxNxK`, in place of a size.
+        device: "auto" (the GPU where one works, else the emulator), "cuda", "emulator", or an
+            open device.
+        gpu: the board that the emulator stands for, such as "rtx3090".
+        kernels: names, or kernels of your own; all rungs by default.
+        config: keys of the configuration to change, such as `{"BM": 64}`.
+        epilogue: fused into the write-back: "none", "bias", "relu" or "bias+relu".
+        alpha: scales A·B.
+        beta: scales what C held before.
+        seed: of the inputs.
+        progress: is told what happens.
+        cache_dir: root of the compiler's cache; by default the user's.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+        UnsupportedProblem: a kernel asked for by name refuses.
+        CompileError: a kernel does not compile.
+        DeviceError: there is no such device, or it failed.
+    """
+    if isinstance(epilogue, str):
+        epilogue = Epilogue.parse(epilogue)
+    m, n, k = _sizes(size, shape)
+    problem = GemmProblem(m, n, k, alpha=alpha, beta=beta, epilogue=epilogue)
+    return run_suite(
+        [problem],
+        kernels=kernels,
+        config=config,
+        device=device,
+        gpu=gpu,
+        seed=seed,
+        progress=progress,
+        cache_dir=cache_dir,
+    )
+
+
+def run_suite(
+    problems: Sequence[GemmProblem],
+    *,
+    kernels: Sequence[str | Kernel] | None,
+    config: Mapping[str, int] | None = None,
+    device: DeviceKind | Device = "auto",
+    gpu: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> list[Record]:
+    """Run kernels on several problems, problem by problem; otherwise as `ladder`.
+
+    Raises:
+        UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
+    """
+    progress = progress or Progress()
+    asked = LADDER if kernels is None else kernels
+    found = [find_kernel(each) if isinstance(each, str) else each for each in asked]
+    chosen = [(kernel, kernel.configure(config or {})) for kernel in found]
+    if isinstance(device, str):
+        device = open_device(device, gpu, progress=progress.launched)
+    elif gpu is not None:
+        raise UsageError("gpu is for a device that is yet to be opened")
+    baseline = find_baseline(device) if isinstance(device, TimedDevice) else None
+    missing = isinstance(device, TimedDevice) and baseline is None
+    progress.opened(device, HOW_TO_GET if missing else "")
+
+    runs: list[_Run] = []
+    for problem in problems:
+        for kernel, changed in chosen:
+            run = _plan(kernel, changed, problem, device.spec, required=kernels is not None)
+            if isinstance(run, str):
+                progress.skipped(kernel, problem, run)
+            else:
+                runs.append(run)
+    binaries = _compile(runs, device.spec, progress, cache_dir)
+    return _run_all(runs, binaries, device, baseline, seed, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One kernel on one problem, planned."""
+
+    kernel: Kernel
+    config: TileConfig
+    problem: GemmProblem
+    plan: LaunchPlan
+
+
+def _plan(
+    kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec, *, required: bool
+) -> _Run | str:
+    """The run, or why it is left out."""
+    try:
+        return _Run(kernel, config, problem, kernel.plan(problem, config, gpu))
+    except UnsupportedProblem as refusal:
+        if required:
+            raise
+        return str(refusal)
+
+
+def _compile(
+    runs: Sequence[_Run], gpu: GpuSpec, progress: Progress, cache_dir: Path | None
+) -> list[Binary]:
+    """A binary for each run; each distinct instance is compiled once."""
+    entries = {(run.plan.source, run.plan.entry): run.plan for run in runs}
+    binaries = compile_many(
+        list(entries.values()), gpu.arch, cache_dir=cache_dir, progress=progress.compiled
+    )
+    found = dict(zip(entries, binaries, strict=True))
+    return [found[run.plan.source, run.plan.entry] for run in runs]
+
+
+def _run_all(
+    runs: Sequence[_Run],
+    binaries: Sequence[Binary],
+    device: Device,
+    baseline: Baseline | None,
+    seed: int,
+    progress: Progress,
+) -> list[Record]:
+    records: list[Record] = []
+    workload: Workload | None = None
+    for run, binary in zip(runs, binaries, strict=True):
+        progress.started(run.kernel, run.problem, len(records), len(runs))
+        if workload is None or workload.problem != run.problem:
+            # The former one's memory goes before the next one's comes.
+            workload = None
+            workload = Workload(run.problem, device, seed)
+        record = run_binary(run.kernel, run.config, run.plan, binary, workload, baseline=baseline)
+        progress.finished(record)
+        records.append(record)
+    return records
+
+
+def _sizes(size: int | None, shape: str | tuple[int, int, int] | None) -> tuple[int, int, int]:
+    if size is not None and shape is not None:
+        raise UsageError("give a size or a shape, not both")
+    if isinstance(shape, str):
+        asked = GemmProblem.from_shape(shape)
+        return asked.m, asked.n, asked.k
+    if shape is not None:
+        return shape
+    size = DEFAULT_SIZE if size is None else size
+    return size, size, size

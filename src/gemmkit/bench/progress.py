@@ -1,0 +1,34 @@
+"""`Progress`: what a long run tells whoever watches it."""
+
+from __future__ import annotations
+
+from gemmkit.devices.device import Device
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
+
+
+class Progress:
+    """Does nothing; a subclass overrides what it wants to hear.
+
+    The order is: `opened`, `compiled` for each kernel, then for each run either `skipped`, or
+    `started` and `finished` with `launched` any number of times in between.
+    """
+
+    def opened(self, device: Device, note: str) -> None:
+        """The device that was taken; `note` says what is missing there, or is empty."""
+
+    def compiled(self, done: int, total: int, kernel: str) -> None:
+        """So many of the kernels are compiled."""
+
+    def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
+        """A kernel refuses the problem or the configuration, and is left out."""
+
+    def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
+        """A kernel begins, `done` of `total` runs being over."""
+
+    def launched(self, fraction: float) -> None:
+        """So much of the current launch is emulated, 0 to 1."""
+
+    def finished(self, record: Record) -> None:
+        """A kernel's record is there."""

@@ -1,0 +1,176 @@
+"""Runs one kernel on one device and makes a `Record` of what is seen."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from gemmkit.analysis.occupancy import occupancy
+from gemmkit.bench.baseline import Baseline
+from gemmkit.bench.timer import time_in_turn
+from gemmkit.bench.workload import Workload
+from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.problem import GemmProblem
+from gemmkit.record import (
+    BaselineRecord,
+    DeviceRecord,
+    OccupancyRecord,
+    ProblemRecord,
+    Record,
+    ResourceRecord,
+    TimeRecord,
+)
+
+
+def run_kernel(
+    kernel: Kernel,
+    problem: GemmProblem,
+    device: Device,
+    *,
+    config: TileConfig | None = None,
+    seed: int = 0,
+    workload: Workload | None = None,
+    baseline: Baseline | None = None,
+    cache_dir: Path | None = None,
+    time: bool = True,
+) -> Record:
+    """Compile, launch on poisoned output, check, and on a GPU time the very same launch.
+
+    Args:
+        kernel: what to run.
+        problem: what to compute.
+        device: where.
+        config: the kernel's default where none is given.
+        seed: of the inputs.
+        workload: inputs, references and buffers to share; its problem, device and seed count.
+        baseline: a peer to time in turn with the kernel.
+        cache_dir: root of the compiler's cache; by default the user's.
+        time: whether to time on a device that can be timed.
+
+    Raises:
+        UnsupportedProblem: the kernel refuses the problem or the configuration.
+        CompileError: the kernel does not compile.
+        DeviceError: there is not enough memory, or the launch failed.
+    """
+    config = config or kernel.default
+    plan = kernel.plan(problem, config, device.spec)
+    binary = compile_plan(plan, device.spec.arch, cache_dir=cache_dir)
+    workload = workload or Workload(problem, device, seed)
+    return run_binary(
+        kernel, config, plan, binary, workload, baseline=baseline if time else None, time=time
+    )
+
+
+def run_binary(
+    kernel: Kernel,
+    config: TileConfig,
+    plan: LaunchPlan,
+    binary: Binary,
+    workload: Workload,
+    *,
+    baseline: Baseline | None = None,
+    time: bool = True,
+) -> Record:
+    """`run_kernel` for a kernel that is compiled already.
+
+    Raises:
+        DeviceError: there is not enough memory, or the launch failed.
+    """
+    problem, device = workload.problem, workload.device
+    launch, verdict = workload.run(binary, plan)
+    times: TimeRecord | None = None
+    peer: BaselineRecord | None = None
+    if time and plan.blocks and isinstance(device, TimedDevice):
+        times, peer = _time(device, plan, binary, workload, baseline)
+    tflops = problem.flops / times.median / 1e6 if times is not None else None
+    peak = device.spec.peak_tflops
+    return Record(
+        kernel=kernel.name,
+        rung=kernel.rung,
+        idea=kernel.idea,
+        problem=_problem_record(problem),
+        config=config.as_dict(),
+        device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
+        correct=verdict.correct,
+        max_error=_finite(verdict.max_error),
+        error_bound=_finite(verdict.error_bound),
+        error_ratio=_finite(verdict.error_ratio),
+        check=verdict.detail or verdict.method,
+        counters=dict(launch.counters),
+        resources=_resources(plan, binary),
+        occupancy=_occupancy(device, plan, binary),
+        time_us=times,
+        tflops=tflops,
+        peak_fraction=tflops / peak if tflops is not None and peak else None,
+        baseline=peer,
+        emulation_seconds=launch.emulation_seconds,
+        environment={**workload.environment, "compiler": binary.compiler},
+        seed=workload.seed,
+    )
+
+
+def _time(
+    device: TimedDevice,
+    plan: LaunchPlan,
+    binary: Binary,
+    workload: Workload,
+    baseline: Baseline | None,
+) -> tuple[TimeRecord, BaselineRecord | None]:
+    contenders = [workload.contender(device, binary, plan)]
+    name = ""
+    if baseline is not None and workload.problem.flops:
+        name, peer = workload.peer(device, baseline)
+        contenders.append(peer)
+    ours, *theirs = time_in_turn(device, contenders, kept=workload.kept)
+    if not theirs:
+        return ours, None
+    speedup = theirs[0].median / ours.median
+    return ours, BaselineRecord(name=name, time_us=theirs[0], speedup=speedup)
+
+
+def _problem_record(problem: GemmProblem) -> ProblemRecord:
+    return ProblemRecord(
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        alpha=problem.alpha,
+        beta=problem.beta,
+        epilogue=str(problem.epilogue),
+        lda=problem.lda,
+        ldb=problem.ldb,
+        ldc=problem.ldc,
+    )
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: null stands for it."""
+    return value if math.isfinite(value) else None
+
+
+def _resources(plan: LaunchPlan, binary: Binary) -> ResourceRecord:
+    used = binary.resources
+    return ResourceRecord(
+        registers=used.registers,
+        spill_bytes=used.spill_bytes,
+        shared_bytes=used.shared_bytes + plan.shared_bytes,
+        local_bytes=used.local_bytes,
+    )
+
+
+def _occupancy(device: Device, plan: LaunchPlan, binary: Binary) -> OccupancyRecord:
+    found = occupancy(
+        device.spec,
+        registers=binary.resources.registers,
+        threads=plan.threads_per_block,
+        shared_bytes=binary.resources.shared_bytes + plan.shared_bytes,
+        blocks=plan.blocks,
+    )
+    return OccupancyRecord(
+        theoretical=found.theoretical,
+        waves_per_sm=found.waves_per_sm,
+        blocks_per_sm=found.blocks_per_sm,
+        limiter=found.limiter,
+    )

@@ -1,0 +1,65 @@
+"""The sweep: how kernels fare as M = N grows while K stays, each row checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gemmkit.bench.ladder import run_suite
+from gemmkit.bench.progress import Progress
+from gemmkit.devices.choose import DeviceKind
+from gemmkit.devices.device import Device
+from gemmkit.epilogue import Epilogue
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
+
+SIZES = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+K = 1024
+KERNELS = ("naive_uncoalesced", "naive")
+
+
+def sweep(
+    sizes: Sequence[int] = SIZES,
+    *,
+    k: int = K,
+    device: DeviceKind | Device = "auto",
+    gpu: str | None = None,
+    kernels: Sequence[str | Kernel] = KERNELS,
+    config: Mapping[str, int] | None = None,
+    epilogue: str | Epilogue = "none",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> list[Record]:
+    """Run kernels at each size and return their records, size by size.
+
+    By default these are the fifteen sizes of the classic coalescing study, M = N from 128 to
+    16384 with K = 1024, for the kernel with the wrong index order and the one with the right one.
+
+    Args:
+        sizes: of M = N.
+        k: of K.
+        kernels: names, or kernels of your own.
+        device, gpu, config, epilogue, alpha, beta, seed, progress, cache_dir: as for `ladder`.
+
+    Raises:
+        UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
+    """
+    if isinstance(epilogue, str):
+        epilogue = Epilogue.parse(epilogue)
+    problems = [
+        GemmProblem(size, size, k, alpha=alpha, beta=beta, epilogue=epilogue) for size in sizes
+    ]
+    return run_suite(
+        problems,
+        kernels=kernels,
+        config=config,
+        device=device,
+        gpu=gpu,
+        seed=seed,
+        progress=progress,
+        cache_dir=cache_dir,
+    )

@@ -1,0 +1,148 @@
+import pytest
+
+import gemmkit
+from gemmkit.bench import ladder as ladder_module
+from gemmkit.bench.baseline import HOW_TO_GET
+from gemmkit.bench.ladder import ladder
+from gemmkit.bench.progress import Progress
+from gemmkit.bench.sweep import SIZES, sweep
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.kernels.ladder import LADDER
+
+SOME = ["naive_uncoalesced", "naive", "shared_tiling"]
+
+
+class Watcher(Progress):
+    def __init__(self):
+        self.heard = []
+
+    def opened(self, device, note):
+        self.heard.append(("opened", device.spec.name, note))
+
+    def compiled(self, done, total, kernel):
+        self.heard.append(("compiled", done, total))
+
+    def skipped(self, kernel, problem, reason):
+        self.heard.append(("skipped", kernel.name, reason))
+
+    def started(self, kernel, problem, done, total):
+        self.heard.append(("started", kernel.name, done, total))
+
+    def finished(self, record):
+        self.heard.append(("finished", record.kernel))
+
+
+def test_records_come_in_the_order_asked(fake_device):
+    records = ladder(48, device=fake_device, kernels=SOME)
+    assert [record.kernel for record in records] == SOME
+    assert all(record.correct for record in records)
+    assert {record.problem.m for record in records} == {48}
+
+
+def test_kernels_share_inputs_reference_and_environment(fake_device):
+    ladder(48, device=fake_device, kernels=SOME)
+    assert fake_device.uploads == 2 + len(SOME), "A and B once, C for each"
+    assert fake_device.asked_environment == 1
+
+
+@pytest.mark.parametrize("shape", ["30x20x10", (30, 20, 10)])
+def test_shape(fake_device, shape):
+    (record,) = ladder(shape=shape, device=fake_device, kernels=["naive"], alpha=2.0, beta=-1.0)
+    assert (record.problem.m, record.problem.n, record.problem.k) == (30, 20, 10)
+    assert (record.problem.alpha, record.problem.beta) == (2.0, -1.0)
+    assert record.correct
+
+
+def test_size_and_shape_exclude_each_other(fake_device):
+    with pytest.raises(UsageError, match="not both"):
+        ladder(48, shape="1x1x1", device=fake_device)
+
+
+def test_progress_hears_all_in_order(fake_device):
+    watcher = Watcher()
+    ladder(32, device=fake_device, kernels=SOME[:2], progress=watcher)
+    assert watcher.heard == [
+        ("opened", "RTX 3090", ""),
+        ("compiled", 1, 2),
+        ("compiled", 2, 2),
+        ("started", "naive_uncoalesced", 0, 2),
+        ("finished", "naive_uncoalesced"),
+        ("started", "naive", 1, 2),
+        ("finished", "naive"),
+    ]
+
+
+def test_all_rungs_leave_out_those_that_refuse(fakes):
+    watcher = Watcher()
+    device = fakes["FakeDevice"](epilogue="relu")
+    records = ladder(16, device=device, epilogue="relu", progress=watcher)
+    assert [record.kernel for record in records] == [kernel.name for kernel in LADDER[1:]]
+    assert all(record.correct for record in records)
+    (skipped,) = (each for each in watcher.heard if each[0] == "skipped")
+    assert skipped[1] == "naive_uncoalesced"
+    assert "no fused epilogue" in skipped[2]
+
+
+def test_a_named_kernel_that_refuses_is_an_error(fake_device):
+    with pytest.raises(UnsupportedProblem, match="no fused epilogue"):
+        ladder(16, device=fake_device, kernels=["naive_uncoalesced"], epilogue="relu")
+    with pytest.raises(UnsupportedProblem, match="must be equal"):
+        ladder(16, device=fake_device, kernels=["shared_tiling"], config={"BM": 8})
+
+
+def test_configuration(fake_device):
+    (record,) = ladder(
+        64, device=fake_device, kernels=["coarsening_1d"], config={"stride": 4, "BM": 32}
+    )
+    assert record.config == {"BM": 32, "BN": 16, "BK": 16, "TM": 4}
+    with pytest.raises(UsageError, match="has no key 'TN'"):
+        ladder(64, device=fake_device, kernels=["naive"], config={"TN": 4})
+
+
+def test_unknown_names(fake_device):
+    with pytest.raises(UsageError, match="unknown kernel"):
+        ladder(64, device=fake_device, kernels=["naiv"])
+    with pytest.raises(UsageError, match="unknown epilogue"):
+        ladder(64, device=fake_device, epilogue="gelu")
+    with pytest.raises(UsageError, match="yet to be opened"):
+        ladder(64, device=fake_device, gpu="a100")
+
+
+def test_cublas_is_timed_beside_each_kernel(fakes, monkeypatch):
+    device = fakes["FakeTimedDevice"](microseconds=200.0)
+    baseline = fakes["FakeBaseline"](device, peer=100.0)
+    monkeypatch.setattr(ladder_module, "find_baseline", lambda _device: baseline)
+    watcher = Watcher()
+    records = ladder(48, device=device, kernels=SOME[:2], progress=watcher)
+    assert [record.baseline.speedup for record in records] == [pytest.approx(0.5)] * 2
+    assert watcher.heard[0] == ("opened", "RTX 3090", "")
+
+
+def test_missing_baseline_is_told(fakes, monkeypatch):
+    monkeypatch.setattr(ladder_module, "find_baseline", lambda _device: None)
+    watcher = Watcher()
+    (record,) = ladder(48, device=fakes["FakeTimedDevice"](), kernels=["naive"], progress=watcher)
+    assert record.baseline is None
+    assert watcher.heard[0] == ("opened", "RTX 3090", HOW_TO_GET)
+
+
+def test_sweep_goes_size_by_size(fake_device):
+    records = sweep([16, 33], k=20, device=fake_device)
+    assert [(r.problem.m, r.problem.n, r.problem.k, r.kernel) for r in records] == [
+        (16, 16, 20, "naive_uncoalesced"),
+        (16, 16, 20, "naive"),
+        (33, 33, 20, "naive_uncoalesced"),
+        (33, 33, 20, "naive"),
+    ]
+    assert all(record.correct for record in records)
+    assert len(SIZES) == 15
+
+
+def test_the_package_offers_it():
+    assert gemmkit.ladder is ladder
+    assert gemmkit.sweep is sweep
+    assert set(gemmkit.__all__) == set(dir(gemmkit))
+    for name in gemmkit.__all__:
+        assert getattr(gemmkit, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'leader'"):
+        gemmkit.leader  # noqa: B018
