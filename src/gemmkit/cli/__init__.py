@@ -61,22 +61,27 @@ class Verbs(click.Group):
         """Run the verb; any failure becomes a message and an exit status."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            message, status = "interrupted", INTERRUPTED
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
-        except GemmkitError as error:
-            message, status = f"gemmkit: {error}", FAILED
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
         except Exception as error:
-            message = f"gemmkit: unexpected {type(error).__name__}: {error}"
-            message += "\nThis is a defect of gemmkit; --debug shows where it happened."
-            status = FAILED
-        if ctx.params["debug"] and status == FAILED:
-            import traceback
+            if ctx.params["debug"]:
+                import traceback
 
-            click.echo(traceback.format_exc(), err=True, nl=False)
-        click.echo(message, err=True)
-        sys.exit(status)
+                click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+            click.echo(f"gemmkit: {_message(error)}", err=True)
+            sys.exit(FAILED)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, GemmkitError):
+        return str(error)
+    return (
+        f"unexpected {type(error).__name__}: {error}\n"
+        "This is a defect of gemmkit; --debug shows where it happened."
+    )
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

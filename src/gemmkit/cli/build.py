@@ -22,7 +22,7 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     That is the default configuration of each, with every epilogue. A machine without a compiler
     runs them from a copy of the cache folder.
     """
-    from gemmkit.cli.output import progress
+    from gemmkit.cli.output import StepBar
     from gemmkit.gpu import find_board
     from gemmkit.jit.cache import BinaryCache
     from gemmkit.jit.compiler import build_all
@@ -30,8 +30,8 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
 
     board = find_board(gpu)
     chosen = [find_kernel(name) for name in kernels] if kernels else None
-    with progress("kernels") as report:
-        binaries = build_all(board, chosen, progress=report)
+    with StepBar() as bar:
+        binaries = build_all(board, chosen, progress=bar.show)
     click.echo(
         f"{len(binaries)} kernels for {board.name} ({board.arch}) are in "
         f"{BinaryCache().disk.directory}"

@@ -87,6 +87,20 @@ sizes_option = click.option(
     "--sizes", callback=_sizes, metavar="N,…", help="Only these sizes of M = N."
 )
 
+epilogue_option = click.option(
+    "--epilogue",
+    default="none",
+    show_default=True,
+    help="Fused into the write-back: none, bias, relu or bias+relu.",
+)
+
+scale_options = _combine(
+    click.option("--alpha", type=float, default=1.0, show_default=True, help="Scales A·B."),
+    click.option(
+        "--beta", type=float, default=0.0, show_default=True, help="Scales what C held before."
+    ),
+)
+
 # What `ladder` and `sweep` have in common.
 run_options = _combine(
     click.option(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -12,11 +10,9 @@ from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
 
     from gemmkit.record import Record
-
-# Called as (done, total, what) before and after each step.
-Progress = Callable[[int, int, str], None]
 
 
 def console(*, err: bool = False) -> Console:
@@ -26,27 +22,54 @@ def console(*, err: bool = False) -> Console:
     return Console(stderr=err, highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
-@contextlib.contextmanager
-def progress(unit: str) -> Iterator[Progress]:
-    """Progress on standard error: a bar on a terminal, otherwise a line a step."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, what: print(f"[{done}/{total}] {what}", file=sys.stderr)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+class StepBar:
+    """Progress on standard error: a bar on a terminal, otherwise a line for each new step."""
 
-    columns = (
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Bar(*columns, console=console(err=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, what: bar.update(
-            task, completed=done, total=total, description=what
-        )
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._last = ""
+        if sys.stderr.isatty():
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+
+            self._bar = Progress(
+                BarColumn(bar_width=30),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+                console=console(err=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=None)
+
+    def show(self, done: float, total: int, what: str) -> None:
+        """`done` of `total` steps are over; `what` is going on."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=what)
+        elif what != self._last:
+            self._last = what
+            print(f"[{int(done)}/{total}] {what}", file=sys.stderr)
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(line)
+        else:
+            print(line, file=sys.stderr)
+
+    def __enter__(self) -> StepBar:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
 
 
 class RecordWriter:

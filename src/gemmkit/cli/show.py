@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmkit.cli.options import config_option, debug_option, gpu_option
+from gemmkit.cli.options import config_option, debug_option, epilogue_option, gpu_option
 
 if TYPE_CHECKING:
     from gemmkit.gpu import GpuSpec
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The problem to plan the launch for.",
 )
-@click.option(
-    "--epilogue",
-    default="none",
-    show_default=True,
-    help="Fused into the write-back: none, bias, relu or bias+relu.",
-)
+@epilogue_option
 @gpu_option
 @config_option
 @click.option("--ptx", "form", flag_value="ptx", help="Print the PTX, and nothing else.")

@@ -1,0 +1,36 @@
+"""`gemmkit ladder`: all rungs on one problem, as one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gemmkit.cli.options import config_option, epilogue_option, run_options, scale_options
+
+
+@click.command("ladder")
+@click.option("--size", type=int, metavar="N", help="M = N = K.  [default: 1024]")
+@click.option("--shape", metavar="MxNxK", help="The three sizes, in place of --size.")
+@run_options
+@config_option
+@epilogue_option
+@scale_options
+def command(json_path: str | None, **asked: Any) -> None:
+    """Run every kernel on one problem, check it, and show what each step changes.
+
+    On a GPU the table has times, beside cuBLAS where that is installed. Without one the kernels'
+    PTX runs on the CPU, and the table has the counts that explain the times.
+
+    The exit status is 1 if a result is wrong.
+    """
+    from gemmkit.bench.ladder import ladder
+    from gemmkit.cli.watch import show_run
+    from gemmkit.report.tables import ladder_table
+
+    show_run(
+        lambda watch: ladder(**asked, progress=watch),
+        ladder_table,
+        asked=asked["device"],
+        json_path=json_path,
+    )

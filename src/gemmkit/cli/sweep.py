@@ -1,0 +1,53 @@
+"""`gemmkit sweep`: kernels over many sizes, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmkit.cli.options import run_options, sizes_option
+
+if TYPE_CHECKING:
+    from gemmkit.devices.choose import DeviceKind
+
+# Twice the size takes the emulator four times as long: 16384 would take it half an hour a kernel.
+LARGEST_EMULATED = 2048
+
+
+@click.command("sweep")
+@sizes_option
+@run_options
+def command(
+    sizes: tuple[int, ...] | None,
+    device: DeviceKind,
+    gpu: str | None,
+    json_path: str | None,
+    **asked: Any,
+) -> None:
+    """Run kernels at fifteen sizes: M = N from 128 to 16384, K = 1024.
+
+    By default the kernel with the wrong index order and the one with the right one. On a GPU each
+    row has the fastest, mean and slowest time; the emulator has counts instead, and by default
+    ends at 2048.
+
+    The exit status is 1 if a result is wrong.
+    """
+    from gemmkit.bench.sweep import KERNELS, SIZES, sweep
+    from gemmkit.cli.watch import Watch, show_run
+    from gemmkit.devices.choose import open_device
+    from gemmkit.record import Record
+    from gemmkit.report.tables import sweep_table
+
+    asked["kernels"] = asked["kernels"] or KERNELS
+
+    def run(watch: Watch) -> list[Record]:
+        opened = open_device(device, gpu, progress=watch.launched)
+        chosen = sizes or SIZES
+        if sizes is None and opened.kind == "emulator":
+            chosen = tuple(size for size in SIZES if size <= LARGEST_EMULATED)
+            left_out = ",".join(str(size) for size in SIZES if size not in chosen)
+            watch.say(f"Left out, since they take the emulator long: --sizes {left_out}")
+        return sweep(chosen, **asked, device=opened, progress=watch)
+
+    show_run(run, sweep_table, asked=device, json_path=json_path)
