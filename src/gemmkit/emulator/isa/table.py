@@ -149,7 +149,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"cvt{{R:.rni,.rzi,.rmi,.rpi}}{{{FLUSH}}}{{A:,.sat}}.{{D:f32}}.{{T:f32}}|"
      "cvt{R:.rni,.rzi,.rmi,.rpi}.{D:f64}.{T:f64}",
      "round_to_integral", "={D} {T}", "convert"),
-    (f"cvt{{{FLUSH}}}.sat.{{D:f32}}.{{T:f32}}", "saturate", "={D} {T}", "convert"),
+    (f"cvt{{{FLUSH}}}{{A:.sat}}.{{D:f32}}.{{T:f32}}", "saturate", "={D} {T}", "convert"),
     ("cvt{R:.rn,.rz}{A:,.relu}.{D:f16x2,bf16x2}.{T:f32}", "convert_pack", "={D} {T} {T}",
      "convert"),
     # Memory

@@ -1,0 +1,160 @@
+"""The instruction table: strict keys, sound rows, and a meaning for every register form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemmkit.emulator.isa.form import Form, expand
+from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
+from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.parser import parse
+from gemmkit.errors import UnsupportedInstruction
+
+# What needs memory, the other lanes of the warp, the block or the program counter.
+MACHINE_OPERATIONS = {
+    *("load", "store", "atomic", "compare_and_swap", "reduction", "is_space", "convert_address"),
+    *("copy_async", "copy_async_commit", "copy_async_wait"),
+    *("shuffle", "vote", "ballot", "active_mask", "match_any", "reduce_warp", "elect"),
+    *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
+}
+
+
+def test_every_form_is_either_defined_on_bits_or_by_the_machine() -> None:
+    operations = {form.operation for form in table().values()}
+    assert operations == set(OPERATIONS) | MACHINE_OPERATIONS
+    assert not set(OPERATIONS) & MACHINE_OPERATIONS
+
+
+def operands(form: Form, lanes: int) -> list[np.ndarray | int]:
+    rng = np.random.default_rng(len(form.opcode))
+    sources: list[np.ndarray | int] = []
+    for spec in form.operands:
+        if spec.role == "immediate":
+            sources.append(0xE4)
+        elif spec.role == "source" and spec.type.bits == 1:
+            sources.append(rng.integers(0, 2, lanes).astype(bool))
+        elif spec.role == "source":
+            size = spec.type.bytes
+            sources.append(np.frombuffer(rng.bytes(lanes * size), f"u{size}"))
+    if reads_carry(form):
+        sources.append(rng.integers(0, 2, lanes).astype(bool))
+    return sources
+
+
+def test_every_register_form_evaluates_to_its_destinations() -> None:
+    for form in table().values():
+        if form.operation not in OPERATIONS:
+            continue
+        sources = operands(form, 32)
+        before = [np.copy(source) for source in sources]
+        results = evaluate(form, sources)
+        (destination,) = (spec for spec in form.operands if spec.role == "dest")
+        expected = "bool" if destination.type.bits == 1 else f"uint{destination.type.bits}"
+        assert results[0].dtype == expected, form.opcode
+        assert all(result.shape == (32,) for result in results), form.opcode
+        assert len(results) == 1 + destination.pair + writes_carry(form), form.opcode
+        assert all(map(np.array_equal, sources, before)), form.opcode
+
+
+def test_any_shape_broadcasts() -> None:
+    form = table()["fma.rn.f32"]
+    a, b = np.ones((3, 32), np.uint32), np.asarray(np.uint32(0x40000000))
+    assert evaluate(form, [a, b, b])[0].shape == (3, 32)
+    assert evaluate(form, [b, b, b])[0].shape == ()
+
+
+def program(*lines: str) -> str:
+    body = "\n".join(lines)
+    return f"""
+.version 8.0
+.target sm_80
+.address_size 64
+.file 7 "kernel.cu"
+.visible .entry k(.param .u64 p)
+{{
+    .reg .b32 %r<9>;
+    .reg .b64 %rd<9>;
+    .reg .f32 %f<9>;
+    .reg .pred %p<9>;
+    .loc 7 42 3
+    {body}
+    ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mul.hi.f32 %f1, %f2, %f3;",
+        "mul.u32 %r1, %r2, %r3;",
+        "add.lo.s32 %r1, %r2, %r3;",
+        "tcgen05.alloc.b32 [%rd1], %r1;",
+        "ld.global.v3.f32 {%f1, %f2, %f3}, [%rd1];",
+        "frobnicate %r1;",
+    ],
+)
+def test_an_unknown_instruction_is_named_with_its_source_line(line: str) -> None:
+    kernel = parse(program(line)).kernels["k"]
+    with pytest.raises(UnsupportedInstruction) as caught:
+        ControlFlow.of(kernel)
+    assert line.split()[0] in str(caught.value)
+    assert "kernel.cu:42" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "add.u32 %r1, %r2;",
+        "add.u32 %r1, %r2, %r3, %r4;",
+        "add.u32 [%rd1], %r2, %r3;",
+        "ld.global.f32 %f1, %rd1;",
+        "ld.global.v2.f32 {%f1, %f2, %f3}, [%rd1];",
+        "add.u32 5, %r2, %r3;",
+        "bra nowhere;",
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(line: str) -> None:
+    kernel = parse(program(line)).kernels["k"]
+    with pytest.raises(UnsupportedInstruction, match=r"kernel\.cu:42"):
+        ControlFlow.of(kernel)
+
+
+def test_patterns_expand_to_opcodes_and_bindings() -> None:
+    assert list(expand("ld{S:,.global}{,.ca}.{T:u8,f32}")) == [
+        ("ld.u8", {"S": "", "T": "u8"}),
+        ("ld.f32", {"S": "", "T": "f32"}),
+        ("ld.ca.u8", {"S": "", "T": "u8"}),
+        ("ld.ca.f32", {"S": "", "T": "f32"}),
+        ("ld.global.u8", {"S": "global", "T": "u8"}),
+        ("ld.global.f32", {"S": "global", "T": "f32"}),
+        ("ld.global.ca.u8", {"S": "global", "T": "u8"}),
+        ("ld.global.ca.f32", {"S": "global", "T": "f32"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operation", "opcode_class"),
+    [
+        ("ld.shared.f32", "load", "load"),
+        ("ld.shared.b32", "load", "load"),
+        ("st.shared.v4.b32", "store", "store"),
+        ("st.shared.v2.b64", "store", "store"),
+        ("ld.global.nc.v4.f32", "load", "load"),
+        ("ld.global.nc.L1::no_allocate.v4.f32", "load", "load"),
+        ("fma.rn.f32", "fused_multiply_add", "fma"),
+        ("fma.rn.ftz.f32", "fused_multiply_add", "fma"),
+        ("cp.async.cg.shared.global", "copy_async", "load"),
+        ("cp.async.wait_group", "copy_async_wait", "synchronize"),
+        ("mad.lo.s32", "multiply_add", "integer"),
+        ("shfl.sync.bfly.b32", "shuffle", "warp"),
+        ("atom.global.add.f32", "atomic", "atomic"),
+        ("red.global.add.f32", "reduction", "atomic"),
+        ("bar.sync", "barrier", "synchronize"),
+    ],
+)
+def test_forms_of_both_dialects(opcode: str, operation: str, opcode_class: str) -> None:
+    form = table()[opcode]
+    assert (form.operation, form.opcode_class) == (operation, opcode_class)
