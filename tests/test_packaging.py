@@ -1,0 +1,225 @@
+"""Project files that have to agree with each other, and run.py, which sets all up."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import gemmkit
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+PACKAGE = ROOT / "src" / "gemmkit"
+
+# What a distribution is imported as, where that is not its name; None where it is not imported.
+IMPORTED_AS = {
+    "cuda-bindings": "cuda.bindings",
+    "cuda-core": "cuda.core",
+    "cuda-pathfinder": "cuda.pathfinder",
+    "nvidia-cuda-nvrtc": None,  # cuda.bindings loads its library
+    "pyelftools": "elftools",
+}
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """Distribution to the hashes that a lock file has for it, all of its versions together."""
+    found: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / name).read_text("utf-8")):
+        if not entry.startswith("#"):
+            project = canonicalize_name(re.match(r"[\w.-]+", entry)[0])
+            found.setdefault(project, []).extend(re.findall(r"--hash=sha256:[0-9a-f]{64}", entry))
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_files_have_hashes_and_name_no_host(lock):
+    text = (ROOT / lock).read_text("utf-8")
+    assert "://" not in text
+    assert not re.search(r"^--", text, re.MULTILINE)
+    assert all(locked(lock).values())
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_files_cover_what_pyproject_asks_for(lock):
+    project = PYPROJECT["project"]
+    wanted = [*project["dependencies"], *PYPROJECT["build-system"]["requires"]]
+    if lock == "requirements-dev.lock":
+        groups = PYPROJECT["dependency-groups"]
+        wanted += [*groups["test"], *groups["lint"], *project["optional-dependencies"]["sass"]]
+    names = {canonicalize_name(Requirement(each).name) for each in wanted}
+    assert names <= locked(lock).keys()
+
+
+def test_the_development_lock_contains_the_other():
+    runtime, development = map(locked, LOCKS)
+    assert runtime.items() <= development.items()
+
+
+def test_every_dependency_is_used():
+    imports = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imports.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imports.add(node.module)
+                imports.update(f"{node.module}.{alias.name}" for alias in node.names)
+    for each in PYPROJECT["project"]["dependencies"]:
+        name = Requirement(each).name
+        module = IMPORTED_AS.get(name, name)
+        assert module is None or any(
+            seen == module or seen.startswith(module + ".") for seen in imports
+        ), name
+
+
+def test_the_version_is_the_same_everywhere():
+    assert PYPROJECT["project"]["version"] == gemmkit.__version__
+
+
+def test_package_data_takes_every_file_that_is_no_module():
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["gemmkit"]
+    others = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    ]
+    assert "kernels/naive.cu" in others
+    assert [name for name in others if not any(fnmatch(name, each) for each in patterns)] == []
+
+
+def test_continuous_integration_runs_the_command_of_the_readme():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert "python3 run.py ladder" in readme
+    assert "python3 run.py test" in readme
+    assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+# --- run.py ----------------------------------------------------------------------------------
+
+
+def test_run_py_can_be_read_by_an_old_python():
+    ast.parse((ROOT / "run.py").read_text("utf-8"), feature_version=(3, 7))
+
+
+@pytest.mark.parametrize(("words", "status"), [([], 2), (["climb"], 2), (["--help"], 0)])
+def test_run_py_tells_its_usage(words, status):
+    done = subprocess.run(
+        [sys.executable, ROOT / "run.py", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert "usage: python3 run.py ladder" in (done.stderr if status else done.stdout)
+
+
+@pytest.fixture
+def run_py(tmp_path, monkeypatch):
+    """run.py as a module, at work in a folder of its own, with what it calls written down."""
+    spec = importlib.util.spec_from_file_location("run_py", ROOT / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("pyproject.toml", *LOCKS):
+        (tmp_path / name).write_text(name, "utf-8")
+    venv = tmp_path / ".venv"
+    module.ROOT, module.VENV, module.STATE = tmp_path, venv, venv / "gemmkit-state"
+    module.PYTHON = venv / "bin" / "python"
+    module.calls, module.failing = [], None
+
+    def quiet(command):
+        words = [str(word) for word in command]
+        if "venv" in words:
+            kind = "venv"
+            module.PYTHON.parent.mkdir()
+            module.PYTHON.touch()
+        elif "pip" in words:
+            kind = "pip"
+        else:
+            return (0, "") if module.PYTHON.exists() else (127, "")
+        module.calls.append(kind)
+        return (1, f"{kind} broke") if module.failing == kind else (0, "")
+
+    monkeypatch.setattr(module, "quiet", quiet)
+    monkeypatch.setattr(module, "say", lambda text: None)
+    return module
+
+
+def calls_of(run_py, lock: str) -> list[str]:
+    run_py.calls.clear()
+    run_py.set_up(lock)
+    return list(run_py.calls)
+
+
+ANEW = ["venv", "pip", "pip"]
+AGAIN = ["pip", "pip"]
+RUNTIME, DEVELOPMENT = LOCKS
+
+
+def test_set_up_works_once(run_py):
+    assert calls_of(run_py, RUNTIME) == ANEW
+    assert calls_of(run_py, RUNTIME) == []
+
+
+def test_development_packages_do_for_the_ladder_but_not_the_reverse(run_py):
+    calls_of(run_py, RUNTIME)
+    assert calls_of(run_py, DEVELOPMENT) == AGAIN
+    assert calls_of(run_py, RUNTIME) == []
+
+
+def test_a_changed_lock_file_is_installed_again(run_py):
+    calls_of(run_py, RUNTIME)
+    (run_py.ROOT / RUNTIME).write_text("changed", "utf-8")
+    assert calls_of(run_py, RUNTIME) == AGAIN
+
+
+@pytest.mark.parametrize("step", ["venv", "pip"])
+def test_an_unfinished_environment_is_made_anew(run_py, step):
+    run_py.failing = step
+    with pytest.raises(SystemExit, match=f"{step} broke"):
+        calls_of(run_py, RUNTIME)
+    run_py.failing = None
+    assert calls_of(run_py, RUNTIME) == ANEW
+
+
+def test_an_environment_made_by_hand_is_kept_and_installed_into(run_py):
+    run_py.PYTHON.parent.mkdir(parents=True)
+    run_py.PYTHON.touch()
+    mine = run_py.VENV / "mine"
+    mine.touch()
+    assert calls_of(run_py, RUNTIME) == AGAIN
+    assert mine.exists()
+
+
+def test_a_moved_environment_is_made_anew(run_py):
+    calls_of(run_py, RUNTIME)
+    state = run_py.STATE.read_text("utf-8")
+    run_py.STATE.write_text(state.replace(str(run_py.ROOT), "/elsewhere"), "utf-8")
+    assert calls_of(run_py, RUNTIME) == ANEW
+
+
+def test_an_environment_without_its_interpreter_is_made_anew(run_py):
+    calls_of(run_py, RUNTIME)
+    run_py.PYTHON.unlink()
+    assert calls_of(run_py, RUNTIME) == ANEW
+
+
+def test_no_network_is_a_clear_message(run_py):
+    run_py.failing = "pip"
+    with pytest.raises(SystemExit) as end:
+        run_py.set_up(RUNTIME)
+    assert "pip broke" in str(end.value)
+    assert "needs a connection to a Python package index" in str(end.value)
+
+
+def test_no_python_that_is_new_enough_is_a_clear_message(run_py, monkeypatch):
+    monkeypatch.setattr(run_py.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match=r"gemmkit needs Python 3\.11 or newer"):
+        run_py.newer_python()
