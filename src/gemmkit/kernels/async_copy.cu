@@ -34,24 +34,25 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  const auto copy_tile = [&](int stage, int k0) {
-    if (k0 < K) {
-      cp_async_tile_transposed<THREADS, BM, BK>(stages[stage].As[0], BM + PAD,
-                                                element(A, lda, block_row, k0), lda, M - block_row,
-                                                K - k0);
-      cp_async_tile<THREADS, VEC, BK, BN>(stages[stage].Bs[0], BN, element(B, ldb, k0, block_col),
-                                          ldb, K - k0, N - block_col);
+  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left to copy
+  B = element(B, ldb, 0, block_col);
+  const long long step_b = static_cast<long long>(BK) * ldb;
+  const auto copy_next = [&](Stage& stage) {
+    if (K > 0) {
+      cp_async_tile_transposed<THREADS, BM, BK>(stage.As, A, lda, M - block_row, K);
+      cp_async_tile<THREADS, VEC, BK, BN>(stage.Bs, B, ldb, K, N - block_col);
+      A += BK, B += step_b, K -= BK;
     }
     cp_async_commit();  // past K an empty group, so that groups still count tiles
   };
 
+  const int tiles = (K + BK - 1) / BK;
   float sums[TM][TN] = {};
-  for (int stage = 0; stage < STAGES - 1; ++stage) copy_tile(stage, stage * BK);
-  int read = 0, write = STAGES - 1;
-  for (int k0 = 0; k0 < K; k0 += BK) {
+  for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stages[stage]);
+  for (int tile = 0, read = 0, write = STAGES - 1; tile < tiles; ++tile) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
-    copy_tile(write, k0 + (STAGES - 1) * BK);
+    copy_next(stages[write]);
 
     alignas(16) float a[2][TM], b[2][TN];
     load_fragment<LANES_M>(a[0], &stages[read].As[0][warp_row], lane_row);

@@ -24,10 +24,14 @@ __global__ void __launch_bounds__(BM* BN / TM)
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
+  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left
+  B = element(B, ldb, 0, block_col);
+  const long long step_b = static_cast<long long>(BK) * ldb;
+
   float sums[TM] = {};
-  for (int k0 = 0; k0 < K; k0 += BK) {
-    load_tile<THREADS>(As, element(A, lda, block_row, k0), lda, M - block_row, K - k0);
-    load_tile<THREADS>(Bs, element(B, ldb, k0, block_col), ldb, K - k0, N - block_col);
+  for (; K > 0; K -= BK, A += BK, B += step_b) {
+    load_tile<THREADS>(As, A, lda, M - block_row, K);
+    load_tile<THREADS>(Bs, B, ldb, K, N - block_col);
     __syncthreads();  // the tiles are complete
 
 #pragma unroll

@@ -25,12 +25,16 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
+  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left
+  B = element(B, ldb, 0, block_col);
+  const long long step_b = static_cast<long long>(BK) * ldb;
+
   TileShare<THREADS, VEC, BM, BK> a_share;
   TileShare<THREADS, VEC, BK, BN> b_share;
   float sums[TM][TN] = {};
-  for (int k0 = 0; k0 < K; k0 += BK) {
-    a_share.fetch(element(A, lda, block_row, k0), lda, M - block_row, K - k0);
-    b_share.fetch(element(B, ldb, k0, block_col), ldb, K - k0, N - block_col);
+  for (; K > 0; K -= BK, A += BK, B += step_b) {
+    a_share.fetch(A, lda, M - block_row, K);
+    b_share.fetch(B, ldb, K, N - block_col);
     a_share.put_transposed(As);
     b_share.put(Bs);
     __syncthreads();  // the tiles are complete

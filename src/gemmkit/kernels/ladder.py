@@ -116,16 +116,21 @@ def _static_shared(shared_bytes: int) -> str | None:
 
 
 def _even_shares(config: TileConfig, vector: int) -> str | None:
-    """Every thread must copy equally many vectors of each tile."""
-    step = thread_count(config) * vector
-    for tile, rows, cols in (("A", "BM", "BK"), ("B", "BK", "BN")):
-        size = config[rows] * config[cols]
-        if size % step != 0:
-            return (
-                f"the {tile} tile of {rows}*{cols} = {size} floats cannot be dealt out evenly "
-                f"to {thread_count(config)} threads"
-                + (f" in vectors of {vector}" if vector > 1 else "")
-            )
+    """Every thread must copy equally many vectors of each tile, as `Deal` in tile_io.cuh needs."""
+    threads = thread_count(config)
+    for tile, rows, columns in (("A", "BM", "BK"), ("B", "BK", "BN")):
+        for width in {1, vector}:
+            across = min(config[columns] // width, threads)
+            per_step = threads // across
+            if (
+                threads % across != 0
+                or config[columns] // width % across != 0
+                or config[rows] % per_step != 0
+            ):
+                return (
+                    f"{threads} threads cannot share the {tile} tile evenly "
+                    f"({rows} x {columns} = {config[rows]} x {config[columns]} floats)"
+                )
     return None
 
 

@@ -28,20 +28,24 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
+  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left
+  B = element(B, ldb, 0, block_col);
+  const long long step_b = static_cast<long long>(BK) * ldb;
+
   TileShare<THREADS, VEC, BM, BK> a_share;
   TileShare<THREADS, VEC, BK, BN> b_share;
   float sums[TM][TN] = {};
 
-  a_share.fetch(element(A, lda, block_row, 0), lda, M - block_row, K);
-  b_share.fetch(element(B, ldb, 0, block_col), ldb, K, N - block_col);
-  for (int k0 = 0, stage = 0; k0 < K; k0 += BK, stage ^= 1) {
+  a_share.fetch(A, lda, M - block_row, K);
+  b_share.fetch(B, ldb, K, N - block_col);
+  for (int stage = 0; K > 0; stage ^= 1) {
     a_share.put_transposed(As[stage]);
     b_share.put(Bs[stage]);
     __syncthreads();  // the tiles are complete, and nobody reads those of two steps ago
 
-    const int next = k0 + BK;  // past K, nothing is read
-    a_share.fetch(element(A, lda, block_row, next), lda, M - block_row, K - next);
-    b_share.fetch(element(B, ldb, next, block_col), ldb, K - next, N - block_col);
+    A += BK, B += step_b, K -= BK;  // on to the next tiles; past the last one nothing is read
+    a_share.fetch(A, lda, M - block_row, K);
+    b_share.fetch(B, ldb, K, N - block_col);
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) {

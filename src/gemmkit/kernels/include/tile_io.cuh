@@ -25,14 +25,35 @@ __device__ __forceinline__ void load_vector(float* to, const float* from, int va
   }
 }
 
-// The block copies a ROWS x COLS tile to shared memory, one float a thread and step.
+// How a ROWS x COLS tile is dealt out to the threads of a block: vectors of VEC floats, row by row,
+// so that neighbouring threads touch neighbouring addresses.
+template <int THREADS, int VEC, int ROWS, int COLS>
+struct Deal {
+  static constexpr int VECTORS_PER_ROW = COLS / VEC;
+  static constexpr int ACROSS = VECTORS_PER_ROW < THREADS ? VECTORS_PER_ROW : THREADS;
+  static constexpr int STEPS_PER_ROW = VECTORS_PER_ROW / ACROSS;
+  static constexpr int ROWS_PER_STEP = THREADS / ACROSS;
+  static constexpr int STEPS = ROWS / ROWS_PER_STEP * STEPS_PER_ROW;
+  static_assert(THREADS % ACROSS == 0 && VECTORS_PER_ROW % ACROSS == 0 && ROWS % ROWS_PER_STEP == 0,
+                "every thread gets equally many vectors");
+
+  static __device__ __forceinline__ int row(int step) {
+    return threadIdx.x / ACROSS + step / STEPS_PER_ROW * ROWS_PER_STEP;
+  }
+  static __device__ __forceinline__ int col(int step) {
+    return (threadIdx.x % ACROSS + step % STEPS_PER_ROW * ACROSS) * VEC;
+  }
+};
+
+// The block copies a ROWS x COLS tile to shared memory, one float a thread and step. No more than
+// eight loads of a thread are under way at once: more would cost registers, and so occupancy.
 template <int THREADS, int ROWS, int COLS>
 __device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS], const float* from, int ld,
                                           int rows, int cols) {
-#pragma unroll
-  for (int step = 0; step < ROWS * COLS; step += THREADS) {
-    const int row = (step + threadIdx.x) / COLS;
-    const int col = (step + threadIdx.x) % COLS;
+  using Share = Deal<THREADS, 1, ROWS, COLS>;
+#pragma unroll 8
+  for (int step = 0; step < Share::STEPS; ++step) {
+    const int row = Share::row(step), col = Share::col(step);
     tile[row][col] = row < rows && col < cols ? *element(from, ld, row, col) : 0.0f;
   }
 }
@@ -40,15 +61,15 @@ __device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS], const float
 // One thread's share of a ROWS x COLS tile, held in registers on the way to shared memory.
 template <int THREADS, int VEC, int ROWS, int COLS>
 struct TileShare {
-  static constexpr int SIZE = ROWS * COLS / THREADS;
-  alignas(16) float held[SIZE];
+  using Share = Deal<THREADS, VEC, ROWS, COLS>;
+  alignas(16) float held[Share::STEPS][VEC];
 
-  // Global memory -> registers, VEC neighbours of a row at a time.
+  // Global memory -> registers.
   __device__ __forceinline__ void fetch(const float* from, int ld, int rows, int cols) {
 #pragma unroll
-    for (int i = 0; i < SIZE; i += VEC) {
-      const int valid = row(i) < rows ? cols - col(i) : 0;
-      load_vector<VEC>(held + i, element(from, ld, row(i), col(i)), valid);
+    for (int step = 0; step < Share::STEPS; ++step) {
+      const int row = Share::row(step), col = Share::col(step);
+      load_vector<VEC>(held[step], element(from, ld, row, col), row < rows ? cols - col : 0);
     }
   }
 
@@ -56,20 +77,18 @@ struct TileShare {
   template <int PITCH>
   __device__ __forceinline__ void put(float (&tile)[ROWS][PITCH]) const {
 #pragma unroll
-    for (int i = 0; i < SIZE; i += VEC) copy_vector<VEC>(&tile[row(i)][col(i)], held + i);
+    for (int step = 0; step < Share::STEPS; ++step) {
+      copy_vector<VEC>(&tile[Share::row(step)][Share::col(step)], held[step]);
+    }
   }
 
   // Registers -> shared memory, rows and columns exchanged.
   template <int PITCH>
   __device__ __forceinline__ void put_transposed(float (&tile)[COLS][PITCH]) const {
 #pragma unroll
-    for (int i = 0; i < SIZE; ++i) tile[col(i)][row(i)] = held[i];
-  }
-
- private:
-  // Position in the tile of element i of the share: vectors are dealt out to threads in turn.
-  static __device__ int row(int i) { return (i / VEC * THREADS + threadIdx.x) / (COLS / VEC); }
-  static __device__ int col(int i) {
-    return (i / VEC * THREADS + threadIdx.x) % (COLS / VEC) * VEC + i % VEC;
+    for (int step = 0; step < Share::STEPS; ++step) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) tile[Share::col(step) + v][Share::row(step)] = held[step][v];
+    }
   }
 };
