@@ -1,0 +1,89 @@
+"""The README's generated part: what it shows, and that it is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gemmkit.errors import UsageError
+from gemmkit.record import BaselineRecord, DeviceRecord, TimeRecord
+from gemmkit.report.readme import BEGIN, END, read_records, render, replace_generated
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def results(tmp_path, make_record):
+    """A folder with an emulated ladder, a timed one of two sizes, and a timed sweep."""
+    time = TimeRecord(
+        median=1.0, p20=1.0, p80=1.0, minimum=1.0, mean=1.0, maximum=1.0, samples=7
+    )  # fmt: skip
+    timed = [
+        make_record(
+            problem=msgspec.structs.replace(make_record().problem, m=size, n=size, k=size),
+            device=DeviceRecord(kind="cuda", gpu="H100"),
+            time_us=time,
+            tflops=size / 100,
+            baseline=BaselineRecord(name="cuBLAS 13.1.0 (fast)", time_us=time, speedup=0.25),
+            environment={"driver": "580.1", "compiler": "NVRTC 13.5"},
+        )
+        for size in (1024, 2048)
+    ]
+    for name, records in (
+        ("a-emulated-ladder.json", [make_record()]),
+        ("h100-ladder.json", timed),
+        ("h100-sweep.json", timed),
+    ):
+        (tmp_path / name).write_text("".join(f"{each.to_json()}\n" for each in records))
+    return tmp_path
+
+
+def test_measured_results_come_first_with_a_column_a_size(results):
+    rendering = render(results, "docs/images")
+    lines = rendering.markdown.splitlines()
+    assert lines[0] == "**Measured on an H100**"
+    assert "1024³, TFLOP/s (× cuBLAS) | 2048³, TFLOP/s (× cuBLAS) |" in rendering.markdown
+    assert "| 2 | `naive` |" in rendering.markdown
+    assert "| yes | 10.2 (0.25) | 20.5 (0.25) |" in rendering.markdown
+    assert "cuBLAS is cuBLAS 13.1.0 (fast)" in rendering.markdown
+    assert "driver 580.1, compiler NVRTC 13.5" in rendering.markdown
+    assert lines.index("**Counted with no GPU, for an RTX 3090, 64x64x64**") > 5
+    assert "| `naive` | 1.5e-06 / 3.0e-05 | 16,384 |" in rendering.markdown
+
+
+def test_every_picture_is_shown(results):
+    rendering = render(results, "docs/images")
+    assert set(rendering.pictures) == {
+        "a-emulated-ladder.svg",
+        "h100-ladder.svg",
+        "h100-sweep.svg",
+    }
+    for name, svg in rendering.pictures.items():
+        assert f"(docs/images/{name})" in rendering.markdown
+        assert "<svg" in svg
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path):
+    path = tmp_path / "x-ladder.json"
+    path.write_text('{"kernel": 1}\n')
+    with pytest.raises(UsageError, match=r"x-ladder\.json, line 1, is no record"):
+        read_records(path)
+
+
+def test_only_what_is_between_the_markers_changes():
+    readme = f"head\n{BEGIN}\nold\n{END}\ntail\n"
+    assert replace_generated(readme, "new") == f"head\n{BEGIN}\n\nnew\n{END}\ntail\n"
+    assert replace_generated(replace_generated(readme, "x"), "x") == replace_generated(readme, "x")
+    with pytest.raises(UsageError, match="lacks one of the lines"):
+        replace_generated(f"{END} {BEGIN}", "new")
+
+
+def test_the_readme_shows_the_results_in_the_repository():
+    rendering = render(ROOT / "benchmarks" / "results", "docs/images")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    again = "run `.venv/bin/python benchmarks/render_readme.py`"
+    assert replace_generated(readme, rendering.markdown) == readme, again
+    stored = {path.name for path in (ROOT / "docs" / "images").glob("*.svg")}
+    assert stored == set(rendering.pictures), again
