@@ -1,0 +1,53 @@
+"""Launch each kernel once per size on the GPU, for tools that watch launches: ncu, the sanitizer.
+
+Nothing else runs on the GPU. Each launch is one JSON line on standard output, in their order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gemmkit import LADDER, GemmProblem, find_kernel
+from gemmkit.devices.cuda import CudaDevice
+from gemmkit.devices.device import bind_arguments
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.verify import check, make_inputs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", default="512", help="N or MxNxK, parted by commas")
+    parser.add_argument("--kernels", default=",".join(kernel.name for kernel in LADDER))
+    arguments = parser.parse_args()
+    device = CudaDevice()
+    for shape in arguments.shapes.split(","):
+        for name in arguments.kernels.split(","):
+            print(json.dumps(launch(device, name, GemmProblem.from_shape(shape))), flush=True)
+
+
+def launch(device: CudaDevice, name: str, problem: GemmProblem) -> dict[str, object]:
+    """Run a kernel with its default configuration; what ran, and whether the result is right."""
+    import numpy as np
+
+    kernel = find_kernel(name)
+    plan = kernel.plan(problem, kernel.default, device.spec)
+    binary = compile_plan(plan, device.spec.arch)
+    inputs = make_inputs(problem)
+    a, b, c = (device.upload(each) for each in (inputs.a, inputs.b, inputs.c))
+    device.launch(binary, plan, bind_arguments(problem, a, b, c, None))
+    result = np.empty_like(inputs.c)
+    device.download(c, result)
+    return {
+        "kernel": kernel.name,
+        "shape": problem.shape,
+        "config": kernel.default.as_dict(),
+        "gpu": device.spec.name,
+        "arch": binary.arch,
+        "compiler": binary.compiler,
+        "correct": check(problem, inputs, result).correct,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Measure the ladder and the sweep on the GPU of this machine.
+
+It writes `results/<gpu>-ladder.json` and `results/<gpu>-sweep.json`, one record a line, from which
+`render_readme.py` makes the README's table and plots. The exit status is 1 if a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from gemmkit import Kernel, Progress, Record, ladder, sweep
+from gemmkit.bench.sweep import KERNELS, SIZES
+from gemmkit.devices.choose import open_device
+from gemmkit.devices.device import Device
+from gemmkit.problem import GemmProblem
+from gemmkit.report.tables import ladder_table, sweep_table
+
+HERE = Path(__file__).resolve().parent
+
+
+class Writer(Progress):
+    """Writes each record as it comes, with the command that made it."""
+
+    def __init__(self, file: IO[str], commit: str | None) -> None:
+        self._file = file
+        self._added = {"command": " ".join(["python", *sys.argv])}
+        if commit is not None:
+            self._added["commit"] = commit
+
+    def opened(self, device: Device, note: str) -> None:
+        print(f"{device.spec.name} {note}", flush=True)
+
+    def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
+        print(f"left out: {kernel.name} at {problem.shape}: {reason}", flush=True)
+
+    def finished(self, record: Record) -> None:
+        environment = {**record.environment, **self._added}
+        line = msgspec.structs.replace(record, environment=environment).to_json()
+        print(line, file=self._file, flush=True)
+        verdict = "right" if record.correct else f"WRONG: {record.check}"
+        print(f"{record.kernel} {record.problem.m}: {verdict}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--sizes", default="1024,2048,4096", help="of the ladder, M = N = K")
+    parser.add_argument("--sweep-sizes", default=",".join(map(str, SIZES)), help="M = N")
+    parser.add_argument("--sweep-kernels", default=",".join(KERNELS))
+    parser.add_argument("--commit", help="of this tree, where git does not tell")
+    arguments = parser.parse_args()
+    device = open_device("cuda")
+    arguments.results.mkdir(parents=True, exist_ok=True)
+
+    records: list[Record] = []
+    with (arguments.results / f"{device.spec.key}-ladder.json").open("w", encoding="utf-8") as file:
+        for size in _numbers(arguments.sizes):
+            found = ladder(size, device=device, progress=Writer(file, arguments.commit))
+            print(ladder_table(found).to_text(), flush=True)
+            records += found
+    with (arguments.results / f"{device.spec.key}-sweep.json").open("w", encoding="utf-8") as file:
+        found = sweep(
+            _numbers(arguments.sweep_sizes),
+            kernels=arguments.sweep_kernels.split(","),
+            device=device,
+            progress=Writer(file, arguments.commit),
+        )
+        print(sweep_table(found).to_text(), flush=True)
+    return 0 if all(record.correct for record in records + found) else 1
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
