@@ -143,7 +143,7 @@ def check(options: list[str]) -> int:
         "clang-format": ["clang-format", "--dry-run", "-Werror", *cuda],
         "mypy": ["mypy"],
         "import-linter": ["lint-imports"],
-        "pytest": ["pytest", "-n", processes, *options],
+        "pytest": ["pytest", "-rs", "-n", processes, *options],
     }
     summary = []
     failed = False
