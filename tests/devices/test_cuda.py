@@ -121,13 +121,35 @@ def test_a_failing_recording_leaves_the_stream_usable(device):
     test_launch(device)
 
 
+class ForeignStream:
+    """Another library's stream, as its `__cuda_stream__` shows it."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __cuda_stream__(self):
+        return 0, int(self.stream.handle)
+
+
 @pytest.mark.gpu
-def test_a_callers_stream(device):
+@pytest.mark.parametrize("wrap", [lambda stream: stream, ForeignStream], ids=["own", "foreign"])
+def test_a_callers_stream(device, wrap):
     case = Case(device, "naive", GemmProblem(64, 64, 64))
     stream = device.context.create_stream()
-    device.work(case.binary, case.plan, case.arguments)(stream)
+    device.work(case.binary, case.plan, case.arguments)(wrap(stream))
     stream.sync()
     assert case.verdict().correct
+
+
+@pytest.mark.gpu
+def test_memory_is_freed_with_its_buffer(device):
+    from cuda.bindings import driver
+
+    before = driver.cuMemGetInfo()[1]
+    buffer = device.empty(2**30)
+    assert driver.cuMemGetInfo()[1] <= before - 2**30
+    del buffer
+    assert driver.cuMemGetInfo()[1] > before - 2**29
 
 
 @pytest.mark.gpu

@@ -18,6 +18,16 @@ def test_errors_become_sentences(text, sentence):
         raise RuntimeError(text)
 
 
-def test_own_errors_pass():
-    with pytest.raises(UsageError, match="as it was"), cuda_errors("copying"):
-        raise UsageError("as it was")
+class CUDAError(Exception):
+    """Like the driver's, which is no RuntimeError and has no public name."""
+
+
+def test_the_drivers_own_class():
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"), cuda_errors("opening"):
+        raise CUDAError("CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected")
+
+
+@pytest.mark.parametrize("error", [UsageError("as it was"), TypeError("as it was")])
+def test_other_errors_pass(error):
+    with pytest.raises(type(error), match="as it was"), cuda_errors("copying"):
+        raise error

@@ -47,8 +47,7 @@ def time_in_turn(
         kept: the buffers that the launches use.
     """
     recorded = [_Recorded(device, contender, kept) for contender in contenders]
-    _warm_up(recorded)
-    round_us = max(RESOLUTION_US, sum(each.replay.microseconds() for each in recorded))
+    round_us = max(RESOLUTION_US, _warm_up(recorded))
     rounds = min(MAX_SAMPLES, max(MIN_SAMPLES, int(seconds * 1e6 / round_us)))
     samples: list[list[float]] = [[] for _ in recorded]
     for number in range(rounds):
@@ -75,13 +74,13 @@ class _Recorded:
             self.replay = device.record(list(contender) * times, kept)
 
 
-def _warm_up(recorded: Sequence[_Recorded]) -> None:
+def _warm_up(recorded: Sequence[_Recorded]) -> float:
+    """Replay until the clocks are up; the microseconds of the last round."""
     end = time.monotonic() + WARM_UP_S
     while True:
-        for each in recorded:
-            each.replay.microseconds()
+        round_us = sum(each.replay.microseconds() for each in recorded)
         if time.monotonic() >= end:
-            return
+            return round_us
 
 
 def _summary(samples: Sequence[float]) -> TimeRecord:

@@ -141,7 +141,7 @@ class CudaDevice:
 
         The stream is a cuda.core one or any object with `__cuda_stream__`, such as PyTorch's.
         """
-        from cuda.core import LaunchConfig, launch
+        from cuda.core import LaunchConfig, Stream, launch
 
         if plan.blocks == 0:
             return _nothing
@@ -155,6 +155,8 @@ class CudaDevice:
         )
 
         def enqueue(stream: Any) -> None:
+            if not isinstance(stream, Stream):
+                stream = self.context.create_stream(stream)
             launch(stream, config, kernel, *values)
 
         return enqueue

@@ -44,14 +44,16 @@ def explain(doing: str, error: object) -> DeviceError:
 
 @contextmanager
 def cuda_errors(doing: str) -> Iterator[None]:
-    """Turn whatever cuda.core and cuda.bindings raise within into a `DeviceError`.
+    """Turn what cuda.core, cuda.bindings and libraries on them raise within into a `DeviceError`.
 
-    They raise a private class for driver errors and various built-in ones for a missing or old
-    driver, so all exceptions but gemmkit's own are taken.
+    They have a private class for driver errors, and built-in ones for a missing or old driver.
     """
     try:
         yield
     except GemmkitError:
         raise
     except Exception as error:
-        raise explain(doing, error) from error
+        failed = isinstance(error, RuntimeError | OSError | SystemError | ImportError)
+        if failed or type(error).__name__ == "CUDAError":
+            raise explain(doing, error) from error
+        raise
