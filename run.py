@@ -193,8 +193,11 @@ def say(text: str) -> None:
 
 
 def failure(message: str, output: str = "") -> SystemExit:
-    """The end: what a command printed, if anything, and what to do about it."""
-    return SystemExit(f"{output.rstrip()}\nrun.py: {message}".lstrip())
+    """Show what a command printed, if anything, and what to do; return what ends the process."""
+    if output:
+        print(output.rstrip(), file=sys.stderr)
+    say(message)
+    return SystemExit(2)
 
 
 if __name__ == "__main__":
