@@ -17,9 +17,10 @@ PROGRAM = r"""
 #include "cuda_occupancy.h"
 
 int main() {
-  cudaOccDeviceProp gpu = {};
-  cudaOccFuncAttributes kernel = {};
-  cudaOccDeviceState state = {};
+  cudaOccDeviceProp gpu;
+  cudaOccFuncAttributes kernel;
+  cudaOccDeviceState state;
+  gpu.numSms = 1;
   gpu.warpSize = 32;
   gpu.maxThreadsPerBlock = kernel.maxThreadsPerBlock = 1024;
   gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
