@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import hypothesis
 import msgspec
 import pytest
 
+from gemmkit.devices.choose import gpu_problem
 from gemmkit.record import (
     DeviceRecord,
     OccupancyRecord,
@@ -30,25 +29,10 @@ hypothesis.settings.load_profile("gemmkit")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests marked `gpu` where there is no usable GPU, with the reason."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    reason = _why_no_gpu() if marked else None
-    if reason is not None:
+    problem = gpu_problem() if marked else None
+    if problem is not None:
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _why_no_gpu() -> str | None:
-    """What the CUDA driver says, asked without any of gemmkit's own code."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return "needs an NVIDIA GPU: no CUDA driver library on this machine"
-    status = driver.cuInit(0)
-    count = ctypes.c_int(0)
-    if status == 0:
-        status = driver.cuDeviceGetCount(ctypes.byref(count))
-    if status != 0:
-        return f"needs an NVIDIA GPU: the CUDA driver answers with error {status}"
-    return None if count.value else "needs an NVIDIA GPU: the CUDA driver finds none"
+            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {problem}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

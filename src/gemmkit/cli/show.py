@@ -39,17 +39,17 @@ def command(
 ) -> None:
     """Show a kernel's idea, configuration, launch, resources and source.
 
-    Without --gpu, for an RTX 3090.
+    Without --gpu, for the GPU here, or else for an RTX 3090.
     """
+    from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import console
     from gemmkit.epilogue import Epilogue
-    from gemmkit.gpu import DEFAULT_BOARD, find_board
     from gemmkit.jit.compiler import compile_plan
     from gemmkit.kernels.ladder import find_kernel
     from gemmkit.problem import GemmProblem
 
     found = find_kernel(kernel)
-    board = find_board(gpu) if gpu else DEFAULT_BOARD
+    board = board_at_hand(gpu)
     problem = GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue))
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)
