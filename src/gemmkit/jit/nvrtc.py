@@ -15,7 +15,14 @@ from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
-DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "--no-source-include", "--ptxas-options=-v")
+# Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.
+DEFAULT_OPTIONS = (
+    "--std=c++17",
+    "-lineinfo",
+    "--no-source-include",
+    "--no-cache",
+    "--ptxas-options=-v",
+)
 
 # NVRTC puts the working directory before relative file names, which would make binaries differ
 # from one folder to the next; a `#line` with an absolute name, cut off again, keeps them equal.
