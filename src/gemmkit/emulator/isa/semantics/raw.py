@@ -13,7 +13,7 @@ from gemmkit.emulator.isa.types import PtxType
 Bits = NDArray[np.unsignedinteger]
 Integers = NDArray[np.integer]
 Mask = NDArray[np.bool_]
-Raw = Bits | Mask
+Raw = NDArray[Any]  # Bits, or a Mask for predicates
 Operation = Callable[..., Raw | tuple[Raw, ...]]
 
 UNSIGNED: Mapping[int, type[np.unsignedinteger[Any]]] = {

@@ -1,0 +1,57 @@
+"""The oracle: a second executor of PTX, short before fast, that the engine is held against.
+
+It runs many warps in lockstep on NumPy arrays, one basic block at a time, with the definitions of
+`isa.semantics` and `counters.rules`. Results and tallies must equal the engine's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.oracle.chunk import WARP, Chunk
+from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
+from gemmkit.emulator.oracle.memory import GlobalMemory
+from gemmkit.emulator.oracle.steps import steps_of
+from gemmkit.emulator.ptx.cfg import ControlFlow
+
+__all__ = ["run"]
+
+_LANES_TOGETHER = 1 << 14
+
+
+def run(
+    flow: ControlFlow,
+    request: LaunchRequest,
+    memory: GlobalMemory,
+    symbols: Mapping[str, int] | None = None,
+) -> Execution:
+    """Run a kernel.
+
+    A warp runs until it waits or ends, a block's warps and the grid's blocks in order, where a
+    kernel shows the order (atomics, printf); otherwise many blocks run together.
+
+    Args:
+        flow: the kernel.
+        request: grid, block, parameters.
+        memory: global memory, read and written.
+        symbols: addresses of the module's global and constant variables.
+
+    Raises:
+        DeviceError: an access out of bounds or misaligned, a trap, a deadlock.
+        UnsupportedInstruction: a call to a function other than printf.
+    """
+    started = time.perf_counter()
+    steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
+    printed: list[str] = []
+    blocks = request.grid[0] * request.grid[1] * request.grid[2]
+    threads = request.block[0] * request.block[1] * request.block[2]
+    together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
+    for first in range(0, blocks, together):
+        some = range(first, min(blocks, first + together))
+        chunk = Chunk(flow.kernel, len(flow.blocks), request, memory, symbols or {}, some)
+        Lockstep(flow, steps, chunk, tally, printed).run()
+    seconds = time.perf_counter() - started
+    return Execution(tally, seconds, tuple("".join(printed).splitlines()))

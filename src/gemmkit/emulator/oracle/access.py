@@ -1,0 +1,203 @@
+"""Instructions that touch memory: loads, stores, cp.async and atomics, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.semantics import evaluate
+from gemmkit.emulator.isa.semantics.raw import Mask
+from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.oracle.chunk import Group
+from gemmkit.emulator.oracle.counting import local_sectors_of, sectors_of, wavefronts_of
+from gemmkit.emulator.oracle.memory import (
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    Addresses,
+    Lanes,
+    Place,
+    check_aligned,
+    global_places,
+    window_of,
+)
+from gemmkit.emulator.oracle.steps import Step
+from gemmkit.emulator.ptx.module import Address, Symbol
+
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+
+
+def space_of(group: Group, step: Step) -> str:
+    """The state space that an instruction names: param is a kernel's own or that of a call."""
+    space = step.form["S"].removesuffix("::cta") or "generic"
+    if space != "param":
+        return {"const": "global"}.get(space, space)
+    base = step.addresses[0].base
+    own = isinstance(base, Symbol) and base.name in group.chunk.kernel.parameters
+    return "parameters" if own else "arguments"
+
+
+def load(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
+    """`ld`: one number, or a vector of them, into registers."""
+    of, space = step.form.type, space_of(group, step)
+    if space == "parameters":
+        _load_parameters(group, step, lanes)
+        return
+    addresses, nbytes = group.address(step.addresses[0]), of.bytes * len(step.dests)
+    values = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in step.dests]
+    for place in _places(group, step, space, addresses, lanes, nbytes, tally):
+        for number, value in enumerate(values):
+            loaded = place.moved(number * of.bytes).load(of.bytes)
+            values[number] = np.where(place.lanes, loaded, value)
+    for (dest, kind), value in zip(step.dests, values, strict=True):
+        group.write(dest, kind, value, lanes)
+
+
+def _load_parameters(group: Group, step: Step, lanes: Lanes) -> None:
+    address: Address = step.addresses[0]
+    assert isinstance(address.base, Symbol)
+    start = group.chunk.kernel.parameters[address.base.name].offset + address.offset
+    size = step.form.type.bytes
+    for number, (dest, of) in enumerate(step.dests):
+        place = start + number * size
+        data = group.chunk.request.parameters[place : place + size].ljust(size, b"\0")
+        group.write(dest, of, np.frombuffer(data, f"u{size}"), lanes)
+
+
+def store(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
+    """`st`: one number, or a vector of them, from registers."""
+    of, space = step.form.type, space_of(group, step)
+    addresses, nbytes = group.address(step.addresses[0]), of.bytes * len(step.sources)
+    values = [group.read(source, of) for source, _ in step.sources]
+    for place in _places(group, step, space, addresses, lanes, nbytes, tally):
+        for number, value in enumerate(values):
+            place.moved(number * of.bytes).store(value)
+
+
+def _places(
+    group: Group,
+    step: Step,
+    space: str,
+    addresses: Addresses,
+    lanes: Lanes,
+    nbytes: int,
+    tally: Tally,
+) -> Iterator[Place]:
+    """Checks and counts an access, then gives the places where it goes."""
+    check_aligned(addresses, lanes, nbytes)
+    if space != "arguments" and step.form.modifiers.get("S") != "const":
+        tally.requests[step.number] += int(np.count_nonzero(lanes.any(axis=1)))
+        tally.data_bytes[step.number] += nbytes * int(np.count_nonzero(lanes))
+    if space != "generic":
+        yield from _places_in(group, step, space, addresses, lanes, nbytes, tally)
+        return
+    for part in ("shared", "local", "global"):
+        inside = lanes & window_of(addresses, part)
+        if inside.any():
+            offset = np.uint64(WINDOWS.get(part, 0))
+            yield from _places_in(group, step, part, addresses - offset, inside, nbytes, tally)
+
+
+def _places_in(
+    group: Group,
+    step: Step,
+    space: str,
+    addresses: Addresses,
+    lanes: Lanes,
+    nbytes: int,
+    tally: Tally,
+) -> Iterator[Place]:
+    if space == "global":
+        found = list(global_places(group.chunk.memory, addresses, lanes, nbytes))
+        if step.form.modifiers.get("S") != "const":
+            tally.sectors[step.number] += sectors_of(addresses, lanes)
+        yield from found
+        return
+    owners = group.take(group.chunk.owners[space])
+    yield from group.chunk.spaces[space].places(owners, addresses, lanes, nbytes)
+    if space == "shared":
+        store = step.form.operation != "load"
+        wavefronts, conflicts = wavefronts_of(addresses, lanes, nbytes, store)
+        tally.wavefronts[step.number] += wavefronts
+        tally.conflicts[step.number] += conflicts
+    elif space == "local":
+        tally.sectors[step.number] += local_sectors_of(addresses, lanes, nbytes)
+
+
+def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
+    """`cp.async`: 4 to 16 bytes from global to shared memory, at once.
+
+    With a source size, what lies beyond it is written as zeros; a lane with size 0 reads nothing.
+    """
+    to, start = (group.address(each) for each in step.addresses)
+    (size,) = step.immediates
+    length = np.full(lanes.shape, size, np.uint32)
+    if step.sources:
+        length = np.minimum(length, group.read(*step.sources[0]))
+    reading = lanes & (length > 0)
+    check_aligned(to, lanes, size)
+    check_aligned(start, reading, size)
+    data = np.zeros((*lanes.shape, size), np.uint8)
+    for count in np.unique(length[reading]).tolist():
+        part = reading & (length == count)
+        for place in global_places(group.chunk.memory, start, part, count):
+            for byte in range(count):
+                data[place.lanes, byte] = place.moved(byte).load(1)[place.lanes]
+    owners = group.take(group.chunk.owners["shared"])
+    for place in group.chunk.spaces["shared"].places(owners, to, lanes, size):
+        for byte in range(size):
+            place.moved(byte).store(data[..., byte])
+    tally.requests[step.number] += int(np.count_nonzero(reading.any(axis=1)))
+    tally.sectors[step.number] += sectors_of(start, reading)
+    tally.data_bytes[step.number] += int(length[reading].sum())
+
+
+def atomic(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
+    """`atom` and `red`: one lane after the other."""
+    of, space = step.form.type, space_of(group, step)
+    addresses = group.address(step.addresses[0])
+    operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+    before = np.zeros(lanes.shape, f"u{of.bytes}")
+    for place in _places(group, step, space, addresses, lanes, of.bytes, tally):
+        for row, lane in np.argwhere(place.lanes).tolist():
+            only = np.zeros_like(lanes)
+            only[row, lane] = True
+            one = Place(place.data, place.index, only)
+            old = one.load(of.bytes)
+            new = _combined(step, old[row, lane], *(each[row, lane] for each in operands))
+            one.store(np.full(lanes.shape, new, old.dtype))
+            before[row, lane] = old[row, lane]
+    if step.dests:
+        group.write(*step.dests[0], before, lanes)
+
+
+def _combined(step: Step, old: Any, *operands: Any) -> Any:
+    """What an atomic leaves in memory; raw bits, as scalars."""
+    if step.form.operation == "compare_and_swap":
+        return operands[1] if old == operands[0] else old
+    operation, (operand,) = step.form["O"], operands
+    if operation == "exch":
+        return operand
+    if operation == "inc":
+        return old.dtype.type(0) if old >= operand else old + old.dtype.type(1)
+    if operation == "dec":
+        return operand if old == 0 or old > operand else old - old.dtype.type(1)
+    return evaluate(table()[f"{operation}.{step.form['T']}"], [old, operand])[0]
+
+
+def convert_address(group: Group, step: Step, lanes: Lanes) -> None:
+    """`cvta`: between a space's own addresses and generic ones."""
+    offset = WINDOWS.get(step.form["S"], 0)
+    (source, of), (dest, _) = step.sources[0], step.dests[0]
+    moved = -offset if step.form["D"] == "to" else offset
+    base = np.broadcast_to(group.read(source, of), lanes.shape)
+    group.write(dest, of, base + base.dtype.type(moved % (1 << of.bits)), lanes)
+
+
+def is_space(group: Group, step: Step, lanes: Lanes) -> None:
+    """`isspacep`: whether a generic address lies in a space."""
+    addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
+    inside: Mask = window_of(addresses, step.form["S"])
+    group.write(*step.dests[0], inside, lanes)

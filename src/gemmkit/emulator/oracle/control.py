@@ -1,0 +1,103 @@
+"""Where each warp stands: active lanes, the stack of parted lanes, barriers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Lanes = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+RUNNING, WAITING, DONE = range(3)
+
+
+class Warps:
+    """The control state of many warps, one row each.
+
+    A row's active lanes (`mask`) stand at basic block `block`. They wait for others of their warp
+    at block `meet`; the others are entries of the warp's stack: where they go on, where they in
+    turn meet others, and which lanes they are.
+    """
+
+    def __init__(self, existing: Lanes, exit_block: int) -> None:
+        count = len(existing)
+        self.mask = existing.copy()
+        self.block = np.zeros(count, np.intp)
+        self.meet = np.full(count, exit_block)
+        self.status = np.full(count, RUNNING)
+        self._left = ~existing
+        self._stacks: list[list[tuple[int, int, Lanes]]] = [[] for _ in range(count)]
+
+    def go(self, rows: Rows, block: int) -> None:
+        """The active lanes of these warps go on at a block."""
+        self.block[rows] = block
+        self._settle(rows[self.meet[rows] == block])
+
+    def part(self, row: int, taken: Lanes, target: int, fall: int, meeting: int) -> None:
+        """Some of the active lanes go to `target` first, the rest to `fall`, until all meet."""
+        active, outer = self.mask[row].copy(), int(self.meet[row])
+        if meeting != outer:
+            self._stacks[row].append((meeting, outer, active))
+        if fall != meeting:
+            self._stacks[row].append((fall, meeting, active & ~taken))
+        self.mask[row], self.meet[row] = taken, meeting
+        self.go(np.array([row]), target)
+
+    def leave(self, rows: Rows, lanes: Lanes, block: int) -> None:
+        """These lanes have ended; the others of their warps go on at a block."""
+        self._left[rows] |= lanes
+        self.mask[rows] &= ~lanes
+        staying = self.mask[rows].any(axis=1)
+        self._settle(rows[~staying])
+        self.go(rows[staying], block)
+
+    def _settle(self, rows: Rows) -> None:
+        """Warps whose active lanes have met others, or have ended: those next on the stack run."""
+        for row in rows.tolist():
+            stack = self._stacks[row]
+            while self.block[row] == self.meet[row] or not self.mask[row].any():
+                if not stack:
+                    self.status[row] = DONE
+                    break
+                self.block[row], self.meet[row], lanes = stack.pop()
+                self.mask[row] = lanes & ~self._left[row]
+
+
+@dataclass(slots=True)
+class _Barrier:
+    arrived: int = 0
+    needed: int = 0  # warps; 0 stands for all of the block
+    waiting: list[int] = field(default_factory=list)
+
+
+class Barriers:
+    """The barriers of one block, by number. A warp that has ended counts as arrived."""
+
+    def __init__(self, warps: int) -> None:
+        self._warps = warps
+        self._ended = 0
+        self._barriers: defaultdict[int, _Barrier] = defaultdict(_Barrier)
+
+    def arrive(self, number: int, needed: int, waiting: int | None) -> list[int]:
+        """A warp arrives, and waits there if `waiting` is its row; returns rows that may go on."""
+        barrier = self._barriers[number]
+        barrier.arrived += 1
+        barrier.needed = needed
+        if waiting is not None:
+            barrier.waiting.append(waiting)
+        return self._opened(barrier)
+
+    def end(self) -> list[int]:
+        """A warp has ended; returns rows that may go on."""
+        self._ended += 1
+        return [row for barrier in self._barriers.values() for row in self._opened(barrier)]
+
+    def _opened(self, barrier: _Barrier) -> list[int]:
+        arrived = barrier.arrived if barrier.needed else barrier.arrived + self._ended
+        if not barrier.arrived or arrived < (barrier.needed or self._warps):
+            return []
+        rows, barrier.waiting, barrier.arrived = barrier.waiting, [], 0
+        return rows

@@ -1,0 +1,222 @@
+"""Runs the warps of a chunk, all that stand at the same basic block together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
+from gemmkit.emulator.isa.semantics.raw import Raw
+from gemmkit.emulator.oracle import access, warp
+from gemmkit.emulator.oracle.calls import print_formatted
+from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
+from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
+from gemmkit.emulator.oracle.memory import Fault
+from gemmkit.emulator.oracle.steps import CARRY, PREDICATE, Step
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.errors import DeviceError, UnsupportedInstruction
+
+_MEMORY: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {
+    "load": access.load,
+    "store": access.store,
+    "copy_async": access.copy_async,
+    "atomic": access.atomic,
+    "compare_and_swap": access.atomic,
+    "reduction": access.atomic,
+}
+_LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
+    "convert_address": access.convert_address,
+    "is_space": access.is_space,
+    "shuffle": warp.shuffle,
+    "vote": warp.vote,
+    "ballot": warp.ballot,
+    "active_mask": warp.active_mask,
+    "match_any": warp.match_any,
+    "reduce_warp": warp.reduce_warp,
+    "elect": warp.elect,
+}
+_NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
+# What other warps can see in an order of its own: then one warp runs at a time.
+_ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
+
+
+def is_ordered(flow: ControlFlow) -> bool:
+    """Whether a kernel's results may depend on the order of its warps without being wrong."""
+    return any(form.operation in _ORDERED for form in flow.forms)
+
+
+class Lockstep:
+    """One chunk's run; counts into `tally`, prints into `printed`."""
+
+    def __init__(
+        self,
+        flow: ControlFlow,
+        steps: tuple[Step, ...],
+        chunk: Chunk,
+        tally: Tally,
+        printed: list[str],
+    ) -> None:
+        self._flow, self._steps, self._chunk = flow, steps, chunk
+        self._tally, self._printed = tally, printed
+        self._together = not is_ordered(flow)
+        self._waiting_at: dict[int, Step] = {}
+
+    def run(self) -> None:
+        """Run until all warps have ended.
+
+        Raises:
+            DeviceError: an access out of bounds or misaligned, a trap, a deadlock.
+        """
+        warps = self._chunk.warps
+        while True:
+            runnable = np.flatnonzero(warps.status == RUNNING)
+            if not len(runnable):
+                break
+            if self._together:
+                block = warps.block[runnable].min()
+                rows = runnable[warps.block[runnable] == block]
+            else:
+                rows = runnable[:1]
+            self._run_block(Group(self._chunk, rows, whole=len(rows) == self._chunk.count))
+        if (warps.status == WAITING).any():
+            raise DeviceError(self._deadlock())
+
+    def _run_block(self, group: Group) -> None:
+        warps, rows = self._chunk.warps, group.rows
+        number = int(warps.block[rows[0]])
+        block = self._flow.blocks[number]
+        active = warps.mask[rows]
+        for step in self._steps[block.start : block.end]:
+            lanes = self._guarded(group, step, active)
+            self._tally.executed[step.number] += len(rows)
+            self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
+            try:
+                self._execute(group, step, lanes, active, number)
+            except Fault as fault:
+                raise DeviceError(self._describe(group, step, fault)) from None
+        operation = self._flow.forms[block.end - 1].operation
+        if operation not in ("branch", "exit", "barrier"):
+            warps.go(rows, number + 1)
+        self._release(rows)
+
+    def _guarded(self, group: Group, step: Step, active: Lanes) -> Lanes:
+        guard = step.instruction.guard
+        if guard is None:
+            return active
+        holds = group.read(guard.register, PREDICATE)
+        return active & (~holds if guard.negated else holds)
+
+    def _execute(self, group: Group, step: Step, lanes: Lanes, active: Lanes, block: int) -> None:
+        operation = step.form.operation
+        if operation == "move":
+            self._move(group, step, lanes)
+        elif operation in OPERATIONS:
+            self._evaluate(group, step, lanes)
+        elif operation in _MEMORY:
+            _MEMORY[operation](group, step, lanes, self._tally)
+        elif operation in _LANEWISE:
+            _LANEWISE[operation](group, step, lanes)
+        elif operation == "branch":
+            self._branch(group, step, lanes, active, block)
+        elif operation == "exit":
+            self._chunk.warps.leave(group.rows, lanes, block + 1)
+        elif operation in ("barrier", "barrier_arrive"):
+            self._barrier(group, step, lanes, block)
+        elif operation == "call":
+            print_formatted(group, step, lanes, self._printed)
+        elif operation == "trap" and lanes.any():
+            raise DeviceError(f"the kernel trapped at {step.instruction.where}")
+        elif operation not in _NOTHING and operation != "trap":
+            raise UnsupportedInstruction(f"the oracle does not know '{step.form.opcode}'")
+
+    def _evaluate(self, group: Group, step: Step, lanes: Lanes) -> None:
+        sources: list[Raw | int] = [group.read(*each) for each in step.sources]
+        sources += step.immediates
+        dests = list(step.dests)
+        if reads_carry(step.form):
+            sources.append(group.read(CARRY, PREDICATE))
+        if writes_carry(step.form):
+            dests.append((CARRY, PREDICATE))
+        results = evaluate(step.form, sources)
+        for (dest, of), result in zip(dests, results, strict=False):
+            group.write(dest, of, result, lanes)
+
+    def _move(self, group: Group, step: Step, lanes: Lanes) -> None:
+        """`mov`, which also joins and splits registers: `mov.b64 {lo, hi}, d`."""
+        if len(step.dests) == len(step.sources) == 1:
+            group.write(*step.dests[0], group.read(*step.sources[0]), lanes)
+            return
+        joined = np.zeros(lanes.shape, np.uint64)
+        shift = 0
+        for source, of in step.sources:
+            joined |= group.read(source, of).astype(np.uint64) << np.uint64(shift)
+            shift += of.bits
+        shift = 0
+        for dest, of in step.dests:
+            group.write(dest, of, (joined >> np.uint64(shift)).astype(f"u{of.bytes}"), lanes)
+            shift += of.bits
+
+    def _branch(self, group: Group, step: Step, lanes: Lanes, active: Lanes, block: int) -> None:
+        warps, (target, *following) = self._chunk.warps, self._flow.blocks[block].successors
+        jumps, stays = lanes.any(axis=1), (active & ~lanes).any(axis=1)
+        parted = np.flatnonzero(jumps & stays)
+        self._tally.divergent[step.number] += len(parted)
+        warps.go(group.rows[jumps & ~stays], target)
+        for fall in following:
+            warps.go(group.rows[stays & ~jumps], fall)
+            for each in parted.tolist():
+                meeting = self._flow.reconvergence[block]
+                warps.part(int(group.rows[each]), lanes[each], target, fall, meeting)
+
+    def _barrier(self, group: Group, step: Step, lanes: Lanes, block: int) -> None:
+        chunk, waits = self._chunk, step.form.operation == "barrier"
+        operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+        if waits:
+            chunk.warps.go(group.rows, block + 1)
+        for each in np.flatnonzero(lanes.any(axis=1)).tolist():
+            row, lane = int(group.rows[each]), int(lanes[each].argmax())
+            number, *threads = (int(operand[each, lane]) for operand in operands)
+            needed = threads[0] // WARP if threads else 0
+            waiting = None
+            if waits and chunk.warps.status[row] == RUNNING:
+                chunk.warps.status[row] = WAITING
+                self._waiting_at[row] = step
+                waiting = row
+            barriers = chunk.barriers[row // chunk.warps_per_block]
+            self._go_on(barriers.arrive(number, needed, waiting))
+
+    def _release(self, rows: Rows) -> None:
+        """Warps that have ended are awaited no longer."""
+        ended = rows[self._chunk.warps.status[rows] == DONE]
+        for row in ended.tolist():
+            self._go_on(self._chunk.barriers[row // self._chunk.warps_per_block].end())
+
+    def _go_on(self, rows: list[int]) -> None:
+        for row in rows:
+            self._chunk.warps.status[row] = RUNNING
+            del self._waiting_at[row]
+
+    def _describe(self, group: Group, step: Step, fault: Fault) -> str:
+        row = group.rows[fault.row]
+        x, y, _ = self._chunk.request.block
+        thread = int(self._chunk.thread[row, fault.lane])
+        place = (thread % x, thread // x % y, thread // (x * y))
+        return (
+            f"kernel '{self._flow.kernel.name}': {fault}, by '{step.form.opcode}' at "
+            f"{step.instruction.where}, thread {place} of block {self._block_of(row)}"
+        )
+
+    def _block_of(self, row: int) -> tuple[int, int, int]:
+        x, y, _ = self._chunk.request.grid
+        number = int(self._chunk.block[row, 0])
+        return number % x, number // x % y, number // (x * y)
+
+    def _deadlock(self) -> str:
+        waiting = "; ".join(
+            f"warp {row % self._chunk.warps_per_block} of block {self._block_of(row)} waits at "
+            f"{step.instruction.where}"
+            for row, step in sorted(self._waiting_at.items())
+        )
+        return f"kernel '{self._flow.kernel.name}' is deadlocked: {waiting}"

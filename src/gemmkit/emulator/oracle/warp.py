@@ -1,0 +1,114 @@
+"""Instructions in which the lanes of a warp work together; arrays are (warps, 32)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.isa.semantics import evaluate
+from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
+from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.oracle.chunk import WARP, Group
+from gemmkit.emulator.oracle.steps import Step
+
+_LANE = np.arange(WARP)
+_WEIGHTS = np.uint64(1) << _LANE.astype(np.uint64)
+
+
+def _packed(lanes: Mask) -> Bits:
+    """Per warp, a 32-bit mask of lanes, as a column."""
+    packed: Bits = np.where(lanes, _WEIGHTS, 0).sum(axis=1, dtype=np.uint64).astype(np.uint32)
+    return packed[:, None]
+
+
+def _unpacked(masks: Bits) -> Mask:
+    """Which lanes each lane's membership mask names: (warps, 32, 32)."""
+    named: Mask = masks[..., None] >> _LANE.astype(np.uint32) & np.uint32(1) == 1
+    return named
+
+
+def _sources(group: Group, step: Step, lanes: Mask) -> list[Raw]:
+    return [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+
+
+def _write(group: Group, step: Step, lanes: Mask, *results: Raw) -> None:
+    for (dest, of), result in zip(step.dests, results, strict=False):
+        group.write(dest, of, np.broadcast_to(result, lanes.shape), lanes)
+
+
+def shuffle(group: Group, step: Step, lanes: Mask) -> None:
+    """`shfl.sync`: each lane reads another's value, or its own where that is out of its segment."""
+    values, b, c, _ = (each.astype(np.int64) for each in _sources(group, step, lanes))
+    segment, clamp, offset = c >> 8 & 31, c & 31, b & 31
+    first = _LANE & segment
+    bound = first | (clamp & ~segment)
+    mode = step.form["M"]
+    if mode == "up":
+        other = _LANE - offset
+        inside = other >= bound
+    else:
+        other = {
+            "down": _LANE + offset,
+            "bfly": _LANE ^ offset,
+            "idx": first | (offset & ~segment),
+        }[mode]
+        inside = other <= bound
+    other = np.where(inside, other, _LANE)
+    shuffled = np.take_along_axis(values, other, axis=1).astype(np.uint32)
+    _write(group, step, lanes, shuffled, inside)
+
+
+def _voters(lanes: Mask, masks: Bits) -> Mask:
+    """For each lane, the lanes that take part with it."""
+    return _unpacked(masks) & lanes[:, None, :]
+
+
+def vote(group: Group, step: Step, lanes: Mask) -> None:
+    """`vote.sync`: whether a predicate holds in all, in any, or equally in all lanes."""
+    predicate, masks = _sources(group, step, lanes)
+    voters = _voters(lanes, masks)
+    every = (predicate[:, None, :] | ~voters).all(axis=2)
+    some = (predicate[:, None, :] & voters).any(axis=2)
+    results: dict[str, Mask] = {"all": every, "any": some, "uni": every | ~some}
+    _write(group, step, lanes, results[step.form["M"]])
+
+
+def ballot(group: Group, step: Step, lanes: Mask) -> None:
+    """`vote.sync.ballot`: the lanes in which a predicate holds."""
+    predicate, masks = _sources(group, step, lanes)
+    _write(group, step, lanes, _packed(predicate & lanes) & masks)
+
+
+def active_mask(group: Group, step: Step, lanes: Mask) -> None:
+    """`activemask`: the lanes that execute it."""
+    _write(group, step, lanes, _packed(lanes))
+
+
+def match_any(group: Group, step: Step, lanes: Mask) -> None:
+    """`match.any.sync`: the lanes that hold the same value."""
+    values, masks = _sources(group, step, lanes)
+    same = (values[:, :, None] == values[:, None, :]) & _voters(lanes, masks)
+    found = np.where(same, _WEIGHTS, 0).sum(axis=2, dtype=np.uint64).astype(np.uint32)
+    _write(group, step, lanes, found)
+
+
+def reduce_warp(group: Group, step: Step, lanes: Mask) -> None:
+    """`redux.sync`: one value out of all lanes'."""
+    values, masks = _sources(group, step, lanes)
+    form = table()[f"{step.form['O']}.{step.form['T']}"]
+    voters = _voters(lanes, masks)
+    results: NDArray[np.uint32] = np.zeros(lanes.shape, np.uint32)
+    for row, lane in np.argwhere(lanes).tolist():
+        taking_part = values[row][voters[row, lane]]
+        total = taking_part[:1]
+        for value in taking_part[1:]:
+            total = evaluate(form, [total, value])[0]
+        results[row, lane] = total[0]
+    _write(group, step, lanes, results)
+
+
+def elect(group: Group, step: Step, lanes: Mask) -> None:
+    """`elect.sync`: the lowest lane that takes part, and a predicate that is true there only."""
+    (masks,) = _sources(group, step, lanes)
+    leader = _voters(lanes, masks).argmax(axis=2).astype(np.uint32)
+    _write(group, step, lanes, leader, leader == _LANE)
