@@ -7,7 +7,7 @@ from gemmkit.analysis import count_loads
 COUNTERS = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 100,
     "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum": 20,
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum": 5,
+    "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum": 5,
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 7,
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 250,
     "smsp__sass_data_bytes_mem_global_op_ld.sum": 8 * 4 * 64,

@@ -49,12 +49,14 @@ def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
         return None
 
     def total(metric: str) -> int:
-        # The metric of loads, `….sum`, and those of copies, `…gsts….sum`.
+        # The metric of loads, `….sum`, and those of copies, `…gsts….sum`; copies past the L1 cache
+        # are counted by another unit, under the same name but for its beginning.
+        copies = (f"{metric}gsts", f"smsp__sass_{metric.replace('__', '_')}gsts")
         return round(
             sum(
                 value
                 for name, value in counters.items()
-                if name == f"{metric}.sum" or name.startswith(f"{metric}gsts")
+                if name == f"{metric}.sum" or name.startswith(copies)
             )
         )
 

@@ -36,8 +36,9 @@ class Basis(Enum):
 class Metric:
     """One metric: a count of the tally, times `scale`, summed over the instructions it is `of`.
 
-    `of` is an access (`global load`, `shared store`), an opcode class of the instruction table, or
-    `all`. A ratio is divided by the metric named in `per`, and is 0 where that is.
+    `of` is one of the `groups` of forms: an access (`global load`, `shared store`), an opcode
+    class of the instruction table, or `all`. A ratio is divided by the metric named in `per`, and
+    is 0 where that is.
     """
 
     name: str
@@ -69,6 +70,21 @@ METRICS: tuple[Metric, ...] = (
     Metric("smsp__sass_data_bytes_mem_global_op_ld.sum",
            "bytes that threads asked for in global loads", Basis.EXACT, "data_bytes",
            "global load"),
+    Metric("smsp__inst_executed_op_ldgsts.sum",
+           "cp.async instructions executed by warps", Basis.EXACT, "executed", "global copy"),
+    Metric("l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+           "requests of warps for cp.async.ca, through the L1 cache", Basis.EXACT, "requests",
+           "global copy ca"),
+    Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+           "32-byte sectors of cp.async.ca", Basis.EXACT, "sectors", "global copy ca"),
+    Metric("smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+           "requests of warps for cp.async.cg, past the L1 cache", Basis.EXACT, "requests",
+           "global copy cg"),
+    Metric("smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+           "32-byte sectors of cp.async.cg", Basis.EXACT, "sectors", "global copy cg"),
+    Metric("smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
+           "bytes that threads asked for by cp.async", Basis.EXACT, "data_bytes",
+           "global copy"),
     Metric(_GLOBAL_STORES, "global-store requests of warps", Basis.EXACT, "requests",
            "global store"),
     Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
@@ -125,15 +141,24 @@ def access(form: Form) -> str | None:
     """The kind of memory access of a form, such as `global load`; None where it makes none.
 
     An access by a generic address counts as global: nothing in its opcode says where it goes.
-    cp.async is a `global copy`.
+    cp.async is a `global copy ca` or `cg`, by its caching.
     """
     if form.operation == "copy_async":
-        return "global copy"
+        return f"global copy {form['C']}"
     if form.operation not in ("load", "store", "atomic", "compare_and_swap", "reduction"):
         return None
     space = form.modifiers.get("S", "").removesuffix("::cta") or "global"
     kind = "atomic" if form.operation == "compare_and_swap" else form.operation
     return f"{space} {kind}"
+
+
+def groups(form: Form) -> tuple[str, ...]:
+    """Everything that a metric may be `of` to take in a form."""
+    kind = access(form)
+    if kind is None:
+        return "all", form.opcode_class
+    general = kind.removesuffix(" ca").removesuffix(" cg")
+    return ("all", form.opcode_class, *{kind, general})
 
 
 def summarise(flow: ControlFlow, tally: Tally) -> dict[str, float]:
@@ -152,13 +177,10 @@ def summarise_lines(flow: ControlFlow, tally: Tally) -> dict[tuple[str, int], di
 
 def _metrics(flow: ControlFlow, tally: Tally, numbers: NDArray[np.int64]) -> dict[str, float]:
     """The metrics over the instructions with these numbers."""
-    chosen: defaultdict[str, list[int]] = defaultdict(list, all=numbers.tolist())
+    chosen: defaultdict[str, list[int]] = defaultdict(list)
     for number in numbers:
-        form = flow.forms[number]
-        chosen[form.opcode_class].append(number)
-        kind = access(form)
-        if kind is not None:
-            chosen[kind].append(number)
+        for group in groups(flow.forms[number]):
+            chosen[group].append(number)
     values: dict[str, float] = {}
     for metric in METRICS:
         total = int(getattr(tally, metric.count)[chosen[metric.of]].sum()) * metric.scale

@@ -67,9 +67,9 @@ def vote(group: Group, step: Step, lanes: Mask) -> None:
     """`vote.sync`: whether a predicate holds in all, in any, or equally in all lanes."""
     predicate, masks = _sources(group, step, lanes)
     voters = _voters(lanes, masks)
-    every = (predicate[:, None, :] | ~voters).all(axis=2)
-    some = (predicate[:, None, :] & voters).any(axis=2)
-    results: dict[str, Mask] = {"all": every, "any": some, "uni": every | ~some}
+    every: Mask = np.all(predicate[:, None, :] | ~voters, axis=2)
+    some: Mask = np.any(predicate[:, None, :] & voters, axis=2)
+    results = {"all": every, "any": some, "uni": every | ~some}
     _write(group, step, lanes, results[step.form["M"]])
 
 
