@@ -11,11 +11,23 @@ from dataclasses import dataclass
 
 WORD_BYTES = 4
 
-_GLOBAL_REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld"
-_GLOBAL_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld"
-_GLOBAL_BYTES = "smsp__sass_data_bytes_mem_global_op_ld"
-_SHARED_BYTES = "smsp__sass_data_bytes_mem_shared_op_ld"
-_SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld"
+# Loads; copies through the L1 cache (cp.async.ca); copies past it (cp.async.cg).
+GLOBAL_REQUESTS = (
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+)
+GLOBAL_SECTORS = (
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+)
+GLOBAL_BYTES = (
+    "smsp__sass_data_bytes_mem_global_op_ld.sum",
+    "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
+)
+SHARED_BYTES = ("smsp__sass_data_bytes_mem_shared_op_ld.sum",)
+SHARED_WAVEFRONTS = ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +60,16 @@ def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
     if not counters:
         return None
 
-    def total(metric: str) -> int:
-        # The metric of loads, `….sum`, and those of copies, `…gsts….sum`; copies past the L1 cache
-        # are counted by another unit, under the same name but for its beginning.
-        copies = (f"{metric}gsts", f"smsp__sass_{metric.replace('__', '_')}gsts")
-        return round(
-            sum(
-                value
-                for name, value in counters.items()
-                if name == f"{metric}.sum" or name.startswith(copies)
-            )
-        )
+    def total(metrics: tuple[str, ...]) -> int:
+        return round(sum(counters.get(metric, 0) for metric in metrics))
 
-    def per_result(metric: str) -> float | None:
-        return total(metric) / WORD_BYTES / results if results else None
+    def per_result(metrics: tuple[str, ...]) -> float | None:
+        return total(metrics) / WORD_BYTES / results if results else None
 
     return Loads(
-        global_requests=total(_GLOBAL_REQUESTS),
-        global_sectors=total(_GLOBAL_SECTORS),
-        shared_wavefronts=total(_SHARED_WAVEFRONTS),
-        global_per_result=per_result(_GLOBAL_BYTES),
-        shared_per_result=per_result(_SHARED_BYTES),
+        global_requests=total(GLOBAL_REQUESTS),
+        global_sectors=total(GLOBAL_SECTORS),
+        shared_wavefronts=total(SHARED_WAVEFRONTS),
+        global_per_result=per_result(GLOBAL_BYTES),
+        shared_per_result=per_result(SHARED_BYTES),
     )
