@@ -34,14 +34,14 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left to copy
-  B = element(B, ldb, 0, block_col);
-  const long long step_b = static_cast<long long>(BK) * ldb;
+  TileWalk<THREADS, 1, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
+  TileWalk<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   const auto copy_next = [&](Stage& stage) {
     if (K > 0) {
-      cp_async_tile_transposed<THREADS, BM, BK>(stage.As, A, lda, M - block_row, K);
-      cp_async_tile<THREADS, VEC, BK, BN>(stage.Bs, B, ldb, K, N - block_col);
-      A += BK, B += step_b, K -= BK;
+      cp_async_transposed(stage.As, a_tiles, M - block_row, K);
+      cp_async_tile(stage.Bs, b_tiles, K, N - block_col);
+      a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
+      K -= BK;  // what is left to copy
     }
     cp_async_commit();  // past K an empty group, so that groups still count tiles
   };
@@ -69,15 +69,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     write = write + 1 == STAGES ? 0 : write + 1;
   }
 
-  const Epilogue epilogue{alpha, beta, bias};
-#pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    const int row = block_row + warp_row + quad_place<LANES_M>(lane_row, i);
-    if (row >= M) continue;
-#pragma unroll
-    for (int j = 0; j < TN; j += VEC) {
-      const int col = block_col + warp_col + quad_place<LANES_N>(lane_col, j);
-      epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col, N - col);
-    }
-  }
+  store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N,
+                                       block_row + warp_row, block_col + warp_col, lane_row,
+                                       lane_col);
 }

@@ -24,14 +24,13 @@ __global__ void __launch_bounds__(BM* BN / TM)
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left
-  B = element(B, ldb, 0, block_col);
-  const long long step_b = static_cast<long long>(BK) * ldb;
-
+  TileWalk<THREADS, 1, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
+  TileWalk<THREADS, 1, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM] = {};
-  for (; K > 0; K -= BK, A += BK, B += step_b) {
-    load_tile<THREADS>(As, A, lda, M - block_row, K);
-    load_tile<THREADS>(Bs, B, ldb, K, N - block_col);
+  for (; K > 0; K -= BK) {  // K counts down what is left
+    load_tile(As, a_tiles, M - block_row, K);
+    load_tile(Bs, b_tiles, K, N - block_col);
+    a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
     __syncthreads();  // the tiles are complete
 
 #pragma unroll

@@ -25,24 +25,21 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left
-  B = element(B, ldb, 0, block_col);
-  const long long step_b = static_cast<long long>(BK) * ldb;
-
-  TileShare<THREADS, VEC, BM, BK> a_share;
-  TileShare<THREADS, VEC, BK, BN> b_share;
+  TileFetch<THREADS, VEC, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
 
-  a_share.fetch(A, lda, M - block_row, K);
-  b_share.fetch(B, ldb, K, N - block_col);
+  a_tiles.fetch(M - block_row, K);
+  b_tiles.fetch(K, N - block_col);
   for (int stage = 0; K > 0; stage ^= 1) {
-    a_share.put_transposed(As[stage]);
-    b_share.put(Bs[stage]);
+    a_tiles.put_transposed(As[stage]);
+    b_tiles.put(Bs[stage]);
     __syncthreads();  // the tiles are complete, and nobody reads those of two steps ago
 
-    A += BK, B += step_b, K -= BK;  // on to the next tiles; past the last one nothing is read
-    a_share.fetch(A, lda, M - block_row, K);
-    b_share.fetch(B, ldb, K, N - block_col);
+    a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
+    K -= BK;  // what is left; past the last tiles nothing is read
+    a_tiles.fetch(M - block_row, K);
+    b_tiles.fetch(K, N - block_col);
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
@@ -53,15 +50,6 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     }
   }
 
-  const Epilogue epilogue{alpha, beta, bias};
-#pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    const int row = block_row + quad_place<THREADS_M>(thread_row, i);
-    if (row >= M) continue;
-#pragma unroll
-    for (int j = 0; j < TN; j += VEC) {
-      const int col = block_col + quad_place<THREADS_N>(thread_col, j);
-      epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col, N - col);
-    }
-  }
+  store_results<VEC, THREADS_M, THREADS_N>(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N,
+                                           block_row, block_col, thread_row, thread_col);
 }

@@ -24,8 +24,12 @@ PAD = 4
 
 
 def vector_width(problem: GemmProblem) -> int:
-    """Floats per global access: 4 where every row starts at a multiple of 16 bytes, else 1."""
-    return 4 if all(ld % 4 == 0 for ld in (problem.lda, problem.ldb, problem.ldc)) else 1
+    """Floats per global access: 4 where rows start at multiples of 16 bytes and end there, else 1.
+
+    With whole vectors only, no kernel has to take one apart at an edge.
+    """
+    extents = (problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
+    return 4 if all(extent % 4 == 0 for extent in extents) else 1
 
 
 def thread_count(config: TileConfig) -> int:
@@ -116,7 +120,7 @@ def _static_shared(shared_bytes: int) -> str | None:
 
 
 def _even_shares(config: TileConfig, vector: int) -> str | None:
-    """Every thread must copy equally many vectors of each tile, as `Deal` in tile_io.cuh needs."""
+    """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs."""
     threads = thread_count(config)
     for tile, rows, columns in (("A", "BM", "BK"), ("B", "BK", "BN")):
         for width in {1, vector}:

@@ -25,12 +25,14 @@ __global__ void __launch_bounds__(BM* BN)
   if (row - thread_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;           // BLAS: alpha = 0 never reads A or B
 
+  A = element(A, lda, row, thread_col);  // this thread's elements of the first tiles;
+  B = element(B, ldb, thread_row, col);  // K counts down what is left
+  const long long step_b = static_cast<long long>(BK) * ldb;
+
   float sum = 0.0f;
-  for (int k0 = 0; k0 < K; k0 += BK) {
-    const bool in_a = row < M && k0 + thread_col < K;
-    const bool in_b = k0 + thread_row < K && col < N;
-    As[thread_row][thread_col] = in_a ? *element(A, lda, row, k0 + thread_col) : 0.0f;
-    Bs[thread_row][thread_col] = in_b ? *element(B, ldb, k0 + thread_row, col) : 0.0f;
+  for (; K > 0; K -= BK, A += BK, B += step_b) {
+    As[thread_row][thread_col] = row < M && thread_col < K ? *A : 0.0f;
+    Bs[thread_row][thread_col] = thread_row < K && col < N ? *B : 0.0f;
     __syncthreads();  // the tiles are complete
 
 #pragma unroll

@@ -24,18 +24,15 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  A = element(A, lda, block_row, 0);  // the first tiles; K counts down what is left
-  B = element(B, ldb, 0, block_col);
-  const long long step_b = static_cast<long long>(BK) * ldb;
-
-  TileShare<THREADS, VEC, BM, BK> a_share;
-  TileShare<THREADS, VEC, BK, BN> b_share;
+  TileFetch<THREADS, VEC, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
-  for (; K > 0; K -= BK, A += BK, B += step_b) {
-    a_share.fetch(A, lda, M - block_row, K);
-    b_share.fetch(B, ldb, K, N - block_col);
-    a_share.put_transposed(As);
-    b_share.put(Bs);
+  for (; K > 0; K -= BK) {  // K counts down what is left
+    a_tiles.fetch(M - block_row, K);
+    b_tiles.fetch(K, N - block_col);
+    a_tiles.put_transposed(As);
+    b_tiles.put(Bs);
+    a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
     __syncthreads();  // the tiles are complete
 
 #pragma unroll
@@ -57,12 +54,12 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   const Epilogue epilogue{alpha, beta, bias};
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
-    const int row = block_row + thread_row + i;
-    if (row >= M) break;
 #pragma unroll
     for (int j = 0; j < TN; j += VEC) {
-      const int col = block_col + thread_col + j;
-      epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col, N - col);
+      const int row = block_row + thread_row + i, col = block_col + thread_col + j;
+      if (row < M && col < N) {
+        epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col);
+      }
     }
   }
 }

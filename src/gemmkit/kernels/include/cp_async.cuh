@@ -4,17 +4,16 @@
 
 #include "tile_io.cuh"
 
-// Starts the copy of VEC floats (1 or 4) to shared memory. Only the first `valid` are read, and
-// with valid <= 0 none at all; the others become zero.
+// Starts the copy of VEC floats (1 or 4) to shared memory; with `inside` false nothing is read and
+// the floats become zero.
 template <int VEC>
-__device__ __forceinline__ void cp_async(float* shared, const float* global, int valid) {
+__device__ __forceinline__ void cp_async(float* shared, const float* global, bool inside) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const int bytes = inside ? 4 * VEC : 0;
   if (VEC == 4) {
-    const int bytes = 4 * min(max(valid, 0), 4);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
                  "r"(bytes));
   } else {
-    const int bytes = valid > 0 ? 4 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(bytes));
   }
 }
@@ -30,25 +29,24 @@ __device__ __forceinline__ void cp_async_wait() {
 
 // Starts the block's copy of a tile.
 template <int THREADS, int VEC, int ROWS, int COLS, int PITCH>
-__device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH], const float* from, int ld,
+__device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH],
+                                              const TileWalk<THREADS, VEC, ROWS, COLS>& walk,
                                               int rows, int cols) {
-  using Share = Deal<THREADS, VEC, ROWS, COLS>;
 #pragma unroll
-  for (int step = 0; step < Share::STEPS; ++step) {
-    const int row = Share::row(step), col = Share::col(step);
-    cp_async<VEC>(&tile[row][col], element(from, ld, row, col), row < rows ? cols - col : 0);
+  for (int step = 0; step < walk.STEPS; ++step) {
+    const int row = walk.row(step), col = walk.col(step);
+    cp_async<VEC>(&tile[row][col], walk.source(step), row < rows && col < cols);
   }
 }
 
-// The same, rows and columns exchanged on the way: float by float.
+// The same with rows and columns exchanged on the way, which goes float by float.
 template <int THREADS, int ROWS, int COLS, int PITCH>
-__device__ __forceinline__ void cp_async_tile_transposed(float (&tile)[COLS][PITCH],
-                                                         const float* from, int ld, int rows,
-                                                         int cols) {
-  using Share = Deal<THREADS, 1, ROWS, COLS>;
+__device__ __forceinline__ void cp_async_transposed(float (&tile)[COLS][PITCH],
+                                                    const TileWalk<THREADS, 1, ROWS, COLS>& walk,
+                                                    int rows, int cols) {
 #pragma unroll
-  for (int step = 0; step < Share::STEPS; ++step) {
-    const int row = Share::row(step), col = Share::col(step);
-    cp_async<1>(&tile[col][row], element(from, ld, row, col), row < rows ? cols - col : 0);
+  for (int step = 0; step < walk.STEPS; ++step) {
+    const int row = walk.row(step), col = walk.col(step);
+    cp_async<1>(&tile[col][row], walk.source(step), row < rows && col < cols);
   }
 }

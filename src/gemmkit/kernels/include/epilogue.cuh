@@ -20,20 +20,16 @@ struct Epilogue {
     *c = finish(sum, beta == 0.0f ? 0.0f : *c, col);
   }
 
-  // The same for VEC neighbours in a row, of which the first `valid` exist.
+  // The same for VEC (1 or 4) neighbours of a row; 4 as one 128-bit access.
   template <int VEC>
-  __device__ __forceinline__ void store_vector(float* c, const float* sums, int col,
-                                               int valid) const {
-    if (VEC == 4 && valid >= 4) {
+  __device__ __forceinline__ void store_vector(float* c, const float* sums, int col) const {
+    if (VEC == 4) {
       float4* c4 = reinterpret_cast<float4*>(c);
       const float4 old = beta == 0.0f ? float4{} : *c4;
       *c4 = {finish(sums[0], old.x, col), finish(sums[1], old.y, col + 1),
              finish(sums[2], old.z, col + 2), finish(sums[3], old.w, col + 3)};
     } else {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        if (v < valid) store(c + v, sums[v], col + v);
-      }
+      store(c, *sums, col);
     }
   }
 

@@ -31,3 +31,21 @@ __device__ __forceinline__ void outer_product(float (&sums)[TM][TN], const float
     for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
   }
 }
+
+// The thread's write-back: the rows and columns of its results are dealt out like its fragments.
+template <int VEC, int THREADS_M, int THREADS_N, int TM, int TN, class Epilogue>
+__device__ __forceinline__ void store_results(const float (&sums)[TM][TN], const Epilogue& epilogue,
+                                              float* C, int ldc, int M, int N, int first_row,
+                                              int first_col, int thread_row, int thread_col) {
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const int row = first_row + quad_place<THREADS_M>(thread_row, i);
+#pragma unroll
+    for (int j = 0; j < TN; j += VEC) {
+      const int col = first_col + quad_place<THREADS_N>(thread_col, j);
+      if (row < M && col < N) {
+        epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col);
+      }
+    }
+  }
+}

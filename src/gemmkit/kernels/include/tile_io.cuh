@@ -1,4 +1,4 @@
-// Tiles on their way from global to shared memory. `rows` and `cols` say how much of the tile lies
+// Tiles on their way from global to shared memory. `rows` and `cols` say how much of a tile lies
 // inside the matrix; what lies outside is never read and becomes zero, so edges need no other code.
 #pragma once
 
@@ -14,62 +14,68 @@ __device__ __forceinline__ void copy_vector(float* to, const float* from) {
   }
 }
 
-// Reads VEC floats, of which the first `valid` exist; the others become zero.
-template <int VEC>
-__device__ __forceinline__ void load_vector(float* to, const float* from, int valid) {
-  if (valid >= VEC) {
-    copy_vector<VEC>(to, from);
-  } else {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) to[v] = v < valid ? from[v] : 0.0f;
-  }
-}
-
-// How a ROWS x COLS tile is dealt out to the threads of a block: vectors of VEC floats, row by row,
-// so that neighbouring threads touch neighbouring addresses.
+// One thread's way through the ROWS x COLS tiles of a matrix. A tile is dealt out to the block's
+// threads in vectors of VEC floats, row by row, so that neighbours touch neighbouring addresses;
+// a thread takes STEPS vectors of each tile.
 template <int THREADS, int VEC, int ROWS, int COLS>
-struct Deal {
-  static constexpr int VECTORS_PER_ROW = COLS / VEC;
-  static constexpr int ACROSS = VECTORS_PER_ROW < THREADS ? VECTORS_PER_ROW : THREADS;
-  static constexpr int STEPS_PER_ROW = VECTORS_PER_ROW / ACROSS;
+struct TileWalk {
+  static constexpr int ACROSS = COLS / VEC < THREADS ? COLS / VEC : THREADS;
+  static constexpr int STEPS_PER_ROW = COLS / VEC / ACROSS;
   static constexpr int ROWS_PER_STEP = THREADS / ACROSS;
   static constexpr int STEPS = ROWS / ROWS_PER_STEP * STEPS_PER_ROW;
-  static_assert(THREADS % ACROSS == 0 && VECTORS_PER_ROW % ACROSS == 0 && ROWS % ROWS_PER_STEP == 0,
-                "every thread gets equally many vectors");
+  static_assert(THREADS * VEC * STEPS == ROWS * COLS, "every thread gets equally many vectors");
 
+  const float* first;  // this thread's first vector of the current tile
+  int ld;
+
+  __device__ __forceinline__ TileWalk(const float* tile, int ld)
+      : first(element(tile, ld, row(0), col(0))), ld(ld) {}
+
+  // Where in the tile the vector of a step lies, and where in memory.
   static __device__ __forceinline__ int row(int step) {
     return threadIdx.x / ACROSS + step / STEPS_PER_ROW * ROWS_PER_STEP;
   }
   static __device__ __forceinline__ int col(int step) {
     return (threadIdx.x % ACROSS + step % STEPS_PER_ROW * ACROSS) * VEC;
   }
+  __device__ __forceinline__ const float* source(int step) const {
+    return element(first, ld, row(step) - row(0), col(step) - col(0));
+  }
+
+  __device__ __forceinline__ void advance(int rows, int cols) {
+    first = element(first, ld, rows, cols);
+  }
 };
 
-// The block copies a ROWS x COLS tile to shared memory, one float a thread and step. No more than
-// eight loads of a thread are under way at once: more would cost registers, and so occupancy.
+// The block copies a tile to shared memory, one float a thread and step. No more than eight loads
+// of a thread are under way at once: more would cost registers, and so occupancy.
 template <int THREADS, int ROWS, int COLS>
-__device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS], const float* from, int ld,
-                                          int rows, int cols) {
-  using Share = Deal<THREADS, 1, ROWS, COLS>;
+__device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS],
+                                          const TileWalk<THREADS, 1, ROWS, COLS>& walk, int rows,
+                                          int cols) {
 #pragma unroll 8
-  for (int step = 0; step < Share::STEPS; ++step) {
-    const int row = Share::row(step), col = Share::col(step);
-    tile[row][col] = row < rows && col < cols ? *element(from, ld, row, col) : 0.0f;
+  for (int step = 0; step < walk.STEPS; ++step) {
+    const int row = walk.row(step), col = walk.col(step);
+    tile[row][col] = row < rows && col < cols ? *walk.source(step) : 0.0f;
   }
 }
 
-// One thread's share of a ROWS x COLS tile, held in registers on the way to shared memory.
+// A walk that holds the thread's share of a tile in registers, on its way to shared memory.
 template <int THREADS, int VEC, int ROWS, int COLS>
-struct TileShare {
-  using Share = Deal<THREADS, VEC, ROWS, COLS>;
-  alignas(16) float held[Share::STEPS][VEC];
+struct TileFetch : TileWalk<THREADS, VEC, ROWS, COLS> {
+  using Walk = TileWalk<THREADS, VEC, ROWS, COLS>;
+  using Walk::Walk;
+  alignas(16) float held[Walk::STEPS][VEC];
 
   // Global memory -> registers.
-  __device__ __forceinline__ void fetch(const float* from, int ld, int rows, int cols) {
+  __device__ __forceinline__ void fetch(int rows, int cols) {
 #pragma unroll
-    for (int step = 0; step < Share::STEPS; ++step) {
-      const int row = Share::row(step), col = Share::col(step);
-      load_vector<VEC>(held[step], element(from, ld, row, col), row < rows ? cols - col : 0);
+    for (int step = 0; step < Walk::STEPS; ++step) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) held[step][v] = 0.0f;
+      if (Walk::row(step) < rows && Walk::col(step) < cols) {
+        copy_vector<VEC>(held[step], this->source(step));
+      }
     }
   }
 
@@ -77,8 +83,8 @@ struct TileShare {
   template <int PITCH>
   __device__ __forceinline__ void put(float (&tile)[ROWS][PITCH]) const {
 #pragma unroll
-    for (int step = 0; step < Share::STEPS; ++step) {
-      copy_vector<VEC>(&tile[Share::row(step)][Share::col(step)], held[step]);
+    for (int step = 0; step < Walk::STEPS; ++step) {
+      copy_vector<VEC>(&tile[Walk::row(step)][Walk::col(step)], held[step]);
     }
   }
 
@@ -86,9 +92,9 @@ struct TileShare {
   template <int PITCH>
   __device__ __forceinline__ void put_transposed(float (&tile)[COLS][PITCH]) const {
 #pragma unroll
-    for (int step = 0; step < Share::STEPS; ++step) {
+    for (int step = 0; step < Walk::STEPS; ++step) {
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) tile[Share::col(step) + v][Share::row(step)] = held[step][v];
+      for (int v = 0; v < VEC; ++v) tile[Walk::col(step) + v][Walk::row(step)] = held[step][v];
     }
   }
 };
