@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import (
@@ -25,7 +24,15 @@ from gemmkit.emulator.ptx.module import (
     Variable,
     Vector,
 )
-from gemmkit.errors import GemmkitError
+from gemmkit.emulator.ptx.variables import (
+    MALFORMED,
+    VARIABLE,
+    ModuleScope,
+    PtxSyntaxError,
+    Space,
+    module_scope,
+    unreadable,
+)
 
 SPECIAL_REGISTERS = frozenset(
     [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
@@ -44,20 +51,12 @@ _TOKEN = re.compile(
 _DECLARATION = re.compile(
     r"\.(?:reg|shared|local|param|global|const|extern|visible|weak|common|pragma|branchtargets)\b"
 )
-_VARIABLE = re.compile(
-    r"\.(?P<space>shared|local|param|global|const)\s+(?:\.align\s+(?P<align>\d+)\s+)?"
-    r"(?:\.attribute\([^)]*\)\s+)?\.(?P<type>\w+)\s+(?:\.ptr\b(?:\s+\.\w+(?:\s+\d+)?)*\s+)?"
-    r"(?P<name>[\w$]+)(?P<array>(?:\[\d*\])*)(?:\s*=\s*(?P<data>.*))?$",
-    re.DOTALL,
-)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?[^{;]*\{")
 _ADDRESS = re.compile(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*\]")
+_NAME = re.compile(r"[A-Za-z_$][\w$]*")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
-
-
-class PtxSyntaxError(GemmkitError):
-    """A text that is no PTX, or PTX of a kind that the emulator does not read."""
+_MOST_REGISTERS = 1 << 20
 
 
 def parse(text: str) -> Module:
@@ -69,7 +68,7 @@ def parse(text: str) -> Module:
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
     text = _SECTION.sub(_blank, _FILE.sub(_blank, text))
-    outer = _module_scope(text)
+    outer = module_scope(text)
     kernels = {}
     for match in _ENTRY.finditer(text):
         kernel = _KernelParser(text, match, files, outer).parse()
@@ -93,76 +92,6 @@ def _first(pattern: str, text: str) -> str:
     return match.group(1) if match else ""
 
 
-@dataclass(slots=True)
-class _Space:
-    """Variables laid out one after the other."""
-
-    variables: dict[str, Variable] = field(default_factory=dict)
-    size: int = 0
-
-    def add(self, declaration: re.Match[str], name: str | None = None) -> None:
-        element = TYPES[declaration["type"]].bytes
-        count = 1
-        for extent in re.findall(r"\[(\d+)\]", declaration["array"]):
-            count *= int(extent)
-        offset = -(-self.size // _alignment(declaration)) * _alignment(declaration)
-        data = _initial_data(declaration["data"], element) if declaration["data"] else b""
-        variable = Variable(offset, element * count, data)
-        self.variables[name or declaration["name"]] = variable
-        self.size = offset + variable.size
-
-
-@dataclass(slots=True)
-class _Outer:
-    """Module-scope variables."""
-
-    globals: _Space = field(default_factory=_Space)
-    shared: _Space = field(default_factory=_Space)
-    dynamic_shared: dict[str, int] = field(default_factory=dict)
-
-
-def _alignment(declaration: re.Match[str]) -> int:
-    return int(declaration["align"] or TYPES[declaration["type"]].bytes)
-
-
-def _initial_data(text: str, element: int) -> bytes:
-    data = b""
-    for value in re.findall(r"0[fFdD][0-9a-fA-F]+|-?0[xX][0-9a-fA-F]+|-?\d+", text):
-        number = int(value[2:], 16) if value[1:2] in tuple("fFdD") else int(value, 0)
-        data += (number % (1 << 8 * element)).to_bytes(element, "little")
-    return data
-
-
-def _module_scope(text: str) -> _Outer:
-    outer = _Outer()
-    depth = 0
-    statement = ""
-    for piece in re.split(r"([{};])", text):
-        if piece == "{" and not _VARIABLE.search(statement):
-            depth += 1
-        elif piece == "}" and depth:
-            depth -= 1
-            statement = ""
-        elif piece == ";" and depth == 0:
-            _declare_outer(outer, statement)
-            statement = ""
-        elif depth == 0:
-            statement += piece
-    return outer
-
-
-def _declare_outer(outer: _Outer, statement: str) -> None:
-    match = _VARIABLE.search(" ".join(statement.split()))
-    if match is None or ".func" in statement:
-        return
-    if match["space"] == "shared" and match["array"] == "[]":
-        outer.dynamic_shared[match["name"]] = _alignment(match)
-    elif match["space"] == "shared":
-        outer.shared.add(match)
-    elif match["space"] in ("global", "const"):
-        outer.globals.add(match)
-
-
 def split_operands(text: str) -> list[str]:
     """Split at the commas that are outside of brackets."""
     parts, depth, start = [], 0, 0
@@ -182,7 +111,7 @@ class _KernelParser:
     """Reads one entry function; names declared in an inner scope are made unique."""
 
     def __init__(
-        self, text: str, entry: re.Match[str], files: dict[int, str], outer: _Outer
+        self, text: str, entry: re.Match[str], files: dict[int, str], outer: ModuleScope
     ) -> None:
         self._text = text
         self._name = entry.group(1)
@@ -198,32 +127,41 @@ class _KernelParser:
         self._body: list[Instruction] = []
         self._labels: dict[str, int] = {}
         self._operands: dict[str, Operand | None] = {}
-        self._spaces = {"param": _Space(), "local": _Space(), "call": _Space()}
-        self._spaces["shared"] = _Space(dict(outer.shared.variables), outer.shared.size)
+        self._spaces = {"param": Space(), "local": Space(), "call": Space()}
+        self._spaces["shared"] = Space(dict(outer.shared.variables), outer.shared.size)
         for declaration in split_operands(entry.group(2) or ""):
-            match = _VARIABLE.search(" ".join(declaration.split()))
+            match = VARIABLE.search(" ".join(declaration.split()))
             if match is None:
                 raise self._error(declaration)
-            self._spaces["param"].add(match)
+            try:
+                self._spaces["param"].add(match)
+            except MALFORMED:
+                raise self._error(declaration) from None
 
     def parse(self) -> Kernel:
         self._open_scope()
         for token in self._tokens():
-            if token["brace"] == "{":
-                self._open_scope()
-            elif token["brace"] == "}":
-                self._scopes.pop()
-            elif token["loc"]:
-                _, file, line, *_ = token["loc"].split()
-                number = int(file)
-                self._source = SourceLine(self._files.get(number, f"file {number}"), int(line))
-            elif token["label"]:
-                self._labels[self._rename(token["label"])] = len(self._body)
-            elif token["statement"].strip():
-                self._statement(" ".join(token["statement"].split()))
+            try:
+                self._read(token)
+            except MALFORMED:
+                raise self._error(token.group(0)) from None
             if len(self._scopes) == 1:
                 break
         return self._finish()
+
+    def _read(self, token: re.Match[str]) -> None:
+        if token["brace"] == "{":
+            self._open_scope()
+        elif token["brace"] == "}":
+            self._scopes.pop()
+        elif token["loc"]:
+            _, file, line, *_ = token["loc"].split()
+            number = int(file)
+            self._source = SourceLine(self._files.get(number, f"file {number}"), int(line))
+        elif token["label"]:
+            self._labels[self._rename(token["label"])] = len(self._body)
+        elif token["statement"].strip():
+            self._statement(" ".join(token["statement"].split()))
 
     def _finish(self) -> Kernel:
         shared = self._spaces["shared"]
@@ -252,7 +190,9 @@ class _KernelParser:
         while True:
             match = _TOKEN.match(self._text, self._position)
             if match is None:
-                raise self._error(self._text[self._position :].strip().split("\n")[0][:80])
+                rest = self._text[self._position :].lstrip()
+                self._line = 1 + self._text.count("\n", 0, len(self._text) - len(rest))
+                raise self._error(rest.split("\n")[0] or "the text ends within a kernel")
             start = match.start(match.lastgroup or 0)
             self._line += self._text.count("\n", self._counted, start)
             self._counted = start
@@ -260,7 +200,7 @@ class _KernelParser:
             yield match
 
     def _error(self, what: str) -> PtxSyntaxError:
-        return PtxSyntaxError(f"cannot read PTX line {self._line}: {what}")
+        return unreadable(self._line, what)
 
     def _open_scope(self) -> None:
         """Inner labels are visible before they stand, so collect them when the scope opens."""
@@ -305,7 +245,7 @@ class _KernelParser:
             for name in split_operands(match.group(2)):
                 self._declare_registers(match.group(1), name)
             return
-        match = _VARIABLE.match(text)
+        match = VARIABLE.match(text)
         if match:
             space = "call" if match["space"] == "param" else match["space"]
             unique = match["name"]
@@ -320,6 +260,8 @@ class _KernelParser:
     def _declare_registers(self, type_name: str, declared: str) -> None:
         self._operands.clear()
         counted = re.fullmatch(r"([%\w$]+)<(\d+)>", declared)
+        if TYPES[type_name].bits > 64 or (counted and int(counted.group(2)) > _MOST_REGISTERS):
+            raise self._error(f".reg .{type_name} {declared}")
         names = (
             [f"{counted.group(1)}{index}" for index in range(int(counted.group(2)))]
             if counted
@@ -369,6 +311,8 @@ class _KernelParser:
             return self._registers[name]
         if text.startswith("%"):
             raise self._error(f"unknown register {text}")
+        if not _NAME.fullmatch(text):
+            raise self._error(text)
         return Symbol(name)
 
     def _read_address(self, text: str) -> Address:

@@ -1,0 +1,118 @@
+"""Variables of a PTX text: their declarations, and how they are laid out in each space."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.module import Variable
+from gemmkit.errors import GemmkitError
+
+VARIABLE = re.compile(
+    r"\.(?P<space>shared|local|param|global|const)\s+(?:\.align\s+(?P<align>\d+)\s+)?"
+    r"(?:\.attribute\([^)]*\)\s+)?\.(?P<type>\w+)\s+(?:\.ptr\b(?:\s+\.\w+(?:\s+\d+)?)*\s+)?"
+    r"(?P<name>[\w$]+)(?P<array>(?:\[\d*\])*)(?:\s*=\s*(?P<data>.*))?$",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"\b0[fFdD][0-9a-fA-F]+|-?\b0[xX][0-9a-fA-F]+|-?\b\d+\b")
+# Where a statement is malformed, reading its types, numbers and lists fails with one of these.
+MALFORMED = (KeyError, ValueError, IndexError)
+
+
+class PtxSyntaxError(GemmkitError):
+    """A text that is no PTX, or PTX of a kind that the emulator does not read."""
+
+
+def unreadable(line: int, what: str) -> PtxSyntaxError:
+    """The error for a piece of text at a line."""
+    return PtxSyntaxError(f"cannot read PTX line {line}: {' '.join(what.split())[:80]}")
+
+
+@dataclass(slots=True)
+class Space:
+    """Variables laid out one after the other."""
+
+    variables: dict[str, Variable] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, declaration: re.Match[str], name: str | None = None) -> None:
+        """Lay out one more variable, read by `VARIABLE`; `name` may differ from the declared one.
+
+        Raises:
+            KeyError, ValueError: the type, alignment or initial data is malformed.
+        """
+        element = TYPES[declaration["type"]].bytes
+        count = 1
+        for extent in re.findall(r"\[(\d+)\]", declaration["array"]):
+            count *= int(extent)
+        offset = -(-self.size // _alignment(declaration)) * _alignment(declaration)
+        data = _initial_data(declaration["data"], element) if declaration["data"] else b""
+        variable = Variable(offset, element * count, data)
+        self.variables[name or declaration["name"]] = variable
+        self.size = offset + variable.size
+
+
+@dataclass(slots=True)
+class ModuleScope:
+    """Module-scope variables."""
+
+    globals: Space = field(default_factory=Space)
+    shared: Space = field(default_factory=Space)
+    dynamic_shared: dict[str, int] = field(default_factory=dict)
+
+
+def _alignment(declaration: re.Match[str]) -> int:
+    alignment = int(declaration["align"] or TYPES[declaration["type"]].bytes)
+    if alignment.bit_count() != 1:
+        raise ValueError("an alignment is a power of two")
+    return alignment
+
+
+def _initial_data(text: str, element: int) -> bytes:
+    if _NUMBER.sub("", text).strip("{}, \n"):
+        raise ValueError("initial data are numbers; addresses are not supported")
+    data = b""
+    for value in _NUMBER.findall(text):
+        number = int(value[2:], 16) if value[1:2] in tuple("fFdD") else int(value, 0)
+        data += (number % (1 << 8 * element)).to_bytes(element, "little")
+    return data
+
+
+def module_scope(text: str) -> ModuleScope:
+    """The variables of a text that stand outside of its functions.
+
+    Raises:
+        PtxSyntaxError: a declaration is malformed.
+    """
+    outer = ModuleScope()
+    depth, line = 0, 1
+    statement = ""
+    for piece in re.split(r"([{};])", text):
+        line += piece.count("\n")
+        if piece == "{" and not VARIABLE.search(statement):
+            depth += 1
+        elif piece == "}" and depth:
+            depth -= 1
+            statement = ""
+        elif piece == ";" and depth == 0:
+            try:
+                _declare_outer(outer, statement)
+            except MALFORMED:
+                raise unreadable(line, statement) from None
+            statement = ""
+        elif depth == 0:
+            statement += piece
+    return outer
+
+
+def _declare_outer(outer: ModuleScope, statement: str) -> None:
+    match = VARIABLE.search(" ".join(statement.split()))
+    if match is None or ".func" in statement:
+        return
+    if match["space"] == "shared" and match["array"] == "[]":
+        outer.dynamic_shared[match["name"]] = _alignment(match)
+    elif match["space"] == "shared":
+        outer.shared.add(match)
+    elif match["space"] in ("global", "const"):
+        outer.globals.add(match)
