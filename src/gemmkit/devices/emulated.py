@@ -1,0 +1,166 @@
+"""`EmulatedDevice`: runs kernels on the CPU and counts what a GPU would have counted."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.devices.device import ARGUMENT_TYPES, Buffer, Launch
+from gemmkit.devices.host import host_environment, package_version, usable_cores
+from gemmkit.errors import DeviceError
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.kernel import LaunchPlan
+
+if TYPE_CHECKING:
+    from gemmkit.emulator import Allocation, DeviceMemory, Program
+    from gemmkit.emulator.ptx.module import Variable
+
+_POISON = 0xFF
+
+
+class EmulatedBuffer:
+    """Memory of the emulated device, freed with this object."""
+
+    def __init__(self, memory: DeviceMemory, allocation: Allocation) -> None:
+        self.address = allocation.address
+        self.nbytes = allocation.nbytes
+        weakref.finalize(self, memory.free, allocation)
+
+
+class EmulatedDevice:
+    """A CPU that stands for a board: results and counters as on the GPU, no time.
+
+    Args:
+        spec: the board; it decides what a launch may ask for.
+        threads: host threads, by default one for each core.
+        progress: called during a launch with the fraction of its blocks that are done.
+        cache_dir: where compiled objects are kept; by default in the user's cache folder.
+    """
+
+    kind = "emulator"
+
+    def __init__(
+        self,
+        spec: GpuSpec,
+        *,
+        threads: int | None = None,
+        progress: Callable[[float], None] | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
+        from gemmkit.emulator import DeviceMemory
+
+        self.spec = spec
+        self.threads = threads or usable_cores()
+        self.memory = DeviceMemory()
+        self._progress = progress
+        self._cache_dir = cache_dir
+        self._programs: dict[tuple[str, str], Program] = {}
+
+    def empty(self, nbytes: int) -> EmulatedBuffer:
+        """Device memory; its content is NaN as float32, so that reading it shows.
+
+        Raises:
+            DeviceError: the host has not enough memory.
+        """
+        allocation = self.memory.allocate(nbytes)
+        self.memory.view(allocation.address, nbytes)[:] = _POISON
+        return EmulatedBuffer(self.memory, allocation)
+
+    def upload(self, array: NDArray[Any]) -> EmulatedBuffer:
+        """A device copy of a C-contiguous array."""
+        allocation = self.memory.allocate(array.nbytes)
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.memory.view(allocation.address, array.nbytes)[:] = flat
+        return EmulatedBuffer(self.memory, allocation)
+
+    def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
+        """Fill a C-contiguous array from the start of a buffer."""
+        if not out.flags.c_contiguous or out.nbytes > buffer.nbytes:
+            raise ValueError(f"cannot copy {buffer.nbytes} bytes into {out.nbytes} of this array")
+        out.reshape(-1).view(np.uint8)[:] = self.memory.view(buffer.address, out.nbytes)
+
+    def launch(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+    ) -> Launch:
+        """Run the plan's grid and wait; the counters are named as Nsight Compute names them.
+
+        Raises:
+            DeviceError: the board cannot take the launch, or the kernel failed.
+            UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
+        """
+        from gemmkit.emulator import LaunchRequest
+        from gemmkit.emulator.counters.metrics import summarise, summarise_lines
+
+        program = self._program(binary)
+        self._check(plan, program)
+        for name in plan.signature:
+            if ARGUMENT_TYPES[name] is np.uint64:
+                self.memory.rename(int(arguments[name]), name)
+        parameters = list(program.flow.kernel.parameters.values())
+        request = LaunchRequest(
+            plan.grid, plan.block, _packed(plan, parameters, arguments), plan.shared_bytes
+        )
+        execution = program.run(request, self.memory, threads=self.threads, progress=self._progress)
+        return Launch(
+            counters=summarise(program.flow, execution.tally),
+            line_counters=summarise_lines(program.flow, execution.tally),
+            emulation_seconds=execution.seconds,
+        )
+
+    def environment(self) -> dict[str, Any]:
+        """The host, the threads used, and the code generator."""
+        return {
+            "emulated_gpu": self.spec.name,
+            "threads": self.threads,
+            "llvmlite": package_version("llvmlite"),
+        } | host_environment()
+
+    def _program(self, binary: Binary) -> Program:
+        from gemmkit.emulator import load
+
+        key = binary.key, binary.entry
+        if key not in self._programs:
+            self._programs[key] = load(binary.ptx, binary.entry, cache_dir=self._cache_dir)
+        return self._programs[key]
+
+    def _check(self, plan: LaunchPlan, program: Program) -> None:
+        limits = self.spec.capability
+        shared = program.flow.kernel.shared_bytes + plan.shared_bytes
+        if shared > limits.max_shared_per_block:
+            raise DeviceError(
+                f"'{plan.kernel}' wants {shared:,} bytes of shared memory a block; "
+                f"{self.spec.name} has {limits.max_shared_per_block:,}"
+            )
+        if plan.threads_per_block > limits.max_threads_per_block:
+            raise DeviceError(
+                f"'{plan.kernel}' wants {plan.threads_per_block:,} threads a block; "
+                f"{self.spec.name} has {limits.max_threads_per_block:,}"
+            )
+        if plan.cluster != (1, 1, 1):
+            raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")
+
+
+def _packed(
+    plan: LaunchPlan, parameters: list[Variable], arguments: Mapping[str, int | float]
+) -> bytes:
+    """The kernel's parameter space, from the arguments in the order of its signature."""
+    if len(parameters) != len(plan.signature):
+        raise DeviceError(
+            f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and "
+            f"{len(plan.signature)} in its signature"
+        )
+    packed = bytearray(max((each.offset + each.size for each in parameters), default=0))
+    for name, place in zip(plan.signature, parameters, strict=True):
+        data = ARGUMENT_TYPES[name](arguments[name]).tobytes()
+        if len(data) != place.size:
+            raise DeviceError(
+                f"'{plan.kernel}' takes {place.size} bytes for '{name}', not {len(data)}"
+            )
+        packed[place.offset : place.offset + place.size] = data
+    return bytes(packed)

@@ -1,0 +1,244 @@
+"""What holds for every run of a kernel: live registers, lanes that agree, writes that need care.
+
+Registers are numbered, and sets of them are Python integers with one bit each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
+from gemmkit.emulator.ptx.module import Register, Special
+
+_VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
+# Results differ between lanes though the operands do not.
+_VARYING_OPERATIONS = frozenset(
+    ["atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "reduce_warp"]
+    + ["elect", "active_mask", "call"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The blocks that run while lanes that parted at a branch are apart.
+
+    `taken` and `fall` are sets of block numbers, reached along either way before the meeting.
+    """
+
+    branch: int
+    taken: frozenset[int]
+    fall: frozenset[int]
+
+
+class Analysis:
+    """Facts about a kernel's registers and branches.
+
+    A register is `varying` if active lanes may hold different values in it. A guarded branch is
+    `divergent` if its predicate is. A register is `scalar` if one value serves for all lanes, at
+    every place and time. Writes in a block to registers of `shared_in(block)` must leave the
+    inactive lanes' values alone, since lanes that wait elsewhere still need them; other writes
+    may spoil them.
+    """
+
+    def __init__(
+        self,
+        flow: ControlFlow,
+        actions: Sequence[Action],
+        scalar_forms: Callable[[Action], bool],
+    ) -> None:
+        """`scalar_forms` says of which instructions code for one value can be made."""
+        self.flow = flow
+        self.actions = actions
+        self._scalar_forms = scalar_forms
+        self.registers: dict[Register, int] = {}
+        for action in actions:
+            for register in (*action.registers_read(), *action.dests):
+                if register is not None:
+                    self.registers.setdefault(register, len(self.registers))
+        self.reads = [self._set(action.registers_read()) for action in actions]
+        self.writes = [self._set(action.dests) for action in actions]
+        self.live_in = self._live_in()
+        self.varying = 0
+        self.regions: tuple[Region, ...] = ()
+        self._find_varying()
+        self._kept = self._find_kept()
+        self.scalar = self._find_scalar()
+
+    def _set(self, registers: Sequence[Register | None]) -> int:
+        found = 0
+        for register in registers:
+            if register is not None:
+                found |= 1 << self.registers[register]
+        return found
+
+    def bit(self, register: Register) -> int:
+        """The set of just one register."""
+        return 1 << self.registers[register]
+
+    def live_out(self, block: int) -> int:
+        """Registers that a block's successors may read."""
+        found = 0
+        for successor in self.flow.blocks[block].successors:
+            if successor < len(self.flow.blocks):
+                found |= self.live_in[successor]
+        return found
+
+    def divergent(self, block: int) -> bool:
+        """Whether lanes may part at the end of a block."""
+        return any(region.branch == block for region in self.regions)
+
+    def shared_in(self, block: int) -> int:
+        """Registers that lanes which wait while a block runs may still read."""
+        return self._kept[block]
+
+    @cached_property
+    def meetings(self) -> frozenset[int]:
+        """Blocks where parted lanes meet again."""
+        return frozenset(self.flow.reconvergence[region.branch] for region in self.regions)
+
+    def _live_in(self) -> list[int]:
+        blocks = self.flow.blocks
+        needed, killed = [], []
+        for block in blocks:
+            need = kill = 0
+            for number in range(block.start, block.end):
+                need |= self.reads[number] & ~kill
+                if self.actions[number].guard is None:
+                    kill |= self.writes[number]
+                else:
+                    need |= self.writes[number] & ~kill
+            needed.append(need)
+            killed.append(kill)
+        live = list(needed)
+        predecessors = _predecessors(blocks)
+        work = list(range(len(blocks)))
+        while work:
+            number = work.pop()
+            out = 0
+            for successor in blocks[number].successors:
+                if successor < len(blocks):
+                    out |= live[successor]
+            found = needed[number] | (out & ~killed[number])
+            if found != live[number]:
+                live[number] = found
+                work += predecessors[number]
+        return live
+
+    def _find_varying(self) -> None:
+        """Alternate between data flow and divergence until nothing is added."""
+        while True:
+            before = self.varying
+            self._spread()
+            known = {region.branch for region in self.regions}
+            added = [
+                self._region(number)
+                for number, block in enumerate(self.flow.blocks)
+                if number not in known and self._parts(block)
+            ]
+            self.regions += tuple(added)
+            for region in self.regions:
+                self.varying |= self._written_apart(region)
+            if self.varying == before and not added:
+                return
+
+    def _spread(self) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for number, action in enumerate(self.actions):
+                if self.writes[number] & ~self.varying and (
+                    self.reads[number] & self.varying or _varies_by_itself(action)
+                ):
+                    self.varying |= self.writes[number]
+                    changed = True
+
+    def _parts(self, block: BasicBlock) -> bool:
+        last = block.end - 1
+        return (
+            self.actions[last].operation == "branch"
+            and len(block.successors) == 2
+            and bool(self.reads[last] & self.varying)
+        )
+
+    def _region(self, branch: int) -> Region:
+        meeting = self.flow.reconvergence[branch]
+        taken, fall = self.flow.blocks[branch].successors
+        return Region(branch, self._reached(taken, meeting), self._reached(fall, meeting))
+
+    def _reached(self, start: int, stop: int) -> frozenset[int]:
+        found: set[int] = set()
+        work = [start]
+        while work:
+            block = work.pop()
+            if block not in found and block != stop and block < len(self.flow.blocks):
+                found.add(block)
+                work += self.flow.blocks[block].successors
+        return frozenset(found)
+
+    def _written_apart(self, region: Region) -> int:
+        """Registers that parted lanes write and read after they have met."""
+        meeting = self.flow.reconvergence[region.branch]
+        if meeting == len(self.flow.blocks):
+            return 0
+        written = 0
+        for number in region.taken | region.fall:
+            block = self.flow.blocks[number]
+            for place in range(block.start, block.end):
+                written |= self.writes[place]
+        return written & self.live_in[meeting]
+
+    def _find_kept(self) -> list[int]:
+        """Lanes that go on at the taken side run first; the others wait to fall through, then all
+        wait at the meeting. Where the branch can be reached again before that, lanes of an
+        earlier turn still wait to fall through while later ones do."""
+        kept = [0] * len(self.flow.blocks)
+        for region in self.regions:
+            meeting = self.flow.reconvergence[region.branch]
+            at_meeting = self.live_in[meeting] if meeting < len(self.flow.blocks) else 0
+            fall = self.flow.blocks[region.branch].successors[1]
+            at_fall = self.live_in[fall] if fall < len(self.flow.blocks) else 0
+            again = region.branch in region.taken | region.fall
+            for block in region.taken:
+                kept[block] |= at_meeting | at_fall
+            for block in region.fall:
+                kept[block] |= at_meeting | (at_fall if again else 0)
+        return kept
+
+    def _find_scalar(self) -> int:
+        every = (1 << len(self.registers)) - 1
+        scalar = every & ~self.varying
+        for number, block in enumerate(self.flow.blocks):
+            for place in range(block.start, block.end):
+                scalar &= ~(self.writes[place] & self._kept[number])
+        changed = True
+        while changed:
+            changed = False
+            for place, action in enumerate(self.actions):
+                written = self.writes[place] & scalar
+                if written and (self.reads[place] & ~scalar or not self._scalar_forms(action)):
+                    scalar &= ~written
+                    changed = True
+        return scalar
+
+
+def _predecessors(blocks: Sequence[BasicBlock]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in blocks]
+    for number, block in enumerate(blocks):
+        for successor in block.successors:
+            if successor < len(blocks):
+                found[successor].append(number)
+    return found
+
+
+def _varies_by_itself(action: Action) -> bool:
+    if action.operation in _VARYING_OPERATIONS:
+        return True
+    if action.operation == "load" and action.form["S"] in ("local", ""):
+        return True
+    return any(
+        isinstance(source, Special) and source.name.startswith(_VARYING_SPECIALS)
+        for source in action.sources
+    )

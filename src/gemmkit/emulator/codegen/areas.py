@@ -1,0 +1,68 @@
+"""Which counter, record and pattern cache of a worker belongs to which instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.emulator.codegen.layout import (
+    COUNTER_BYTES,
+    PATTERN,
+    PATTERN_WAYS,
+    SITE_BYTES,
+    WORKER_COUNTERS,
+)
+from gemmkit.emulator.codegen.operands import Action
+
+MEMORY_OPERATIONS = frozenset(
+    ["load", "store", "copy_async", "atomic", "compare_and_swap", "reduction"]
+)
+
+
+def counted_apart(action: Action) -> bool:
+    """Whether an instruction may act for fewer lanes than its block has."""
+    if action.guard is not None:
+        return True
+    return action.operation == "copy_async" and len(action.sources) > 1
+
+
+class Areas:
+    """Offsets in a worker's buffer for one kernel."""
+
+    def __init__(self, blocks: int, actions: Sequence[Action]) -> None:
+        self.blocks = blocks
+        apart = [action.number for action in actions if counted_apart(action)]
+        self.apart = {number: place for place, number in enumerate(apart, blocks)}
+        sites = [action.number for action in actions if action.operation in MEMORY_OPERATIONS]
+        self.sites = {number: place for place, number in enumerate(sites)}
+        self.counters = blocks + len(apart)
+        self._sites_at = -(-(WORKER_COUNTERS + COUNTER_BYTES * self.counters) // 64) * 64
+        self._patterns_at = self._sites_at + SITE_BYTES * len(sites)
+        self._patterns = 0
+
+    def block(self, number: int) -> int:
+        """A basic block's counter."""
+        return WORKER_COUNTERS + COUNTER_BYTES * number
+
+    def counter(self, number: int) -> int:
+        """The counter of an instruction that is counted apart."""
+        return WORKER_COUNTERS + COUNTER_BYTES * self.apart[number]
+
+    def site(self, number: int) -> int:
+        """The record of a memory instruction."""
+        return self._sites_at + SITE_BYTES * self.sites[number]
+
+    def new_patterns(self) -> int:
+        """A pattern cache of its own for another place in the code."""
+        place = self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
+        self._patterns += 1
+        return place
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole buffer."""
+        return self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
+
+    @property
+    def sites_start(self) -> int:
+        """Where the records begin."""
+        return self._sites_at

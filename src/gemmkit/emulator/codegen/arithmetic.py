@@ -1,0 +1,58 @@
+"""Which forms have native code, and that code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.emulator.codegen import floats, integers
+from gemmkit.emulator.codegen.ir import Function, Value, literal
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.form import Form
+
+# Operations that the block writer itself turns into code.
+_BY_HAND = frozenset(["move", "convert_address", "load_parameter", "call_parameter"])
+
+
+def native(form: Form) -> bool:
+    """Whether native code can be made of a pure form."""
+    return form.operation in _BY_HAND or integers.native(form) or floats.native(form)
+
+
+def scalar_native(action: Action) -> bool:
+    """Whether one value can stand for all lanes of a result."""
+    return action.pure and native(action.form)
+
+
+def emit(f: Function, form: Form, sources: Sequence[Value]) -> Sequence[Value]:
+    """The results of a form, from operands of the widths that it asks for."""
+    emitters = integers.EMITTERS if form.operation in integers.EMITTERS else floats.EMITTERS
+    return emitters[form.operation](f, form, sources)
+
+
+def pack(f: Function, bits: int, sources: Sequence[Value]) -> Value:
+    """`mov` from a brace list: the first element becomes the lowest bits."""
+    width = bits // len(sources)
+    whole = f.resize(sources[0], bits)
+    for place, source in enumerate(sources[1:], 1):
+        whole = f.or_(whole, f.shl(f.resize(source, bits), place * width))
+    return whole
+
+
+def unpack(f: Function, source: Value, bits: int, count: int) -> Sequence[Value]:
+    """`mov` to a brace list."""
+    width = bits // count
+    return [
+        f.resize(f.lshr(source, place * width) if place else source, width)
+        for place in range(count)
+    ]
+
+
+def merge(f: Function, sources: Sequence[Value]) -> Sequence[Value]:
+    """The new value where the predicate holds, else the old: sources are predicate, new, old."""
+    predicate, new, old = sources
+    return (f.select(predicate, new, old),)
+
+
+def zero(bits: int) -> Value:
+    """A zero of that width."""
+    return literal(f"i{bits}", 0)

@@ -1,0 +1,556 @@
+"""Writes the code of one basic block: registers, pending computations, and when they are written.
+
+Lane-by-lane computations are put off until something needs their result in memory: an access to
+memory, a vote, the end of the block. So they gather into few, long segments, and what nobody reads
+is never written. Scalar computations are written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from gemmkit.emulator.codegen import arithmetic
+from gemmkit.emulator.codegen.analysis import Analysis
+from gemmkit.emulator.codegen.areas import Areas
+from gemmkit.emulator.codegen.ir import Function, Value, literal
+from gemmkit.emulator.codegen.layout import WINDOWS, WORKER
+from gemmkit.emulator.codegen.operands import Action, Source, unsupported
+from gemmkit.emulator.codegen.registers import RegisterMap
+from gemmkit.emulator.codegen.segment import Output, Segment
+from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
+from gemmkit.emulator.codegen.values import (
+    LaneNumber,
+    Lanes,
+    Node,
+    Place,
+    Result,
+    Scalar,
+    Scratch,
+    Slot,
+)
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.module import Guard, Immediate, Negated, Register, Special
+from gemmkit.errors import UnsupportedInstruction
+
+# Scratch bytes in use beyond which pending work is written, so that it finds them in the cache.
+SCRATCH_LIMIT = 20480
+
+W = Value("ptr", "%w")
+C = Value("ptr", "%c")
+T = Value("ptr", "%t")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all blocks of a kernel share: the function, facts, and places."""
+
+    f: Function
+    analysis: Analysis
+    registers: RegisterMap
+    areas: Areas
+    symbols: Callable[[str], Value | None]
+    # Where operands and results lie of instructions that run through Python, by number.
+    outside: dict[int, tuple[tuple[tuple[int, int] | int, ...], tuple[tuple[int, int], ...]]]
+
+
+class BlockWriter:
+    """Writes the actions of one block, in order; `mask` holds the active lanes."""
+
+    def __init__(self, around: Surroundings, number: int, mask: Value, scratch: Scratch) -> None:
+        self.f = around.f
+        self.around = around
+        self.number = number
+        self.mask = mask
+        self.scratch = scratch
+        self.block = around.analysis.flow.blocks[number]
+        self._kept = around.analysis.shared_in(number)
+        self._live_out = around.analysis.live_out(number)
+        self._places: dict[Register, Place] = {}
+        self._original: dict[Register, Place] = {}
+        self._serial = 0
+        self._scratch_limit = SCRATCH_LIMIT
+        # Patterns of addresses that were looked up in this block, with their base.
+        self.patterns: dict[tuple[Place | None, Place | None, bool], tuple[Value, Value]] = {}
+        self._last_read = self._find_last_reads()
+        scratch.keep_only([])
+
+    def _find_last_reads(self) -> Mapping[Register, int]:
+        last: dict[Register, int] = {}
+        for place in range(self.block.start, self.block.end):
+            for register in self.around.analysis.actions[place].registers_read():
+                last[register] = place
+        return last
+
+    # Registers
+
+    def place(self, register: Register) -> Place:
+        """Where a register's value is."""
+        found = self._places.get(register)
+        if found is None:
+            found = self._places[register] = self._original[register] = self._initial(register)
+        return found
+
+    def _initial(self, register: Register) -> Place:
+        f, map_ = self.f, self.around.registers
+        bits = TYPES[register.type].bits
+        if self.around.analysis.bit(register) & self.around.analysis.scalar:
+            if bits == 1:
+                return Scalar(f.resize(f.load("i8", W, map_.scalar(register)), 1))
+            return Scalar(f.load(f"i{bits}", W, map_.scalar(register), 2))
+        if bits == 1:
+            return Lanes(f.load("i32", W, map_.predicate(register)))
+        return map_.slot(register)
+
+    def is_scalar(self, register: Register) -> bool:
+        """Whether one value serves for all lanes."""
+        return bool(self.around.analysis.bit(register) & self.around.analysis.scalar)
+
+    def source(self, operand: Source, bits: int) -> Place:
+        """The value of an operand."""
+        if isinstance(operand, Register):
+            return self.place(operand)
+        if isinstance(operand, Immediate):
+            return Scalar(literal(f"i{bits}", operand.value))
+        if isinstance(operand, Negated):
+            return self.inverted(self.place(operand.register))
+        if isinstance(operand, Special):
+            return self._special(operand.name)
+        return self.symbol(operand.name, bits)
+
+    def symbol(self, name: str, bits: int) -> Scalar:
+        """The address of a variable in its own space.
+
+        Raises:
+            UnsupportedInstruction: there is no such variable.
+        """
+        found = self.around.symbols(name)
+        if found is None:
+            raise UnsupportedInstruction(f"the address of '{name}' is not known")
+        if found.number is not None:
+            return Scalar(literal(f"i{bits}", found.number))
+        return Scalar(self.f.resize(found, bits))
+
+    def _special(self, name: str) -> Place:
+        if name not in LANE_MASKS:
+            return special(self.f, name)
+        emit = partial(_lane_mask, name)
+        return self.node(emit, [(LaneNumber(), 32)], [32])[0]
+
+    def inverted(self, predicate: Place) -> Place:
+        """The complement of a predicate."""
+        if isinstance(predicate, Scalar):
+            return Scalar(self.f.not_(predicate.value))
+        if isinstance(predicate, Lanes):
+            return Lanes(self.f.not_(predicate.value))
+        return self.node(lambda f, s: (f.not_(s[0]),), [(predicate, 1)], [1])[0]
+
+    def node(
+        self,
+        emit: Callable[[Function, Sequence[Value]], Sequence[Value]],
+        sources: Sequence[tuple[Place, int]],
+        bits: Sequence[int],
+    ) -> list[Result]:
+        """Put off a computation; its results."""
+        self._serial += 1
+        node = Node(self._serial, emit, tuple(sources), tuple(bits))
+        for source, _ in sources:
+            if isinstance(source, Result):
+                source.node.readers += 1
+        return [Result(node, index) for index in range(len(bits))]
+
+    def assign(
+        self,
+        register: Register | None,
+        value: Place,
+        guard: Guard | None = None,
+        *,
+        signed: bool = False,
+    ) -> None:
+        """Make a value the register's, in lanes where the guard holds; wider registers extend."""
+        if register is None:
+            return
+        bits = TYPES[register.type].bits
+        value = self.resized(value, bits, signed=signed)
+        if guard is not None:
+            value = self._merged(register, value, guard, bits)
+        elif not self.is_scalar(register) and isinstance(value, Scalar) and bits == 1:
+            value = self._spread(value)
+        self._places[register] = value
+
+    def resized(self, value: Place, bits: int, *, signed: bool = False) -> Place:
+        """A value in another width."""
+        if value.bits == bits:
+            return value
+        if isinstance(value, Scalar):
+            if value.value.number is not None and not signed:
+                return Scalar(literal(f"i{bits}", value.value.number))
+            return Scalar(self.f.resize(value.value, bits, signed=signed))
+
+        def resize(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+            return (f.resize(s[0], bits, signed=signed),)
+
+        return self.node(resize, [(value, value.bits)], [bits])[0]
+
+    def _spread(self, predicate: Scalar) -> Lanes:
+        if predicate.value.number is not None:
+            return Lanes(literal("i32", -predicate.value.number))
+        return Lanes(self.f.resize(predicate.value, 32, signed=True))
+
+    def _merged(self, register: Register, value: Place, guard: Guard, bits: int) -> Place:
+        chosen, old = self.guard_place(guard), self.place(register)
+        if all(isinstance(each, Scalar) for each in (chosen, value, old)):
+            return self._at_once(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)])[0]
+        if bits == 1 and not any(isinstance(each, Result) for each in (chosen, value, old)):
+            f = self.f
+            c, new, kept = (self.lanes(each) for each in (chosen, value, old))
+            return Lanes(f.or_(f.and_(c, new), f.and_(f.not_(c), kept)))
+        return self.node(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)], [bits])[0]
+
+    def guard_place(self, guard: Guard) -> Place:
+        """The predicate of a guard."""
+        predicate = self.place(guard.register)
+        return self.inverted(predicate) if guard.negated else predicate
+
+    def lanes(self, predicate: Place) -> Value:
+        """A predicate as one bit a lane, in lanes that are not active too."""
+        if isinstance(predicate, Scalar):
+            return self._spread(predicate).value
+        if isinstance(predicate, Lanes):
+            return predicate.value
+        self.materialise([predicate])
+        kept = predicate.stored if isinstance(predicate, Result) else None
+        assert isinstance(kept, Lanes)
+        return kept.value
+
+    def active(self, guard: Guard | None) -> Value:
+        """The lanes in which an instruction under this guard acts."""
+        if guard is None:
+            return self.mask
+        return self.f.and_(self.mask, self.lanes(self.guard_place(guard)))
+
+    # Computations
+
+    def compute(self, action: Action) -> None:
+        """Take a pure instruction with native code."""
+        sources = self._operands(action)
+        widths = result_widths(action)
+        results = self._results(action, sources, widths)
+        signed = _extends_sign(action)
+        for register, result in zip(action.dests, results, strict=False):
+            self.assign(register, result, action.guard, signed=signed)
+
+    def _operands(self, action: Action) -> list[tuple[Place, int]]:
+        return [
+            (self.resized(self.source(source, bits), bits), bits)
+            for source, bits in zip(action.sources, source_widths(action), strict=True)
+        ]
+
+    def _results(
+        self, action: Action, sources: list[tuple[Place, int]], widths: list[int]
+    ) -> Sequence[Place]:
+        form = action.form
+        operation = action.operation
+        if operation in ("move", "call_parameter"):
+            return self._moved(action, sources, widths)
+        if operation == "convert_address":
+            return [self._converted(action, sources[0][0])]
+        if operation == "load_parameter":
+            return [self._parameter(action, place) for place in range(len(widths))]
+        places = [place for place, _ in sources]
+        if all(isinstance(place, Scalar) for place in places):
+            return self._at_once(lambda f, s: arithmetic.emit(f, form, s), sources)
+        if widths == [1] and all(isinstance(place, (Scalar, Lanes)) for place in places):
+            lanes = [self.lanes(place) for place in places]
+            return [Lanes(each) for each in arithmetic.emit(self.f, form, lanes)]
+        if operation == "integer" and form["O"] in ("add", "sub"):
+            moved = self._distance(form["O"], places, widths[0])
+            if moved is not None:
+                return [moved]
+        return self.node(lambda f, s: arithmetic.emit(f, form, s), sources, widths)
+
+    def _at_once(
+        self,
+        emit: Callable[[Function, Sequence[Value]], Sequence[Value]],
+        sources: Sequence[tuple[Place, int]],
+    ) -> list[Scalar]:
+        values = [place.value for place, _ in sources if isinstance(place, Scalar)]
+        return [Scalar(value) for value in emit(self.f, values)]
+
+    def _moved(
+        self, action: Action, sources: list[tuple[Place, int]], widths: list[int]
+    ) -> Sequence[Place]:
+        bits = action.form.type.bits
+        if len(sources) > 1 and len(widths) == 1:
+            pack = partial(_pack, bits)
+            if all(isinstance(place, Scalar) for place, _ in sources):
+                return self._at_once(pack, sources)
+            return self.node(pack, sources, widths)
+        if len(widths) > 1 and len(sources) == 1:
+            unpack = partial(_unpack, bits, len(widths))
+            if isinstance(sources[0][0], Scalar):
+                return self._at_once(unpack, sources)
+            return self.node(unpack, sources, widths)
+        return [place for place, _ in sources]
+
+    def _distance(self, operation: str, places: list[Place], bits: int) -> Result | None:
+        """A sum of a vector and scalars, told apart, so that addresses can be."""
+        vectors = [place for place in places if not isinstance(place, Scalar)]
+        if len(vectors) != 1 or (operation == "sub" and vectors[0] is not places[0]):
+            return None
+        scalar = next(place.value for place in places if isinstance(place, Scalar))
+        amount = self.f.sub(literal(scalar.type, 0), scalar) if operation == "sub" else scalar
+        root, before = root_of(vectors[0])
+        if root is None:
+            return None
+        total = amount if before is None else self.f.add(before, amount)
+        sources = [(root, bits), (Scalar(total), bits)]
+        node = self.node(lambda f, s: (f.add(s[0], s[1]),), sources, [bits])[0].node
+        return Result(node, 0, root, total)
+
+    def _converted(self, action: Action, place: Place) -> Place:
+        """Between a state space's own addresses and generic ones."""
+        window, bits = WINDOWS.get(action.form["S"]), action.form.type.bits
+        if window is None:
+            return place
+        start = Scalar(literal(f"i{bits}", window))
+        operation = "sub" if action.form["D"] == "to" else "add"
+        if isinstance(place, Scalar):
+            return Scalar(self.f.binary(operation, place.value, start.value))
+        moved = self._distance(operation, [place, start], bits)
+        assert moved is not None
+        return moved
+
+    def _parameter(self, action: Action, place: int) -> Scalar:
+        f, bits = self.f, action.form.type.bits
+        start = action.sources[place]
+        assert isinstance(start, Immediate)
+        parameters = f.load("ptr", C, WORKER["parameters"])
+        return Scalar(f.load(f"i{bits}", parameters, start.value))
+
+    # Memory
+
+    def materialise(self, places: Sequence[Place]) -> None:
+        """Write pending computations whose results must be at hand: vectors in slots."""
+        wanted = [
+            place
+            for place in dict.fromkeys(places)
+            if isinstance(place, Result) and place.stored is None
+        ]
+        if wanted:
+            self._write(self._with_shared(wanted))
+
+    def _with_shared(self, wanted: Sequence[Result]) -> list[Result]:
+        """Add what others will read again, so that it is computed once only."""
+        nodes: set[Node] = set()
+        work = [each.node for each in wanted]
+        while work:
+            node = work.pop()
+            if node not in nodes:
+                nodes.add(node)
+                work += [
+                    source.node
+                    for source, _ in node.sources
+                    if isinstance(source, Result) and source.stored is None
+                ]
+        inside: dict[Node, int] = {}
+        for node in nodes:
+            for source, _ in node.sources:
+                if isinstance(source, Result):
+                    inside[source.node] = inside.get(source.node, 0) + 1
+        chosen = dict.fromkeys(wanted)
+        held = {place.node for place in self._places.values() if isinstance(place, Result)}
+        for node in sorted(nodes, key=lambda node: node.serial):
+            if node.readers > node.served + inside.get(node, 0) or node in held:
+                for index in range(len(node.bits)):
+                    chosen.setdefault(Result(node, index))
+        return list(chosen)
+
+    def _write(self, wanted: Sequence[Result]) -> None:
+        outputs = []
+        for result in {(each.node, each.index): each for each in wanted}.values():
+            target = None if result.bits == 1 else self.scratch.take(result.bits)
+            outputs.append(Output(result, target))
+        segment = Segment(self.f, outputs)
+        predicates = segment.write()
+        self._account(segment)
+        for number, output in enumerate(outputs):
+            assert isinstance(output.value, Result)
+            kept = output.target if output.target is not None else Lanes(predicates[number])
+            output.value.node.stored[output.value.index] = kept
+
+    def _account(self, segment: Segment) -> None:
+        for node in segment.nodes:
+            for source, _ in node.sources:
+                if isinstance(source, Result):
+                    source.node.served += 1
+
+    def in_memory(self, place: Place, bits: int) -> Slot:
+        """A vector of that width in memory."""
+        place = self.resized(place, bits)
+        if isinstance(place, Slot):
+            return place
+        if not isinstance(place, Result):
+            place = self.node(lambda f, s: (s[0],), [(place, bits)], [bits])[0]
+        self.materialise([place])
+        kept = place.stored
+        assert isinstance(kept, Slot)
+        return kept
+
+    def pointer(self, slot: Slot) -> Value:
+        """The address of a slot's first strip."""
+        return self.f.offset(T if slot.area == "t" else W, slot.offset)
+
+    def destination(self, action: Action, register: Register | None, bits: int) -> Slot:
+        """Where a memory instruction may put a result; to be given to `assign` afterwards.
+
+        It is the register's own slot where its old value is not needed any more.
+        """
+        analysis = self.around.analysis
+        if (
+            register is not None
+            and action.guard is None
+            and register not in self._original
+            and TYPES[register.type].bits == bits
+            and analysis.bit(register) & self._live_out & ~self._kept
+            and not self._written_later(register, action.number)
+        ):
+            slot = self.around.registers.slot(register)
+            self._original[register] = slot
+            return slot
+        return self.scratch.take(bits)
+
+    def make_room(self, number: int) -> None:
+        """Before a memory instruction takes scratch: see that there is not too much in use."""
+        if self.scratch.in_use > self._scratch_limit:
+            self._write_pending(number)
+            self._scratch_limit = max(SCRATCH_LIMIT, 2 * self.scratch.in_use)
+
+    def _written_later(self, register: Register, number: int) -> bool:
+        bit = self.around.analysis.bit(register)
+        return any(
+            self.around.analysis.writes[place] & bit for place in range(number + 1, self.block.end)
+        )
+
+    def _write_pending(self, number: int) -> None:
+        """Bring every value that is still needed into memory, and take back other scratch."""
+        needed = {
+            register: place
+            for register, place in self._places.items()
+            if self._last_read.get(register, -1) >= number
+            or self.around.analysis.bit(register) & self._live_out
+        }
+        self.materialise(list(needed.values()))
+        self._places = {
+            register: (place.stored or place) if isinstance(place, Result) else place
+            for register, place in needed.items()
+        }
+        kept = [place for place in self._places.values() if isinstance(place, Slot)]
+        self.scratch.keep_only(kept)
+
+    # The end
+
+    def finish(self, condition: Place | None = None) -> Value | None:
+        """Write what is pending and live, and put registers where other blocks look for them.
+
+        Returns the lanes of `condition` (the predicate of a branch), if one is given that is not
+        a scalar.
+        """
+        f, analysis, map_ = self.f, self.around.analysis, self.around.registers
+        outputs: list[Output] = []
+        predicates: list[tuple[Register, Place]] = []
+        for register, place in self._places.items():
+            bit = analysis.bit(register)
+            if place is self._original.get(register) or not bit & self._live_out:
+                continue
+            if analysis.scalar & bit:
+                assert isinstance(place, Scalar)
+                value = place.value
+                f.store(f.resize(value, 8) if value.type == "i1" else value, W,
+                        map_.scalar(register), 1 if value.type == "i1" else 2)  # fmt: skip
+            elif TYPES[register.type].bits == 1:
+                predicates.append((register, place))
+            else:
+                only = self.mask if bit & self._kept else None
+                target = map_.slot(register)
+                if place != target:
+                    outputs.append(Output(place, target, only))
+        pending = [place for _, place in predicates]
+        if condition is not None:
+            pending.append(condition)
+        unwritten = [
+            place
+            for place in dict.fromkeys(pending)
+            if isinstance(place, Result) and place.stored is None
+        ]
+        first = len(outputs)
+        outputs += [Output(place, None) for place in unwritten]
+        if outputs:
+            found = Segment(f, outputs).write()
+            for number, place in enumerate(unwritten, first):
+                place.node.stored[place.index] = Lanes(found[number])
+        for register, place in predicates:
+            lanes = self.lanes(place)
+            if analysis.bit(register) & self._kept:
+                old = f.load("i32", W, map_.predicate(register))
+                lanes = f.or_(f.and_(lanes, self.mask), f.and_(old, f.not_(self.mask)))
+            f.store(lanes, W, map_.predicate(register))
+        if condition is None or isinstance(condition, Scalar):
+            return None
+        return self.lanes(condition)
+
+
+def root_of(place: Place) -> tuple[Slot | Result | None, Value | None]:
+    """The vector and the scalar of which a sum was made; the vector itself without one."""
+    if isinstance(place, Result):
+        return (place.root, place.distance) if place.root is not None else (place, None)
+    return (place, None) if isinstance(place, Slot) else (None, None)
+
+
+def source_widths(action: Action) -> list[int]:
+    """The width in which each source of an action is read."""
+    widths: list[int] = []
+    specs = [spec for spec in action.form.operands if spec.role in ("source", "immediate")]
+    if action.operation in ("move", "call_parameter"):
+        total = action.form.type.bits
+        dests, count = len(action.dests), len(action.sources)
+        return [total // count if dests == 1 else total] * count
+    if action.operation == "load_parameter":
+        return [32] * len(action.sources)
+    for spec in specs:
+        bits = spec.type.bits if spec.type is not None else 32
+        widths += [bits] * spec.count
+    # The carry stands last.
+    return (widths + [1])[: len(action.sources)]
+
+
+def result_widths(action: Action) -> list[int]:
+    """The width of each result."""
+    if action.operation in ("move", "call_parameter", "load_parameter"):
+        bits = action.form.type.bits
+        divided = action.operation == "move" and len(action.sources) == 1
+        return [bits // len(action.dests) if divided else bits] * len(action.dests)
+    spec = next((spec for spec in action.form.operands if spec.role == "dest"), None)
+    if spec is None or spec.type is None:
+        raise unsupported(action.instruction, "this instruction has no result")
+    widths = [spec.type.bits] * spec.count
+    # The second of a pair is a predicate, and so is the carry.
+    return widths + [1] * (len(action.dests) - len(widths))
+
+
+def _extends_sign(action: Action) -> bool:
+    name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
+    return name in TYPES and TYPES[name].is_signed
+
+
+def _lane_mask(name: str, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
+    return (lane_mask(f, name, sources[0]),)
+
+
+def _pack(bits: int, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
+    return (arithmetic.pack(f, bits, sources),)
+
+
+def _unpack(bits: int, count: int, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
+    return arithmetic.unpack(f, sources[0], bits, count)

@@ -1,0 +1,380 @@
+"""Writes the instructions that do more than compute lane by lane: memory, votes, calls out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gemmkit.emulator.codegen.areas import counted_apart
+from gemmkit.emulator.codegen.block import (
+    BlockWriter,
+    C,
+    T,
+    W,
+    result_widths,
+    root_of,
+    source_widths,
+)
+from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Value, literal
+from gemmkit.emulator.codegen.layout import PATTERN
+from gemmkit.emulator.codegen.operands import Action, unsupported
+from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
+
+NULL = Value("ptr", "null")
+
+
+def space_of(action: Action) -> str:
+    """The state space of a memory instruction: global, shared, local or generic."""
+    space = action.form["S"].removesuffix("::cta") or "generic"
+    return "global" if space == "const" else space
+
+
+def write(b: BlockWriter, action: Action) -> None:
+    """Write an instruction with effects that does not end a block."""
+    _WRITERS[action.operation](b, action)
+
+
+def _active(b: BlockWriter, action: Action) -> Value:
+    lanes = b.active(action.guard)
+    if action.operation != "copy_async":
+        count_apart(b, action, lanes, lanes)
+    return lanes
+
+
+def count_apart(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> None:
+    """Count an instruction that may act for fewer lanes than its block has."""
+    if not counted_apart(action):
+        return
+    f, at = b.f, b.around.areas.counter(action.number)
+    f.increase(C, at, f.cast("zext", f.compare("ne", acting, 0), "i64"))
+    f.increase(C, at + 8, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
+
+
+# Addresses
+
+
+def _address(
+    b: BlockWriter, action: Action, address: Address, narrow: bool, lanes: Value, key: Place | None
+) -> tuple[Value, Value]:
+    """The pattern of a memory operand, and its first active lane's address as i64.
+
+    `key` tells sets of active lanes apart: the guard's predicate, if there is one.
+    """
+    f, bits = b.f, 32 if narrow else 64
+    place = _base(b, address, bits)
+    root, distance = root_of(place)
+    if root is not None and not isinstance(place, Scalar):
+        pattern, base = _pattern(b, action, root, bits, lanes, key)
+    else:
+        assert isinstance(place, Scalar)
+        pattern, _ = _pattern(b, action, None, bits, lanes, key)
+        base, distance = place.value, None
+    if distance is not None:
+        base = f.add(base, distance)
+    if address.offset:
+        base = f.add(base, address.offset)
+    return pattern, f.resize(base, 64)
+
+
+def _base(b: BlockWriter, address: Address, bits: int) -> Place:
+    if isinstance(address.base, Register):
+        return b.resized(b.place(address.base), bits)
+    if isinstance(address.base, Symbol):
+        return b.symbol(address.base.name, bits)
+    return Scalar(literal(f"i{bits}", address.base.value))
+
+
+def _pattern(
+    b: BlockWriter,
+    action: Action,
+    root: Slot | Result | None,
+    bits: int,
+    lanes: Value,
+    key: Place | None,
+) -> tuple[Value, Value]:
+    """Look up how a vector of addresses lies, once in a block; a scalar lies as zeros do."""
+    negated = action.guard is not None and action.guard.negated
+    found = b.patterns.get((root, key, negated))
+    if found is None:
+        f = b.f
+        zero = Scalar(literal(f"i{bits}", 0))
+        slot = b.in_memory(root if root is not None else zero, bits)
+        cache = f.offset(C, b.around.areas.new_patterns())
+        pattern = f.runtime(f"match{bits}", "ptr", C, cache, b.pointer(slot), lanes)
+        base = f.load(f"i{bits}", pattern, PATTERN.base)
+        found = b.patterns[root, key, negated] = pattern, base
+    return found
+
+
+def _guard_key(b: BlockWriter, action: Action) -> Place | None:
+    return None if action.guard is None else b.place(action.guard.register)
+
+
+def _located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Value]]:
+    """The space of an access, and the first arguments of the function that makes it."""
+    assert action.address is not None
+    space = space_of(action)
+    narrow = space in ("shared", "local")
+    pattern, base = _address(b, action, action.address, narrow, lanes, _guard_key(b, action))
+    site = b.f.offset(C, b.around.areas.site(action.number))
+    here = [C, W] if space in ("local", "generic") else [C]
+    return space, [*here, site, pattern, base]
+
+
+# Loads and stores
+
+
+def _load(b: BlockWriter, action: Action) -> None:
+    b.make_room(action.number)
+    bits, count = action.form.type.bits, len(action.dests)
+    lanes = _active(b, action)
+    space, arguments = _located(b, action, lanes)
+    width = max(bits, 32)
+    slots = [b.destination(action, register, width) for register in action.dests]
+    arguments += [b.pointer(slot) for slot in slots]
+    b.f.runtime(f"load_{space}_{bits}x{count}", "void", *arguments)
+    for register, slot in zip(action.dests, slots, strict=True):
+        value = b.resized(slot, bits)
+        b.assign(register, value, action.guard, signed=action.form.type.is_signed)
+
+
+def _store(b: BlockWriter, action: Action) -> None:
+    b.make_room(action.number)
+    bits, count = action.form.type.bits, len(action.sources)
+    width = max(bits, 32)
+    places = [b.resized(b.source(source, bits), width) for source in action.sources]
+    b.materialise(places)
+    slots = [b.in_memory(place, width) for place in places]
+    lanes = _active(b, action)
+    space, arguments = _located(b, action, lanes)
+    arguments += [b.pointer(slot) for slot in slots]
+    b.f.runtime(f"store_{space}_{bits}x{count}", "void", *arguments)
+
+
+def _copy_async(b: BlockWriter, action: Action) -> None:
+    b.make_room(action.number)
+    f = b.f
+    size, *given = action.sources
+    assert isinstance(size, Immediate) and action.address is not None
+    assert action.other_address is not None
+    if size.value not in (4, 8, 16):
+        raise unsupported(action.instruction, "cp.async copies 4, 8 or 16 bytes")
+    lanes = _active(b, action)
+    key = _guard_key(b, action)
+    reading, sizes, source_key = lanes, NULL, key
+    if given:
+        place = b.source(given[0], 32)
+        sizes = b.pointer(b.in_memory(place, 32))
+        reading = f.and_(lanes, f.runtime("positive", "i32", sizes))
+        # A set of lanes of its own; the place tells which.
+        source_key = place if key is None else b.node(lambda _, s: s[:1], [(place, 32)], [32])[0]
+    count_apart(b, action, reading, lanes)
+    to, to_base = _address(b, action, action.address, True, lanes, key)
+    start, start_base = _address(b, action, action.other_address, False, reading, source_key)
+    site = f.offset(C, b.around.areas.site(action.number))
+    f.runtime(
+        f"copy_async_{size.value}", "void", C, site, to, to_base, start, start_base, sizes
+    )  # fmt: skip
+
+
+# Atomics
+
+
+def _atomic(b: BlockWriter, action: Action) -> None:
+    b.make_room(action.number)
+    form, bits = action.form, action.form.type.bits
+    if bits < 32 or form["T"] == "f16x2":
+        _through_python(b, action)
+        return
+    places = [b.source(source, bits) for source in action.sources]
+    b.materialise([b.resized(place, bits) for place in places])
+    slots = [b.in_memory(place, bits) for place in places]
+    lanes = _active(b, action)
+    assert action.address is not None
+    space = space_of(action)
+    narrow = space == "shared"
+    pattern, base = _address(b, action, action.address, narrow, lanes, _guard_key(b, action))
+    register = action.dests[0] if action.dests else None
+    result = b.scratch.take(bits) if action.dests else None
+    name = "cas" if action.operation == "compare_and_swap" else form["O"]
+    act = f"{RUNTIME_PREFIX}{name}_{form['T']}"
+    b.f.module.declare(act, "void", ["ptr"] * 5)
+    registers = [b.pointer(result) if result is not None else NULL]
+    registers += [b.pointer(slot) for slot in slots]
+    registers += [NULL] * (3 - len(registers))
+    site = b.f.offset(C, b.around.areas.site(action.number))
+    arguments = (C, site, pattern, base, Value("ptr", f"@{act}"), *registers)
+    b.f.runtime(f"atomic_{space}_{bits}", "void", *arguments)
+    if result is not None:
+        b.assign(register, result, action.guard)
+
+
+# Warps
+
+
+def _shuffle(b: BlockWriter, action: Action) -> None:
+    b.make_room(action.number)
+    f = b.f
+    places = [b.source(source, 32) for source in action.sources[:3]]
+    slots = [b.in_memory(place, 32) for place in places]
+    _active(b, action)
+    result = b.scratch.take(32)
+    inside = f.runtime(
+        f"shuffle_{action.form['M']}", "i32", b.pointer(result), *(b.pointer(s) for s in slots)
+    )
+    b.assign(action.dests[0], result, action.guard)
+    if len(action.dests) > 1:
+        b.assign(action.dests[1], Lanes(inside), action.guard)
+
+
+def _same_member_mask(b: BlockWriter, action: Action) -> Value | None:
+    """The membership mask where it is one for all lanes."""
+    place = b.source(action.sources[-1], 32)
+    return place.value if isinstance(place, Scalar) else None
+
+
+def _vote(b: BlockWriter, action: Action) -> None:
+    f = b.f
+    members = _same_member_mask(b, action)
+    if members is None:
+        _through_python(b, action)
+        return
+    lanes = _active(b, action)
+    voters = f.and_(lanes, members)
+    set_lanes = f.and_(b.lanes(b.source(action.sources[0], 1)), voters)
+    if action.operation == "ballot":
+        b.assign(action.dests[0], Scalar(set_lanes), action.guard)
+        return
+    some, every = f.compare("ne", set_lanes, 0), f.compare("eq", set_lanes, voters)
+    result = {"any": some, "all": every}.get(action.form["M"])
+    if result is None:
+        result = f.or_(every, f.not_(some))
+    b.assign(action.dests[0], Scalar(result), action.guard)
+
+
+def _active_mask(b: BlockWriter, action: Action) -> None:
+    b.assign(action.dests[0], Scalar(_active(b, action)), action.guard)
+
+
+def _is_space(b: BlockWriter, action: Action) -> None:
+    from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
+
+    _active(b, action)
+    space = action.form["S"]
+
+    def emit(f, s: Sequence[Value]) -> Sequence[Value]:  # type: ignore[no-untyped-def]
+        inside = {
+            name: f.compare("ult", f.sub(s[0], start), WINDOW_BYTES)
+            for name, start in WINDOWS.items()
+        }
+        return (inside.get(space) or f.not_(f.or_(*inside.values())),)
+
+    b.assign(action.dests[0], b.node(emit, [(b.source(action.sources[0], 64), 64)], [1])[0],
+             action.guard)  # fmt: skip
+
+
+def _nothing(b: BlockWriter, action: Action) -> None:
+    _active(b, action)
+
+
+def _barrier_arrive(b: BlockWriter, action: Action) -> None:
+    f = b.f
+    lanes = _active(b, action)
+    number, threads = (first_lane(b, b.source(each, 32), lanes) for each in action.sources)
+    with f.when(f.compare("ne", lanes, 0)):
+        f.runtime("arrive", "void", C, number, f.lshr(threads, 5))
+
+
+def first_lane(b: BlockWriter, place: Place, lanes: Value) -> Value:
+    """The value in the lowest active lane (in lane 0 if there is none)."""
+    if isinstance(place, Scalar):
+        return place.value
+    f = b.f
+    slot = b.in_memory(place, 32)
+    lowest = f.and_(f.lowest_bit(f.or_(lanes, 1 << 31)), 31)
+    return f.load("i32", f.offset(b.pointer(slot), f.shl(f.resize(lowest, 64), 2)))
+
+
+# What runs through Python
+
+
+def _through_python(b: BlockWriter, action: Action) -> None:
+    """Leave an instruction to Python: operands to scratch, a call, results from scratch."""
+    b.make_room(action.number)
+    f = b.f
+    lanes = _active(b, action)
+    widths = source_widths(action) if action.operation != "call" else [64] * len(action.sources)
+    operands: list[tuple[int, int] | int] = []
+    for source, bits in zip(action.sources, widths, strict=True):
+        if isinstance(source, Immediate):
+            operands.append(source.value)
+        elif isinstance(source, Symbol) and action.operation == "call":
+            operands.append(0)
+        else:
+            operands.append(_to_scratch(b, b.source(source, bits), bits))
+    if action.address is not None:
+        operands.append(_address_to_scratch(b, action.address))
+    results: list[tuple[int, int]] = []
+    bits_of = (
+        result_widths(action)
+        if action.dests and action.operation != "call"
+        else [32] * len(action.dests)
+    )
+    results += [(b.scratch.take(bits).offset, bits) for bits in bits_of]
+    b.around.outside[action.number] = (tuple(operands), tuple(results))
+    f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
+    for register, (offset, bits) in zip(action.dests, results, strict=False):
+        if bits == 1:
+            b.assign(register, Lanes(f.load("i32", T, offset)), action.guard)
+        else:
+            signed = _is_signed(action)
+            b.assign(register, Slot("t", offset, bits), action.guard, signed=signed)
+
+
+def _is_signed(action: Action) -> bool:
+    name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
+    return name in TYPES and TYPES[name].is_signed
+
+
+def _to_scratch(b: BlockWriter, place: Place, bits: int) -> tuple[int, int]:
+    if bits == 1:
+        slot = b.scratch.take(32)
+        b.f.store(b.lanes(place), T, slot.offset)
+        return slot.offset, 1
+    slot = b.in_memory(place, bits)
+    if slot.area == "w":
+        copy = b.node(lambda _, s: s[:1], [(slot, bits)], [bits])[0]
+        slot = b.in_memory(copy, bits)
+    return slot.offset, bits
+
+
+def _address_to_scratch(b: BlockWriter, address: Address) -> tuple[int, int]:
+    base = _base(b, address, 64)
+    moved = b.node(
+        lambda f, s: (f.add(s[0], address.offset),), [(base, 64)], [64]
+    )[0]  # fmt: skip
+    return _to_scratch(b, moved, 64)
+
+
+_WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
+    "load": _load,
+    "store": _store,
+    "copy_async": _copy_async,
+    "atomic": _atomic,
+    "reduction": _atomic,
+    "compare_and_swap": _atomic,
+    "shuffle": _shuffle,
+    "vote": _vote,
+    "ballot": _vote,
+    "active_mask": _active_mask,
+    "is_space": _is_space,
+    "barrier_arrive": _barrier_arrive,
+    **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
+    **dict.fromkeys(("match_any", "reduce_warp", "elect", "call"), _through_python),
+}
+
+
+def through_python(b: BlockWriter, action: Action) -> None:
+    """Write a lane-by-lane instruction that has no native code."""
+    _through_python(b, action)

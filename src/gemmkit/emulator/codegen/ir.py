@@ -1,0 +1,350 @@
+"""A small builder of LLVM IR text: typed values, structured loops, functions and modules.
+
+Text, since building the same through an object model takes longer than compiling it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+LANES = 8
+RUNTIME_PREFIX = "gemmkit."
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand: its LLVM type, its name or literal, and its value if that is a known integer."""
+
+    type: str
+    name: str
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+Operand = Value | int
+
+
+def vector(element: str) -> str:
+    """The type of one strip of lanes."""
+    return f"<{LANES} x {element}>"
+
+
+def element_type(of: str) -> str:
+    """The element type of a vector type; a scalar type itself."""
+    return of[of.index("x ") + 2 : -1] if of.startswith("<") else of
+
+
+def literal(of: str, number: int) -> Value:
+    """An integer of a scalar type, or a vector filled with it."""
+    scalar = element_type(of)
+    bits = int(scalar[1:])
+    number &= (1 << bits) - 1
+    if bits == 1:
+        text = "true" if number else "false"
+    else:
+        text = str(number - (1 << bits) if number >> (bits - 1) else number)
+    return Value(of, text if of == scalar else f"splat ({scalar} {text})", number)
+
+
+class Module:
+    """Functions and the declarations that they need, as one text."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._declarations: dict[str, str] = {}
+        self._defined: dict[str, None] = {}
+
+    def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
+        """Make an outside function known."""
+        self._declarations.setdefault(name, f"declare {result} @{name}({', '.join(parameters)})")
+
+    @contextmanager
+    def function(
+        self, name: str, result: str, parameters: Sequence[Value], *, inline: bool | None = None
+    ) -> Iterator[Function]:
+        """Define a function; `inline` True puts it into its callers, which are all in here."""
+        function = Function(self)
+        self._defined[name] = None
+        yield function
+        linkage = "internal " if inline is not None else ""
+        attribute = {True: " alwaysinline", False: " noinline", None: ""}[inline]
+        arguments = ", ".join(f"{each.type} {each.name}" for each in parameters)
+        head = f"define {linkage}{result} @{name}({arguments}){attribute} nounwind {{\nentry:"
+        self._parts.append("\n".join([head, *function.allocations, *function.lines, "}"]))
+
+    @property
+    def outside(self) -> list[str]:
+        """Names of functions that are called and not defined here, intrinsics left out."""
+        return [
+            name
+            for name in self._declarations
+            if name not in self._defined and not name.startswith("llvm.")
+        ]
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions defined here."""
+        return list(self._defined)
+
+    def __str__(self) -> str:
+        outside = [text for name, text in self._declarations.items() if name not in self._defined]
+        return "\n".join([*outside, *self._parts])
+
+
+class Function:
+    """The body of one function, written from top to bottom."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.allocations: list[str] = []
+        self.lines: list[str] = []
+        self._count = 0
+        self._block = "entry"
+
+    # Values
+
+    def emit(self, text: str) -> None:
+        """An instruction without a result."""
+        self.lines.append("  " + text)
+
+    def name(self, prefix: str = "v") -> str:
+        """A name not used before."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def value(self, of: str, text: str) -> Value:
+        """An instruction with a result of type `of`."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {text}")
+        return Value(of, name)
+
+    def _other(self, a: Value, b: Operand) -> str:
+        return (literal(a.type, b) if isinstance(b, int) else b).name
+
+    def binary(self, operation: str, a: Value, b: Operand) -> Value:
+        """An LLVM binary operation, such as `add` or `fmul`; an int is a literal of a's type."""
+        return self.value(a.type, f"{operation} {a}, {self._other(a, b)}")
+
+    def add(self, a: Value, b: Operand) -> Value:
+        """a + b."""
+        return self.binary("add", a, b)
+
+    def sub(self, a: Value, b: Operand) -> Value:
+        """a - b."""
+        return self.binary("sub", a, b)
+
+    def and_(self, a: Value, b: Operand) -> Value:
+        """a & b."""
+        return self.binary("and", a, b)
+
+    def or_(self, a: Value, b: Operand) -> Value:
+        """a | b."""
+        return self.binary("or", a, b)
+
+    def xor(self, a: Value, b: Operand) -> Value:
+        """a ^ b."""
+        return self.binary("xor", a, b)
+
+    def not_(self, a: Value) -> Value:
+        """~a."""
+        return self.binary("xor", a, -1)
+
+    def shl(self, a: Value, b: Operand) -> Value:
+        """a << b."""
+        return self.binary("shl", a, b)
+
+    def lshr(self, a: Value, b: Operand) -> Value:
+        """a >> b, zeros shifted in."""
+        return self.binary("lshr", a, b)
+
+    def compare(self, relation: str, a: Value, b: Operand) -> Value:
+        """An integer comparison: eq, ne, ult, ule, ugt, uge, slt, sle, sgt or sge."""
+        return self.value(_like(a, "i1"), f"icmp {relation} {a}, {self._other(a, b)}")
+
+    def compare_float(self, relation: str, a: Value, b: Value) -> Value:
+        """A comparison of floating-point numbers, ordered (oeq, …) or not (ueq, …)."""
+        return self.value(_like(a, "i1"), f"fcmp {relation} {a}, {b.name}")
+
+    def select(self, condition: Value, a: Value, b: Operand) -> Value:
+        """A where the condition holds, else b."""
+        other = literal(a.type, b) if isinstance(b, int) else b
+        return self.value(a.type, f"select {condition}, {a}, {other}")
+
+    def cast(self, operation: str, a: Value, element: str) -> Value:
+        """A conversion such as `zext` or `bitcast`, element by element."""
+        to = _like(a, element)
+        return a if to == a.type else self.value(to, f"{operation} {a} to {to}")
+
+    def resize(self, a: Value, bits: int, *, signed: bool = False) -> Value:
+        """The low bits of integers, or the integers extended to more."""
+        have = int(element_type(a.type)[1:])
+        grow = "sext" if signed else "zext"
+        return self.cast("trunc" if have > bits else grow, a, f"i{bits}")
+
+    def splat(self, a: Value) -> Value:
+        """A strip filled with one scalar."""
+        of = vector(a.type)
+        first = self.value(of, f"insertelement {of} poison, {a}, i64 0")
+        zeros = f"<{LANES} x i32> zeroinitializer"
+        return self.value(of, f"shufflevector {first}, {of} poison, {zeros}")
+
+    def intrinsic(self, name: str, *arguments: Value, result: str | None = None) -> Value:
+        """Call `llvm.<name>` overloaded on the type of its first argument, which it returns."""
+        of = result or arguments[0].type
+        full = f"llvm.{name}.{_mangled(arguments[0].type)}"
+        self.module.declare(full, of, [each.type for each in arguments])
+        return self.value(of, f"call {of} @{full}({', '.join(map(str, arguments))})")
+
+    def call(self, name: str, result: str, *arguments: Value) -> Value:
+        """Call a function of this module or an outside one."""
+        self.module.declare(name, result, [each.type for each in arguments])
+        text = f"call {result} @{name}({', '.join(map(str, arguments))})"
+        if result == "void":
+            self.emit(text)
+            return Value("void", "")
+        return self.value(result, text)
+
+    def runtime(self, name: str, result: str, *arguments: Value) -> Value:
+        """Call a function of the runtime, whose names have a prefix of their own."""
+        return self.call(RUNTIME_PREFIX + name, result, *arguments)
+
+    # Memory
+
+    def offset(self, pointer: Value, distance: Operand) -> Value:
+        """A pointer some bytes further on."""
+        if isinstance(distance, int):
+            distance = Value("i64", str(distance))
+        if distance.name == "0":
+            return pointer
+        return self.value("ptr", f"getelementptr i8, {pointer}, {distance}")
+
+    def load(self, of: str, pointer: Value, distance: Operand = 0, align: int = 0) -> Value:
+        """Read a value, at most so aligned (by default to its own size if a scalar)."""
+        place = self.offset(pointer, distance)
+        return self.value(of, f"load {of}, {place}, align {align or _alignment(of)}")
+
+    def store(self, a: Value, pointer: Value, distance: Operand = 0, align: int = 0) -> None:
+        """Write a value."""
+        place = self.offset(pointer, distance)
+        self.emit(f"store {a}, {place}, align {align or _alignment(a.type)}")
+
+    def increase(self, pointer: Value, distance: Operand, amount: Operand) -> None:
+        """Add to a 64-bit counter in memory."""
+        place = self.offset(pointer, distance)
+        self.store(self.add(self.load("i64", place), amount), place)
+
+    def clear(self, pointer: Value, count: Operand) -> None:
+        """Set bytes to zero."""
+        size = literal("i64", count) if isinstance(count, int) else count
+        self.call("llvm.memset.p0.i64", "void", pointer, literal("i8", 0), size, literal("i1", 0))
+
+    def variable(self, initial: Value) -> Value:
+        """A stack variable, for what structured code changes; returns its address."""
+        pointer = Value("ptr", f"%{self.name('x')}")
+        self.allocations.append(f"  {pointer.name} = alloca {initial.type}, align 64")
+        self.emit(f"store {initial}, {pointer}")
+        return pointer
+
+    def get(self, of: str, variable: Value) -> Value:
+        """Read a stack variable."""
+        return self.value(of, f"load {of}, {variable}")
+
+    def set(self, variable: Value, a: Value) -> None:
+        """Write a stack variable."""
+        self.emit(f"store {a}, {variable}")
+
+    # Control
+
+    @property
+    def block(self) -> str:
+        """The label of the LLVM block that is being written."""
+        return self._block
+
+    def label(self, name: str) -> None:
+        """Begin an LLVM block."""
+        self.lines.append(f"{name}:")
+        self._block = name
+
+    def branch(self, to: str) -> None:
+        """Go to a block."""
+        self.emit(f"br label %{to}")
+
+    def branch_if(self, condition: Value, yes: str, no: str) -> None:
+        """Go to one of two blocks."""
+        self.emit(f"br {condition}, label %{yes}, label %{no}")
+
+    def ret(self, a: Value | None = None) -> None:
+        """Return."""
+        self.emit("ret void" if a is None else f"ret {a}")
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Code that runs only where the condition holds; it may end in `ret`."""
+        inside, after = self.name("then"), self.name("after")
+        self.branch_if(condition, inside, after)
+        self.label(inside)
+        yield
+        if not self.lines[-1].lstrip().startswith(("ret ", "br ")):
+            self.branch(after)
+        self.label(after)
+
+    @contextmanager
+    def loop(self, count: Operand, start: int = 0) -> Iterator[Value]:
+        """Code that runs for every i64 number from `start` up to `count` (exclusive)."""
+        before, head, body, after = (self.name(each) for each in ("pre", "head", "body", "end"))
+        self.branch(before)
+        self.label(before)
+        counter = self.variable(Value("i64", str(start)))
+        self.branch(head)
+        self.label(head)
+        index = self.get("i64", counter)
+        self.branch_if(self.compare("slt", index, count), body, after)
+        self.label(body)
+        yield index
+        self.set(counter, self.add(index, 1))
+        self.branch(head)
+        self.label(after)
+
+    @contextmanager
+    def each_bit(self, bits: Value) -> Iterator[Value]:
+        """Code that runs for the number (i64) of every set bit of an i32, lowest first."""
+        left = self.variable(bits)
+        head, body, after = (self.name(each) for each in ("head", "body", "end"))
+        self.branch(head)
+        self.label(head)
+        now = self.get("i32", left)
+        self.branch_if(self.compare("ne", now, 0), body, after)
+        self.label(body)
+        self.set(left, self.and_(now, self.sub(now, 1)))
+        yield self.cast("zext", self.lowest_bit(now), "i64")
+        self.branch(head)
+        self.label(after)
+
+    def lowest_bit(self, bits: Value) -> Value:
+        """The number of the lowest set bit; there must be one."""
+        return self.intrinsic("cttz", bits, Value("i1", "true"), result=bits.type)
+
+
+def _like(a: Value, element: str) -> str:
+    return vector(element) if a.type.startswith("<") else element
+
+
+def _mangled(of: str) -> str:
+    names = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
+    scalar = element_type(of)
+    short = names.get(scalar, scalar)
+    return f"v{of[1 : of.index(' ')]}{short}" if of.startswith("<") else short
+
+
+_SIZES = {"float": 4, "double": 8, "half": 2, "ptr": 8, "i1": 1}
+
+
+def _alignment(of: str) -> int:
+    scalar = element_type(of)
+    size = _SIZES.get(scalar) or int(scalar[1:]) // 8
+    return min(32, size * LANES) if of.startswith("<") else size

@@ -1,0 +1,130 @@
+"""Where everything lies in memory that native code and Python share.
+
+A worker (one host thread) owns one buffer: its fields, barriers, counters, one record for each
+memory instruction, pattern caches. Scratch registers are another, and each warp has one: its
+header, then the registers that live from one basic block to the next.
+
+A vector register is an array of 32 elements, one a lane, walked through in strips of eight lanes.
+A predicate is one bit a lane in a 32-bit word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LANES = 32
+STRIPS = 4
+STRIP_LANES = 8
+ALL_LANES = (1 << LANES) - 1
+
+
+def vector_bytes(bits: int) -> int:
+    """Bytes set apart for a vector register; 8- and 16-bit ones take as much as 32-bit ones."""
+    return LANES * max(32, bits) // 8
+
+
+def _words(*names: str) -> Mapping[str, int]:
+    """Byte offsets of consecutive 64-bit fields."""
+    return {name: 8 * place for place, name in enumerate(names)}
+
+
+# Where generic addresses of shared and local memory begin, far from any of the host's.
+WINDOWS = {"shared": 1 << 60, "local": 1 << 61}
+WINDOW_BYTES = 1 << 32
+
+# 64-bit fields of a worker. Sizes are in bytes; block and grid are in blocks, `threads` of a block.
+WORKER = _words(
+    *("warp_function", "operation", "parameters", "globals", "scratch"),
+    *("shared", "shared_bytes", "static_shared_bytes"),
+    # Local memory of one thread, and the distance to the next one's.
+    *("local", "local_bytes", "local_stride"),
+    # Allocations as (first byte, size), sorted.
+    *("regions", "region_count"),
+    *("warps", "warp_count", "warp_bytes"),
+    # The grid's next block is taken from a counter that all workers share.
+    *("next_block", "block_limit", "block", "running", "exit_block", "ended", "cleared_bytes"),
+    *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
+    *("threads_x", "threads_y", "threads_z"),
+    # Loop iterations left before control goes back to Python, weighted by their length.
+    *("fuel", "turn"),
+    *("fault", "fault_site", "fault_address", "fault_lane"),
+)
+# Barriers follow the fields: for each, warps that have arrived and warps awaited (0: all).
+BARRIERS = 16
+BARRIER_BYTES = 16
+WORKER_BARRIERS = 384
+# A pattern of no lane at all follows, then the counters.
+NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
+
+# A memory instruction: the region it touched last, and its counts, which are for
+# global and local memory sectors and (cp.async with a source size) bytes, for shared memory
+# wavefronts and conflicts; for generic addresses all of them.
+SITE = _words("region", "region_bytes", "sectors", "bytes", "wavefronts", "conflicts")
+SITE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """How the addresses of a warp lie to one another, and what follows from that.
+
+    `offsets` are the lanes' distances from the first active lane's address, 0 in inactive lanes,
+    and `narrow` their low 32 bits;
+    `least` and `extent` their minimum and the maximum above it, `bits` all of them or-ed. `base`
+    is the first active lane's address when the pattern was last met. A strip whose active lanes
+    lie within 32 bytes, in whole words, is read as one vector at `strip_least` and permuted by
+    `order`. `sectors` and `wavefronts` hold the counts for access size and alignment once found.
+    """
+
+    offsets: int = 0
+    narrow: int = 256
+    order: int = 384
+    strip_least: int = 512
+    base: int = 544
+    least: int = 552
+    extent: int = 560
+    bits: int = 568
+    mask: int = 576
+    flags: int = 580
+    sectors: int = 584
+    wavefronts: int = 712
+    size: int = 832
+
+
+PATTERN = _Pattern()
+WORKER_COUNTERS = NO_PATTERN + PATTERN.size
+# Of a basic block: times it ran, active lanes summed over those times. Of an instruction that does
+# not always act as its block does: times with an active lane (of a branch: times lanes parted), and
+# active lanes.
+COUNTER_BYTES = 16
+# Ways of the pattern cache of one address in the code.
+PATTERN_WAYS = 8
+# Flags of a pattern: all strips fit a window; all lanes active, one word further each.
+WINDOWS_FIT = 1
+LINEAR = 2
+
+# 32-bit fields of a warp. `meet` is the block where the running lanes wait for others, `depth`
+# the height of the stack of lanes that wait; `initial` the lanes that exist at all.
+WARP = {
+    name: 4 * place
+    for place, name in enumerate(
+        (
+            *("block", "mask", "exited", "meet", "depth", "status", "index", "initial"),
+            *("barrier", "barrier_warps", "instruction", "unused"),
+        )
+    )
+}
+# A waiting entry: the block where it goes on, where it meets others, its lanes.
+STACK = 64
+STACK_ENTRY = 16
+STACK_ENTRIES = 64
+WARP_REGISTERS = STACK + STACK_ENTRY * STACK_ENTRIES
+
+# What a warp's function returns, and a warp's `status`.
+RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED = range(5)
+
+# What the function that runs blocks returns.
+FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP = range(5)
+
+# Kinds of fault.
+OUT_OF_BOUNDS, MISALIGNED, FAILED_OPERATION = 1, 2, 3

@@ -1,0 +1,142 @@
+"""This host as a target: what it must have, compiling IR for it, loading the objects."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gemmkit.diskcache import DiskCache
+from gemmkit.emulator.codegen.runtime.pieces import piece_module, pieces_for
+from gemmkit.errors import DeviceError
+
+# Part of every key of the object cache: a change of generated code or of what is shared with it
+# must make older objects unreachable.
+FORMAT = 1
+
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor that code is made for. `permutes`: it has AVX2's permutation of words."""
+
+    cpu: str
+    features: str
+    permutes: bool
+    llvm: str
+
+    @property
+    def key(self) -> str:
+        """What compiled code depends on."""
+        return f"{FORMAT}/{self.llvm}/{self.cpu}/{self.features}"
+
+
+@cache
+def host() -> Host:
+    """This host.
+
+    Raises:
+        DeviceError: it lacks the vector instructions that the emulator needs.
+    """
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features: Mapping[str, bool] = llvm.get_host_cpu_features()
+    triple = llvm.get_default_triple()
+    permutes = triple.startswith("x86_64") and features.get("avx2", False)
+    arm = triple.startswith(("aarch64", "arm64"))
+    if not arm and not (permutes and features.get("fma", False)):
+        raise DeviceError(
+            "the emulator needs a processor with AVX2 and FMA (x86-64 since 2013) or NEON "
+            f"(64-bit ARM); this one is '{llvm.get_host_cpu_name()}'"
+        )
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return Host(
+        llvm.get_host_cpu_name(),
+        features.flatten(),  # type: ignore[attr-defined]
+        permutes,
+        f"{llvmlite.__version__}/{version}/{triple}",
+    )
+
+
+def _machine(level: int) -> Any:
+    import llvmlite.binding as llvm
+
+    here = host()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=here.cpu, features=here.features, opt=level, reloc="pic", jit=True
+    )
+
+
+def compile_ir(text: str, *, clean: bool) -> bytes:
+    """Object code of a module; `clean` turns stack variables into registers first."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        module = llvm.parse_assembly(text)
+        machine = _machine(1)
+        if clean:
+            passes = llvm.create_new_module_pass_manager()
+            passes.add_sroa_pass()
+            passes.add_instruction_combine_pass()
+            passes.add_simplify_cfg_pass()
+            builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+            passes.run(module, builder)
+        code: bytes = machine.emit_object(module)
+    return code
+
+
+class LoadedCode:
+    """Object code in memory; addresses of its functions hold as long as this object does."""
+
+    def __init__(self, code: bytes) -> None:
+        import llvmlite.binding as llvm
+
+        with _lock:
+            empty = llvm.parse_assembly("")
+            self._engine = llvm.create_mcjit_compiler(empty, _machine(1))
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
+
+    def address(self, function: str) -> int:
+        """Where a function lies."""
+        with _lock:
+            return int(self._engine.get_function_address(function))
+
+
+class Runtime:
+    """The runtime's pieces that were loaded into this process."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, LoadedCode] = {}
+        self.addresses: dict[str, int] = {}
+
+    def require(self, functions: Iterable[str], cache: DiskCache) -> None:
+        """Load the pieces with these functions, so that code which calls them can be loaded."""
+        with _lock:
+            for piece in pieces_for(functions):
+                if piece not in self._pieces:
+                    self._load(piece, cache)
+
+    def _load(self, piece: str, cache: DiskCache) -> None:
+        import llvmlite.binding as llvm
+
+        module = piece_module(piece, permutes=host().permutes)
+        key = f"runtime/{piece}/{host().key}"
+        code = cache.get_or_create(key, lambda: compile_ir(str(module), clean=True))
+        loaded = LoadedCode(code)
+        for name in module.functions:
+            self.addresses[name] = loaded.address(name)
+            llvm.add_symbol(name, self.addresses[name])
+        self._pieces[piece] = loaded
+
+
+@cache
+def runtime() -> Runtime:
+    """The process's runtime, empty at first."""
+    return Runtime()

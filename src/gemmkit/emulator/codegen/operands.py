@@ -1,0 +1,187 @@
+"""What each instruction reads and writes, in one uniform shape for analysis and code generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import (
+    Address,
+    Group,
+    Guard,
+    Immediate,
+    Instruction,
+    Kernel,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+)
+from gemmkit.errors import UnsupportedInstruction
+
+Source = Register | Immediate | Special | Symbol | Negated
+
+# The condition code of add.cc and its like, as one more predicate register.
+CARRY = Register("%cc", "pred")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One instruction: what it reads and writes.
+
+    `dests` and `sources` follow the form's order with brace lists laid flat; None is the sink.
+    `address` is the memory operand, `other_address` the second one of cp.async.
+    """
+
+    number: int
+    instruction: Instruction
+    form: Form
+    dests: tuple[Register | None, ...]
+    sources: tuple[Source, ...]
+    address: Address | None = None
+    other_address: Address | None = None
+
+    @property
+    def guard(self) -> Guard | None:
+        """The predicate that it is under."""
+        return self.instruction.guard
+
+    @property
+    def operation(self) -> str:
+        """What it does."""
+        return self.form.operation
+
+    @property
+    def pure(self) -> bool:
+        """Whether it does nothing but compute registers from registers, lane by lane."""
+        return self.operation in OPERATIONS or self.operation in _ALSO_PURE
+
+    def registers_read(self) -> list[Register]:
+        """Every register it reads, the guard's included."""
+        found = [each for source in self.sources if (each := _register(source)) is not None]
+        for address in (self.address, self.other_address):
+            if address is not None and isinstance(address.base, Register):
+                found.append(address.base)
+        if self.guard is not None:
+            found.append(self.guard.register)
+        return found
+
+
+_ALSO_PURE = frozenset(["convert_address", "load_parameter", "call_parameter"])
+
+
+def actions_of(flow: ControlFlow) -> tuple[Action, ...]:
+    """The kernel's instructions."""
+    return tuple(
+        _action(number, instruction, form, flow.kernel)
+        for number, (instruction, form) in enumerate(zip(flow.kernel.body, flow.forms, strict=True))
+    )
+
+
+def unsupported(instruction: Instruction, what: str) -> UnsupportedInstruction:
+    """An error that names an instruction and where it stands."""
+    return UnsupportedInstruction(f"{what} ({instruction.where}: {instruction.text})")
+
+
+def _action(number: int, instruction: Instruction, form: Form, kernel: Kernel) -> Action:
+    dests: list[Register | None] = []
+    sources: list[Source] = []
+    addresses: list[Address] = []
+    for operand, spec in zip(instruction.operands, form.operands, strict=False):
+        if spec.role == "dest":
+            dests += _destinations(operand)
+        elif spec.role == "address" and isinstance(operand, Address):
+            addresses.append(operand)
+        elif spec.role in ("source", "immediate", "symbol", "label"):
+            sources += _sources(operand)
+    if form.operation in ("load", "store") and form["S"] == "param":
+        return _parameter_access(number, instruction, form, kernel, dests, sources, addresses[0])
+    if form.operation == "call":
+        dests, sources = _call(instruction)
+    if reads_carry(form):
+        sources.append(CARRY)
+    if writes_carry(form):
+        dests.append(CARRY)
+    first, second = (*addresses, None, None)[:2]
+    return Action(number, instruction, form, tuple(dests), tuple(sources), first, second)
+
+
+def _destinations(operand: Operand | None) -> list[Register | None]:
+    if isinstance(operand, Vector):
+        return [each if isinstance(each, Register) else None for each in operand.elements]
+    if isinstance(operand, Pair):
+        both = (operand.first, operand.second)
+        return [each if isinstance(each, Register) else None for each in both]
+    return [operand if isinstance(operand, Register) else None]
+
+
+def _sources(operand: Operand | None) -> list[Source]:
+    if isinstance(operand, Vector):
+        return [source for each in operand.elements for source in _sources(each)]
+    return [operand] if isinstance(operand, Source) else []
+
+
+def _register(source: Source) -> Register | None:
+    if isinstance(source, Negated):
+        return source.register
+    return source if isinstance(source, Register) else None
+
+
+def _call_slot(address: Address, bits: int) -> Register:
+    """A place in the parameters of a call, as a register of its own."""
+    base = address.base
+    return Register(
+        f"{base.name if isinstance(base, Symbol) else base}+{address.offset}", f"b{bits}"
+    )
+
+
+def _parameter_access(
+    number: int,
+    instruction: Instruction,
+    form: Form,
+    kernel: Kernel,
+    dests: Sequence[Register | None],
+    sources: Sequence[Source],
+    address: Address,
+) -> Action:
+    """Kernel parameters are read; those of calls are registers by another name."""
+    name = address.base.name if isinstance(address.base, Symbol) else None
+    width = form.type.bits
+    step = width // 8
+    if name in kernel.call_parameters:
+        count = max(len(dests), len(sources))
+        slots = [
+            _call_slot(Address(address.base, address.offset + step * place), max(width, 16))
+            for place in range(count)
+        ]
+        alias = Form(
+            form.opcode, "call_parameter", form.operands, form.opcode_class, form.modifiers
+        )
+        if form.operation == "load":
+            return Action(number, instruction, alias, tuple(dests), tuple(slots))
+        return Action(number, instruction, alias, tuple(slots), tuple(sources))
+    if form.operation == "store" or name not in kernel.parameters:
+        raise unsupported(instruction, "kernel parameters can only be read, by their name")
+    alias = Form(form.opcode, "load_parameter", form.operands, form.opcode_class, form.modifiers)
+    start = kernel.parameters[name].offset + address.offset
+    if start + step * len(dests) > kernel.parameter_bytes or start < 0:
+        raise unsupported(instruction, "this reads beyond the kernel's parameters")
+    places = tuple(Immediate(start + step * place) for place in range(len(dests)))
+    return Action(number, instruction, alias, tuple(dests), places)
+
+
+def _call(instruction: Instruction) -> tuple[list[Register | None], list[Source]]:
+    """The slots of results and arguments that a call names; the callee stands as a symbol."""
+    groups = [each.names for each in instruction.operands if isinstance(each, Group)]
+    callee = next(each for each in instruction.operands if isinstance(each, Symbol))
+    if callee.name != "vprintf" or len(groups) != 2:
+        raise unsupported(instruction, f"the emulator cannot call '{callee.name}'")
+    results = [Register(f"{name}+0", "b32") for name in groups[0]]
+    arguments = [Register(f"{name}+0", "b64") for name in groups[1]]
+    return list(results), [callee, *arguments]

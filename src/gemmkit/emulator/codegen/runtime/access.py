@@ -1,0 +1,493 @@
+"""Loads, stores and copies of a warp: bounds, counts, and the way to move the data.
+
+Every access is checked against the memory that it may touch: the region that its instruction
+touched last, or else all regions. One that is refused notes the fault, does nothing, and lets the
+warp run on to the next place where it can be stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
+from gemmkit.emulator.codegen.layout import (
+    ALL_LANES,
+    LINEAR,
+    MISALIGNED,
+    OUT_OF_BOUNDS,
+    PATTERN,
+    SITE,
+    STRIP_LANES,
+    STRIPS,
+    WARP,
+    WINDOW_BYTES,
+    WINDOWS,
+    WINDOWS_FIT,
+    WORKER,
+)
+from gemmkit.emulator.codegen.runtime.patterns import (
+    BASE,
+    PATTERN_POINTER,
+    WORKER_POINTER,
+    lanes_of,
+)
+
+C, P, SITE_POINTER, W = WORKER_POINTER, PATTERN_POINTER, Value("ptr", "%site"), Value("ptr", "%w")
+COUNTS = (1, 2, 4)
+
+
+def data_parameters(count: int) -> tuple[Value, ...]:
+    """The registers that an access reads or writes."""
+    return tuple(Value("ptr", f"%d{place}") for place in range(count))
+
+
+def define_bounds(module: Module) -> None:
+    """Add the functions that look up regions and refuse accesses."""
+    _define_refuse(module)
+    _define_find(module)
+    _define_search(module)
+    for space in ("shared", "local"):
+        _define_check(module, space)
+    _define_local_sectors(module)
+
+
+def define_accesses(module: Module, space: str, bits: int, *, permutes: bool) -> None:
+    """Add loads and stores of one space and width; `permutes` where the host is AVX2's kind."""
+    for kind in ("load", "store"):
+        for count_ in COUNTS:
+            if space == "local":
+                _define_local(module, kind, bits, count_)
+            elif space == "generic":
+                _define_generic(module, kind, bits, count_)
+            else:
+                _define_move(module, kind, space, bits, count_, permutes)
+
+
+# Bounds
+
+
+def _define_refuse(module: Module) -> None:
+    """refuse(worker, site, kind, address, lane): note the first fault, and stop soon."""
+    kind, address, lane = Value("i64", "%kind"), Value("i64", "%address"), Value("i64", "%lane")
+    with module.function("gemmkit.refuse", "void", (C, SITE_POINTER, kind, address, lane)) as f:
+        f.store(literal("i64", -1), C, WORKER["fuel"])
+        with f.when(f.compare("eq", f.load("i64", C, WORKER["fault"]), 0)):
+            f.store(SITE_POINTER, C, WORKER["fault_site"])
+            for field, a in (("fault", kind), ("fault_address", address), ("fault_lane", lane)):
+                f.store(a, C, WORKER[field])
+        f.ret()
+
+
+def _define_find(module: Module) -> None:
+    """find(worker, address, bytes) -> (first byte, size) of the region that holds them, or null."""
+    address, size = Value("i64", "%address"), Value("i64", "%n")
+    with module.function("gemmkit.find", "ptr", (C, address, size)) as f:
+        regions = f.load("ptr", C, WORKER["regions"])
+        low = f.variable(literal("i64", 0))
+        high = f.variable(f.load("i64", C, WORKER["region_count"]))
+        head, body, done = f.name("head"), f.name("body"), f.name("done")
+        f.branch(head)
+        f.label(head)
+        least, most = f.get("i64", low), f.get("i64", high)
+        f.branch_if(f.compare("ult", least, most), body, done)
+        f.label(body)
+        middle = f.lshr(f.add(least, most), 1)
+        region = f.offset(regions, f.shl(middle, 4))
+        start, extent = f.load("i64", region), f.load("i64", region, 8)
+        before = f.compare("ult", address, start)
+        within = f.sub(address, start)
+        fits = f.and_(f.compare("ule", size, extent),
+                      f.compare("ule", within, f.sub(extent, size)))  # fmt: skip
+        with f.when(f.and_(f.not_(before), fits)):
+            f.ret(region)
+        f.set(high, f.select(before, middle, most))
+        f.set(low, f.select(before, least, f.add(middle, 1)))
+        f.branch(head)
+        f.label(done)
+        f.ret(Value("ptr", "null"))
+
+
+def element(f: Function, array: Value, lane: Value, bits: int) -> Value:
+    """One element of an array of integers."""
+    return f.load(f"i{bits}", f.value("ptr", f"getelementptr i{bits}, {array}, {lane}"))
+
+
+def _lane_offset(f: Function, pattern: Value, lane: Value) -> Value:
+    return element(f, pattern, lane, 64)
+
+
+def _define_search(module: Module) -> None:
+    """search(worker, site, pattern, base, bytes): an access to global memory may be made."""
+    size = Value("i64", "%n")
+    with module.function("gemmkit.search", "i1", (C, SITE_POINTER, P, BASE, size)) as f:
+        lanes = f.load("i32", P, PATTERN.mask)
+        extent = f.load("i64", P, PATTERN.extent)
+        _refuse_misaligned(f, lanes, size)
+        start = f.add(BASE, f.load("i64", P, PATTERN.least))
+        region = f.call("gemmkit.find", "ptr", C, start, f.add(extent, size))
+        with f.when(f.compare("ne", region, Value("ptr", "null"))):
+            f.store(f.load("i64", region), SITE_POINTER, SITE["region"])
+            f.store(f.load("i64", region, 8), SITE_POINTER, SITE["region_bytes"])
+            f.ret(literal("i1", 1))
+        with f.each_bit(lanes) as lane:
+            address = f.add(BASE, _lane_offset(f, P, lane))
+            found = f.call("gemmkit.find", "ptr", C, address, size)
+            with f.when(f.compare("eq", found, Value("ptr", "null"))):
+                _refuse(f, OUT_OF_BOUNDS, address, lane)
+        f.ret(literal("i1", 1))
+
+
+def _refuse(f: Function, kind: int, address: Value, lane: Value) -> None:
+    f.call("gemmkit.refuse", "void", C, SITE_POINTER, literal("i64", kind), address, lane)
+    f.ret(literal("i1", 0))
+
+
+def _refuse_misaligned(f: Function, lanes: Value, size: Value) -> None:
+    with f.each_bit(lanes) as lane:
+        address = f.add(BASE, _lane_offset(f, P, lane))
+        with f.when(f.compare("ne", f.and_(address, f.sub(size, 1)), 0)):
+            _refuse(f, MISALIGNED, address, lane)
+
+
+def _define_check(module: Module, space: str) -> None:
+    """check_<space>(worker, site, pattern, base, bytes): the same for the 32-bit spaces."""
+    size = Value("i64", "%n")
+    with module.function(f"gemmkit.check_{space}", "i1", (C, SITE_POINTER, P, BASE, size)) as f:
+        lanes = f.load("i32", P, PATTERN.mask)
+        limit = f.load("i64", C, WORKER[f"{space}_bytes"])
+        _refuse_misaligned(f, lanes, size)
+        with f.each_bit(lanes) as lane:
+            address = f.and_(f.add(BASE, _lane_offset(f, P, lane)), WINDOW_BYTES - 1)
+            with f.when(f.compare("ugt", f.add(address, size), limit)):
+                _refuse(f, OUT_OF_BOUNDS, address, lane)
+        f.ret(literal("i1", 1))
+
+
+def return_if_idle(f: Function) -> None:
+    """Nothing happens where no lane is active."""
+    with f.when(f.compare("eq", f.load("i32", P, PATTERN.mask), 0)):
+        f.ret()
+
+
+def allowed(f: Function, space: str, size: int, p: Value = P, base: Value = BASE) -> Value:
+    """Whether an access of so many bytes a lane certainly may be made."""
+    least, extent, bits = (
+        f.load("i64", p, getattr(PATTERN, each)) for each in ("least", "extent", "bits")
+    )
+    start = f.add(base, least)
+    if space == "global":
+        start = f.sub(start, f.load("i64", SITE_POINTER, SITE["region"]))
+        limit = f.load("i64", SITE_POINTER, SITE["region_bytes"])
+    else:
+        limit = f.load("i64", C, WORKER[f"{space}_bytes"])
+    room = f.sub(f.sub(limit, size), extent)
+    good = f.and_(f.compare("ule", start, room), f.compare("sge", room, 0))
+    if size > 1:
+        low = f.and_(f.or_(base, bits), size - 1)
+        good = f.and_(good, f.compare("eq", low, 0))
+    return good
+
+
+def check(f: Function, space: str, size: int, p: Value = P, base: Value = BASE) -> None:
+    """Return unless an access of so many bytes a lane may be made."""
+    with f.when(f.not_(allowed(f, space, size, p, base))):
+        slow = "search" if space == "global" else f"check_{space}"
+        good = f.call(f"gemmkit.{slow}", "i1", C, SITE_POINTER, p, base, literal("i64", size))
+        with f.when(f.not_(good)):
+            f.ret()
+
+
+# Counts
+
+
+def count_sectors(f: Function, size: int, p: Value = P, base: Value = BASE) -> None:
+    """Count the sectors of a request to global memory, looked up by alignment within a sector."""
+    aligned = f.or_(f.and_(base, 31), 32)
+    index = f.lshr(aligned, size.bit_length() - 1)
+    memo = f.value("ptr", f"getelementptr i16, {f.offset(p, PATTERN.sectors)}, {index}")
+    known = f.variable(f.resize(f.load("i16", memo), 32))
+    with f.when(f.compare("eq", f.get("i32", known), 0)):
+        f.set(known, f.call("gemmkit.sectors", "i32", p, base, memo))
+    f.increase(SITE_POINTER, SITE["sectors"], f.resize(f.get("i32", known), 64))
+
+
+def count_wavefronts(f: Function, size: int, *, store: bool) -> None:
+    """Count the wavefronts of a request to shared memory; words may lie anywhere, alike."""
+    if size < 4:
+        index = f.lshr(f.or_(f.and_(BASE, 3), 4), size.bit_length() - 1)
+    else:
+        index = literal("i64", {4: 1, 8: 8, 16: 9, 32: 10}[size])
+    index = f.add(index, 16) if store else index
+    memo = f.value("ptr", f"getelementptr i32, {f.offset(P, PATTERN.wavefronts)}, {index}")
+    known = f.variable(f.load("i32", memo))
+    with f.when(f.compare("eq", f.get("i32", known), 0)):
+        size_, store_ = literal("i32", size), literal("i1", store)
+        f.set(known, f.call("gemmkit.wavefronts", "i32", P, BASE, size_, store_, memo))
+    packed = f.get("i32", known)
+    f.increase(SITE_POINTER, SITE["wavefronts"], f.resize(f.and_(packed, 0xFFFF), 64))
+    f.increase(SITE_POINTER, SITE["conflicts"], f.resize(f.lshr(packed, 16), 64))
+
+
+def count(f: Function, space: str, size: int, *, store: bool) -> None:
+    """Count a request to global or shared memory."""
+    if space == "global":
+        count_sectors(f, size)
+    else:
+        count_wavefronts(f, size, store=store)
+
+
+def host_pointer(f: Function, space: str) -> Value:
+    """Where the first active lane's access goes."""
+    if space == "global":
+        return f.value("ptr", f"inttoptr {BASE} to ptr")
+    return f.offset(f.load("ptr", C, WORKER["shared"]), BASE)
+
+
+# Moving data
+
+
+def _define_move(
+    module: Module, kind: str, space: str, bits: int, count_: int, permutes: bool
+) -> None:
+    """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…)."""
+    data = data_parameters(count_)
+    name = f"gemmkit.{kind}_{space}_{bits}x{count_}"
+    with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
+        size = bits // 8 * count_
+        return_if_idle(f)
+        check(f, space, size)
+        count(f, space, size, store=kind == "store")
+        at = host_pointer(f, space)
+        if kind == "load":
+            if bits == 32 and permutes:
+                _load_windows(f, at, data)
+            if bits == 32:
+                _load_words(f, at, data)
+            else:
+                _load_each(f, at, data, bits)
+        else:
+            if bits == 32 and count_ == 1:
+                _store_linear(f, at, data[0])
+            if bits == 32:
+                _store_words(f, at, data)
+            _store_each(f, at, data, bits)
+        f.ret()
+
+
+def _strip_address(f: Function, data: Value, strip: Value, bits: int = 32) -> Value:
+    return f.offset(data, f.binary("mul", strip, STRIP_LANES * bits // 8))
+
+
+def _load_windows(f: Function, at: Value, data: Sequence[Value]) -> None:
+    """Each strip lies within 32 bytes: read them, permute. May read past the last lane's word."""
+    fits = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), WINDOWS_FIT), 0)
+    with f.when(fits):
+        for strip in range(STRIPS):
+            least = f.load("i64", P, PATTERN.strip_least + 8 * strip)
+            order = f.load(vector("i32"), P, PATTERN.order + strip * STRIP_LANES * 4)
+            start = f.offset(at, least)
+            for place, register in enumerate(data):
+                words = f.load(vector("i32"), start, 4 * place, 4)
+                chosen = f.call("llvm.x86.avx2.permd", vector("i32"), words, order)
+                f.store(chosen, register, strip * STRIP_LANES * 4)
+        f.ret()
+
+
+def _offsets(f: Function, strip: Value) -> Value:
+    return f.load(vector("i64"), _strip_address(f, P, strip, 64))
+
+
+def _pointer_of(f: Function, at: Value, offsets: Value, lane: int) -> Value:
+    return f.offset(at, f.value("i64", f"extractelement {offsets}, i64 {lane}"))
+
+
+def _load_words(f: Function, at: Value, data: Sequence[Value]) -> None:
+    """Eight lanes at a time; inactive lanes read what the first active one does."""
+    count_ = len(data)
+    part = f"<{count_} x i32>" if count_ > 1 else "i32"
+    with f.loop(STRIPS) as strip:
+        offsets = _offsets(f, strip)
+        parts = [
+            f.load(part, _pointer_of(f, at, offsets, lane), align=4 * count_)
+            for lane in range(STRIP_LANES)
+        ]
+        for place, vector_ in enumerate(_columns(f, parts, count_)):
+            f.store(vector_, _strip_address(f, data[place], strip))
+
+
+def _columns(f: Function, parts: Sequence[Value], count_: int) -> list[Value]:
+    """From one short vector for each lane to one strip for each place in it."""
+    if count_ == 1:
+        whole = Value(vector("i32"), "poison")
+        for lane, part in enumerate(parts):
+            whole = f.value(whole.type, f"insertelement {whole}, {part}, i64 {lane}")
+        return [whole]
+    joined, width = list(parts), count_
+    while len(joined) > 1:
+        width *= 2
+        mask = ", ".join(f"i32 {place}" for place in range(width))
+        joined = [
+            f.value(f"<{width} x i32>", f"shufflevector {a}, {b}, <{width} x i32> <{mask}>")
+            for a, b in zip(joined[::2], joined[1::2], strict=True)
+        ]
+    whole = joined[0]
+    strips = []
+    for place in range(count_):
+        mask = ", ".join(f"i32 {lane * count_ + place}" for lane in range(STRIP_LANES))
+        text = f"shufflevector {whole}, {whole.type} poison, <{STRIP_LANES} x i32> <{mask}>"
+        strips.append(f.value(vector("i32"), text))
+    return strips
+
+
+def _load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
+    """Lane by lane; narrow numbers become 32 bits wide."""
+    width = max(bits, 32)
+    with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+        start = f.offset(at, _lane_offset(f, P, lane))
+        for place, register in enumerate(data):
+            number = f.resize(f.load(f"i{bits}", start, place * bits // 8), width)
+            f.store(number, f.value("ptr", f"getelementptr i{width}, {register}, {lane}"))
+
+
+def _store_linear(f: Function, at: Value, register: Value) -> None:
+    """All lanes, one word further each."""
+    linear = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), LINEAR), 0)
+    with f.when(linear):
+        for strip in range(STRIPS):
+            place = strip * STRIP_LANES * 4
+            f.store(f.load(vector("i32"), register, place), at, place, 4)
+        f.ret()
+
+
+def _store_words(f: Function, at: Value, data: Sequence[Value]) -> None:
+    """All lanes, in order, so that of lanes that meet at one place the last one wins."""
+    count_ = len(data)
+    with f.when(f.compare("eq", f.load("i32", P, PATTERN.mask), ALL_LANES)):
+        with f.loop(STRIPS) as strip:
+            offsets = _offsets(f, strip)
+            columns = [f.load(vector("i32"), _strip_address(f, each, strip)) for each in data]
+            for lane in range(STRIP_LANES):
+                words = [f.value("i32", f"extractelement {each}, i64 {lane}") for each in columns]
+                part = words[0]
+                if count_ > 1:
+                    part = Value(f"<{count_} x i32>", "poison")
+                    for place, word in enumerate(words):
+                        part = f.value(part.type, f"insertelement {part}, {word}, i64 {place}")
+                f.store(part, _pointer_of(f, at, offsets, lane), align=4 * count_)
+        f.ret()
+
+
+def _store_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
+    width = max(bits, 32)
+    with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+        start = f.offset(at, _lane_offset(f, P, lane))
+        for place, register in enumerate(data):
+            number = element(f, register, lane, width)
+            f.store(f.resize(number, bits), start, place * bits // 8)
+
+
+# Local and generic addresses
+
+
+def _define_local_sectors(module: Module) -> None:
+    """local_sectors(pattern, base, bytes): distinct sectors, where word w of lane l is word
+    32 w + l of the warp's local memory; so each strip of lanes has sectors of its own."""
+    size = Value("i64", "%n")
+    with module.function("gemmkit.local_sectors", "i32", (P, BASE, size)) as f:
+        lanes = f.load("i32", P, PATTERN.mask)
+        words_each = f.intrinsic("umax", f.lshr(size, 2), literal("i64", 1))
+        total = f.variable(literal("i32", 0))
+        words = f.variable(literal("<64 x i64>", 0))
+        for strip in range(STRIPS):
+            seen = f.variable(literal("i64", 0))
+            with f.each_bit(f.and_(lanes, 0xFF << (strip * STRIP_LANES))) as lane:
+                first = f.binary("ashr", f.add(_lane_offset(f, P, lane), BASE), 2)
+                with f.loop(words_each) as further:
+                    word, count_ = f.add(first, further), f.get("i64", seen)
+                    new = f.variable(literal("i1", 1))
+                    with f.loop(count_) as earlier:
+                        differs = f.compare("ne", _lane_offset(f, words, earlier), word)
+                        f.set(new, f.and_(f.get("i1", new), differs))
+                    with f.when(f.get("i1", new)):
+                        f.store(word, f.value("ptr", f"getelementptr i64, {words}, {count_}"))
+                        f.set(seen, f.add(count_, 1))
+            f.set(total, f.add(f.get("i32", total), f.resize(f.get("i64", seen), 32)))
+        f.ret(f.get("i32", total))
+
+
+def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
+    """Each lane has memory of its own."""
+    data = data_parameters(count_)
+    name = f"gemmkit.{kind}_local_{bits}x{count_}"
+    with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
+        size, width = bits // 8 * count_, max(bits, 32)
+        return_if_idle(f)
+        check(f, "local", size)
+        sectors = f.call("gemmkit.local_sectors", "i32", P, BASE, literal("i64", size))
+        f.increase(SITE_POINTER, SITE["sectors"], f.resize(sectors, 64))
+        start = local_memory(f)
+        each_bytes = f.load("i64", C, WORKER["local_stride"])
+        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+            own = f.offset(start, f.binary("mul", lane, each_bytes))
+            here = f.offset(f.offset(own, BASE), _lane_offset(f, P, lane))
+            for place, register in enumerate(data):
+                at = f.value("ptr", f"getelementptr i{width}, {register}, {lane}")
+                if kind == "load":
+                    f.store(f.resize(f.load(f"i{bits}", here, place * bits // 8), width), at)
+                else:
+                    f.store(f.resize(f.load(f"i{width}", at), bits), here, place * bits // 8)
+        f.ret()
+
+
+def local_memory(f: Function) -> Value:
+    """Local memory of the warp's lane 0; the others' follows."""
+    index = f.resize(f.load("i32", W, WARP["index"]), 64)
+    warp_bytes = f.shl(f.load("i64", C, WORKER["local_stride"]), 5)
+    return f.offset(f.load("ptr", C, WORKER["local"]), f.binary("mul", index, warp_bytes))
+
+
+def _define_generic(module: Module, kind: str, bits: int, count_: int) -> None:
+    """By what the addresses say: shared, then local, then global memory."""
+    data = data_parameters(count_)
+    name = f"gemmkit.{kind}_generic_{bits}x{count_}"
+    with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
+        return_if_idle(f)
+        for_each_part(f, f"{kind}_{{}}_{bits}x{count_}", data)
+        f.ret()
+
+
+def for_each_part(
+    f: Function,
+    name: str,
+    rest: Sequence[Value],
+    spaces: Sequence[str] = ("shared", "local", "global"),
+) -> None:
+    """Call a function of the space for each space that active lanes address, global last."""
+    lanes = f.load("i32", P, PATTERN.mask)
+    addresses = f.variable(literal("<32 x i64>", 0))
+    left = f.variable(lanes)
+    for strip in range(STRIPS):
+        offsets = f.load(vector("i64"), P, strip * STRIP_LANES * 8)
+        f.store(f.add(offsets, f.splat(BASE)), addresses, strip * STRIP_LANES * 8)
+    part = f.variable(literal(f"<{PATTERN.size} x i8>", 0))
+    for space in spaces:
+        inside = f.get("i32", left)
+        if space != "global":
+            inside = _lanes_within(f, addresses, lanes, WINDOWS[space])
+            f.set(left, f.and_(f.get("i32", left), f.not_(inside)))
+        with f.when(f.compare("ne", inside, 0)):
+            f.call("gemmkit.pattern64", "void", part, addresses, inside)
+            base = f.sub(f.load("i64", part, PATTERN.base), WINDOWS.get(space, 0))
+            here = [C, W] if space == "local" else [C]
+            f.call("gemmkit." + name.format(space), "void", *here, SITE_POINTER, part, base, *rest)
+
+
+def _lanes_within(f: Function, addresses: Value, lanes: Value, start: int) -> Value:
+    found = literal("i32", 0)
+    for strip in range(STRIPS):
+        strip_addresses = f.load(vector("i64"), addresses, strip * STRIP_LANES * 8)
+        inside = f.compare("ult", f.sub(strip_addresses, start), WINDOW_BYTES)
+        active = f.and_(inside, lanes_of(f, lanes, strip))
+        byte = f.resize(f.value("i8", f"bitcast {active} to i8"), 32)
+        found = f.or_(found, f.shl(byte, strip * STRIP_LANES))
+    return found

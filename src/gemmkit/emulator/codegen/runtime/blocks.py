@@ -1,0 +1,209 @@
+"""Runs blocks: takes them from the grid, starts their warps, and switches between these.
+
+Warps run in turn, each until it waits at a barrier, ends, or has used up the fuel; then control
+goes back to Python for a moment.
+"""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import (
+    AT_BARRIER,
+    BARRIER_BYTES,
+    BARRIERS,
+    DONE,
+    FAILED_OPERATION,
+    FAULTED,
+    FINISHED,
+    OUT_OF_FUEL,
+    PAUSED,
+    RUNNING,
+    STUCK,
+    TRAP,
+    TRAPPED,
+    WARP,
+    WARP_REGISTERS,
+    WORKER,
+    WORKER_BARRIERS,
+)
+
+C, W = Value("ptr", "%c"), Value("ptr", "%w")
+# Fuel that a turn of a warp costs, and a call into Python.
+TURN_COST = 32
+CALL_COST = 4000
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    _define_barriers(module)
+    _define_operate(module)
+    _define_start(module)
+    _define_turn(module)
+    _define_run(module)
+
+
+def _field(f: Function, name: str) -> Value:
+    return f.load("i64", C, WORKER[name])
+
+
+def _warp(f: Function, number: Value) -> Value:
+    return f.offset(_pointer(f, "warps"), f.binary("mul", number, _field(f, "warp_bytes")))
+
+
+def _pointer(f: Function, name: str) -> Value:
+    return f.load("ptr", C, WORKER[name])
+
+
+def _define_barriers(module: Module) -> None:
+    """arrive(worker, barrier, warps awaited): one more; end_warp(worker): one less to wait for."""
+    number, needed = Value("i32", "%number"), Value("i32", "%needed")
+    with module.function("gemmkit.open", "void", (C, number)) as f:
+        place = _barrier(f, number)
+        arrived, wanted = f.load("i64", place), f.load("i64", place, 8)
+        everyone = f.compare("eq", wanted, 0)
+        present = f.add(arrived, f.select(everyone, _field(f, "ended"), 0))
+        goal = f.select(everyone, _field(f, "warp_count"), wanted)
+        enough = f.and_(f.compare("uge", present, goal), f.compare("ne", arrived, 0))
+        with f.when(f.not_(enough)):
+            f.ret()
+        f.store(literal("i64", 0), place)
+        with f.loop(_field(f, "warp_count")) as each:
+            warp = _warp(f, each)
+            here = f.compare("eq", f.load("i32", warp, WARP["barrier"]), number)
+            waiting = f.compare("eq", f.load("i32", warp, WARP["status"]), AT_BARRIER)
+            with f.when(f.and_(here, waiting)):
+                f.store(literal("i32", RUNNING), warp, WARP["status"])
+        f.ret()
+    with module.function("gemmkit.arrive", "void", (C, number, needed)) as f:
+        place = _barrier(f, number)
+        f.increase(place, 0, 1)
+        f.store(f.resize(needed, 64), place, 8)
+        f.call("gemmkit.open", "void", C, number)
+        f.ret()
+    with module.function("gemmkit.end_warp", "void", (C,)) as f:
+        f.increase(C, WORKER["ended"], 1)
+        with f.loop(BARRIERS) as each:
+            f.call("gemmkit.open", "void", C, f.resize(each, 32))
+        f.ret()
+
+
+def _barrier(f: Function, number: Value) -> Value:
+    kept = f.resize(f.and_(number, BARRIERS - 1), 64)
+    return f.offset(C, f.add(f.binary("mul", kept, BARRIER_BYTES), WORKER_BARRIERS))
+
+
+def _define_operate(module: Module) -> None:
+    """operate(worker, warp, instruction, lanes): run one instruction in Python."""
+    number, lanes = Value("i32", "%number"), Value("i32", "%lanes")
+    with module.function("gemmkit.operate", "void", (C, W, number, lanes)) as f:
+        with f.when(f.compare("eq", lanes, 0)):
+            f.ret()
+        f.store(f.sub(_field(f, "fuel"), CALL_COST), C, WORKER["fuel"])
+        function = _pointer(f, "operation")
+        failed = f.value("i32", f"call i32 {function.name}({W}, {number}, {lanes})")
+        with f.when(f.compare("ne", failed, 0)):
+            kind, zero = literal("i64", FAILED_OPERATION), literal("i64", 0)
+            f.call("gemmkit.refuse", "void", C, Value("ptr", "null"), kind, zero, zero)
+        f.ret()
+
+
+def _define_start(module: Module) -> None:
+    """start(worker, block): set up a block."""
+    block = Value("i64", "%block")
+    with module.function("gemmkit.start", "void", (C, block)) as f:
+        f.store(block, C, WORKER["block"])
+        rest = block
+        for axis in "xyz":
+            size = _field(f, f"grid_{axis}")
+            f.store(f.binary("urem", rest, size), C, WORKER[f"block_{axis}"])
+            rest = f.binary("udiv", rest, size)
+        f.clear(_pointer(f, "shared"), _field(f, "shared_bytes"))
+        warps = _field(f, "warp_count")
+        threads = f.shl(warps, 5)
+        f.clear(_pointer(f, "local"), f.binary("mul", threads, _field(f, "local_stride")))
+        f.clear(f.offset(C, WORKER_BARRIERS), BARRIERS * BARRIER_BYTES)
+        for name in ("ended", "turn"):
+            f.store(literal("i64", 0), C, WORKER[name])
+        cleared = _field(f, "cleared_bytes")
+        with f.loop(warps) as each:
+            warp = _warp(f, each)
+            initial = f.load("i32", warp, WARP["initial"])
+            meet = f.resize(_field(f, "exit_block"), 32)
+            for name, a in (("mask", initial), ("meet", meet)):
+                f.store(a, warp, WARP[name])
+            for name in ("block", "exited", "depth", "status"):
+                f.store(literal("i32", 0), warp, WARP[name])
+            f.clear(f.offset(warp, WARP_REGISTERS + 3 * 128), cleared)
+        f.ret()
+
+
+def _define_turn(module: Module) -> None:
+    """turn(worker, warp) -> what to tell Python, or -1 to go on."""
+    with module.function("gemmkit.turn", "i32", (C, W)) as f:
+        f.store(W, C, WORKER["running"])
+        f.store(f.sub(_field(f, "fuel"), TURN_COST), C, WORKER["fuel"])
+        function, scratch = _pointer(f, "warp_function"), _pointer(f, "scratch")
+        status = f.value("i32", f"call i32 {function.name}({C}, {W}, {scratch})")
+        paused = f.compare("eq", status, PAUSED)
+        f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
+        with f.when(f.compare("ne", _field(f, "fault"), 0)):
+            f.ret(literal("i32", FAULTED))
+        with f.when(f.compare("eq", status, TRAPPED)):
+            f.ret(literal("i32", TRAP))
+        with f.when(f.compare("eq", status, AT_BARRIER)):
+            number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
+            f.call("gemmkit.arrive", "void", C, number, needed)
+        with f.when(f.compare("eq", status, DONE)):
+            f.call("gemmkit.end_warp", "void", C)
+        spent = f.compare("slt", _field(f, "fuel"), 0)
+        f.ret(f.select(spent, literal("i32", OUT_OF_FUEL), -1))
+
+
+def _define_run(module: Module) -> None:
+    """run(worker) -> why it stops: no block left, no fuel left, or trouble."""
+    with module.function("gemmkit.run", "i32", (C,)) as f:
+        labels = {each: f.name(each) for each in ("next", "some", "round", "body", "over", "skip")}
+        f.branch_if(f.compare("slt", _field(f, "block"), 0), labels["next"], labels["round"])
+        f.label(labels["next"])
+        counter = _pointer(f, "next_block")
+        taken = f.value("i64", f"atomicrmw add {counter}, i64 1 monotonic")
+        f.store(literal("i64", -1), C, WORKER["block"])
+        with f.when(f.compare("uge", taken, _field(f, "block_limit"))):
+            f.ret(literal("i32", FINISHED))
+        f.call("gemmkit.start", "void", C, taken)
+        f.branch(labels["round"])
+        # One round: every warp that can run has a turn.
+        f.label(labels["round"])
+        ran = f.variable(literal("i1", 0))
+        f.branch(labels["body"])
+        f.label(labels["body"])
+        turn = _field(f, "turn")
+        f.branch_if(f.compare("ult", turn, _field(f, "warp_count")), labels["some"], labels["over"])
+        f.label(labels["some"])
+        f.store(f.add(turn, 1), C, WORKER["turn"])
+        warp = _warp(f, turn)
+        with f.when(f.compare("eq", f.load("i32", warp, WARP["status"]), RUNNING)):
+            f.set(ran, literal("i1", 1))
+            stop = f.call("gemmkit.turn", "i32", C, warp)
+            with f.when(f.compare("sge", stop, 0)):
+                f.ret(stop)
+        f.branch(labels["body"])
+        f.label(labels["over"])
+        all_ended = f.compare("eq", _field(f, "ended"), _field(f, "warp_count"))
+        with f.when(all_ended):
+            f.branch(labels["next"])
+        f.store(literal("i64", 0), C, WORKER["turn"])
+        f.branch_if(f.get("i1", ran), labels["round"], labels["skip"])
+        # A round that began in the middle says nothing about the warps before that.
+        f.label(labels["skip"])
+        f.branch_if(_some_running(f), labels["round"], f"{labels['skip']}stuck")
+        f.label(f"{labels['skip']}stuck")
+        f.ret(literal("i32", STUCK))
+
+
+def _some_running(f: Function) -> Value:
+    found = f.variable(literal("i1", 0))
+    with f.loop(_field(f, "warp_count")) as each:
+        status = f.load("i32", _warp(f, each), WARP["status"])
+        f.set(found, f.or_(f.get("i1", found), f.compare("eq", status, RUNNING)))
+    return f.get("i1", found)

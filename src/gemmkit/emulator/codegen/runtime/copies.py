@@ -1,0 +1,142 @@
+"""cp.async: copies from global to shared memory, made when they are asked for."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
+from gemmkit.emulator.codegen.layout import (
+    ALL_LANES,
+    MISALIGNED,
+    OUT_OF_BOUNDS,
+    PATTERN,
+    SITE,
+    STRIP_LANES,
+    STRIPS,
+    WORKER,
+)
+from gemmkit.emulator.codegen.runtime import access
+from gemmkit.emulator.codegen.runtime.access import SITE_POINTER as SITE_AT
+from gemmkit.emulator.codegen.runtime.access import C, element
+
+TO, TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
+FROM, FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
+# How many bytes each lane reads, if not all; what is left of a lane's place becomes zero.
+SIZES = Value("ptr", "%sizes")
+NULL = Value("ptr", "null")
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    with module.function("gemmkit.positive", "i32", (SIZES,)) as f:
+        f.ret(_lanes_where(f, "ne", 0))
+    _define_search(module)
+    for size in (4, 8, 16):
+        _define_copy(module, size)
+
+
+def _lanes_where(f: Function, relation: str, number: int) -> Value:
+    found = literal("i32", 0)
+    for strip in range(STRIPS):
+        sizes = f.load(vector("i32"), SIZES, strip * STRIP_LANES * 4)
+        holds = f.value("i8", f"bitcast {f.compare(relation, sizes, number)} to i8")
+        found = f.or_(found, f.shl(f.resize(holds, 32), strip * STRIP_LANES))
+    return found
+
+
+def _length(f: Function, lane: Value, size: Value) -> Value:
+    """Bytes that a lane reads."""
+    chosen = f.variable(size)
+    with f.when(f.compare("ne", SIZES, NULL)):
+        given = f.resize(element(f, SIZES, lane, 32), 64)
+        f.set(chosen, f.intrinsic("umin", given, size))
+    return f.get("i64", chosen)
+
+
+def _define_search(module: Module) -> None:
+    """search_copy(worker, site, from, from_base, sizes, bytes): what is read may be read."""
+    size = Value("i64", "%n")
+    parameters = (C, SITE_AT, FROM, FROM_BASE, SIZES, size)
+    with module.function("gemmkit.search_copy", "i1", parameters) as f:
+        start = f.add(FROM_BASE, f.load("i64", FROM, PATTERN.least))
+        extent = f.add(f.load("i64", FROM, PATTERN.extent), size)
+        region = f.call("gemmkit.find", "ptr", C, start, extent)
+        with f.when(f.compare("ne", region, NULL)):
+            f.store(f.load("i64", region), SITE_AT, SITE["region"])
+            f.store(f.load("i64", region, 8), SITE_AT, SITE["region_bytes"])
+        with f.each_bit(f.load("i32", FROM, PATTERN.mask)) as lane:
+            address = f.add(FROM_BASE, element(f, FROM, lane, 64))
+            found = f.call("gemmkit.find", "ptr", C, address, _length(f, lane, size))
+            aligned = f.compare("eq", f.and_(address, f.sub(size, 1)), 0)
+            for good, kind in (
+                (aligned, MISALIGNED),
+                (f.compare("ne", found, NULL), OUT_OF_BOUNDS),
+            ):
+                with f.when(f.not_(good)):
+                    number = literal("i64", kind)
+                    f.call("gemmkit.refuse", "void", C, SITE_AT, number, address, lane)
+                    f.ret(literal("i1", 0))
+        f.ret(literal("i1", 1))
+
+
+def _define_copy(module: Module, size: int) -> None:
+    """copy_async_<bytes>(worker, site, to, to_base, from, from_base, sizes)."""
+    parameters = (C, SITE_AT, TO, TO_BASE, FROM, FROM_BASE, SIZES)
+    whole = literal("i64", size)
+    with module.function(f"gemmkit.copy_async_{size}", "void", parameters) as f:
+        lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (TO, FROM))
+        with f.when(f.compare("eq", lanes, 0)):
+            f.ret()
+        access.check(f, "shared", size, TO, TO_BASE)
+        with f.when(f.compare("ne", reading, 0)):
+            certain = access.allowed(f, "global", size, FROM, FROM_BASE)
+            with f.when(f.not_(certain)):
+                arguments = (C, SITE_AT, FROM, FROM_BASE, SIZES, whole)
+                good = f.call("gemmkit.search_copy", "i1", *arguments)
+                with f.when(f.not_(good)):
+                    f.ret()
+            access.count_sectors(f, size, FROM, FROM_BASE)
+        to = f.offset(f.load("ptr", C, WORKER["shared"]), TO_BASE)
+        start = f.value("ptr", f"inttoptr {FROM_BASE} to ptr")
+        with f.when(f.compare("eq", f.and_(lanes, reading), ALL_LANES)):
+            full = f.variable(literal("i1", 1))
+            with f.when(f.compare("ne", SIZES, NULL)):
+                f.set(full, f.compare("eq", _lanes_where(f, "uge", size), ALL_LANES))
+            with f.when(f.get("i1", full)):
+                with f.when(f.compare("ne", SIZES, NULL)):
+                    f.increase(SITE_AT, SITE["bytes"], 32 * size)
+                _copy_all(f, to, start, size)
+                f.ret()
+        with f.each_bit(lanes) as lane:
+            _copy_lane(f, lane, reading, to, start, size)
+        f.ret()
+
+
+def _copy_all(f: Function, to: Value, start: Value, size: int) -> None:
+    with f.loop(STRIPS) as strip:
+        step = f.shl(strip, 6)
+        offsets = [f.load(vector("i64"), f.offset(each, step)) for each in (TO, FROM)]
+        for lane in range(STRIP_LANES):
+            there, here = (
+                f.offset(base, f.value("i64", f"extractelement {each}, i64 {lane}"))
+                for base, each in zip((to, start), offsets, strict=True)
+            )
+            f.store(f.load(_type(size), here, align=size), there, align=size)
+
+
+def _type(size: int) -> str:
+    return "<4 x i32>" if size == 16 else f"i{8 * size}"
+
+
+def _copy_lane(
+    f: Function, lane: Value, reading: Value, to: Value, start: Value, size: int
+) -> None:
+    """One lane's copy; bytes beyond its size become zero."""
+    there = f.offset(to, element(f, TO, lane, 64))
+    reads = f.and_(f.lshr(reading, f.resize(lane, 32)), 1)
+    f.clear(there, size)
+    with f.when(f.compare("ne", reads, 0)):
+        here = f.offset(start, element(f, FROM, lane, 64))
+        length = _length(f, lane, literal("i64", size))
+        with f.loop(length) as byte:
+            f.store(f.load("i8", f.offset(here, byte)), f.offset(there, byte))
+        with f.when(f.compare("ne", SIZES, NULL)):
+            f.increase(SITE_AT, SITE["bytes"], length)

@@ -1,0 +1,196 @@
+"""Writes a set of pending computations as one walk over the strips.
+
+Lanes do not touch each other here, so eight of them at a time go through the whole computation:
+most values then fit the processor's registers. Results are written in groups, each an LLVM block
+of its own, which keeps few values alive at once: a group of accumulators runs through all of its
+multiply-adds before the next group starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmkit.emulator.codegen.ir import Function, Value, literal, vector
+from gemmkit.emulator.codegen.layout import LANES, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.values import LaneNumber, Node, Place, Result, Scalar, Slot
+
+# Results computed together; with eight accumulators, an operand and a scratch value, AVX2's
+# sixteen registers suffice.
+GROUP = 8
+# Up to so many computations, a loop over the strips costs more than writing them out.
+UNROLL_LIMIT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A value to be computed and where it goes: a slot, or nowhere for a predicate.
+
+    `kept` lanes (a predicate) of the slot's old content stay where it is set.
+    """
+
+    value: Place
+    target: Slot | None
+    only: Value | None = None
+
+
+class Segment:
+    """One walk over the strips, to compute `outputs`."""
+
+    def __init__(self, f: Function, outputs: Sequence[Output]) -> None:
+        self._f = f
+        self._outputs = outputs
+        self._groups = [outputs[at : at + GROUP] for at in range(0, len(outputs), GROUP)]
+        self._computed: dict[Node, Sequence[Value]] = {}
+        self._pinned: dict[Slot, Value] = {}
+        self._loaded: dict[Slot, Value] = {}
+        self._strip: int | None = None
+        self._index = Value("i64", "0")
+        self._shift = Value("i32", "0")
+        self._plans: list[list[Node]] = []
+        self._readers: dict[Slot, int] = {}
+        self._plan()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The computations that are written here."""
+        return [node for plan in self._plans for node in plan]
+
+    def _plan(self) -> None:
+        """Find each group's computations, in program order, and the last group to read a slot."""
+        seen: set[Node] = set()
+        for number, group in enumerate(self._groups):
+            plan: list[Node] = []
+            work: list[Place] = [output.value for output in group]
+            work += [output.target for output in group if output.target and output.only]
+            while work:
+                place = work.pop()
+                if isinstance(place, Result) and place.stored is not None:
+                    place = place.stored
+                if isinstance(place, Slot):
+                    self._readers[place] = number
+                elif isinstance(place, Result) and place.node not in seen:
+                    seen.add(place.node)
+                    plan.append(place.node)
+                    work += [source for source, _ in place.node.sources]
+            self._plans.append(sorted(plan, key=lambda node: node.serial))
+
+    def write(self) -> dict[int, Value]:
+        """Emit the code; the lanes of each predicate among the outputs, by output number."""
+        predicates = [
+            number for number, output in enumerate(self._outputs) if output.target is None
+        ]
+        if len(self.nodes) + sum(o.target is not None for o in self._outputs) <= UNROLL_LIMIT:
+            return self._unrolled(predicates)
+        return self._looped(predicates)
+
+    def _unrolled(self, predicates: Sequence[int]) -> dict[int, Value]:
+        found = {number: literal("i32", 0) for number in predicates}
+        for strip in range(STRIPS):
+            self._strip = strip
+            self._shift = literal("i32", strip * STRIP_LANES)
+            self._computed.clear()
+            self._pinned.clear()
+            for number, group in enumerate(self._groups):
+                for place, bits in self._write_group(number, group).items():
+                    found[place] = self._f.or_(found[place], bits)
+        return found
+
+    def _looped(self, predicates: Sequence[int]) -> dict[int, Value]:
+        f = self._f
+        before, head, after = f.name("segment"), f.name("strip"), f.name("done")
+        last, nexts = f.name("turn"), [f.name("n") for _ in predicates]
+        self._strip = None
+        self._index = Value("i64", f"%{f.name('d')}")
+        self._shift = Value("i32", f"%{f.name('s')}")
+        sums = {number: Value("i32", f"%{f.name('p')}") for number in predicates}
+        f.branch(before)
+        f.label(before)
+        f.branch(head)
+        f.label(head)
+        f.emit(f"{self._index.name} = phi i64 [0, %{before}], [%{last}d, %{last}]")
+        f.emit(f"{self._shift.name} = phi i32 [0, %{before}], [%{last}s, %{last}]")
+        for number, name in zip(predicates, nexts, strict=True):
+            f.emit(f"{sums[number].name} = phi i32 [0, %{before}], [%{name}, %{last}]")
+        found: dict[int, Value] = {}
+        for number, group in enumerate(self._groups):
+            if number:
+                label = f.name("group")
+                f.branch(label)
+                f.label(label)
+            found |= self._write_group(number, group)
+        f.branch(last)
+        f.label(last)
+        for number, name in zip(predicates, nexts, strict=True):
+            f.emit(f"%{name} = or i32 {sums[number].name}, {found[number].name}")
+        f.emit(f"%{last}d = add i64 {self._index.name}, {STRIP_LANES}")
+        f.emit(f"%{last}s = add i32 {self._shift.name}, {STRIP_LANES}")
+        f.emit(f"%{last}c = icmp ult i32 %{last}s, {LANES}")
+        f.emit(f"br i1 %{last}c, label %{head}, label %{after}")
+        f.label(after)
+        return {
+            number: Value("i32", f"%{name}") for number, name in zip(predicates, nexts, strict=True)
+        }
+
+    def _write_group(self, number: int, group: Sequence[Output]) -> dict[int, Value]:
+        """Compute all of a group, then store: a slot may be read here and written too."""
+        f = self._f
+        self._loaded = dict(self._pinned)
+        for node in self._plans[number]:
+            operands = [self._value(source, bits) for source, bits in node.sources]
+            self._computed[node] = node.emit(f, operands)
+        values = []
+        for output in group:
+            value = self._value(output.value, output.value.bits)
+            if output.only is not None and output.target is not None:
+                bits = output.target.bits
+                value = f.select(self._lanes(output.only), value, self._value(output.target, bits))
+            values.append(value)
+        for output in group:
+            target = output.target
+            if target is not None and self._readers.get(target, -1) > number:
+                self._pinned[target] = self._value(target, target.bits)
+        found = {}
+        for place, (output, value) in enumerate(zip(group, values, strict=True)):
+            if output.target is not None:
+                f.store(value, self._address(output.target))
+            else:
+                byte = Value("i8", f.value("i8", f"bitcast {value} to i8").name)
+                found[number * GROUP + place] = f.shl(f.cast("zext", byte, "i32"), self._shift)
+        return found
+
+    def _address(self, slot: Slot) -> Value:
+        f = self._f
+        area, element = Value("ptr", f"%{slot.area}"), slot.bits // 8
+        if self._strip is not None:
+            return f.offset(area, slot.offset + self._strip * STRIP_LANES * element)
+        start = f.offset(area, slot.offset)
+        return f.value("ptr", f"getelementptr i{slot.bits}, {start}, {self._index}")
+
+    def _lanes(self, lanes: Value) -> Value:
+        f = self._f
+        byte = f.resize(f.lshr(lanes, self._shift), 8)
+        return f.value(vector("i1"), f"bitcast {byte} to {vector('i1')}")
+
+    def _value(self, place: Place, bits: int) -> Value:
+        """The strip's value of a place, resized."""
+        f = self._f
+        if isinstance(place, Result):
+            if place.stored is not None:
+                return self._value(place.stored, bits)
+            value = self._computed[place.node][place.index]
+        elif isinstance(place, Slot):
+            if place not in self._loaded:
+                self._loaded[place] = f.load(vector(f"i{place.bits}"), self._address(place))
+            value = self._loaded[place]
+        elif isinstance(place, Scalar):
+            scalar = f.resize(place.value, bits) if place.value.number is None else place.value
+            if scalar.number is not None:
+                return literal(vector(f"i{bits}"), scalar.number)
+            return f.splat(scalar)
+        elif isinstance(place, LaneNumber):
+            lanes = ", ".join(f"i32 {lane}" for lane in range(STRIP_LANES))
+            value = f.add(f.splat(self._shift), Value(vector("i32"), f"<{lanes}>"))
+        else:
+            return self._lanes(place.value)
+        return f.resize(value, bits)

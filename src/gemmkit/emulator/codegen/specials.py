@@ -1,0 +1,53 @@
+"""The special registers: what a thread can ask about itself and the launch."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.ir import Function, Value, literal
+from gemmkit.emulator.codegen.layout import LANES, WARP, WORKER
+from gemmkit.emulator.codegen.registers import THREAD_NUMBERS
+from gemmkit.emulator.codegen.values import LaneNumber, Place, Scalar
+
+_LAUNCH = {
+    f"%{name}.{axis}": f"{field}_{axis}"
+    for name, field in (("ctaid", "block"), ("nctaid", "grid"), ("ntid", "threads"))
+    for axis in "xyz"
+} | {"%nwarpid": "warp_count", "%total_smem_size": "shared_bytes"}
+# One multiprocessor, one grid, and no time passes.
+_CONSTANT = {
+    **dict.fromkeys(("%smid", "%gridid", "%clock", "%clock64", "%globaltimer"), 0),
+    "%nsmid": 1,
+    "WARP_SZ": LANES,
+}
+LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"}
+
+
+def special(f: Function, name: str) -> Place:
+    """Where the value of a special register is, or code that reads it; 32 bits."""
+    if name in THREAD_NUMBERS:
+        return THREAD_NUMBERS[name]
+    if name == "%laneid":
+        return LaneNumber()
+    if name in _CONSTANT:
+        return Scalar(literal("i32", _CONSTANT[name]))
+    worker, warp = Value("ptr", "%c"), Value("ptr", "%w")
+    if name == "%warpid":
+        return Scalar(f.load("i32", warp, WARP["index"]))
+    if name == "%dynamic_smem_size":
+        whole, static = (
+            f.load("i32", worker, WORKER[each]) for each in ("shared_bytes", "static_shared_bytes")
+        )
+        return Scalar(f.sub(whole, static))
+    return Scalar(f.load("i32", worker, WORKER[_LAUNCH[name]]))
+
+
+def lane_mask(f: Function, name: str, lane: Value) -> Value:
+    """The `%lanemask` registers, of a lane's number: bits of the lanes equal, below, above it."""
+    own = f.shl(literal(lane.type, 1), lane)
+    below = f.sub(own, 1)
+    return {
+        "eq": lambda: own,
+        "lt": lambda: below,
+        "le": lambda: f.or_(own, below),
+        "gt": lambda: f.not_(f.or_(own, below)),
+        "ge": lambda: f.not_(below),
+    }[name.rsplit("_", 1)[1]]()

@@ -1,0 +1,133 @@
+"""Where the value of a register is while code for a basic block is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gemmkit.emulator.codegen.ir import Function, Value
+from gemmkit.emulator.codegen.layout import vector_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value for all lanes."""
+
+    value: Value
+
+    @property
+    def bits(self) -> int:
+        """Width."""
+        return int(self.value.type[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A vector in memory: in the warp's registers (`w`) or in the worker's scratch (`t`).
+
+    `offset` is in bytes from the start of the area.
+    """
+
+    area: str
+    offset: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A predicate, one bit a lane in an i32."""
+
+    value: Value
+
+    @property
+    def bits(self) -> int:
+        """Width."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNumber:
+    """The lane's own number, 0 to 31."""
+
+    bits: int = 32
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A computation, lane by lane, that is not written yet, or not for good.
+
+    Nodes are numbered in program order. `emit` makes its results of the values of `sources`, each resized to the width beside it.
+    `bits` are the results' widths. `stored` says where a result is kept once it was computed.
+    """
+
+    serial: int
+    emit: Callable[[Function, Sequence[Value]], Sequence[Value]]
+    sources: tuple[tuple[Place, int], ...]
+    bits: tuple[int, ...]
+    stored: dict[int, Slot | Lanes] = field(default_factory=dict)
+    # Readers created, and those of them whose code is written.
+    readers: int = 0
+    served: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result of a node.
+
+    `root` and `distance` are set for a sum of a vector and a scalar: addresses with one root lie
+    alike.
+    """
+
+    node: Node
+    index: int = 0
+    root: Slot | Result | None = None
+    distance: Value | None = None
+
+    @property
+    def bits(self) -> int:
+        """Width."""
+        return self.node.bits[self.index]
+
+    @property
+    def stored(self) -> Slot | Lanes | None:
+        """Where it is kept, if it was computed."""
+        return self.node.stored.get(self.index)
+
+
+Place = Scalar | Slot | Lanes | LaneNumber | Result
+
+
+class Scratch:
+    """Hands out scratch slots within a basic block. Sizes are in bytes."""
+
+    _UNIT = vector_bytes(32)
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._end = 0
+        self._free: list[int] = []
+
+    def take(self, bits: int) -> Slot:
+        """A slot for a vector of that width."""
+        if vector_bytes(bits) == self._UNIT and self._free:
+            return Slot("t", self._free.pop(), bits)
+        slot = Slot("t", self._end, bits)
+        self._end += vector_bytes(bits)
+        self.size = max(self.size, self._end)
+        return slot
+
+    def keep_only(self, kept: Sequence[Slot]) -> None:
+        """Take back all slots but these."""
+        used = {
+            start
+            for slot in kept
+            if slot.area == "t"
+            for start in range(slot.offset, slot.offset + vector_bytes(slot.bits), self._UNIT)
+        }
+        self._end = max(used, default=-self._UNIT) + self._UNIT
+        self._free = [start for start in range(0, self._end, self._UNIT) if start not in used]
+
+    @property
+    def in_use(self) -> int:
+        """Bytes handed out and not taken back."""
+        return self._end - self._UNIT * len(self._free)

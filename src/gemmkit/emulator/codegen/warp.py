@@ -1,0 +1,280 @@
+"""Writes the function that runs one warp: all basic blocks, and how lanes move between them.
+
+The function is a coroutine: at a barrier, or when its share of time is spent, it notes in the warp
+where to go on, and returns. Lanes that part at a branch wait on the warp's stack for their turn
+and for each other: the taken side runs first, and all meet at the branch's post-dominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmkit.emulator.codegen import arithmetic, effects
+from gemmkit.emulator.codegen.analysis import Analysis
+from gemmkit.emulator.codegen.areas import Areas, counted_apart
+from gemmkit.emulator.codegen.block import BlockWriter, C, Surroundings, W
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import (
+    AT_BARRIER,
+    DONE,
+    PAUSED,
+    TRAPPED,
+    WARP,
+    WORKER,
+)
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.registers import RegisterMap
+from gemmkit.emulator.codegen.values import Scalar, Scratch
+
+WARP_FUNCTION = "warp"
+PARAMETERS = (Value("ptr", "%c"), Value("ptr", "%w"), Value("ptr", "%t"))
+
+# Where the operands and results of an instruction lie that runs through Python: in scratch, as
+# (offset, width), or a number that stands in the code.
+Outside = dict[int, tuple[tuple[tuple[int, int] | int, ...], tuple[tuple[int, int], ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class WarpCode:
+    """A kernel's IR, the runtime's functions that it calls, and what is to be known to run it.
+
+    Sizes are in bytes. `clears_registers` if a register may be read before it is written.
+    """
+
+    text: str
+    calls: tuple[str, ...]
+    areas: Areas
+    warp_bytes: int
+    scratch_bytes: int
+    outside: Outside
+    clears_registers: bool
+
+
+def write_warp(
+    analysis: Analysis, actions: Sequence[Action], symbols: Callable[[Function, str], Value | None]
+) -> WarpCode:
+    """Write the warp function of a kernel."""
+    module = Module()
+    areas = Areas(len(analysis.flow.blocks), actions)
+    registers = RegisterMap(analysis)
+    scratch = Scratch()
+    outside: Outside = {}
+    with module.function(WARP_FUNCTION, "i32", PARAMETERS) as f:
+        around = Surroundings(f, analysis, registers, areas, lambda name: symbols(f, name), outside)
+        _WarpWriter(around, actions, scratch).write()
+    return WarpCode(
+        str(module),
+        tuple(module.outside),
+        areas,
+        registers.warp_bytes,
+        scratch.size,
+        outside,
+        bool(analysis.live_in and analysis.live_in[0]),
+    )
+
+
+class _WarpWriter:
+    def __init__(self, around: Surroundings, actions: Sequence[Action], scratch: Scratch) -> None:
+        self._around = around
+        self._f = around.f
+        self._analysis = around.analysis
+        self._blocks = around.analysis.flow.blocks
+        self._actions = actions
+        self._scratch = scratch
+        self._exit = len(self._blocks)
+
+    def write(self) -> None:
+        f = self._f
+        resumed = sorted(self._entries())
+        start = f.load("i32", W, WARP["block"])
+        f.emit(f"switch {start}, label %ended [{self._cases(resumed)}]")
+        f.label("next")
+        following = f.runtime("next_path", "i32", W)
+        f.emit(f"switch {following}, label %ended [{self._cases(resumed)}]")
+        f.label("ended")
+        f.ret(literal("i32", DONE))
+        for number in range(len(self._blocks)):
+            self._write_block(number)
+
+    def _cases(self, blocks: Sequence[int]) -> str:
+        return " ".join(f"i32 {number}, label %b{number}" for number in blocks)
+
+    def _entries(self) -> set[int]:
+        """Blocks that a warp may go on at when it is called, or that lanes wait for."""
+        entries = {0} | set(self._analysis.meetings)
+        for number, block in enumerate(self._blocks):
+            operation = self._actions[block.end - 1].operation
+            if operation == "barrier":
+                entries.add(number + 1)
+            if self._analysis.divergent(number):
+                entries.add(block.successors[1])
+            entries |= {each for each in block.successors if each <= number}
+        return {each for each in entries if each < self._exit}
+
+    def _write_block(self, number: int) -> None:
+        f, block = self._f, self._blocks[number]
+        f.label(f"b{number}")
+        if number in self._analysis.meetings:
+            waiting = f.load("i32", W, WARP["meet"])
+            f.branch_if(f.compare("eq", waiting, number), "next", f"b{number}go")
+            f.label(f"b{number}go")
+        mask = f.load("i32", W, WARP["mask"])
+        counter = self._around.areas.block(number)
+        f.increase(C, counter, 1)
+        f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
+        b = BlockWriter(self._around, number, mask, self._scratch)
+        for action in self._actions[block.start : block.end]:
+            if action.operation in _ENDINGS:
+                _ENDINGS[action.operation](self, b, action, number)
+                return
+            if not action.pure:
+                effects.write(b, action)
+                continue
+            if action.guard is not None:
+                lanes = b.active(action.guard)
+                effects.count_apart(b, action, lanes, lanes)
+            if arithmetic.native(action.form):
+                b.compute(action)
+            else:
+                effects.through_python(b, action)
+        b.finish()
+        self._go(number, number + 1)
+
+    def _go(self, here: int, to: int) -> None:
+        """All active lanes go on at a block; a way back costs time."""
+        f = self._f
+        if to >= self._exit:
+            self._leave_all()
+        elif to > here:
+            f.branch(f"b{to}")
+        else:
+            cost = self._blocks[here].end - self._blocks[to].start
+            left = f.sub(f.load("i64", C, WORKER["fuel"]), cost)
+            f.store(left, C, WORKER["fuel"])
+            pause = f.name("pause")
+            f.branch_if(f.compare("slt", left, 0), pause, f"b{to}")
+            f.label(pause)
+            self._wait(to, PAUSED, self._blocks[here].end - 1)
+
+    def _wait(self, block: int, status: int, instruction: int) -> None:
+        f = self._f
+        f.store(literal("i32", block), W, WARP["block"])
+        f.store(literal("i32", instruction), W, WARP["instruction"])
+        f.ret(literal("i32", status))
+
+    def _leave_all(self) -> None:
+        f = self._f
+        mask, ended = (f.load("i32", W, WARP[each]) for each in ("mask", "exited"))
+        f.store(f.or_(ended, mask), W, WARP["exited"])
+        f.branch("next")
+
+    def _count(self, b: BlockWriter, action: Action, lanes: Value) -> None:
+        if counted_apart(action):
+            at = self._around.areas.counter(action.number) + 8
+            f = self._f
+            f.increase(C, at, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
+
+    def branch(self, b: BlockWriter, action: Action, number: int) -> None:
+        """Go on at the target, or part."""
+        f = self._f
+        block = self._blocks[number]
+        target = block.successors[0]
+        if action.guard is None:
+            b.finish()
+            self._go(number, target)
+            return
+        condition = b.guard_place(action.guard)
+        lanes = b.finish(condition)
+        taken_label, fall_label = f.name("taken"), f.name("fall")
+        fall = block.successors[1] if len(block.successors) > 1 else target
+        if isinstance(condition, Scalar):
+            taken = f.select(condition.value, b.mask, 0)
+            self._count(b, action, taken)
+            f.branch_if(condition.value, taken_label, fall_label)
+        else:
+            assert lanes is not None
+            taken = f.and_(lanes, b.mask)
+            self._count(b, action, taken)
+            if self._analysis.divergent(number):
+                self._part(action, number, taken, b.mask, taken_label, fall_label)
+            else:
+                f.branch_if(f.compare("ne", taken, 0), taken_label, fall_label)
+        f.label(taken_label)
+        self._go(number, target)
+        f.label(fall_label)
+        self._go(number, fall)
+
+    def _part(
+        self, action: Action, number: int, taken: Value, mask: Value, yes: str, no: str
+    ) -> None:
+        f = self._f
+        some, parted = f.name("some"), f.name("parted")
+        f.branch_if(f.compare("eq", taken, 0), no, some)
+        f.label(some)
+        f.branch_if(f.compare("eq", taken, mask), yes, parted)
+        f.label(parted)
+        f.increase(C, self._around.areas.counter(action.number), 1)
+        fall = self._blocks[number].successors[1]
+        meeting = self._analysis.flow.reconvergence[number]
+        places = (literal("i32", each) for each in (fall, meeting))
+        f.runtime("part", "void", W, taken, *places)
+        f.branch(yes)
+
+    def exit(self, b: BlockWriter, action: Action, number: int) -> None:
+        """End the lanes where the guard holds."""
+        f = self._f
+        lanes = b.active(action.guard)
+        self._count(b, action, lanes)
+        if action.guard is None:
+            self._leave_all()
+            return
+        b.finish()
+        ended = f.or_(f.load("i32", W, WARP["exited"]), lanes)
+        f.store(ended, W, WARP["exited"])
+        staying = f.and_(b.mask, f.not_(lanes))
+        f.store(staying, W, WARP["mask"])
+        stay = f.name("stay")
+        f.branch_if(f.compare("ne", staying, 0), stay, "next")
+        f.label(stay)
+        self._go(number, number + 1)
+
+    def barrier(self, b: BlockWriter, action: Action, number: int) -> None:
+        """Wait, if a lane does."""
+        f = self._f
+        lanes = b.active(action.guard)
+        self._count(b, action, lanes)
+        operands = [b.source(each, 32) for each in action.sources]
+        first = [effects.first_lane(b, place, lanes) for place in operands]
+        b.finish()
+        if action.guard is not None:
+            wait, skip = f.name("wait"), f.name("skip")
+            f.branch_if(f.compare("ne", lanes, 0), wait, skip)
+            f.label(skip)
+            self._go(number, number + 1)
+            f.label(wait)
+        warps = f.lshr(first[1], 5) if len(first) > 1 else literal("i32", 0)
+        f.store(first[0], W, WARP["barrier"])
+        f.store(warps, W, WARP["barrier_warps"])
+        self._wait(number + 1, AT_BARRIER, action.number)
+
+    def trap(self, b: BlockWriter, action: Action, number: int) -> None:
+        """Stop, if a lane does."""
+        f = self._f
+        lanes: Value = b.active(action.guard)
+        self._count(b, action, lanes)
+        stop, on = f.name("trap"), f.name("on")
+        b.finish()
+        f.branch_if(f.compare("ne", lanes, 0), stop, on)
+        f.label(stop)
+        self._wait(number, TRAPPED, action.number)
+        f.label(on)
+        self._go(number, number + 1)
+
+
+_ENDINGS: Mapping[str, Callable[[_WarpWriter, BlockWriter, Action, int], None]] = {
+    "branch": _WarpWriter.branch,
+    "exit": _WarpWriter.exit,
+    "barrier": _WarpWriter.barrier,
+    "trap": _WarpWriter.trap,
+}

@@ -1,0 +1,106 @@
+"""What went wrong in a kernel, in one sentence that says where."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, MISALIGNED, RUNNING
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.errors import DeviceError
+
+_KINDS = {
+    "load": "load",
+    "store": "store",
+    "copy_async": "cp.async",
+    "atomic": "atomic operation",
+    "compare_and_swap": "atomic operation",
+    "reduction": "atomic operation",
+}
+
+
+def access_error(worker: Worker, memory: DeviceMemory) -> DeviceError:
+    """An access that memory does not allow."""
+    number = worker.site_number(worker.field("fault_site"))
+    assert number is not None
+    address = worker.field("fault_address") % (1 << 64)
+    warp = worker.warp_number(worker.field("running"))
+    thread = warp * LANES + worker.field("fault_lane")
+    action = worker.kernel.actions[number]
+    size = access_bytes(worker.kernel, number)
+    if worker.field("fault") == MISALIGNED:
+        what = f"misaligned {_KINDS[action.operation]} of {size} bytes at {address:#x}"
+    else:
+        what = f"{_KINDS[action.operation]} of {size} bytes out of bounds at {address:#x}"
+    return DeviceError(
+        f"kernel '{worker.flow.kernel.name}': {what}{_surroundings(worker, memory, address)}, by "
+        f"'{action.form.opcode}' at {action.instruction.where}, {place_of(worker, thread)}"
+    )
+
+
+def _surroundings(worker: Worker, memory: DeviceMemory, address: int) -> str:
+    """The array that was meant, or the space that has no such address."""
+    number = worker.site_number(worker.field("fault_site"))
+    assert number is not None
+    action = worker.kernel.actions[number]
+    space = action.form.modifiers.get("S", "").removesuffix("::cta")
+    if action.operation == "copy_async" and address <= worker.shared_bytes:
+        space = "shared"
+    if space == "shared":
+        return f" in {worker.shared_bytes} bytes of shared memory"
+    if space == "local":
+        return f" in {worker.flow.kernel.local_bytes} bytes of local memory"
+    nearest = memory.nearest(address)
+    if nearest is None:
+        return ", where no memory is allocated"
+    name = f"'{nearest.name}'" if nearest.name else "the allocation"
+    offset = address - nearest.address
+    if 0 <= offset < nearest.nbytes:
+        return f", byte {offset} of {name} ({nearest.nbytes} bytes)"
+    if offset >= nearest.nbytes:
+        beyond = f"{offset - nearest.nbytes} bytes behind the end of"
+    else:
+        beyond = f"{-offset} bytes before"
+    return f", {beyond} {name} ({nearest.nbytes} bytes)"
+
+
+def place_of(worker: Worker, thread: int) -> str:
+    """A thread of the running block, in words."""
+    x, y, _ = worker.grid.request.block
+    return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
+
+
+def deadlock_error(worker: Worker) -> DeviceError:
+    """Warps that wait for others in vain."""
+    waiting = []
+    status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
+    for warp in range(worker.warps):
+        if status[warp] == AT_BARRIER:
+            where = worker.flow.kernel.body[at[warp]].where
+            waiting.append(f"warp {warp} waits at {where}")
+    return DeviceError(
+        f"kernel '{worker.flow.kernel.name}': deadlock in block {worker.block}: "
+        + "; ".join(waiting)
+    )
+
+
+def trap_error(worker: Worker) -> DeviceError:
+    """The kernel stopped itself."""
+    warp = worker.warp_number(worker.field("running"))
+    where = worker.flow.kernel.body[worker.warp_fields("instruction")[warp]].where
+    return DeviceError(
+        f"kernel '{worker.flow.kernel.name}': trap at {where}, warp {warp} of block {worker.block}"
+    )
+
+
+def endless_error(worker: Worker, limit: int) -> DeviceError:
+    """A block has run for longer than it may."""
+    status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
+    body = worker.flow.kernel.body
+    running = [
+        f"warp {warp} at {body[at[warp]].where}"
+        for warp in range(worker.warps)
+        if status[warp] == RUNNING
+    ]
+    return DeviceError(
+        f"kernel '{worker.flow.kernel.name}': block {worker.block} did not end within {limit:,} "
+        f"steps: {'; '.join(running[:4])}"
+    )

@@ -1,0 +1,114 @@
+"""Device memory of the emulated GPU: pieces of the host's, aligned as cudaMalloc aligns them."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.errors import DeviceError
+
+ALIGNMENT = 256
+# Native code may read, never write, so many bytes behind an allocation, and throws them away.
+PADDING = 64
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A piece of device memory; sizes in bytes."""
+
+    address: int
+    nbytes: int
+    name: str = ""
+
+
+def aligned_bytes(nbytes: int, alignment: int = 64) -> Bytes:
+    """Zeroed bytes that begin at a multiple of the alignment and may be read beyond their end.
+
+    Raises:
+        DeviceError: there is not enough memory.
+    """
+    try:
+        whole = np.zeros(nbytes + alignment + PADDING, np.uint8)
+    except (MemoryError, ValueError):
+        raise DeviceError(f"the host has no {nbytes:,} bytes of memory to stand in") from None
+    start = -whole.ctypes.data % alignment
+    return whole[start : start + nbytes]
+
+
+class DeviceMemory:
+    """Allocations by address; addresses are the host's own."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._pieces: dict[int, tuple[Allocation, Bytes]] = {}
+
+    def allocate(self, nbytes: int, name: str = "") -> Allocation:
+        """Zeroed memory; the name is for messages.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        # An allocation of no bytes has an address too, at which nothing may be read.
+        data = aligned_bytes(max(nbytes, 1), ALIGNMENT)
+        allocation = Allocation(data.ctypes.data, nbytes, name)
+        self._pieces[allocation.address] = allocation, data
+        bisect.insort(self._starts, allocation.address)
+        return allocation
+
+    def free(self, allocation: Allocation) -> None:
+        """Give memory back; kernels that run afterwards cannot touch it."""
+        if self._pieces.pop(allocation.address, None) is None:
+            raise DeviceError(f"there is no allocation at {allocation.address:#x} to free")
+        self._starts.remove(allocation.address)
+
+    def rename(self, address: int, name: str) -> None:
+        """Call the allocation that begins at an address by another name; none there is no error."""
+        if address in self._pieces:
+            allocation, data = self._pieces[address]
+            self._pieces[address] = Allocation(address, allocation.nbytes, name), data
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that holds an address."""
+        place = bisect.bisect_right(self._starts, address) - 1
+        if place < 0:
+            return None
+        allocation = self._pieces[self._starts[place]][0]
+        return allocation if address < allocation.address + allocation.nbytes else None
+
+    def nearest(self, address: int) -> Allocation | None:
+        """The allocation that holds an address or lies closest to it."""
+        place = bisect.bisect_right(self._starts, address)
+        near = [self._pieces[start][0] for start in self._starts[max(place - 1, 0) : place + 1]]
+
+        def distance(each: Allocation) -> int:
+            return max(each.address - address, address - each.address - each.nbytes + 1, 0)
+
+        return min(near, key=distance, default=None)
+
+    def view(self, address: int, nbytes: int) -> Bytes:
+        """Bytes of one allocation, to read and write.
+
+        Raises:
+            DeviceError: they do not lie in one allocation.
+        """
+        found = self.find(address)
+        if found is None and nbytes == 0:
+            return np.zeros(0, np.uint8)
+        if found is None or address + nbytes > found.address + found.nbytes:
+            raise DeviceError(f"{nbytes} bytes at {address:#x} are not device memory")
+        start = address - found.address
+        return self._pieces[found.address][1][start : start + nbytes]
+
+    def regions(self) -> NDArray[np.int64]:
+        """(first byte, size) of every allocation that is not empty, sorted."""
+        found = [
+            (start, self._pieces[start][0].nbytes)
+            for start in self._starts
+            if self._pieces[start][0].nbytes
+        ]
+        return np.array(found, np.int64).reshape(-1, 2)

@@ -1,0 +1,91 @@
+"""Instructions without native code: one warp's, computed by the definitions of `isa.semantics`."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.kernel import LoadedKernel
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.errors import DeviceError
+
+Operand = NDArray[np.generic] | int
+_LANE = np.arange(LANES, dtype=np.uint32)
+
+
+class Operations:
+    """Runs single instructions for the workers of a launch, one at a time."""
+
+    def __init__(self, kernel: LoadedKernel, flow: ControlFlow, memory: DeviceMemory) -> None:
+        self._kernel = kernel
+        self._flow = flow
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._lines: list[tuple[int, str]] = []
+
+    def printed(self) -> tuple[str, ...]:
+        """Lines that the kernel printed, in the order of blocks."""
+        texts = [text for _, text in sorted(self._lines, key=lambda each: each[0])]
+        return tuple("".join(texts).splitlines())
+
+    def run(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
+        """Run one instruction of one warp; 1 if it failed."""
+        try:
+            with self._lock:
+                self._run(worker, worker.warp_number(warp), number, lanes)
+        except BaseException as error:
+            worker.failure = error
+            return 1
+        return 0
+
+    def _run(self, worker: Worker, warp: int, number: int, lanes: int) -> None:
+        action = self._kernel.actions[number]
+        sources, dests = self._kernel.compiled.outside[number]
+        active = (lanes >> _LANE & 1).astype(bool)
+        operands = [each if isinstance(each, int) else _read(worker, *each) for each in sources]
+        results = self._compute(worker, warp, action, operands, active)
+        for (offset, bits), result in zip(dests, results, strict=False):
+            _write(worker, offset, bits, result, active)
+
+    def _compute(
+        self,
+        worker: Worker,
+        warp: int,
+        action: Action,
+        operands: list[Operand],
+        active: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.generic], ...]:
+        if action.operation in OPERATIONS:
+            return evaluate(action.form, operands)  # type: ignore[arg-type]
+        function = WARP_OPERATIONS.get(action.operation)
+        if function is None:
+            raise DeviceError(f"the emulator has no way to run '{action.form.opcode}'")
+        return function(action, operands, active)
+
+
+def _read(worker: Worker, offset: int, bits: int) -> NDArray[np.generic]:
+    if bits == 1:
+        word = int(worker.scratch[offset : offset + 4].view(np.uint32)[0])
+        return (word >> _LANE & 1).astype(bool)
+    size = LANES * bits // 8
+    return worker.scratch[offset : offset + size].view(f"u{bits // 8}")
+
+
+def _write(
+    worker: Worker, offset: int, bits: int, values: NDArray[np.generic], active: NDArray[np.bool_]
+) -> None:
+    if bits == 1:
+        chosen = np.broadcast_to(values, LANES) & active
+        word = int((chosen.astype(np.uint64) << _LANE.astype(np.uint64)).sum())
+        worker.scratch[offset : offset + 4].view(np.uint32)[0] = word
+        return
+    target = worker.scratch[offset : offset + LANES * bits // 8].view(f"u{bits // 8}")
+    np.copyto(target, np.broadcast_to(values, LANES), where=active)

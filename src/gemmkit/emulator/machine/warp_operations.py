@@ -1,0 +1,75 @@
+"""Warp-wide instructions that are too rare for native code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.semantics import evaluate
+from gemmkit.emulator.isa.table import table
+
+Lanes = NDArray[np.bool_]
+Results = tuple[NDArray[Any], ...]
+
+_LANE = np.arange(LANES)
+_WEIGHTS = (np.uint64(1) << _LANE.astype(np.uint64)).astype(np.uint64)
+
+
+def _voters(members: NDArray[Any], active: Lanes) -> Lanes:
+    """For each lane (row), the lanes that take part with it."""
+    named: Lanes = members.astype(np.uint64)[:, None] & _WEIGHTS != 0
+    return named & active
+
+
+def _masks(chosen: Lanes) -> NDArray[np.uint32]:
+    return np.where(chosen, _WEIGHTS, 0).sum(axis=1, dtype=np.uint64).astype(np.uint32)
+
+
+def _vote(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
+    predicate, members = operands
+    voters = _voters(members, active)
+    every = (predicate | ~voters).all(axis=1)
+    some = (predicate & voters).any(axis=1)
+    return ({"all": every, "any": some, "uni": every | ~some}[action.form["M"]],)
+
+
+def _ballot(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
+    predicate, members = operands
+    return (_masks(_voters(members, active) & predicate),)
+
+
+def _match_any(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
+    values, members = operands
+    return (_masks((values[:, None] == values) & _voters(members, active)),)
+
+
+def _reduce(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
+    values, members = operands
+    form = table()[f"{action.form['O']}.{action.form['T']}"]
+    voters = _voters(members, active)
+    results = np.zeros(LANES, values.dtype)
+    for lane in np.flatnonzero(active):
+        total, *rest = (values[each : each + 1] for each in np.flatnonzero(voters[lane]))
+        for value in rest:
+            total = evaluate(form, [total, value])[0]
+        results[lane] = total[0]
+    return (results,)
+
+
+def _elect(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
+    leader = _voters(operands[0], active).argmax(axis=1).astype(np.uint32)
+    return leader, leader == _LANE
+
+
+WARP_OPERATIONS: Mapping[str, Callable[[Action, Sequence[Any], Lanes], Results]] = {
+    "vote": _vote,
+    "ballot": _ballot,
+    "match_any": _match_any,
+    "reduce_warp": _reduce,
+    "elect": _elect,
+}

@@ -1,0 +1,206 @@
+"""`Worker`: the memory that one host thread runs blocks in, and what it counted."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.areas import Areas
+from gemmkit.emulator.codegen.kernel import LoadedKernel
+from gemmkit.emulator.codegen.layout import (
+    LANES,
+    SITE,
+    SITE_BYTES,
+    WARP,
+    WARP_REGISTERS,
+    WORKER,
+    WORKER_COUNTERS,
+    vector_bytes,
+)
+from gemmkit.emulator.codegen.native import runtime
+from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.launch import LaunchRequest
+from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
+from gemmkit.emulator.ptx.cfg import ControlFlow
+
+# (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
+Operation = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32)
+_Run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class SharedGrid:
+    """What all workers of a launch share: regions of memory, parameters, the next block."""
+
+    def __init__(self, request: LaunchRequest, regions: NDArray[np.int64], globals_at: int) -> None:
+        self.request = request
+        self.regions = regions
+        self.globals_at = globals_at
+        self.parameters = aligned_bytes(max(len(request.parameters), 1))
+        self.parameters[: len(request.parameters)] = np.frombuffer(request.parameters, np.uint8)
+        self.next_block = np.zeros(8, np.int64)
+        self.blocks = request.grid[0] * request.grid[1] * request.grid[2]
+
+    def stop(self) -> None:
+        """Hand out no more blocks."""
+        self.next_block[0] = self.blocks
+
+
+class Worker:
+    """Runs blocks of one launch, a share of time at once."""
+
+    def __init__(
+        self,
+        kernel: LoadedKernel,
+        flow: ControlFlow,
+        grid: SharedGrid,
+        operate: Callable[[Worker, int, int, int], int],
+    ) -> None:
+        request = grid.request
+        self.kernel, self.flow, self.grid = kernel, flow, grid
+        # What Python code raised that ran on behalf of the kernel.
+        self.failure: BaseException | None = None
+        self.threads = request.block[0] * request.block[1] * request.block[2]
+        self.warps = -(-self.threads // LANES)
+        ptx, compiled = flow.kernel, kernel.compiled
+        self.shared_bytes = ptx.shared_bytes + request.shared_bytes
+        self._local_stride = -(-ptx.local_bytes // 16) * 16
+        self._buffer = aligned_bytes(compiled.worker_bytes)
+        self.shared = aligned_bytes(self.shared_bytes, 256)
+        self.local = aligned_bytes(self.warps * LANES * self._local_stride)
+        self.scratch = aligned_bytes(compiled.scratch_bytes)
+        self._warp_bytes = compiled.warp_bytes
+        self.warp_memory = aligned_bytes(self.warps * self._warp_bytes)
+        self._operation = Operation(lambda *arguments: operate(self, *arguments))
+        self._run = _Run(runtime().addresses["gemmkit.run"])
+        self._set_fields()
+        self._set_warps()
+
+    def _set_fields(self) -> None:
+        request, ptx, grid = self.grid.request, self.flow.kernel, self.grid
+        cleared = self._warp_bytes - _FIRST_REGISTER if self.kernel.compiled.clears_registers else 0
+        values = {
+            "warp_function": self.kernel.warp_function,
+            "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
+            "parameters": grid.parameters.ctypes.data,
+            "globals": grid.globals_at,
+            "scratch": self.scratch.ctypes.data,
+            "shared": self.shared.ctypes.data,
+            "shared_bytes": self.shared_bytes,
+            "static_shared_bytes": ptx.shared_bytes,
+            "local": self.local.ctypes.data,
+            "local_bytes": ptx.local_bytes,
+            "local_stride": self._local_stride,
+            "regions": grid.regions.ctypes.data,
+            "region_count": len(grid.regions),
+            "warps": self.warp_memory.ctypes.data,
+            "warp_count": self.warps,
+            "warp_bytes": self._warp_bytes,
+            "next_block": grid.next_block.ctypes.data,
+            "block_limit": grid.blocks,
+            "block": -1,
+            "exit_block": len(self.flow.blocks),
+            "cleared_bytes": cleared,
+        }
+        for axis, blocks, threads in zip("xyz", request.grid, request.block, strict=True):
+            values |= {f"grid_{axis}": blocks, f"threads_{axis}": threads}
+        self.fields = self._buffer[: 8 * len(WORKER)].view(np.int64)
+        for name, value in values.items():
+            self.fields[WORKER[name] // 8] = value
+
+    def _set_warps(self) -> None:
+        """What stays as it is from block to block: the warps' numbers, their threads' places."""
+        x, y, _ = self.grid.request.block
+        memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
+        number = np.arange(self.warps * LANES, dtype=np.int64).reshape(self.warps, LANES)
+        exists = ((number < self.threads) << np.arange(LANES)).sum(axis=1)
+        header = memory[:, :WARP_REGISTERS].view(np.uint32)
+        header[:, WARP["index"] // 4] = np.arange(self.warps)
+        header[:, WARP["initial"] // 4] = exists
+        for place, axis in enumerate((number % x, number // x % y, number // (x * y))):
+            start = WARP_REGISTERS + place * vector_bytes(32)
+            target = memory[:, start : start + vector_bytes(32)].view(np.uint32)
+            target[...] = axis
+
+    def field(self, name: str) -> int:
+        """A field of the worker."""
+        return int(self.fields[WORKER[name] // 8])
+
+    def run(self, fuel: int) -> int:
+        """Run for about so many warp instructions; why it stopped."""
+        self.fields[WORKER["fuel"] // 8] = fuel
+        return int(self._run(self._buffer.ctypes.data))
+
+    def warp_number(self, address: int) -> int:
+        """The number of the warp at an address."""
+        return (address - self.warp_memory.ctypes.data) // self._warp_bytes
+
+    def warp_fields(self, name: str) -> NDArray[np.int32]:
+        """One header field of every warp."""
+        memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
+        return memory[:, :WARP_REGISTERS].view(np.int32)[:, WARP[name] // 4]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The block that is running."""
+        x, y, z = (self.field(f"block_{axis}") for axis in "xyz")
+        return x, y, z
+
+    def site_number(self, address: int) -> int | None:
+        """The instruction to which a memory record belongs."""
+        place = (address - self._buffer.ctypes.data - self.kernel.areas.sites_start) // SITE_BYTES
+        numbers = list(self.kernel.areas.sites)
+        return numbers[place] if 0 <= place < len(numbers) else None
+
+    def tally(self) -> Tally:
+        """What was counted so far."""
+        return _tally(self._buffer, self.kernel, self.flow)
+
+
+_FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
+
+
+def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
+    areas: Areas = kernel.areas
+    tally = Tally.zeros(len(flow.forms))
+    start = WORKER_COUNTERS
+    counters = buffer[start : start + 16 * areas.counters].view(np.int64).reshape(-1, 2)
+    for number, block in enumerate(flow.blocks):
+        tally.executed[block.start : block.end] = counters[number, 0]
+        tally.lanes[block.start : block.end] = counters[number, 1]
+    acting = tally.executed.copy()
+    for number, place in areas.apart.items():
+        acting[number] = counters[place, 0]
+        if kernel.actions[number].guard is not None:
+            tally.lanes[number] = counters[place, 1]
+        if flow.forms[number].operation == "branch":
+            tally.divergent[number] = counters[place, 0]
+    end = areas.sites_start + SITE_BYTES * len(areas.sites)
+    sites = buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
+    for number, place in areas.sites.items():
+        action = kernel.actions[number]
+        if action.form.modifiers.get("S") == "const":
+            continue
+        found = {name: int(sites[place, offset // 8]) for name, offset in SITE.items()}
+        tally.requests[number] = acting[number]
+        for name in ("sectors", "wavefronts", "conflicts"):
+            getattr(tally, name)[number] = found[name]
+        if action.operation == "copy_async" and len(action.sources) > 1:
+            tally.data_bytes[number] = found["bytes"]
+        else:
+            tally.data_bytes[number] = tally.lanes[number] * access_bytes(kernel, number)
+    return tally
+
+
+def access_bytes(kernel: LoadedKernel, number: int) -> int:
+    """Bytes that a memory instruction reads or writes for each lane."""
+    action = kernel.actions[number]
+    if action.operation == "copy_async":
+        size = action.sources[0]
+        return size.value if hasattr(size, "value") else 0
+    elements = 1
+    if action.operation in ("load", "store"):
+        elements = max(len(action.dests), len(action.sources))
+    return action.form.type.bytes * elements

@@ -1,0 +1,120 @@
+"""`Program`: a kernel ready to run on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from gemmkit.diskcache import DiskCache, default_cache_directory
+from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
+from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine import scheduler
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Module
+from gemmkit.emulator.ptx.parser import parse
+from gemmkit.errors import DeviceError
+
+CACHE_KIND = "objects"
+
+MAX_THREADS = 1024
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+class Program:
+    """One kernel; `flow` holds its instructions, which counts refer to by number."""
+
+    def __init__(self, module: Module, flow: ControlFlow, kernel: LoadedKernel) -> None:
+        self.module = module
+        self.flow = flow
+        self._kernel = kernel
+
+    def run(
+        self,
+        request: LaunchRequest,
+        memory: DeviceMemory,
+        *,
+        threads: int | None = None,
+        progress: Callable[[float], None] | None = None,
+        max_steps: int | None = None,
+    ) -> Execution:
+        """Run all blocks and wait.
+
+        Args:
+            request: grid, block, parameters.
+            memory: all that the kernel may touch besides its shared and local memory.
+            threads: host threads, by default one for each core; results and counts are the same
+                for any number.
+            progress: called now and then with the fraction of blocks done.
+            max_steps: warp instructions, counted in loops, after which a block that has not ended
+                counts as endless.
+
+        Raises:
+            DeviceError: a bad launch or access, a deadlock, an endless kernel, a trap.
+        """
+        _check(request, self.flow)
+        if 0 in request.grid:
+            return scheduler.empty_execution(self.flow)
+        variables = memory.allocate(self.module.globals_bytes, "module variables")
+        try:
+            data = memory.view(variables.address, variables.nbytes)
+            for variable in self.module.globals.values():
+                end = variable.offset + len(variable.data)
+                data[variable.offset : end] = np.frombuffer(variable.data, np.uint8)
+            return scheduler.run(
+                self._kernel,
+                self.flow,
+                request,
+                memory,
+                variables.address,
+                threads=threads,
+                progress=progress,
+                max_steps=max_steps,
+            )
+        finally:
+            memory.free(variables)
+
+
+def load(ptx: str, entry: str, *, cache_dir: Path | None = None) -> Program:
+    """A kernel of a PTX text, compiled for this host or taken from the cache.
+
+    Args:
+        ptx: the text.
+        entry: the kernel's symbol in it.
+        cache_dir: where compiled objects are kept; by default in the user's cache folder.
+
+    Raises:
+        PtxSyntaxError: the text cannot be read.
+        UnsupportedInstruction: the kernel has an instruction that is not in the table.
+        DeviceError: there is no such kernel, or this host cannot run the emulator.
+    """
+    module, flow = _read(ptx, entry)
+    folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
+    return Program(module, flow, load_kernel(flow, module, ptx, DiskCache(folder)))
+
+
+@lru_cache(maxsize=8)
+def _read(ptx: str, entry: str) -> tuple[Module, ControlFlow]:
+    module = parse(ptx)
+    if entry not in module.kernels:
+        known = ", ".join(module.kernels) or "none"
+        raise DeviceError(f"the PTX has no kernel '{entry}'; it has: {known}")
+    return module, ControlFlow.of(module.kernels[entry])
+
+
+def _check(request: LaunchRequest, flow: ControlFlow) -> None:
+    threads = request.block[0] * request.block[1] * request.block[2]
+    if min(request.block) < 1 or threads > MAX_THREADS:
+        raise DeviceError(f"a block of {request.block} threads: it must have 1 to {MAX_THREADS}")
+    limits = zip(request.grid, MAX_GRID, strict=True)
+    if any(not 0 <= blocks <= limit for blocks, limit in limits):
+        raise DeviceError(f"a grid of {request.grid} blocks: at most {MAX_GRID} are possible")
+    wanted = flow.kernel.parameter_bytes
+    if len(request.parameters) < wanted:
+        raise DeviceError(
+            f"kernel '{flow.kernel.name}' takes {wanted} bytes of parameters, not "
+            f"{len(request.parameters)}"
+        )
