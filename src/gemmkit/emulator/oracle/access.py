@@ -141,14 +141,16 @@ def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     check_aligned(start, reading, size)
     data = np.zeros((*lanes.shape, size), np.uint8)
     for count in np.unique(length[reading]).tolist():
-        part = reading & (length == count)
-        for place in global_places(group.chunk.memory, start, part, count):
-            for byte in range(count):
-                data[place.lanes, byte] = place.moved(byte).load(1)[place.lanes]
+        unit = 4 if count % 4 == 0 else 1
+        numbers = data.view(f"u{unit}")
+        for place in global_places(group.chunk.memory, start, reading & (length == count), count):
+            for number in range(count // unit):
+                loaded = place.moved(number * unit).load(unit)
+                numbers[..., number] = np.where(place.lanes, loaded, numbers[..., number])
     owners = group.take(group.chunk.owners["shared"])
     for place in group.chunk.spaces["shared"].places(owners, to, lanes, size):
-        for byte in range(size):
-            place.moved(byte).store(data[..., byte])
+        for number in range(size // 4):
+            place.moved(4 * number).store(data.view("u4")[..., number])
     tally.requests[step.number] += int(np.count_nonzero(reading.any(axis=1)))
     tally.sectors[step.number] += sectors_of(start, reading)
     tally.data_bytes[step.number] += int(length[reading].sum())
