@@ -1,4 +1,4 @@
-"""Write the README's results and `docs/images` anew from `benchmarks/results`.
+"""Write the README's session and results and `docs/images` anew from `benchmarks/results`.
 
 Run it after a result file has changed: `.venv/bin/python benchmarks/render_readme.py`.
 """
@@ -23,7 +23,7 @@ def main() -> None:
     for name, svg in rendering.pictures.items():
         (folder / name).write_text(svg, "utf-8")
     readme = ROOT / "README.md"
-    readme.write_text(replace_generated(readme.read_text("utf-8"), rendering.markdown), "utf-8")
+    readme.write_text(replace_generated(readme.read_text("utf-8"), rendering.sections), "utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from gemmkit.errors import UsageError
 from gemmkit.record import BaselineRecord, DeviceRecord, TimeRecord
-from gemmkit.report.readme import BEGIN, END, read_records, render, replace_generated
+from gemmkit.report.readme import markers, read_records, render, replace_generated
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,16 +41,22 @@ def results(tmp_path, make_record):
 
 
 def test_measured_results_come_first_with_a_column_a_size(results):
-    rendering = render(results, "docs/images")
-    lines = rendering.markdown.splitlines()
-    assert lines[0] == "**Measured on an H100**"
-    assert "1024³, TFLOP/s (× cuBLAS) | 2048³, TFLOP/s (× cuBLAS) |" in rendering.markdown
-    assert "| 2 | `naive` |" in rendering.markdown
-    assert "| yes | 10.2 (0.25) | 20.5 (0.25) |" in rendering.markdown
-    assert "cuBLAS is cuBLAS 13.1.0 (fast)" in rendering.markdown
-    assert "driver 580.1, compiler NVRTC 13.5" in rendering.markdown
-    assert lines.index("**Counted with no GPU, for an RTX 3090, 64x64x64**") > 5
-    assert "| `naive` | 1.5e-06 / 3.0e-05 | 16,384 |" in rendering.markdown
+    markdown = render(results, "docs/images").sections["results"]
+    assert markdown.startswith("**Measured on an H100**\n")
+    assert "1024³, TFLOP/s (× cuBLAS) | 2048³, TFLOP/s (× cuBLAS) |" in markdown
+    assert "| 2 | `naive` |" in markdown
+    assert "| yes | 10.2 (0.25) | 20.5 (0.25) |" in markdown
+    assert "cuBLAS is cuBLAS 13.1.0 (fast)" in markdown
+    assert "driver 580.1, compiler NVRTC 13.5" in markdown
+
+
+def test_counted_results_are_the_session_that_makes_them(results):
+    session = render(results, "docs/images").sections["session"]
+    assert session.startswith(
+        "```console\n$ python3 run.py ladder --device emulator --size 64\n"
+        "Running on the emulator, for RTX 3090.\nC = αAB + βC, 64x64x64"
+    )
+    assert "naive   1.5e-06 / 3.0e-05" in session
 
 
 def test_every_picture_is_shown(results):
@@ -61,7 +67,7 @@ def test_every_picture_is_shown(results):
         "h100-sweep.svg",
     }
     for name, svg in rendering.pictures.items():
-        assert f"(docs/images/{name})" in rendering.markdown
+        assert f"(docs/images/{name})" in rendering.sections["results"]
         assert "<svg" in svg
 
 
@@ -73,17 +79,19 @@ def test_a_line_that_is_no_record_is_named(tmp_path):
 
 
 def test_only_what_is_between_the_markers_changes():
-    readme = f"head\n{BEGIN}\nold\n{END}\ntail\n"
-    assert replace_generated(readme, "new") == f"head\n{BEGIN}\n\nnew\n{END}\ntail\n"
-    assert replace_generated(replace_generated(readme, "x"), "x") == replace_generated(readme, "x")
+    begin, end = markers("x")
+    readme = f"head\n{begin}\nold\n{end}\ntail\n"
+    once = replace_generated(readme, {"x": "new"})
+    assert once == f"head\n{begin}\n\nnew\n{end}\ntail\n"
+    assert replace_generated(once, {"x": "new"}) == once
     with pytest.raises(UsageError, match="lacks one of the lines"):
-        replace_generated(f"{END} {BEGIN}", "new")
+        replace_generated(f"{end} {begin}", {"x": "new"})
 
 
 def test_the_readme_shows_the_results_in_the_repository():
     rendering = render(ROOT / "benchmarks" / "results", "docs/images")
     readme = (ROOT / "README.md").read_text("utf-8")
     again = "run `.venv/bin/python benchmarks/render_readme.py`"
-    assert replace_generated(readme, rendering.markdown) == readme, again
+    assert replace_generated(readme, rendering.sections) == readme, again
     stored = {path.name for path in (ROOT / "docs" / "images").glob("*.svg")}
     assert stored == set(rendering.pictures), again

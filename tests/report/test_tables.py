@@ -40,7 +40,7 @@ def test_emulated_ladder_shows_counters_and_says_that_nothing_was_timed(make_rec
     assert row["global loads per result"] == "128.0"
     assert row["shared wavefronts"] == "0"
     assert row["regs"] == "40"
-    assert row["occupancy"] == "67 %"
+    assert row["occupancy"] == "66.67 %"
     assert row["waves per SM"] == "0.05"
     assert not any("TFLOP" in head for head in row)
     assert "no times" in " ".join(table.footnotes)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmkit.bench.ladder import DEFAULT_SIZE
 from gemmkit.errors import UsageError
+from gemmkit.gpu import DEFAULT_BOARD
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.plots import ladder_svg, sweep_svg
 from gemmkit.report.tables import kernel_label, ladder_table
 
-BEGIN = "<!-- results: written by benchmarks/render_readme.py -->"
-END = "<!-- end of results -->"
+SESSION, RESULTS = "session", "results"
 LADDER_SUFFIX, SWEEP_SUFFIX = "-ladder.json", "-sweep.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The README's generated lines, and the pictures they show: file name to SVG text."""
+    """The README's generated sections, and the pictures they show: file name to SVG text."""
 
-    markdown: str
+    sections: dict[str, str]
     pictures: dict[str, str]
 
 
@@ -45,12 +46,13 @@ def read_records(path: Path) -> list[Record]:
 def render(results: Path, picture_folder: str) -> Rendering:
     """Everything that the result files of a folder give.
 
-    Files named `…-ladder.json` become a table and a picture each, files named `…-sweep.json` a
-    picture; timed ones come first. `picture_folder` is the pictures' folder as the README links
-    to it.
+    Files named `…-ladder.json` become a picture each, timed ones a table too; files named
+    `…-sweep.json` a picture. The first ladder that was not timed is shown as the session that
+    makes it. `picture_folder` is the pictures' folder as the README links to it.
     """
     parts: list[str] = []
     pictures: dict[str, str] = {}
+    session = ""
 
     def show(path: Path, records: Sequence[Record], svg: str) -> None:
         pictures[f"{path.stem}.svg"] = svg
@@ -58,26 +60,48 @@ def render(results: Path, picture_folder: str) -> Rendering:
 
     ladders = [(path, read_records(path)) for path in sorted(results.glob(f"*{LADDER_SUFFIX}"))]
     for path, records in sorted(ladders, key=lambda each: not _timed(each[1])):
-        table = _speed_table(records) if _timed(records) else _counter_table(records)
-        parts += [f"**{_heading(records)}**\n", table.to_markdown(), *table.footnotes]
+        if _timed(records):
+            table = _speed_table(records)
+            parts += [f"**{_heading(records)}**\n", table.to_markdown(), *table.footnotes]
+        else:
+            session = session or _session(records)
         show(path, records, ladder_svg(records))
     for path in sorted(results.glob(f"*{SWEEP_SUFFIX}")):
         records = read_records(path)
         show(path, records, sweep_svg(records))
-    return Rendering("\n".join(parts), pictures)
+    return Rendering({SESSION: session, RESULTS: "\n".join(parts)}, pictures)
 
 
-def replace_generated(readme: str, markdown: str) -> str:
-    """The README with the lines between the two markers replaced.
+def replace_generated(readme: str, sections: Mapping[str, str]) -> str:
+    """The README with what is between the markers of each section replaced.
 
     Raises:
         UsageError: it lacks a marker.
     """
-    head, begin, rest = readme.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end):
-        raise UsageError(f"the README lacks one of the lines '{BEGIN}' and '{END}'")
-    return f"{head}{BEGIN}\n\n{markdown}\n{END}{tail}"
+    for name, markdown in sections.items():
+        begin, end = markers(name)
+        head, found, rest = readme.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not (found and closed):
+            raise UsageError(f"the README lacks one of the lines '{begin}' and '{end}'")
+        readme = f"{head}{begin}\n\n{markdown}\n{end}{tail}"
+    return readme
+
+
+def markers(section: str) -> tuple[str, str]:
+    """The lines that enclose a generated section."""
+    return f"<!-- {section}: written by benchmarks/render_readme.py -->", f"<!-- end of {section} -->"
+
+
+def _session(records: Sequence[Record]) -> str:
+    """What the ladder prints on the emulator."""
+    problem, gpu = records[0].problem, records[0].device.gpu
+    shape = "" if problem.m == DEFAULT_SIZE else f" --size {problem.m}"
+    board = "" if gpu == DEFAULT_BOARD.name else f" --gpu '{gpu}'"
+    return (
+        f"```console\n$ python3 run.py ladder --device emulator{shape}{board}\n"
+        f"Running on the emulator, for {gpu}.\n{ladder_table(records).to_text().plain}```\n"
+    )
 
 
 def _timed(records: Sequence[Record]) -> bool:
@@ -130,14 +154,6 @@ def _speed(record: Record | None) -> Cell:
         return Cell(MISSING)
     compared = f" ({record.baseline.speedup:.2f})" if record.baseline else ""
     return Cell(f"{record.tflops:.1f}{compared}")
-
-
-def _counter_table(records: Sequence[Record]) -> Table:
-    table = ladder_table(records)
-    rows = tuple(
-        Row((row.cells[0], Cell(f"`{row.cells[1].text}`"), *row.cells[2:])) for row in table.rows
-    )
-    return Table("", table.columns, rows, tuple(f"{note}\n" for note in table.footnotes))
 
 
 def _conditions(record: Record) -> str:

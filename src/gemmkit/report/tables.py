@@ -11,8 +11,9 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 
 _COUNTED = (
     "Emulated, so there are no times: with an NVIDIA GPU, `--device cuda` measures them. Requests "
-    "and sectors are those of global loads, copies by cp.async among them, counted as the PTX "
-    "runs; registers are the compiler's; occupancy and waves follow from the board's limits."
+    "and sectors are of global loads, copies by cp.async among them; shared-memory counts are of "
+    "the PTX as written, before ptxas merges neighbouring loads. Registers are the compiler's; "
+    "occupancy and waves follow from the board's limits."
 )
 
 _CORRECT = Column("max error / bound")
@@ -153,7 +154,7 @@ def _residency_cells(record: Record) -> tuple[Cell, ...]:
     spilled = record.resources.spill_bytes > 0
     return (
         Cell(f"{record.resources.registers}{' spills' if spilled else ''}"),
-        Cell(f"{100 * record.occupancy.theoretical:.0f} %"),
+        Cell(f"{100 * record.occupancy.theoretical:.4g} %"),
         _number(record.occupancy.waves_per_sm, 2),
     )
 
