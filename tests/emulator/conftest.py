@@ -6,7 +6,7 @@ import pytest
 from launching import EXECUTORS, Executor
 
 
-@pytest.fixture(params=list(EXECUTORS))
+@pytest.fixture(params=EXECUTORS, ids=[each.name for each in EXECUTORS])
 def executor(request: pytest.FixtureRequest) -> Executor:
     """Each executor in turn."""
-    return EXECUTORS[request.param]
+    return request.param

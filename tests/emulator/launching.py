@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator import oracle
+from gemmkit.emulator import DeviceMemory, load, oracle
 from gemmkit.emulator.counters.metrics import summarise
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Kernel, Module
+from gemmkit.emulator.ptx.module import Kernel
 from gemmkit.emulator.ptx.parser import parse
 
 Argument = NDArray[np.generic] | np.generic
-
-
-@dataclass(frozen=True)
-class Allocation:
-    address: int
-    nbytes: int
-
-
-class FlatMemory:
-    """Global memory: aligned copies of arrays, each with 256 forbidden bytes around it."""
-
-    def __init__(self) -> None:
-        self._allocations: list[tuple[Allocation, NDArray[np.uint8]]] = []
-
-    def upload(self, data: bytes) -> int:
-        padded = np.zeros(len(data) + 1024, np.uint8)
-        start = 256 + -padded.ctypes.data % 256
-        view = padded[start : start + len(data)]
-        view[:] = np.frombuffer(data, np.uint8)
-        allocation = Allocation(padded.ctypes.data + start, len(data))
-        self._allocations.append((allocation, view))
-        return allocation.address
-
-    def find(self, address: int) -> Allocation | None:
-        held = (each for each, _ in self._allocations)
-        return next((each for each in held if 0 <= address - each.address < each.nbytes), None)
-
-    def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        allocation = self.find(address)
-        data = next(data for each, data in self._allocations if each == allocation)
-        start = address - allocation.address
-        return data[start : start + nbytes]
 
 
 @dataclass(frozen=True)
@@ -73,7 +41,38 @@ class Outcome:
         return int(getattr(self.tally, field)[numbers].sum())
 
 
-Executor = Callable[[Module, ControlFlow, Sequence[Argument], LaunchRequest], Outcome]
+Run = Callable[[str, ControlFlow, LaunchRequest, DeviceMemory], Execution]
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A way to run a kernel of a PTX text."""
+
+    name: str
+    run: Run
+
+
+def _run_oracle(
+    ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemory
+) -> Execution:
+    module = parse(ptx)
+    start = memory.allocate(module.globals_bytes).address
+    for variable in module.globals.values():
+        if variable.data:
+            image = np.frombuffer(variable.data, np.uint8)
+            memory.view(start + variable.offset, len(image))[:] = image
+    symbols = {name: start + variable.offset for name, variable in module.globals.items()}
+    return oracle.run(flow, request, memory, symbols)
+
+
+def _run_engine(
+    ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemory
+) -> Execution:
+    return load(ptx, flow.kernel.name).run(request, memory)
+
+
+ORACLE, ENGINE = Executor("oracle", _run_oracle), Executor("engine", _run_engine)
+EXECUTORS = (ORACLE, ENGINE)
 
 
 def _pack(kernel: Kernel, values: Sequence[np.generic]) -> bytes:
@@ -85,41 +84,6 @@ def _pack(kernel: Kernel, values: Sequence[np.generic]) -> bytes:
     return bytes(data)
 
 
-def _globals_image(module: Module) -> bytes:
-    data = bytearray(module.globals_bytes)
-    for variable in module.globals.values():
-        data[variable.offset : variable.offset + len(variable.data)] = variable.data
-    return bytes(data)
-
-
-def on_oracle(
-    module: Module, flow: ControlFlow, arguments: Sequence[Argument], request: LaunchRequest
-) -> Outcome:
-    memory = FlatMemory()
-    addresses = {
-        number: memory.upload(each.tobytes())
-        for number, each in enumerate(arguments)
-        if isinstance(each, np.ndarray)
-    }
-    values = [np.uint64(addresses.get(n, 0)) if n in addresses else each
-              for n, each in enumerate(arguments)]  # fmt: skip
-    start = memory.upload(_globals_image(module)) if module.globals_bytes else 0
-    symbols = {name: start + variable.offset for name, variable in module.globals.items()}
-    filled = LaunchRequest(
-        request.grid, request.block, _pack(flow.kernel, values), request.shared_bytes
-    )
-    execution = oracle.run(flow, filled, memory, symbols)
-    arrays = [
-        memory.view(addresses[n], each.nbytes).view(each.dtype).reshape(each.shape).copy()
-        for n, each in enumerate(arguments)
-        if n in addresses
-    ]
-    return Outcome(arrays, execution, flow)
-
-
-EXECUTORS: Mapping[str, Executor] = {"oracle": on_oracle}
-
-
 def launch(
     executor: Executor,
     ptx: str,
@@ -128,11 +92,26 @@ def launch(
     block: Dim3 | int = 32,
     shared_bytes: int = 0,
 ) -> Outcome:
-    """Run the only kernel of a PTX text."""
-    module = parse(ptx)
-    (kernel,) = module.kernels.values()
-    request = LaunchRequest(_dim3(grid), _dim3(block), b"", shared_bytes)
-    return executor(module, ControlFlow.of(kernel), arguments, request)
+    """Run the only kernel of a PTX text; arrays are copied to device memory and back."""
+    (kernel,) = parse(ptx).kernels.values()
+    flow, memory = ControlFlow.of(kernel), DeviceMemory()
+    values: list[np.generic] = []
+    outputs = []
+    for each in arguments:
+        if isinstance(each, np.ndarray):
+            held = memory.allocate(each.nbytes)
+            memory.view(held.address, held.nbytes)[:] = np.frombuffer(each.tobytes(), np.uint8)
+            outputs.append((held, each))
+            values.append(np.uint64(held.address))
+        else:
+            values.append(each)
+    request = LaunchRequest(_dim3(grid), _dim3(block), _pack(kernel, values), shared_bytes)
+    execution = executor.run(ptx, flow, request, memory)
+    arrays = [
+        memory.view(held.address, held.nbytes).view(each.dtype).reshape(each.shape).copy()
+        for held, each in outputs
+    ]
+    return Outcome(arrays, execution, flow)
 
 
 def _dim3(size: Dim3 | int) -> Dim3:
