@@ -1,0 +1,98 @@
+"""The command line on the emulator, end to end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.record import Record
+
+
+def records(text: str) -> list[Record]:
+    return [Record.from_json(line) for line in text.splitlines()]
+
+
+def test_the_whole_ladder_is_correct_and_counted(call):
+    result = call("ladder", "--size", "48", "--device", "emulator", "--json", "-")
+    assert result.exit_code == 0
+    seen = records(result.stdout)
+    assert [each.kernel for each in seen] == [kernel.name for kernel in LADDER]
+    assert all(each.correct and each.counters for each in seen)
+    assert all(each.time_us is None and each.tflops is None for each in seen)
+    assert [line.split()[0] for line in result.stderr.splitlines() if "48x48x48" in line] == [
+        *(f"[{number}/10]" for number in range(10)),
+        "C",
+    ]
+
+
+def test_records_have_the_names_that_tools_read(call):
+    words = ("--shape", "5x6x7", "--kernels", "naive", "--epilogue", "bias+relu")
+    result = call("ladder", *words, "--alpha", "2", "--device", "emulator", "--json", "-")
+    record = json.loads(result.stdout)
+    assert record["problem"]["m"] == 5
+    assert record["problem"]["epilogue"] == "bias+relu"
+    assert record["device"] == {"kind": "emulator", "gpu": "RTX 3090"}
+    assert record["config"] == {"BM": 32, "BN": 32}
+    assert set(record["resources"]) == {
+        *("registers", "spill_bytes", "shared_bytes", "local_bytes"),
+    }
+    assert set(record["occupancy"]) == {
+        *("theoretical", "waves_per_sm", "blocks_per_sm", "limiter"),
+    }
+    assert record["time_us"] is None
+    assert record["emulation_seconds"] > 0
+    assert "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum" in record["counters"]
+
+
+def test_kernels_that_cannot_fuse_are_left_out_and_named(call):
+    result = call("ladder", "--size", "8", "--epilogue", "relu", "--device", "emulator")
+    assert result.exit_code == 0
+    assert "Left out at 8x8x8: naive_uncoalesced" in result.stderr
+    assert "naive_uncoalesced" not in result.stdout
+    assert "naive + relu" in result.stdout
+
+
+def test_a_broken_kernel_is_seen(call, monkeypatch):
+    naive = find_kernel("naive")
+    monkeypatch.setitem(naive.__dict__, "source", naive.source.replace("sum +=", "sum -=", 1))
+    result = call("ladder", "--size", "32", "--kernels", "naive", "--device", "emulator")
+    assert result.exit_code == 1
+    assert "WRONG" in result.stdout
+
+
+def test_sweep_counts_each_size(call):
+    result = call("sweep", "--sizes", "32,64", "--device", "emulator", "--json", "-")
+    assert result.exit_code == 0
+    seen = records(result.stdout)
+    assert [(each.problem.m, each.problem.k, each.kernel) for each in seen] == [
+        (size, 1024, kernel) for size in (32, 64) for kernel in ("naive_uncoalesced", "naive")
+    ]
+    assert all(each.correct for each in seen)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_in_the_middle_of_a_launch(tmp_path):
+    path = tmp_path / "records.json"
+    words = ("--size", "1024", "--kernels", "naive,naive_uncoalesced", "--device", "emulator")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gemmkit", "ladder", *words, "--json", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for line in process.stderr:
+            if line.startswith("[1/2] naive_uncoalesced"):
+                process.send_signal(signal.SIGINT)
+                break
+        table, rest = process.communicate()
+    assert process.returncode == 130
+    assert rest.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in rest
+    assert [each.kernel for each in records(path.read_text())] == ["naive"]
+    assert "naive" in table
