@@ -99,6 +99,16 @@ class Analysis:
         """Blocks where parted lanes meet again."""
         return frozenset(self.flow.reconvergence[region.branch] for region in self.regions)
 
+    @cached_property
+    def in_loops(self) -> frozenset[int]:
+        """Blocks that can be reached from themselves: those from the first block of a way back to
+        its last, blocks standing in the order of the text."""
+        found: set[int] = set()
+        for number, block in enumerate(self.flow.blocks):
+            for successor in block.successors:
+                found |= set(range(successor, number + 1))
+        return frozenset(found)
+
     def _live_in(self) -> list[int]:
         blocks = self.flow.blocks
         needed, killed = [], []

@@ -67,8 +67,11 @@ class BlockWriter:
         self.block = around.analysis.flow.blocks[number]
         self._kept = around.analysis.shared_in(number)
         self._live_out = around.analysis.live_out(number)
+        self._hot = number in around.analysis.in_loops
         self._places: dict[Register, Place] = {}
         self._original: dict[Register, Place] = {}
+        # The instruction that is being written.
+        self.at = self.block.start
         self._serial = 0
         self._scratch_limit = SCRATCH_LIMIT
         # Patterns of addresses that were looked up in this block, with their base.
@@ -79,8 +82,12 @@ class BlockWriter:
     def _find_last_reads(self) -> Mapping[Register, int]:
         last: dict[Register, int] = {}
         for place in range(self.block.start, self.block.end):
-            for register in self.around.analysis.actions[place].registers_read():
-                last[register] = place
+            action = self.around.analysis.actions[place]
+            read: list[Register | None] = [*action.registers_read()]
+            if action.guard is not None:
+                # In lanes where the guard does not hold, the old values stay.
+                read += action.dests
+            last |= {register: place for register in read if register is not None}
         return last
 
     # Registers
@@ -360,7 +367,7 @@ class BlockWriter:
                 if isinstance(source, Result):
                     inside[source.node] = inside.get(source.node, 0) + 1
         chosen = dict.fromkeys(wanted)
-        held = {place.node for place in self._places.values() if isinstance(place, Result)}
+        held = {place.node for place in self._needed().values() if isinstance(place, Result)}
         for node in sorted(nodes, key=lambda node: node.serial):
             if node.readers > node.served + inside.get(node, 0) or node in held:
                 for index in range(len(node.bits)):
@@ -372,7 +379,7 @@ class BlockWriter:
         for result in {(each.node, each.index): each for each in wanted}.values():
             target = None if result.bits == 1 else self.scratch.take(result.bits)
             outputs.append(Output(result, target))
-        segment = Segment(self.f, outputs)
+        segment = Segment(self.f, outputs, hot=self._hot)
         predicates = segment.write()
         self._account(segment)
         for number, output in enumerate(outputs):
@@ -421,10 +428,10 @@ class BlockWriter:
             return slot
         return self.scratch.take(bits)
 
-    def make_room(self, number: int) -> None:
+    def make_room(self) -> None:
         """Before a memory instruction takes scratch: see that there is not too much in use."""
         if self.scratch.in_use > self._scratch_limit:
-            self._write_pending(number)
+            self._write_pending()
             self._scratch_limit = max(SCRATCH_LIMIT, 2 * self.scratch.in_use)
 
     def _written_later(self, register: Register, number: int) -> bool:
@@ -433,14 +440,18 @@ class BlockWriter:
             self.around.analysis.writes[place] & bit for place in range(number + 1, self.block.end)
         )
 
-    def _write_pending(self, number: int) -> None:
-        """Bring every value that is still needed into memory, and take back other scratch."""
-        needed = {
+    def _needed(self) -> dict[Register, Place]:
+        """Registers that this block's rest or its successors read."""
+        return {
             register: place
             for register, place in self._places.items()
-            if self._last_read.get(register, -1) >= number
+            if self._last_read.get(register, -1) >= self.at
             or self.around.analysis.bit(register) & self._live_out
         }
+
+    def _write_pending(self) -> None:
+        """Bring every value that is still needed into memory, and take back other scratch."""
+        needed = self._needed()
         self.materialise(list(needed.values()))
         self._places = {
             register: (place.stored or place) if isinstance(place, Result) else place
@@ -487,7 +498,7 @@ class BlockWriter:
         first = len(outputs)
         outputs += [Output(place, None) for place in unwritten]
         if outputs:
-            found = Segment(f, outputs).write()
+            found = Segment(f, outputs, hot=self._hot).write()
             for number, place in enumerate(unwritten, first):
                 place.node.stored[place.index] = Lanes(found[number])
         for register, place in predicates:

@@ -30,6 +30,11 @@ def space_of(action: Action) -> str:
     return "global" if space == "const" else space
 
 
+def _narrow(action: Action) -> bool:
+    """Whether addresses have 32 bits; in the others' spaces they are 64 wide."""
+    return space_of(action) in ("shared", "local")
+
+
 def write(b: BlockWriter, action: Action) -> None:
     """Write an instruction with effects that does not end a block."""
     _WRITERS[action.operation](b, action)
@@ -114,9 +119,8 @@ def _guard_key(b: BlockWriter, action: Action) -> Place | None:
 def _located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Value]]:
     """The space of an access, and the first arguments of the function that makes it."""
     assert action.address is not None
-    space = space_of(action)
-    narrow = space in ("shared", "local")
-    pattern, base = _address(b, action, action.address, narrow, lanes, _guard_key(b, action))
+    space, key = space_of(action), _guard_key(b, action)
+    pattern, base = _address(b, action, action.address, _narrow(action), lanes, key)
     site = b.f.offset(C, b.around.areas.site(action.number))
     here = [C, W] if space in ("local", "generic") else [C]
     return space, [*here, site, pattern, base]
@@ -126,7 +130,7 @@ def _located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Va
 
 
 def _load(b: BlockWriter, action: Action) -> None:
-    b.make_room(action.number)
+    b.make_room()
     bits, count = action.form.type.bits, len(action.dests)
     lanes = _active(b, action)
     space, arguments = _located(b, action, lanes)
@@ -140,11 +144,13 @@ def _load(b: BlockWriter, action: Action) -> None:
 
 
 def _store(b: BlockWriter, action: Action) -> None:
-    b.make_room(action.number)
+    b.make_room()
     bits, count = action.form.type.bits, len(action.sources)
     width = max(bits, 32)
     places = [b.resized(b.source(source, bits), width) for source in action.sources]
-    b.materialise(places)
+    assert action.address is not None
+    root, _ = root_of(_base(b, action.address, 32 if _narrow(action) else 64))
+    b.materialise([*places, root] if isinstance(root, Result) else places)
     slots = [b.in_memory(place, width) for place in places]
     lanes = _active(b, action)
     space, arguments = _located(b, action, lanes)
@@ -153,7 +159,7 @@ def _store(b: BlockWriter, action: Action) -> None:
 
 
 def _copy_async(b: BlockWriter, action: Action) -> None:
-    b.make_room(action.number)
+    b.make_room()
     f = b.f
     size, *given = action.sources
     assert isinstance(size, Immediate) and action.address is not None
@@ -182,7 +188,7 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
 
 
 def _atomic(b: BlockWriter, action: Action) -> None:
-    b.make_room(action.number)
+    b.make_room()
     form, bits = action.form, action.form.type.bits
     if bits < 32 or form["T"] == "f16x2":
         _through_python(b, action)
@@ -192,9 +198,8 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     slots = [b.in_memory(place, bits) for place in places]
     lanes = _active(b, action)
     assert action.address is not None
-    space = space_of(action)
-    narrow = space == "shared"
-    pattern, base = _address(b, action, action.address, narrow, lanes, _guard_key(b, action))
+    space, key = space_of(action), _guard_key(b, action)
+    pattern, base = _address(b, action, action.address, _narrow(action), lanes, key)
     register = action.dests[0] if action.dests else None
     result = b.scratch.take(bits) if action.dests else None
     name = "cas" if action.operation == "compare_and_swap" else form["O"]
@@ -214,7 +219,7 @@ def _atomic(b: BlockWriter, action: Action) -> None:
 
 
 def _shuffle(b: BlockWriter, action: Action) -> None:
-    b.make_room(action.number)
+    b.make_room()
     f = b.f
     places = [b.source(source, 32) for source in action.sources[:3]]
     slots = [b.in_memory(place, 32) for place in places]
@@ -301,7 +306,7 @@ def first_lane(b: BlockWriter, place: Place, lanes: Value) -> Value:
 
 def _through_python(b: BlockWriter, action: Action) -> None:
     """Leave an instruction to Python: operands to scratch, a call, results from scratch."""
-    b.make_room(action.number)
+    b.make_room()
     f = b.f
     lanes = _active(b, action)
     widths = source_widths(action) if action.operation != "call" else [64] * len(action.sources)

@@ -213,6 +213,12 @@ class Function:
         """Call a function of the runtime, whose names have a prefix of their own."""
         return self.call(RUNTIME_PREFIX + name, result, *arguments)
 
+    def tail_call(self, name: str, *arguments: Value) -> None:
+        """Leave the rest to a function with the same parameters, and return."""
+        self.module.declare(name, "void", [each.type for each in arguments])
+        self.emit(f"musttail call void @{name}({', '.join(map(str, arguments))})")
+        self.ret()
+
     # Memory
 
     def offset(self, pointer: Value, distance: Operand) -> Value:

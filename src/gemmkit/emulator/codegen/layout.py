@@ -88,7 +88,7 @@ class _Pattern:
     flags: int = 580
     sectors: int = 584
     wavefronts: int = 712
-    size: int = 832
+    size: int = 960
 
 
 PATTERN = _Pattern()

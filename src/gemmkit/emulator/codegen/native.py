@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from typing import Any
 
 from gemmkit.diskcache import DiskCache
 from gemmkit.emulator.codegen.runtime.pieces import piece_module, pieces_for
 from gemmkit.errors import DeviceError
-
-# Part of every key of the object cache: a change of generated code or of what is shared with it
-# must make older objects unreachable.
-FORMAT = 1
 
 _lock = threading.RLock()
 
@@ -31,7 +29,19 @@ class Host:
     @property
     def key(self) -> str:
         """What compiled code depends on."""
-        return f"{FORMAT}/{self.llvm}/{self.cpu}/{self.features}"
+        return f"{generator_digest()}/{self.llvm}/{self.cpu}/{self.features}"
+
+
+@cache
+def generator_digest() -> str:
+    """A digest of the code generator's own source: a change of it makes older objects useless."""
+    digest = hashlib.sha256()
+    package = resources.files("gemmkit.emulator")
+    for folder in ("codegen", "codegen/runtime", "isa", "ptx"):
+        for file in sorted(package.joinpath(folder).iterdir(), key=lambda each: each.name):
+            if file.name.endswith(".py"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 @cache
@@ -69,7 +79,7 @@ def _machine(level: int) -> Any:
 
     here = host()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=here.cpu, features=here.features, opt=level, reloc="pic", jit=True
+        cpu=here.cpu, features=here.features, opt=level, reloc="pic", codemodel="small", jit=True
     )
 
 

@@ -37,8 +37,10 @@ class Output:
 class Segment:
     """One walk over the strips, to compute `outputs`."""
 
-    def __init__(self, f: Function, outputs: Sequence[Output]) -> None:
+    def __init__(self, f: Function, outputs: Sequence[Output], *, hot: bool) -> None:
+        """`hot` code runs often: small computations are then written out, not looped over."""
         self._f = f
+        self._hot = hot
         self._outputs = outputs
         self._groups = [outputs[at : at + GROUP] for at in range(0, len(outputs), GROUP)]
         self._computed: dict[Node, Sequence[Value]] = {}
@@ -80,7 +82,8 @@ class Segment:
         predicates = [
             number for number, output in enumerate(self._outputs) if output.target is None
         ]
-        if len(self.nodes) + sum(o.target is not None for o in self._outputs) <= UNROLL_LIMIT:
+        stores = sum(output.target is not None for output in self._outputs)
+        if self._hot and len(self.nodes) + stores <= UNROLL_LIMIT:
             return self._unrolled(predicates)
         return self._looped(predicates)
 

@@ -125,6 +125,7 @@ class _WarpWriter:
         f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
         b = BlockWriter(self._around, number, mask, self._scratch)
         for action in self._actions[block.start : block.end]:
+            b.at = action.number
             if action.operation in _ENDINGS:
                 _ENDINGS[action.operation](self, b, action, number)
                 return

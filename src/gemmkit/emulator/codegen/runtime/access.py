@@ -200,40 +200,58 @@ def check(f: Function, space: str, size: int, p: Value = P, base: Value = BASE) 
 # Counts
 
 
-def count_sectors(f: Function, size: int, p: Value = P, base: Value = BASE) -> None:
-    """Count the sectors of a request to global memory, looked up by alignment within a sector."""
-    aligned = f.or_(f.and_(base, 31), 32)
-    index = f.lshr(aligned, size.bit_length() - 1)
-    memo = f.value("ptr", f"getelementptr i16, {f.offset(p, PATTERN.sectors)}, {index}")
-    known = f.variable(f.resize(f.load("i16", memo), 32))
-    with f.when(f.compare("eq", f.get("i32", known), 0)):
-        f.set(known, f.call("gemmkit.sectors", "i32", p, base, memo))
-    f.increase(SITE_POINTER, SITE["sectors"], f.resize(f.get("i32", known), 64))
+class Memo:
+    """A request's count as the pattern remembers it; 0 where it is not known yet.
 
+    For global memory that is sectors, by the address's place within a sector. For shared memory
+    it is wavefronts and conflicts: the banks may be turned by any number of words alike.
+    """
 
-def count_wavefronts(f: Function, size: int, *, store: bool) -> None:
-    """Count the wavefronts of a request to shared memory; words may lie anywhere, alike."""
-    if size < 4:
-        index = f.lshr(f.or_(f.and_(BASE, 3), 4), size.bit_length() - 1)
-    else:
-        index = literal("i64", {4: 1, 8: 8, 16: 9, 32: 10}[size])
-    index = f.add(index, 16) if store else index
-    memo = f.value("ptr", f"getelementptr i32, {f.offset(P, PATTERN.wavefronts)}, {index}")
-    known = f.variable(f.load("i32", memo))
-    with f.when(f.compare("eq", f.get("i32", known), 0)):
-        size_, store_ = literal("i32", size), literal("i1", store)
-        f.set(known, f.call("gemmkit.wavefronts", "i32", P, BASE, size_, store_, memo))
-    packed = f.get("i32", known)
-    f.increase(SITE_POINTER, SITE["wavefronts"], f.resize(f.and_(packed, 0xFFFF), 64))
-    f.increase(SITE_POINTER, SITE["conflicts"], f.resize(f.lshr(packed, 16), 64))
+    def __init__(
+        self, f: Function, space: str, size: int, *, store: bool, p: Value = P, base: Value = BASE
+    ) -> None:
+        self._f, self._p, self._base = f, p, base
+        self._space, self._size, self._store = space, size, store
+        if space == "global":
+            index = f.lshr(f.or_(f.and_(base, 31), 32), size.bit_length() - 1)
+            memo = f.offset(p, PATTERN.sectors)
+            self._place = f.value("ptr", f"getelementptr i16, {memo}, {index}")
+            self._bits = 16
+        else:
+            if size < 4:
+                index = f.lshr(f.or_(f.and_(base, 3), 4), size.bit_length() - 1)
+            else:
+                index = literal("i64", {4: 1, 8: 8, 16: 9, 32: 10}[size])
+            memo = f.offset(p, PATTERN.wavefronts + (16 * 8 if store else 0))
+            self._place = f.value("ptr", f"getelementptr i64, {memo}, {index}")
+            self._bits = 64
 
+    @property
+    def known(self) -> Value:
+        """Whether the count is known."""
+        return self._f.compare("ne", self._f.load(f"i{self._bits}", self._place), 0)
 
-def count(f: Function, space: str, size: int, *, store: bool) -> None:
-    """Count a request to global or shared memory."""
-    if space == "global":
-        count_sectors(f, size)
-    else:
-        count_wavefronts(f, size, store=store)
+    def find(self) -> None:
+        """Work the count out if it is not known."""
+        f = self._f
+        with f.when(f.not_(self.known)):
+            if self._space == "global":
+                f.call("gemmkit.sectors", "void", self._p, self._base, self._place)
+            else:
+                size, store = literal("i32", self._size), literal("i1", self._store)
+                arguments = (self._p, self._base, size, store, self._place)
+                f.call("gemmkit.wavefronts", "void", *arguments)
+
+    def add(self) -> None:
+        """Add the count to the instruction's record."""
+        f = self._f
+        if self._space == "global":
+            sectors = f.resize(f.load("i16", self._place), 64)
+            f.increase(SITE_POINTER, SITE["sectors"], sectors)
+            return
+        place = f.offset(SITE_POINTER, SITE["wavefronts"])
+        both = f.value("<2 x i64>", f"zext {f.load('<2 x i32>', self._place, align=8)} to <2 x i64>")
+        f.store(f.add(f.load("<2 x i64>", place, align=16), both), place, align=16)
 
 
 def host_pointer(f: Function, space: str) -> Value:
@@ -249,14 +267,20 @@ def host_pointer(f: Function, space: str) -> Value:
 def _define_move(
     module: Module, kind: str, space: str, bits: int, count_: int, permutes: bool
 ) -> None:
-    """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…)."""
+    """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…).
+
+    What is not quite plain is left to a second function, so that this one needs no stack.
+    """
     data = data_parameters(count_)
     name = f"gemmkit.{kind}_{space}_{bits}x{count_}"
+    slow = f"gemmkit.slow_{kind}_{space}_{bits}x{count_}"
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
         size = bits // 8 * count_
-        return_if_idle(f)
-        check(f, space, size)
-        count(f, space, size, store=kind == "store")
+        memo = Memo(f, space, size, store=kind == "store")
+        certain = f.and_(allowed(f, space, size), memo.known)
+        with f.when(f.not_(certain)):
+            f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
+        memo.add()
         at = host_pointer(f, space)
         if kind == "load":
             if bits == 32 and permutes:
@@ -272,6 +296,19 @@ def _define_move(
                 _store_words(f, at, data)
             _store_each(f, at, data, bits)
         f.ret()
+    with module.function(slow, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
+        begin(f, space, size, store=kind == "store")
+        (_load_each if kind == "load" else _store_each)(f, host_pointer(f, space), data, bits)
+        f.ret()
+
+
+def begin(f: Function, space: str, size: int, *, store: bool) -> None:
+    """Check and count an access; return if it may not be made, or no lane makes it."""
+    return_if_idle(f)
+    check(f, space, size)
+    memo = Memo(f, space, size, store=store)
+    memo.find()
+    memo.add()
 
 
 def _strip_address(f: Function, data: Value, strip: Value, bits: int = 32) -> Value:

@@ -77,9 +77,7 @@ def _parameters() -> tuple[Value, ...]:
 def _define_atomic(module: Module, space: str, bits: int) -> None:
     """atomic_<space>_<bits>(worker, site, pattern, base, action, result, operand, other)."""
     with module.function(f"gemmkit.atomic_{space}_{bits}", "void", _parameters()) as f:
-        access.return_if_idle(f)
-        access.check(f, space, bits // 8)
-        access.count(f, space, bits // 8, store=True)
+        access.begin(f, space, bits // 8, store=True)
         at = access.host_pointer(f, space)
         f.emit(f"call void {ACT.name}({P}, {at}, {RESULT}, {OPERAND}, {OTHER})")
         f.ret()

@@ -93,7 +93,9 @@ def _define_copy(module: Module, size: int) -> None:
                 good = f.call("gemmkit.search_copy", "i1", *arguments)
                 with f.when(f.not_(good)):
                     f.ret()
-            access.count_sectors(f, size, FROM, FROM_BASE)
+            memo = access.Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
+            memo.find()
+            memo.add()
         to = f.offset(f.load("ptr", C, WORKER["shared"]), TO_BASE)
         start = f.value("ptr", f"inttoptr {FROM_BASE} to ptr")
         with f.when(f.compare("eq", f.and_(lanes, reading), ALL_LANES)):

@@ -180,9 +180,9 @@ def _define_build(module: Module, bits: int) -> None:
 
 
 def _define_sectors(module: Module) -> None:
-    """sectors(pattern, base, place): distinct 32-byte sectors of accesses within one each."""
+    """sectors(pattern, base, memo): distinct 32-byte sectors of accesses within one each."""
     p, base = PATTERN_POINTER, BASE
-    with module.function("gemmkit.sectors", "i32", (p, base, Value("ptr", "%memo"))) as f:
+    with module.function("gemmkit.sectors", "void", (p, base, Value("ptr", "%memo"))) as f:
         numbers = f.variable(literal(f"<{LANES} x i64>", 0))
         low = f.splat(f.and_(base, 31))
         for strip in range(STRIPS):
@@ -200,19 +200,18 @@ def _define_sectors(module: Module) -> None:
                 same = f.or_(same, f.shl(byte, strip * STRIP_LANES))
             new = f.compare("eq", f.and_(same, below), 0)
             f.set(count, f.add(f.get("i32", count), f.resize(new, 32)))
-        found = f.get("i32", count)
-        f.store(f.resize(found, 16), Value("ptr", "%memo"))
-        f.ret(found)
+        f.store(f.resize(f.get("i32", count), 16), Value("ptr", "%memo"))
+        f.ret()
 
 
 def _define_wavefronts(module: Module) -> None:
-    """wavefronts(pattern, base, bytes, store, memo): wavefronts, and conflicts in the upper half.
+    """wavefronts(pattern, base, bytes, store, memo): wavefronts, and those by conflicts.
 
     The rules are those of `counters.rules`.
     """
     p, base = PATTERN_POINTER, BASE
     size, store, memo = Value("i32", "%n"), Value("i1", "%store"), Value("ptr", "%memo")
-    with module.function("gemmkit.wavefronts", "i32", (p, base, size, store, memo)) as f:
+    with module.function("gemmkit.wavefronts", "void", (p, base, size, store, memo)) as f:
         lanes = f.load("i32", p, PATTERN.mask)
         offsets = f.offset(p, PATTERN.offsets)
         words_each = f.intrinsic("umax", f.lshr(size, 2), literal("i32", 1))
@@ -242,9 +241,9 @@ def _define_wavefronts(module: Module) -> None:
             f.set(used, f.add(f.get("i32", used), some))
         wavefronts = f.get("i32", total)
         conflicts = f.sub(wavefronts, f.get("i32", used))
-        packed = f.or_(wavefronts, f.shl(conflicts, 16))
-        f.store(packed, memo)
-        f.ret(packed)
+        f.store(wavefronts, memo)
+        f.store(conflicts, memo, 4)
+        f.ret()
 
 
 def _deepest_bank(
