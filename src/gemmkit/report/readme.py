@@ -90,7 +90,10 @@ def replace_generated(readme: str, sections: Mapping[str, str]) -> str:
 
 def markers(section: str) -> tuple[str, str]:
     """The lines that enclose a generated section."""
-    return f"<!-- {section}: written by benchmarks/render_readme.py -->", f"<!-- end of {section} -->"
+    return (
+        f"<!-- {section}: written by benchmarks/render_readme.py -->",
+        f"<!-- end of {section} -->",
+    )
 
 
 def _session(records: Sequence[Record]) -> str:
