@@ -105,6 +105,15 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 
+def test_the_example_of_the_readme_runs(capsys):
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(example.replace("512", "32"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(gemmkit.LADDER)
+    assert all(line.split()[1] == "True" for line in lines)
+
+
 # --- run.py ----------------------------------------------------------------------------------
 
 
