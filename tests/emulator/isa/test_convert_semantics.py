@@ -44,11 +44,15 @@ def number(bits: int, name: str) -> int:
 def test_integer_to_integer(source: str, target: str) -> None:
     bits = integers(source, source + target)
     (plain,) = evaluate(table()[f"cvt.{target}.{source}"], [bits])
-    (clamped,) = evaluate(table()[f"cvt.sat.{target}.{source}"], [bits])
-    low, high = bounds(target)
-    for each, value in enumerate(number(x, source) for x in bits.tolist()):
-        assert int(plain[each]) == value % 2 ** TYPES[target].bits
-        assert number(int(clamped[each]), target) == max(low, min(high, value))
+    values = [number(each, source) for each in bits.tolist()]
+    assert plain.tolist() == [value % 2 ** TYPES[target].bits for value in values]
+    saturating = table().get(f"cvt.sat.{target}.{source}")
+    (low, high), (least, most) = bounds(target), bounds(source)
+    assert (saturating is None) == (low <= least and most <= high)
+    if saturating is not None:
+        (clamped,) = evaluate(saturating, [bits])
+        wanted = [max(low, min(high, value)) for value in values]
+        assert [number(each, target) for each in clamped.tolist()] == wanted
 
 
 @pytest.mark.parametrize("source", INTEGERS)

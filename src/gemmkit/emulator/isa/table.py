@@ -31,22 +31,38 @@ COMPARE_UNORDERED = f"{COMPARE},equ,neu,ltu,leu,gtu,geu,num,nan"
 ROUND = "R:.rn,.rz,.rm,.rp"
 ROUND_OR_NONE = "R:,.rn,.rz,.rm,.rp"
 FLUSH = "F:,.ftz"
-LOADABLE = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32,b64,u64,s64,f64"
-SPACES = "S:,.global,.shared,.shared::cta,.local"
-CACHE_HINTS = "{,.L1::evict_normal,.L1::evict_unchanged,.L1::evict_first,.L1::evict_last,\
-.L1::no_allocate}{,.L2::64B,.L2::128B,.L2::256B}"
+NARROW = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32"
+LOADABLE = f"{NARROW},b64,u64,s64,f64"
+SHARED_OR_GLOBAL = "S:,.global,.shared,.shared::cta"
+L1_HINT = "{,.L1::evict_normal,.L1::evict_unchanged,.L1::evict_first,.L1::evict_last,\
+.L1::no_allocate}"
+L2_PREFETCH = "{,.L2::64B,.L2::128B,.L2::256B}"
 _RELAXED = ".volatile,.relaxed.cta,.relaxed.gpu,.relaxed.sys"
 ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.gpu,.acquire.sys}}"
 RELEASE = f"{{{_RELAXED},.release.cta,.release.gpu,.release.sys}}"
-ATOMIC_ORDER = "{,.relaxed,.acquire,.release,.acq_rel}{,.cta,.gpu,.sys}"
-ATOMIC_INT = "{O:and,or,xor,exch}.{T:b32,b64}|{O:add}.{T:u32,s32,u64,f16,bf16,f32,f64}|\
-{O:min,max}.{T:u32,s32,u64,s64}|{O:inc,dec}.{T:u32}"
+SCOPE = "{,.cta,.gpu,.sys}"
+ATOMIC_OPERATIONS = (
+    "{O:and,or,xor}.{T:b32,b64}",
+    "{O:add}.{T:u32,s32,u64,f32,f64}",
+    "{O:add}.noftz.{T:f16,bf16,f16x2,bf16x2}",
+    "{O:min,max}.{T:u32,s32,u64,s64}",
+    "{O:inc,dec}.{T:u32}",
+)
+
+
+def _vectors(*prefixes: str) -> str:
+    """Patterns of accesses to one number or several, 16 bytes at most."""
+    return "|".join(
+        f"{prefix}{{V:,.v2}}.{{T:{LOADABLE}}}|{prefix}{{V:.v4}}.{{T:{NARROW}}}"
+        for prefix in prefixes
+    )
+
 
 # pattern | operation | operands | opcode class. A pattern may list alternatives at `|`.
 _ROWS: tuple[tuple[str, str, str, str], ...] = (
     # Moves
     ("mov.{T:pred,b16,b32,b64,u16,s16,u32,s32,u64,s64,f32,f64}", "move", "={T} {T}", "move"),
-    ("cvta{D:,.to}.{S:global,shared,local,const,param}.{T:u32,u64}", "convert_address",
+    ("cvta{D:,.to}.{S:global,shared,local,const,param}.{T:u64}", "convert_address",
      "={T} {T}", "integer"),
     ("selp.{T:b16,b32,b64,u16,u32,u64,s16,s32,s64,f32,f64}", "select", "={T} {T} {T} pred",
      "move"),
@@ -112,32 +128,40 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("{O:add,sub,mul}{,.rn}{F:}{A:}.{T:bf16,bf16x2}", "half", "={T} {T} {T}", "fp16"),
     ("fma.rn{F:,.ftz}{A:,.sat,.relu}.{T:f16,f16x2}", "half_fma", "={T} {T} {T} {T}", "fp16"),
     ("fma.rn{F:}{A:,.relu}.{T:bf16,bf16x2}", "half_fma", "={T} {T} {T} {T}", "fp16"),
-    ("{O:abs,neg}{F:,.ftz}.{T:f16,f16x2,bf16,bf16x2}", "half_sign", "={T} {T}", "fp16"),
-    ("{O:min,max}{F:,.ftz}{N:,.NaN}.{T:f16,f16x2,bf16,bf16x2}", "half_extreme", "={T} {T} {T}",
-     "fp16"),
+    ("{O:abs,neg}{F:,.ftz}.{T:f16,f16x2}|{O:abs,neg}{F:}.{T:bf16,bf16x2}", "half_sign",
+     "={T} {T}", "fp16"),
+    ("{O:min,max}{F:,.ftz}{N:,.NaN}.{T:f16,f16x2}|{O:min,max}{F:}{N:,.NaN}.{T:bf16,bf16x2}",
+     "half_extreme", "={T} {T} {T}", "fp16"),
     # Comparisons
     (f"setp.{{C:{COMPARE}}}.{{T:u16,s16,u32,s32,u64,s64}}|setp.{{C:eq,ne}}.{{T:{BITS}}}|"
      "setp.{C:lo,ls,hi,hs}.{T:u16,u32,u64}",
      "compare", "=pred|pred {T} {T}", "compare"),
-    (f"setp.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{T:f32}}|setp.{{C:{COMPARE_UNORDERED}}}.{{T:f64}}|"
-     f"setp.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{T:f16}}|setp.{{C:{COMPARE_UNORDERED}}}.{{T:bf16}}",
+    (f"setp.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{T:f32}}|setp.{{C:{COMPARE_UNORDERED}}}.{{T:f64}}",
      "compare", "=pred|pred {T} {T}", "compare"),
+    (f"setp.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{T:f16}}|setp.{{C:{COMPARE_UNORDERED}}}.{{T:bf16}}",
+     "compare", "=pred {T} {T}", "compare"),
     (f"setp.{{C:{COMPARE}}}.{{B:and,or,xor}}.{{T:u16,s16,u32,s32,u64,s64}}|"
      f"setp.{{C:eq,ne}}.{{B:and,or,xor}}.{{T:{BITS}}}|"
-     f"setp.{{C:{COMPARE_UNORDERED}}}.{{B:and,or,xor}}{{{FLUSH}}}.{{T:f32,f64}}",
+     f"setp.{{C:{COMPARE_UNORDERED}}}.{{B:and,or,xor}}{{{FLUSH}}}.{{T:f32}}|"
+     f"setp.{{C:{COMPARE_UNORDERED}}}.{{B:and,or,xor}}.{{T:f64}}",
      "compare_combine", "=pred|pred {T} {T} pred", "compare"),
     (f"set.{{C:{COMPARE}}}.{{D:u32,s32,f32}}.{{T:u16,s16,u32,s32,u64,s64}}|"
-     f"set.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{D:u32,s32,f32}}.{{T:f32,f64}}",
+     f"set.{{C:{COMPARE_UNORDERED}}}{{{FLUSH}}}.{{D:u32,s32,f32}}.{{T:f32}}|"
+     f"set.{{C:{COMPARE_UNORDERED}}}.{{D:u32,s32,f32}}.{{T:f64}}",
      "compare_value", "={D} {T} {T}", "compare"),
     # Conversions
     ("cvt.{D:u8,s8,u16,s16,u32,s32,u64,s64}.{T:u8,s8,u16,s16,u32,s32,u64,s64}",
      "convert_integer", "={D} {T}", "convert"),
-    ("cvt.sat.{D:u8,s8,u16,s16,u32,s32,u64,s64}.{T:u8,s8,u16,s16,u32,s32,u64,s64}",
+    # To where not all numbers fit.
+    ("cvt.sat.{D:u8}.{T:s8,u16,s16,u32,s32,u64,s64}|cvt.sat.{D:s8}.{T:u8,u16,s16,u32,s32,u64,s64}|"
+     "cvt.sat.{D:u16}.{T:s8,s16,u32,s32,u64,s64}|cvt.sat.{D:s16}.{T:u16,u32,s32,u64,s64}|"
+     "cvt.sat.{D:u32}.{T:s8,s16,s32,u64,s64}|cvt.sat.{D:s32}.{T:u32,u64,s64}|"
+     "cvt.sat.{D:u64}.{T:s8,s16,s32,s64}|cvt.sat.{D:s64}.{T:u64}",
      "convert_integer_saturate", "={D} {T}", "convert"),
     (f"cvt{{{ROUND}}}.{{D:f16,f32,f64}}.{{T:u8,s8,u16,s16,u32,s32,u64,s64}}",
      "convert_to_float", "={D} {T}", "convert"),
     (f"cvt{{R:.rni,.rzi,.rmi,.rpi}}{{{FLUSH}}}{{A:,.sat}}.{{D:u8,s8,u16,s16,u32,s32,u64,s64}}."
-     "{T:f16,f32,f64}",
+     "{T:f32}|cvt{R:.rni,.rzi,.rmi,.rpi}{F:}{A:,.sat}.{D:u8,s8,u16,s16,u32,s32,u64,s64}.{T:f16,f64}",
      "convert_to_integer", "={D} {T}", "convert"),
     (f"cvt{{{ROUND}}}{{{FLUSH}}}{{A:,.sat}}.{{D:f32}}.{{T:f64}}|"
      f"cvt{{{ROUND}}}{{{FLUSH}}}{{A:,.sat}}.{{D:f16}}.{{T:f32}}|"
@@ -153,15 +177,16 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("cvt{R:.rn,.rz}{A:,.relu}.{D:f16x2,bf16x2}.{T:f32}", "convert_pack", "={D} {T} {T}",
      "convert"),
     # Memory
-    (f"ld{{{SPACES},.param,.const}}{{,.ca,.cg,.cs,.lu,.cv}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
-     f"ld{{{SPACES}}}{CACHE_HINTS}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
-     f"ld{{S:.global}}{{,.ca,.cg,.cs}}.nc{CACHE_HINTS}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
-     f"ldu{{S:.global}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
-     f"ld{ACQUIRE}{{{SPACES}}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}",
+    (_vectors(f"ld{{{SHARED_OR_GLOBAL},.local,.param,.const}}{{,.ca,.cg,.cs,.lu,.cv}}",
+              f"ld{{S:,.global}}{L1_HINT}{L2_PREFETCH}",
+              f"ld{{S:.global}}.nc{L1_HINT}{L2_PREFETCH}",
+              f"ld{{S:.global}}{{.ca,.cg,.cs}}.nc{L2_PREFETCH}",
+              f"ld{ACQUIRE}{{{SHARED_OR_GLOBAL}}}",
+              "ldu{S:.global}"),
      "load", "={V}{T} [{S}]", "load"),
-    (f"st{{{SPACES},.param}}{{,.wb,.cg,.cs,.wt}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
-     f"st{RELEASE}{{{SPACES}}}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}|"
-     f"st{{S:.global}}{CACHE_HINTS}{{V:,.v2,.v4}}.{{T:{LOADABLE}}}",
+    (_vectors(f"st{{{SHARED_OR_GLOBAL},.local,.param}}{{,.wb,.cg,.cs,.wt}}",
+              f"st{{S:,.global}}{L1_HINT}",
+              f"st{RELEASE}{{{SHARED_OR_GLOBAL}}}"),
      "store", "[{S}] {V}{T}", "store"),
     ("cp.async.{C:ca}.shared{,::cta}.global{,.L2::64B,.L2::128B,.L2::256B}|"
      "cp.async.{C:cg}.shared{,::cta}.global{,.L2::64B,.L2::128B,.L2::256B}",
@@ -171,18 +196,16 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("cp.async.wait_all", "copy_async_wait", "", "synchronize"),
     ("prefetch{.global,.local,}.{L1,L2}|prefetchu.L1", "no_operation", "[global]", "load"),
     *(
-        (f"atom{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.{part}", "atomic",
-         "={T} [{S}] {T}", "atomic")
-        for part in ATOMIC_INT.split("|")
+        (f"atom{{,.relaxed,.acquire,.release,.acq_rel}}{SCOPE}{{{SHARED_OR_GLOBAL}}}.{operation}",
+         "atomic", "={T} [{S}] {T}", "atomic")
+        for operation in (*ATOMIC_OPERATIONS, "{O:exch}.{T:b32,b64}")
     ),
-    (f"atom{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.{{O:add}}.noftz.{{T:f16,bf16,f16x2}}",
-     "atomic", "={T} [{S}] {T}", "atomic"),
-    (f"atom{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.cas.{{T:b32,b64}}", "compare_and_swap",
-     "={T} [{S}] {T} {T}", "atomic"),
+    (f"atom{{,.relaxed,.acquire,.release,.acq_rel}}{SCOPE}{{{SHARED_OR_GLOBAL}}}.cas.{{T:b32,b64}}",
+     "compare_and_swap", "={T} [{S}] {T} {T}", "atomic"),
     *(
-        (f"red{ATOMIC_ORDER}{{S:,.global,.shared,.shared::cta}}.{part}", "reduction",
+        (f"red{{,.relaxed,.release}}{SCOPE}{{{SHARED_OR_GLOBAL}}}.{operation}", "reduction",
          "[{S}] {T}", "atomic")
-        for part in ATOMIC_INT.replace(",exch", "").split("|")
+        for operation in ATOMIC_OPERATIONS
     ),
     ("isspacep.{S:global,shared,local}", "is_space", "=pred u64", "integer"),
     # Warps and blocks
