@@ -128,9 +128,7 @@ def _board(
     dram_gb_per_s: float,
     l2_kib: int,
 ) -> GpuSpec:
-    return GpuSpec(
-        name, CAPABILITIES[capability], sm_count, clock_mhz, dram_gb_per_s, l2_kib * KIB
-    )
+    return GpuSpec(name, CAPABILITIES[capability], sm_count, clock_mhz, dram_gb_per_s, l2_kib * KIB)
 
 
 def _key(name: str) -> str:

@@ -120,7 +120,7 @@ def _static_shared(shared_bytes: int) -> str | None:
 
 
 def _even_shares(config: TileConfig, vector: int) -> str | None:
-    """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs."""
+    """Every thread must copy equally many vectors of each tile, as `TileWalk` needs."""
     threads = thread_count(config)
     for tile, rows, columns in (("A", "BM", "BK"), ("B", "BK", "BN")):
         for width in {1, vector}:
