@@ -60,7 +60,10 @@ def main() -> int:
     records: list[Record] = []
     with (arguments.results / f"{device.spec.key}-ladder.json").open("w", encoding="utf-8") as file:
         for size in _numbers(arguments.sizes):
-            found = ladder(size, device=device, progress=Writer(file, arguments.commit))
+            writer = Writer(file, arguments.commit)
+            found = ladder(size, device=device, progress=writer)
+            top = [found[-1].kernel]
+            found += ladder(size, device=device, kernels=top, epilogue="bias+relu", progress=writer)
             print(ladder_table(found).to_text(), flush=True)
             records += found
     with (arguments.results / f"{device.spec.key}-sweep.json").open("w", encoding="utf-8") as file:
