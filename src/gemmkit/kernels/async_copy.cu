@@ -14,7 +14,7 @@
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
           class Epilogue>
-__global__ void __launch_bounds__(BM* BN / (TM * TN))
+__global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
@@ -36,35 +36,37 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
 
   TileWalk<THREADS, 1, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
   TileWalk<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
-  const auto copy_next = [&](Stage& stage) {
-    if (K > 0) {
-      cp_async_transposed(stage.As, a_tiles, M - block_row, K);
-      cp_async_tile(stage.Bs, b_tiles, K, N - block_col);
-      a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
-      K -= BK;  // what is left to copy
-    }
-    cp_async_commit();  // past K an empty group, so that groups still count tiles
+  const auto copy_part = [&](Stage& stage, int k) {  // one of BK parts; past K it writes zeros
+    cp_async_transposed<BK>(stage.As, a_tiles, M - block_row, K, k);
+    cp_async_tile<BK>(stage.Bs, b_tiles, K, N - block_col, k);
+  };
+  const auto next_tiles = [&] {
+    cp_async_commit();
+    a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
+    K -= BK;  // what is left to copy
   };
 
   const int tiles = (K + BK - 1) / BK;
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+#pragma unroll
+    for (int k = 0; k < BK; ++k) copy_part(stages[stage], k);
+    next_tiles();
+  }
+
   float sums[TM][TN] = {};
-  for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stages[stage]);
   for (int tile = 0, read = 0, write = STAGES - 1; tile < tiles; ++tile) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
-    copy_next(stages[write]);
 
-    alignas(16) float a[2][TM], b[2][TN];
-    load_fragment<LANES_M>(a[0], &stages[read].As[0][warp_row], lane_row);
-    load_fragment<LANES_N>(b[0], &stages[read].Bs[0][warp_col], lane_col);
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
-      if (k + 1 < BK) {
-        load_fragment<LANES_M>(a[(k + 1) % 2], &stages[read].As[k + 1][warp_row], lane_row);
-        load_fragment<LANES_N>(b[(k + 1) % 2], &stages[read].Bs[k + 1][warp_col], lane_col);
-      }
-      outer_product(sums, a[k % 2], b[k % 2]);
+      alignas(16) float a[TM], b[TN];
+      load_fragment<LANES_M>(a, &stages[read].As[k][warp_row], lane_row);
+      load_fragment<LANES_N>(b, &stages[read].Bs[k][warp_col], lane_col);
+      copy_part(stages[write], k);
+      outer_product(sums, a, b);
     }
+    next_tiles();
     read = read + 1 == STAGES ? 0 : read + 1;
     write = write + 1 == STAGES ? 0 : write + 1;
   }

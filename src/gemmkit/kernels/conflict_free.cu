@@ -12,7 +12,7 @@
 #include "fragment.cuh"
 
 template <int BM, int BN, int BK, int TM, int TN, int VEC, class Epilogue>
-__global__ void __launch_bounds__(BM* BN / (TM * TN))
+__global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     conflict_free(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                   int ldb, float beta, float* C, int ldc, const float* bias) {
   constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN, THREADS = THREADS_M * THREADS_N;

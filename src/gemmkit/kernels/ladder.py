@@ -275,7 +275,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="A thread computes TM results of a column and uses each float of B for all of them, "
         "which saves shared-memory reads and gives it independent work.",
         default=TileConfig(BM=16, BN=16, BK=16, TM=8),
-        space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16), "TM": COARSENING_STRIDES},
+        space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
         launch=_launch_coarsened,
         rule=_rule_coarsening_1d,
         aliases={"stride": "TM"},
@@ -295,7 +295,7 @@ LADDER: tuple[Kernel, ...] = (
         rung=6,
         idea="Global and shared memory are read four floats at a time, with A transposed on the "
         "way in, so a quarter of the load instructions move the same data.",
-        default=TileConfig(BM=128, BN=128, BK=8, TM=8, TN=8),
+        default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_vectorized,
         rule=_rule_vectorized,
@@ -305,7 +305,7 @@ LADDER: tuple[Kernel, ...] = (
         rung=7,
         idea="Padding, and columns dealt to threads in quads, keep the accesses of a warp in "
         "different banks, so shared memory serves each in the fewest cycles.",
-        default=TileConfig(BM=128, BN=128, BK=8, TM=8, TN=8),
+        default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_vectorized,
         rule=_rule_vectorized,
@@ -315,7 +315,7 @@ LADDER: tuple[Kernel, ...] = (
         rung=8,
         idea="The next tiles are fetched while the current ones are multiplied, so the latency of "
         "global memory hides behind arithmetic and one barrier a step suffices.",
-        default=TileConfig(BM=128, BN=128, BK=8, TM=8, TN=8),
+        default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_vectorized,
         rule=_rule_double_buffered,
@@ -325,7 +325,7 @@ LADDER: tuple[Kernel, ...] = (
         rung=9,
         idea="Each warp owns a compact piece of the block's tile, so its lanes share rows and "
         "columns and shared memory delivers fewer bytes per multiply-add.",
-        default=TileConfig(BM=128, BN=128, BK=8, WM=64, WN=32, TM=8, TN=8),
+        default=TileConfig(BM=128, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8),
         space={
             "BM": (32, 64, 128),
             "BN": (32, 64, 128),

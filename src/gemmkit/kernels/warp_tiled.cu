@@ -12,7 +12,7 @@
 #include "fragment.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int VEC, class Epilogue>
-__global__ void __launch_bounds__(BM* BN / (TM * TN))
+__global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     warp_tiled(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;

@@ -27,25 +27,26 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Starts the block's copy of a tile.
-template <int THREADS, int VEC, int ROWS, int COLS, int PITCH>
+// Starts the thread's copies of a tile: those of steps `part`, `part` + PARTS ... With PARTS parts,
+// spread over the arithmetic, they do not hold up its shared-memory reads as one burst would.
+template <int PARTS, int THREADS, int VEC, int ROWS, int COLS, int PITCH>
 __device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH],
                                               const TileWalk<THREADS, VEC, ROWS, COLS>& walk,
-                                              int rows, int cols) {
+                                              int rows, int cols, int part) {
 #pragma unroll
-  for (int step = 0; step < walk.STEPS; ++step) {
+  for (int step = part; step < walk.STEPS; step += PARTS) {
     const int row = walk.row(step), col = walk.col(step);
     cp_async<VEC>(&tile[row][col], walk.source(step), row < rows && col < cols);
   }
 }
 
 // The same with rows and columns exchanged on the way, which goes float by float.
-template <int THREADS, int ROWS, int COLS, int PITCH>
+template <int PARTS, int THREADS, int ROWS, int COLS, int PITCH>
 __device__ __forceinline__ void cp_async_transposed(float (&tile)[COLS][PITCH],
                                                     const TileWalk<THREADS, 1, ROWS, COLS>& walk,
-                                                    int rows, int cols) {
+                                                    int rows, int cols, int part) {
 #pragma unroll
-  for (int step = 0; step < walk.STEPS; ++step) {
+  for (int step = part; step < walk.STEPS; step += PARTS) {
     const int row = walk.row(step), col = walk.col(step);
     cp_async<1>(&tile[col][row], walk.source(step), row < rows && col < cols);
   }

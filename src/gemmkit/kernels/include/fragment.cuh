@@ -3,6 +3,11 @@
 
 #include "tile_io.cuh"
 
+// Blocks that an SM shall be able to hold: 512 threads, which have 128 registers each, as long as
+// that is enough for the results of a thread.
+template <int THREADS, int RESULTS>
+constexpr int BLOCKS_PER_SM = RESULTS <= 64 && THREADS <= 512 ? 512 / THREADS : 1;
+
 // Place of element i in a fragment that is dealt out in quads: thread 0 gets the first four floats,
 // thread 1 the next four ..., and after THREADS quads it is thread 0's turn again. A warp then
 // reads quads that lie side by side, which no two banks have to serve twice.
@@ -21,14 +26,19 @@ __device__ __forceinline__ void load_fragment(float (&fragment)[SIZE], const flo
   }
 }
 
-// sums += a b^T: every element of one fragment with every element of the other.
+// sums += a b^T: every element of one fragment with every element of the other. The columns run to
+// and fro, so that each multiply-add shares an operand with the one before it: the register file
+// then delivers two numbers an instruction instead of three.
 template <int TM, int TN>
 __device__ __forceinline__ void outer_product(float (&sums)[TM][TN], const float (&a)[TM],
                                               const float (&b)[TN]) {
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
 #pragma unroll
-    for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
+    for (int step = 0; step < TN; ++step) {
+      const int j = i % 2 == 0 ? TN - 1 - step : step;
+      sums[i][j] += a[i] * b[j];
+    }
   }
 }
 
