@@ -1,0 +1,72 @@
+"""Runs rungs of the ladder on an executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from launching import Executor, Outcome, launch
+from numpy.typing import NDArray
+
+from gemmkit.gpu import find_board
+from gemmkit.jit.compiler import compile_kernel
+from gemmkit.kernels import include_files
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Row-major matrices with their leading dimensions, C's initial content among them."""
+
+    A: Floats
+    B: Floats
+    C: Floats
+    bias: Floats
+
+    @classmethod
+    def random(cls, problem: GemmProblem, seed: int = 0) -> Operands:
+        rng = np.random.default_rng(seed)
+        shapes = (
+            (problem.m, problem.lda),
+            (problem.k, problem.ldb),
+            (problem.m, problem.ldc),
+            (problem.n,),
+        )
+        return cls(*(rng.standard_normal(shape, dtype=np.float32) for shape in shapes))
+
+
+def run_rung(
+    executor: Executor,
+    name: str,
+    problem: GemmProblem,
+    operands: Operands,
+    arch: str = "sm_86",
+    **config: int,
+) -> tuple[Floats, Outcome]:
+    """C after the launch, and what the launch showed."""
+    kernel, gpu = find_kernel(name), find_board("RTX 3090")
+    plan = kernel.plan(problem, kernel.configure(config), gpu)
+    binary = compile_kernel(plan.source, plan.entry, arch, headers=include_files())
+    values = {
+        **dict(zip("MNK", map(np.int32, (problem.m, problem.n, problem.k)), strict=True)),
+        **{name: np.int32(getattr(problem, name)) for name in ("lda", "ldb", "ldc")},
+        "alpha": np.float32(problem.alpha),
+        "beta": np.float32(problem.beta),
+        "A": operands.A,
+        "B": operands.B,
+        "C": operands.C,
+        "bias": operands.bias if problem.epilogue.bias else np.uint64(0),
+    }
+    outcome = launch(
+        executor,
+        binary.ptx,
+        *(values[each] for each in plan.signature),
+        grid=plan.grid,
+        block=plan.block,
+        shared_bytes=plan.shared_bytes,
+    )
+    matrices = [each for each in plan.signature if isinstance(values[each], np.ndarray)]
+    return outcome.arrays[matrices.index("C")], outcome

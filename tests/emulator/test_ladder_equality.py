@@ -1,0 +1,57 @@
+"""Engine and oracle run the ladder to the same bits and the same counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gemm_launches import Operands, run_rung
+from launching import ENGINE, ORACLE
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.kernels.ladder import LADDER
+from gemmkit.problem import GemmProblem
+
+# Ragged, tiny and aligned; an architecture of each PTX dialect.
+CASES = {
+    "33x65x17": ("sm_86", GemmProblem(m=33, n=65, k=17, alpha=1.5, beta=-0.5)),
+    "130x67x40": ("sm_90a", GemmProblem(m=130, n=67, k=40, lda=43, ldb=70, ldc=81)),
+    "1x1x1": ("sm_100a", GemmProblem(m=1, n=1, k=1, beta=2.0)),
+    "64x128x32": ("sm_100a", GemmProblem(m=64, n=128, k=32)),
+}
+
+
+# Tiles smaller than the defaults: less code to compile, more blocks and edges.
+TILES = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
+WARP_TILES = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
+CONFIGS = {
+    **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), TILES),
+    "warp_tiled": WARP_TILES,
+    "async_copy": {**WARP_TILES, "stages": 3},
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in LADDER])
+def test_every_rung(kernel: str, case: str) -> None:
+    arch, problem = CASES[case]
+    if kernel != "naive_uncoalesced" and case == "33x65x17":
+        problem = GemmProblem(
+            m=33, n=65, k=17, alpha=1.5, beta=-0.5, epilogue=Epilogue(bias=True, activation="relu")
+        )
+    operands = Operands.random(problem)
+    engine, oracle = (
+        run_rung(executor, kernel, problem, operands, arch, **CONFIGS.get(kernel, {}))
+        for executor in (ENGINE, ORACLE)
+    )
+    assert engine[0].tobytes() == oracle[0].tobytes()
+    assert engine[1].tally.differences(oracle[1].tally) == {}
+    assert engine[1].metrics["ptx__inst_executed_op_fma.sum"] > 0
+
+
+def test_the_result_is_the_product() -> None:
+    """What both agree on is right."""
+    problem = GemmProblem(m=33, n=65, k=17, alpha=1.5, beta=-0.5)
+    operands = Operands.random(problem)
+    C, _ = run_rung(ORACLE, "naive", problem, operands)
+    wanted = 1.5 * (operands.A.astype(np.float64) @ operands.B) - 0.5 * operands.C
+    assert np.allclose(C, wanted, rtol=1e-5, atol=1e-5)
