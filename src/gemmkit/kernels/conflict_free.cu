@@ -1,8 +1,8 @@
 // Rung 7: no bank conflicts.
 //
-// Shared memory has 32 banks, one float wide. Two changes to rung 6 keep a warp's accesses apart:
-// As has 4 floats of padding a row, so the transposed stores of one warp hit 32 different banks;
-// and a thread's TN columns are two quads, BN/2 apart, so that quads read together are neighbours.
+// Shared memory has 32 banks, one float wide; two words of one bank cost two cycles. Here a warp's
+// transposed stores hit 32 banks, for As has 4 floats of padding a row and A is dealt out in panels
+// 8 columns wide; and a thread's columns are quads, so that quads read together are neighbours:
 //
 //   rung 6:  |0 0 0 0 0 0 0 0|1 1 1 1 1 1 1 1|2 ...       columns of thread 0, 1, 2 ...
 //   here:    |0 0 0 0|1 1 1 1|2 2 2 2| ... |0 0 0 0|1 1 1 1| ...
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     conflict_free(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                   int ldb, float beta, float* C, int ldc, const float* bias) {
   constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN, THREADS = THREADS_M * THREADS_N;
-  constexpr int PAD = 4;
+  constexpr int PAD = 4, PANEL = 8;
   __shared__ alignas(16) float As[BK][BM + PAD];
   __shared__ alignas(16) float Bs[BK][BN];
 
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  TileFetch<THREADS, VEC, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BM, BK, PANEL> a_tiles(element(A, lda, block_row, 0), lda);
   TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
   for (; K > 0; K -= BK) {  // K counts down what is left

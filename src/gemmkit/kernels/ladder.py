@@ -1,11 +1,11 @@
-"""`LADDER`: the only list of rungs; for each its idea, configurations, launch and rules."""
+"""`LADDER`: the only list of rungs; for each its idea, configurations, launch and rule."""
 
 from __future__ import annotations
 
 import difflib
 
 from gemmkit.errors import UsageError
-from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import rules
 from gemmkit.kernels.kernel import (
     Kernel,
     LaunchShape,
@@ -14,13 +14,8 @@ from gemmkit.kernels.kernel import (
     spread_over_yz,
     tile_grid,
 )
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
-
-STATIC_SHARED_LIMIT = 48 * 1024
-MAX_RESULTS_PER_THREAD = 256
-COARSENING_STRIDES = (1, 2, 4, 8, 16)
-PAD = 4
-"""Floats of padding per row of a transposed A tile; the kernels' own constant of that name."""
+from gemmkit.kernels.rules import COARSENING_STRIDES, PAD, stage_bytes, thread_count
+from gemmkit.problem import GemmProblem
 
 
 def vector_width(problem: GemmProblem) -> int:
@@ -32,12 +27,7 @@ def vector_width(problem: GemmProblem) -> int:
     return 4 if all(extent % 4 == 0 for extent in extents) else 1
 
 
-def thread_count(config: TileConfig) -> int:
-    """Threads of a block in which each thread has TM×TN results (1 where a key is not used)."""
-    return config["BM"] * config["BN"] // ((config.TM or 1) * (config.TN or 1))
-
-
-# --- launch -----------------------------------------------------------------------------------
+# --- launch shapes ----------------------------------------------------------------------------
 
 
 def _launch_naive_uncoalesced(problem: GemmProblem, config: TileConfig) -> LaunchShape:
@@ -70,164 +60,11 @@ def _launch_vectorized(problem: GemmProblem, config: TileConfig) -> LaunchShape:
 
 def _launch_async_copy(problem: GemmProblem, config: TileConfig) -> LaunchShape:
     shape = _launch_vectorized(problem, config)
-    shared_bytes = config["stages"] * _stage_bytes(config, PAD)
+    shared_bytes = config["stages"] * stage_bytes(config, PAD)
     return LaunchShape(shape.template, shape.grid, shape.block, shared_bytes)
 
 
-# --- rules ------------------------------------------------------------------------------------
-
-
-def _stage_bytes(config: TileConfig, pad: int = 0) -> int:
-    """Shared bytes of one pair of tiles."""
-    return FLOAT_BYTES * config["BK"] * (config["BM"] + pad + config["BN"])
-
-
-def _first(*reasons: str | None) -> str | None:
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-def _divides(config: TileConfig, part: str, whole: str) -> str | None:
-    if config[whole] % config[part] == 0:
-        return None
-    return f"{whole} = {config[whole]} is not a multiple of {part} = {config[part]}"
-
-
-def _quads(config: TileConfig, *keys: str) -> str | None:
-    for key in keys:
-        if config[key] % 4 != 0:
-            return f"{key} = {config[key]} is not a multiple of 4, as 128-bit accesses need"
-    return None
-
-
-def _positive(config: TileConfig) -> str | None:
-    for key, value in config.as_dict().items():
-        if value < 1:
-            return f"{key} = {value}: values must be 1 or more"
-    return None
-
-
-def _threads(config: TileConfig, gpu: GpuSpec) -> str | None:
-    threads, limit = thread_count(config), gpu.capability.max_threads_per_block
-    if threads > limit:
-        return f"{threads} threads a block are more than the {limit} that a GPU allows"
-    return None
-
-
-def _static_shared(shared_bytes: int) -> str | None:
-    if shared_bytes > STATIC_SHARED_LIMIT:
-        return f"its tiles take {shared_bytes} bytes of shared memory, more than 48 KiB"
-    return None
-
-
-def _even_shares(config: TileConfig, vector: int) -> str | None:
-    """Every thread must copy equally many vectors of each tile, as `TileWalk` needs."""
-    threads = thread_count(config)
-    for tile, rows, columns in (("A", "BM", "BK"), ("B", "BK", "BN")):
-        for width in {1, vector}:
-            across = min(config[columns] // width, threads)
-            per_step = threads // across
-            if (
-                threads % across != 0
-                or config[columns] // width % across != 0
-                or config[rows] % per_step != 0
-            ):
-                return (
-                    f"{threads} threads cannot share the {tile} tile evenly "
-                    f"({rows} x {columns} = {config[rows]} x {config[columns]} floats)"
-                )
-    return None
-
-
-def _rule_naive(config: TileConfig, gpu: GpuSpec) -> str | None:
-    return _positive(config) or _threads(config, gpu)
-
-
-def _rule_shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
-    square = config["BM"] == config["BN"] == config["BK"]
-    return _first(
-        _positive(config),
-        None if square else "BM, BN and BK must be equal: a thread copies one float of each tile",
-        _threads(config, gpu),
-    )
-
-
-def _rule_coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
-    strides = ", ".join(map(str, COARSENING_STRIDES))
-    return _first(
-        _positive(config),
-        None if config["TM"] in COARSENING_STRIDES else f"TM (the stride) is one of {strides}",
-        _divides(config, "TM", "BM"),
-        _threads(config, gpu),
-        _even_shares(config, 1),
-        _static_shared(_stage_bytes(config)),
-    )
-
-
-def _rule_coarsened(config: TileConfig, gpu: GpuSpec, vector: int, stages: int) -> str | None:
-    results = config["TM"] * config["TN"]
-    return _first(
-        f"{results} results a thread do not fit its registers; {MAX_RESULTS_PER_THREAD} may"
-        if results > MAX_RESULTS_PER_THREAD
-        else None,
-        _divides(config, "TM", "BM"),
-        _divides(config, "TN", "BN"),
-        _threads(config, gpu),
-        _even_shares(config, vector),
-        _static_shared(stages * _stage_bytes(config, PAD if vector > 1 else 0)),
-    )
-
-
-def _rule_coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
-    return _positive(config) or _rule_coarsened(config, gpu, vector=1, stages=1)
-
-
-def _rule_vectorized(config: TileConfig, gpu: GpuSpec) -> str | None:
-    return _first(
-        _positive(config),
-        _quads(config, "BM", "BN", "BK", "TM", "TN"),
-        _rule_coarsened(config, gpu, vector=4, stages=1),
-    )
-
-
-def _rule_double_buffered(config: TileConfig, gpu: GpuSpec) -> str | None:
-    return _rule_vectorized(config, gpu) or _static_shared(2 * _stage_bytes(config, PAD))
-
-
-def _warps(config: TileConfig) -> str | None:
-    lanes = config["WM"] * config["WN"] // (config["TM"] * config["TN"])
-    return _first(
-        _divides(config, "WM", "BM"),
-        _divides(config, "WN", "BN"),
-        _divides(config, "TM", "WM"),
-        _divides(config, "TN", "WN"),
-        None
-        if lanes == WARP_SIZE
-        else f"a WM*WN warp tile with TM*TN results a thread needs {lanes} lanes; a warp has 32",
-    )
-
-
-def _rule_warp_tiled(config: TileConfig, gpu: GpuSpec) -> str | None:
-    return _positive(config) or _warps(config) or _rule_double_buffered(config, gpu)
-
-
-def _rule_async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
-    capability = gpu.capability
-    if capability.major < 8:
-        return f"cp.async needs compute capability 8.0; {gpu.name} has {capability}"
-    shared = config["stages"] * _stage_bytes(config, PAD)
-    limit = capability.max_shared_per_block
-    return _first(
-        _positive(config),
-        None if config["stages"] >= 2 else "stages must be 2 or more: one computes, one copies",
-        _warps(config),
-        _rule_vectorized(config, gpu),
-        f"{config['stages']} stages take {shared} bytes of shared memory; {gpu.name} has {limit}"
-        if shared > limit
-        else None,
-    )
-
-
-# --- the rungs --------------------------------------------------------------------------------
+# --- rungs ------------------------------------------------------------------------------------
 
 _REGISTER_TILES = {
     "BM": (32, 64, 128),
@@ -246,7 +83,7 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=32, BN=32),
         space={"BM": (8, 16, 32), "BN": (8, 16, 32)},
         launch=_launch_naive_uncoalesced,
-        rule=_rule_naive,
+        rule=rules.naive,
         fuses=False,
     ),
     Kernel(
@@ -257,7 +94,7 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=32, BN=32),
         space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},
         launch=_launch_thread_per_result,
-        rule=_rule_naive,
+        rule=rules.naive,
     ),
     Kernel(
         name="shared_tiling",
@@ -267,7 +104,7 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=32, BN=32, BK=32),
         space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
         launch=_launch_thread_per_result,
-        rule=_rule_shared_tiling,
+        rule=rules.shared_tiling,
     ),
     Kernel(
         name="coarsening_1d",
@@ -277,7 +114,7 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=16, BN=16, BK=16, TM=8),
         space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
         launch=_launch_coarsened,
-        rule=_rule_coarsening_1d,
+        rule=rules.coarsening_1d,
         aliases={"stride": "TM"},
     ),
     Kernel(
@@ -288,7 +125,7 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=64, BN=64, BK=8, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_coarsened,
-        rule=_rule_coarsening_2d,
+        rule=rules.coarsening_2d,
     ),
     Kernel(
         name="vectorized",
@@ -298,17 +135,17 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_vectorized,
-        rule=_rule_vectorized,
+        rule=rules.vectorized,
     ),
     Kernel(
         name="conflict_free",
         rung=7,
         idea="Padding, and columns dealt to threads in quads, keep the accesses of a warp in "
-        "different banks, so shared memory serves each in the fewest cycles.",
+        "different banks, so shared memory serves each in as few cycles as its bytes need.",
         default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_vectorized,
-        rule=_rule_vectorized,
+        rule=rules.conflict_free,
     ),
     Kernel(
         name="double_buffered",
@@ -318,13 +155,13 @@ LADDER: tuple[Kernel, ...] = (
         default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
         launch=_launch_vectorized,
-        rule=_rule_double_buffered,
+        rule=rules.double_buffered,
     ),
     Kernel(
         name="warp_tiled",
         rung=9,
-        idea="Each warp owns a compact piece of the block's tile, so its lanes share rows and "
-        "columns and shared memory delivers fewer bytes per multiply-add.",
+        idea="Each warp owns a compact piece of the block's tile, with its lanes placed so that "
+        "neighbours read the same floats, which shared memory serves in fewer wavefronts.",
         default=TileConfig(BM=128, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8),
         space={
             "BM": (32, 64, 128),
@@ -336,14 +173,14 @@ LADDER: tuple[Kernel, ...] = (
             "TN": (4, 8),
         },
         launch=_launch_vectorized,
-        rule=_rule_warp_tiled,
+        rule=rules.warp_tiled,
     ),
     Kernel(
         name="async_copy",
         rung=10,
         idea="cp.async copies tiles to shared memory several stages ahead without passing through "
         "registers, which leaves room for 16×8 results a thread.",
-        default=TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=3),
+        default=TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4),
         space={
             "BM": (32, 64, 128, 256),
             "BN": (32, 64, 128, 256),
@@ -355,7 +192,7 @@ LADDER: tuple[Kernel, ...] = (
             "stages": (2, 3, 4),
         },
         launch=_launch_async_copy,
-        rule=_rule_async_copy,
+        rule=rules.async_copy,
     ),
 )
 

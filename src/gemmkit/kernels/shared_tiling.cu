@@ -31,13 +31,15 @@ __global__ void __launch_bounds__(BM* BN)
 
   float sum = 0.0f;
   for (; K > 0; K -= BK, A += BK, B += step_b) {
-    As[thread_row][thread_col] = row < M && thread_col < K ? *A : 0.0f;
-    Bs[thread_row][thread_col] = thread_row < K && col < N ? *B : 0.0f;
-    __syncthreads();  // the tiles are complete
+    const float a = row < M && thread_col < K ? *A : 0.0f;
+    const float b = thread_row < K && col < N ? *B : 0.0f;
+    __syncthreads();  // nobody reads the last tiles any more
+    As[thread_row][thread_col] = a;
+    Bs[thread_row][thread_col] = b;
+    __syncthreads();  // the new ones are complete
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) sum += As[thread_row][k] * Bs[k][thread_col];
-    __syncthreads();  // nobody reads the tiles any more
   }
 
   if (row < M && col < N) {

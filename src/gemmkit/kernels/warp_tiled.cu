@@ -1,13 +1,13 @@
 // Rung 9: warp tiles between block and thread tiles.
 //
-// Each warp owns a compact WM x WN piece of the block's tile, so its 32 lanes need few different
-// rows and columns: the fragments of a warp come from WM + WN floats instead of BN + a few rows.
+// Each warp owns a compact WM x WN piece of the block's tile, and its lanes are numbered in pairs:
+// of lanes i, i ^ 1 and i ^ 2 two stand in one column and two in one row. Shared memory then serves
+// both fragments of a warp in half-warps that read the same, two wavefronts a 128-bit load.
 //
-//   block tile BM x BN      warp tile WM x WN             lane: TM x TN results in 4 x 4 quads
-//   | warp 0 | warp 1 |     lanes in LANES_M rows
-//   | warp 2 | warp 3 |     of LANES_N
+//   block tile   | warp 0 | warp 1 |     warp tile    lane 0  2  4  6 ...    TM x TN results each,
+//                | warp 2 | warp 3 |                       1  3  5  7 ...    in 4 x 4 quads
 //
-// Loads per result: those of rung 8, served in fewer shared-memory wavefronts.
+// Loads per result: those of rung 8, in two thirds of the wavefronts.
 #include "epilogue.cuh"
 #include "fragment.cuh"
 
@@ -16,19 +16,19 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     warp_tiled(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
-  constexpr int PAD = 4;
+  constexpr int PAD = 4, PANEL = 8;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   __shared__ alignas(16) float As[2][BK][BM + PAD];
   __shared__ alignas(16) float Bs[2][BK][BN];
 
   const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
-  const int lane_row = lane / LANES_N, lane_col = lane % LANES_N;
+  const LanePlace<LANES_N> lane;
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  TileFetch<THREADS, VEC, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BM, BK, PANEL> a_tiles(element(A, lda, block_row, 0), lda);
   TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
 
@@ -40,20 +40,22 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     __syncthreads();  // the tiles are complete, and nobody reads those of two steps ago
 
     a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
-    K -= BK;  // what is left; past the last tiles nothing is read
-    a_tiles.fetch(M - block_row, K);
-    b_tiles.fetch(K, N - block_col);
+    K -= BK;  // what is left
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       alignas(16) float a[TM], b[TN];
-      load_fragment<LANES_M>(a, &As[stage][k][warp_row], lane_row);
-      load_fragment<LANES_N>(b, &Bs[stage][k][warp_col], lane_col);
+      load_fragment<LANES_M>(a, &As[stage][k][warp_row], lane.row);
+      load_fragment<LANES_N>(b, &Bs[stage][k][warp_col], lane.col);
+      if (k == 2) {  // not sooner, for the first fragments would have to queue behind this
+        a_tiles.fetch(M - block_row, K);  // past the last tiles nothing is read
+        b_tiles.fetch(K, N - block_col);
+      }
       outer_product(sums, a, b);
     }
   }
 
   store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N,
-                                       block_row + warp_row, block_col + warp_col, lane_row,
-                                       lane_col);
+                                       block_row + warp_row, block_col + warp_col, lane.row,
+                                       lane.col);
 }

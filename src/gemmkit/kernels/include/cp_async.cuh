@@ -29,9 +29,8 @@ __device__ __forceinline__ void cp_async_wait() {
 
 // Starts the thread's copies of a tile: those of steps `part`, `part` + PARTS ... With PARTS parts,
 // spread over the arithmetic, they do not hold up its shared-memory reads as one burst would.
-template <int PARTS, int THREADS, int VEC, int ROWS, int COLS, int PITCH>
-__device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH],
-                                              const TileWalk<THREADS, VEC, ROWS, COLS>& walk,
+template <int PARTS, int VEC, int ROWS, int PITCH, class Walk>
+__device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH], const Walk& walk,
                                               int rows, int cols, int part) {
 #pragma unroll
   for (int step = part; step < walk.STEPS; step += PARTS) {
@@ -41,9 +40,8 @@ __device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH],
 }
 
 // The same with rows and columns exchanged on the way, which goes float by float.
-template <int PARTS, int THREADS, int ROWS, int COLS, int PITCH>
-__device__ __forceinline__ void cp_async_transposed(float (&tile)[COLS][PITCH],
-                                                    const TileWalk<THREADS, 1, ROWS, COLS>& walk,
+template <int PARTS, int COLS, int PITCH, class Walk>
+__device__ __forceinline__ void cp_async_transposed(float (&tile)[COLS][PITCH], const Walk& walk,
                                                     int rows, int cols, int part) {
 #pragma unroll
   for (int step = part; step < walk.STEPS; step += PARTS) {

@@ -15,11 +15,12 @@ __device__ __forceinline__ void copy_vector(float* to, const float* from) {
 }
 
 // One thread's way through the ROWS x COLS tiles of a matrix. A tile is dealt out to the block's
-// threads in vectors of VEC floats, row by row, so that neighbours touch neighbouring addresses;
-// a thread takes STEPS vectors of each tile.
-template <int THREADS, int VEC, int ROWS, int COLS>
+// threads in vectors of VEC floats, so that neighbours touch neighbouring addresses: row by row, or
+// in panels WIDTH columns wide. A thread takes STEPS vectors of each tile.
+template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH = COLS>
 struct TileWalk {
-  static constexpr int ACROSS = COLS / VEC < THREADS ? COLS / VEC : THREADS;
+  static constexpr int PANEL = WIDTH / VEC < THREADS ? WIDTH / VEC : THREADS;
+  static constexpr int ACROSS = PANEL * ROWS < THREADS ? THREADS / ROWS : PANEL;
   static constexpr int STEPS_PER_ROW = COLS / VEC / ACROSS;
   static constexpr int ROWS_PER_STEP = THREADS / ACROSS;
   static constexpr int STEPS = ROWS / ROWS_PER_STEP * STEPS_PER_ROW;
@@ -61,9 +62,9 @@ __device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS],
 }
 
 // A walk that holds the thread's share of a tile in registers, on its way to shared memory.
-template <int THREADS, int VEC, int ROWS, int COLS>
-struct TileFetch : TileWalk<THREADS, VEC, ROWS, COLS> {
-  using Walk = TileWalk<THREADS, VEC, ROWS, COLS>;
+template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH = COLS>
+struct TileFetch : TileWalk<THREADS, VEC, ROWS, COLS, WIDTH> {
+  using Walk = TileWalk<THREADS, VEC, ROWS, COLS, WIDTH>;
   using Walk::Walk;
   alignas(16) float held[Walk::STEPS][VEC];
 

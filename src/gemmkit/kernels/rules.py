@@ -1,0 +1,220 @@
+"""Rules of the rungs: which configurations a kernel refuses on a board, and the reason.
+
+Each rule takes a configuration and a board and returns the reason, or None where it is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels.kernel import TileConfig
+from gemmkit.problem import FLOAT_BYTES
+
+STATIC_SHARED_LIMIT = 48 * 1024
+MAX_RESULTS_PER_THREAD = 256
+COARSENING_STRIDES = (1, 2, 4, 8, 16)
+
+# The kernels' own constants: floats of padding in each row of a transposed A tile, and the width of
+# the panels in which such a tile is dealt out to the threads.
+PAD = 4
+PANEL = 8
+
+
+def thread_count(config: TileConfig) -> int:
+    """Threads of a block in which each thread has TM×TN results (1 where a key is not used)."""
+    return config["BM"] * config["BN"] // ((config.TM or 1) * (config.TN or 1))
+
+
+def stage_bytes(config: TileConfig, pad: int = 0) -> int:
+    """Shared bytes of one pair of tiles."""
+    return FLOAT_BYTES * config["BK"] * (config["BM"] + pad + config["BN"])
+
+
+def _first(*rules: Callable[[], str | None]) -> str | None:
+    """The first reason that a rule gives; each may rely on those before it."""
+    return next((reason for rule in rules if (reason := rule()) is not None), None)
+
+
+def _positive(config: TileConfig) -> str | None:
+    for key, value in config.as_dict().items():
+        if value < 1:
+            return f"{key} = {value}: values must be 1 or more"
+    return None
+
+
+def _divides(config: TileConfig, part: str | int, whole: str) -> str | None:
+    divisor = config[part] if isinstance(part, str) else part
+    if config[whole] % divisor == 0:
+        return None
+    name = f"{part} = {divisor}" if isinstance(part, str) else str(part)
+    return f"{whole} = {config[whole]} is not a multiple of {name}"
+
+
+def _threads(config: TileConfig, gpu: GpuSpec) -> str | None:
+    threads, limit = thread_count(config), gpu.capability.max_threads_per_block
+    if threads > limit:
+        return f"{threads} threads a block are more than the {limit} that a GPU allows"
+    return None
+
+
+def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """The TM×TN results of a thread fit its registers and divide the block's tile."""
+    results = config["TM"] * config["TN"]
+    if results > MAX_RESULTS_PER_THREAD:
+        return f"{results} results a thread do not fit its registers: {MAX_RESULTS_PER_THREAD} do"
+    return _first(
+        lambda: _divides(config, "TM", "BM"),
+        lambda: _divides(config, "TN", "BN"),
+        lambda: _threads(config, gpu),
+    )
+
+
+def _quads(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What 128-bit accesses need, besides positive values and a thread tile that fits."""
+    return _first(
+        lambda: _positive(config),
+        lambda: _thread_tile(config, gpu),
+        *(partial(_divides, config, 4, key) for key in ("BK", "TM", "TN")),
+    )
+
+
+def _warps(config: TileConfig) -> str | None:
+    lanes = config["WM"] * config["WN"] // (config["TM"] * config["TN"])
+    return _first(
+        lambda: _divides(config, "WM", "BM"),
+        lambda: _divides(config, "WN", "BN"),
+        lambda: _divides(config, "TM", "WM"),
+        lambda: _divides(config, "TN", "WN"),
+        lambda: (
+            None
+            if lanes == WARP_SIZE
+            else f"a WM*WN warp tile with TM*TN results a lane needs {lanes} lanes; a warp has 32"
+        ),
+    )
+
+
+def _static_shared(shared_bytes: int) -> str | None:
+    if shared_bytes > STATIC_SHARED_LIMIT:
+        return f"its tiles take {shared_bytes} bytes of shared memory, more than 48 KiB"
+    return None
+
+
+def _dynamic_shared(shared_bytes: int, gpu: GpuSpec) -> str | None:
+    limit = gpu.capability.max_shared_per_block
+    if shared_bytes > limit:
+        return f"its stages take {shared_bytes} bytes of shared memory; {gpu.name} allows {limit}"
+    return None
+
+
+def _even_shares(
+    config: TileConfig, *, a_vector: int = 1, b_vector: int = 1, a_width: int | None = None
+) -> str | None:
+    """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs.
+
+    `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` is
+    the width of the panels in which the A tile is dealt out.
+    """
+    threads = thread_count(config)
+    tiles = (("A", "BM", "BK", a_vector, a_width), ("B", "BK", "BN", b_vector, None))
+    for tile, rows, columns, vector, width in tiles:
+        for floats in (1, vector):
+            vectors = config[columns] // floats
+            across = max(
+                min((width or config[columns]) // floats, threads), threads // config[rows]
+            )
+            if threads % across or vectors % across or config[rows] % (threads // across):
+                return (
+                    f"{threads} threads cannot share the {tile} tile evenly "
+                    f"({rows} x {columns} = {config[rows]} x {config[columns]} floats)"
+                )
+    return None
+
+
+def naive(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """One thread a result: the block is BM×BN threads."""
+    return _first(lambda: _positive(config), lambda: _threads(config, gpu))
+
+
+def shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Square tiles, one float of each for every thread."""
+    square = config["BM"] == config["BN"] == config["BK"]
+    return _first(
+        lambda: _positive(config),
+        lambda: None if square else "BM, BN and BK must be equal: a thread copies one float each",
+        lambda: _threads(config, gpu),
+    )
+
+
+def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """TM results a thread; the stride is one of `COARSENING_STRIDES`."""
+    strides = ", ".join(map(str, COARSENING_STRIDES))
+    return _first(
+        lambda: _positive(config),
+        lambda: None if config["TM"] in COARSENING_STRIDES else f"TM is the stride: {strides}",
+        lambda: _divides(config, "TM", "BM"),
+        lambda: _threads(config, gpu),
+        lambda: _even_shares(config),
+        lambda: _static_shared(stage_bytes(config)),
+    )
+
+
+def coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """TM×TN results a thread, copied float by float."""
+    return _first(
+        lambda: _positive(config),
+        lambda: _thread_tile(config, gpu),
+        lambda: _even_shares(config),
+        lambda: _static_shared(stage_bytes(config)),
+    )
+
+
+def vectorized(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """128-bit copies and fragments, plain tiles."""
+    return _first(
+        lambda: _quads(config, gpu),
+        lambda: _even_shares(config, a_vector=4, b_vector=4),
+        lambda: _static_shared(stage_bytes(config)),
+    )
+
+
+def conflict_free(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """128-bit copies, padded A tile dealt out in panels."""
+    return _first(
+        lambda: _quads(config, gpu),
+        lambda: _divides(config, PANEL, "BK"),
+        lambda: _even_shares(config, a_vector=4, b_vector=4, a_width=PANEL),
+        lambda: _static_shared(stage_bytes(config, PAD)),
+    )
+
+
+def double_buffered(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Two pairs of the tiles of `conflict_free`."""
+    return _first(
+        lambda: conflict_free(config, gpu),
+        lambda: _static_shared(2 * stage_bytes(config, PAD)),
+    )
+
+
+def warp_tiled(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Warp tiles that a warp's 32 lanes cover, inside `double_buffered` blocks."""
+    return _first(
+        lambda: _quads(config, gpu),
+        lambda: _warps(config),
+        lambda: double_buffered(config, gpu),
+    )
+
+
+def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """A ring of stages in dynamic shared memory, filled by cp.async."""
+    if gpu.capability.major < 8:
+        return f"cp.async needs compute capability 8.0; {gpu.name} has {gpu.capability}"
+    return _first(
+        lambda: _quads(config, gpu),
+        lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
+        lambda: _warps(config),
+        lambda: _divides(config, PANEL, "BK"),
+        lambda: _even_shares(config, b_vector=4, a_width=PANEL),
+        lambda: _dynamic_shared(config["stages"] * stage_bytes(config, PAD), gpu),
+    )
