@@ -66,11 +66,12 @@ __device__ __forceinline__ void store_results(const float (&sums)[TM][TN], const
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     const int row = first_row + quad_place<THREADS_M>(thread_row, i);
+    const int pitch = opaque(ldc);  // one row's addresses at a time, or they fill the registers
 #pragma unroll
     for (int j = 0; j < TN; j += VEC) {
       const int col = first_col + quad_place<THREADS_N>(thread_col, j);
       if (row < M && col < N) {
-        epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col);
+        epilogue.template store_vector<VEC>(element(C, pitch, row, col), &sums[i][j], col);
       }
     }
   }

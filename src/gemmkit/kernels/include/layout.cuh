@@ -9,3 +9,9 @@ template <class T>
 __device__ __forceinline__ T* element(T* X, int ld, int row, int col) {
   return X + static_cast<long long>(row) * ld + col;
 }
+
+// The value, but so that the compiler cannot compute ahead what depends on it.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}

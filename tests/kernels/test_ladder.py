@@ -1,0 +1,183 @@
+"""The list of rungs: names, texts, defaults, launch plans."""
+
+import re
+
+import pytest
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import BOARDS, find_board
+from gemmkit.kernels import include_files
+from gemmkit.kernels.kernel import MAX_EXTENT, MAX_GRID_YZ, tile_grid
+from gemmkit.kernels.ladder import LADDER, find_kernel, vector_width
+from gemmkit.problem import GemmProblem
+
+H100 = find_board("h100")
+NAMES = [
+    "naive_uncoalesced",
+    "naive",
+    "shared_tiling",
+    "coarsening_1d",
+    "coarsening_2d",
+    "vectorized",
+    "conflict_free",
+    "double_buffered",
+    "warp_tiled",
+    "async_copy",
+]
+
+each_kernel = pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+
+
+def test_the_rungs_in_their_order():
+    assert [kernel.name for kernel in LADDER] == NAMES
+    assert [kernel.rung for kernel in LADDER] == list(range(1, 11))
+
+
+@each_kernel
+def test_a_source_is_short_and_begins_with_its_idea(kernel):
+    lines = kernel.source.splitlines()
+    head = next(number for number, line in enumerate(lines) if not line.startswith("//"))
+    assert lines[0].startswith(f"// Rung {kernel.rung}: ")
+    assert "Loads per result" in "\n".join(lines[:head])
+    assert 4 <= head <= 10
+    assert len(lines) <= 160
+    assert max(map(len, lines)) <= 100
+
+
+@each_kernel
+def test_a_source_has_the_entry_and_the_signature_that_the_ladder_says(kernel):
+    code = re.sub(r"/\*|\*/", "", kernel.source)
+    parameters = re.search(rf"\b{kernel.name}\(([^)]*)\)\s*{{", code)
+    assert parameters is not None
+    assert tuple(each.split()[-1].lstrip("*") for each in parameters[1].split(",")) == (
+        kernel.signature
+    )
+
+
+@each_kernel
+def test_a_source_includes_headers_that_there_are(kernel):
+    included = set(re.findall(r'#include "([^"]+)"', kernel.source))
+    assert included <= include_files().keys()
+
+
+@each_kernel
+def test_an_idea_is_one_sentence(kernel):
+    assert kernel.idea.endswith(".")
+    assert kernel.idea.count(". ") == 0
+
+
+@each_kernel
+def test_the_default_runs_on_every_board_that_has_what_the_kernel_needs(kernel):
+    refused = {board.name for board in BOARDS.values() if kernel.rule(kernel.default, board)}
+    assert refused == ({"T4", "RTX 2080 Ti"} if kernel.name == "async_copy" else set())
+
+
+@each_kernel
+def test_the_default_is_a_point_of_the_space(kernel):
+    assert kernel.default in set(kernel.configurations(H100))
+    assert list(kernel.space) == list(kernel.default.as_dict())
+
+
+def test_find_kernel_is_easy_on_spelling():
+    assert find_kernel(" Async-Copy ").name == "async_copy"
+
+
+def test_find_kernel_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown kernel 'naiv': did you mean naive\b"):
+        find_kernel("naiv")
+
+
+def test_the_stride_is_tm():
+    kernel = find_kernel("coarsening_1d")
+    assert kernel.configure({"stride": 4}) == kernel.configure({"TM": 4})
+
+
+def test_an_unknown_key_is_refused_with_those_there_are():
+    with pytest.raises(UsageError, match="no key 'TN'; it has: BM, BN, BK, TM"):
+        find_kernel("coarsening_1d").configure({"TN": 4})
+
+
+@each_kernel
+def test_a_plan_covers_the_result(kernel):
+    problem = GemmProblem(1000, 700, 30)
+    plan = kernel.plan(problem, kernel.default, H100)
+    BM, BN = kernel.default["BM"], kernel.default["BN"]
+    rows, columns = plan.grid[1], plan.grid[0]
+    if kernel.name == "naive_uncoalesced":
+        rows, columns = columns, rows
+    assert (rows - 1) * BM < 1000 <= rows * BM
+    assert (columns - 1) * BN < 700 <= columns * BN
+    assert plan.grid[2] == 1
+    assert plan.threads_per_block <= 1024
+
+
+@each_kernel
+@pytest.mark.parametrize("shape", [(0, 5, 5), (5, 0, 5)])
+def test_an_empty_result_is_an_empty_grid(kernel, shape):
+    assert kernel.plan(GemmProblem(*shape), kernel.default, H100).blocks == 0
+
+
+@each_kernel
+def test_no_depth_still_writes_c(kernel):
+    assert kernel.plan(GemmProblem(5, 5, 0), kernel.default, H100).blocks == 1
+
+
+@pytest.mark.parametrize("rows", [1, MAX_GRID_YZ, MAX_GRID_YZ + 1, 3 * MAX_GRID_YZ, 10_000_019])
+def test_many_row_tiles_go_to_z(rows):
+    columns, y, z = tile_grid(GemmProblem(rows * 16, 40, 1), 16, 16)
+    assert columns == 3
+    assert y <= MAX_GRID_YZ
+    assert z <= MAX_GRID_YZ
+    assert rows <= y * z < rows + z
+
+
+def test_columns_of_the_uncoalesced_kernel_go_to_z():
+    kernel = find_kernel("naive_uncoalesced")
+    x, y, z = kernel.plan(GemmProblem(1, 70_000 * 32, 1), kernel.default, H100).grid
+    assert (x, y, z) == (1, 35_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("problem", "width"),
+    [
+        (GemmProblem(3, 8, 12), 4),
+        (GemmProblem(3, 8, 12, lda=16, ldb=12, ldc=100), 4),
+        (GemmProblem(4, 7, 12), 1),
+        (GemmProblem(4, 8, 13), 1),
+        (GemmProblem(4, 7, 12, ldb=8, ldc=8), 1),
+        (GemmProblem(4, 8, 12, lda=13), 1),
+        (GemmProblem(4, 8, 12, ldb=9), 1),
+        (GemmProblem(4, 8, 12, ldc=10), 1),
+    ],
+)
+def test_vectors_only_where_all_rows_are_whole_and_aligned(problem, width):
+    assert vector_width(problem) == width
+    assert (
+        f", {width}, Epilogue<"
+        in find_kernel("vectorized").plan(problem, find_kernel("vectorized").default, H100).entry
+    )
+
+
+def test_entries_name_template_arguments_and_policy():
+    kernel = find_kernel("async_copy")
+    problem = GemmProblem(64, 64, 64, epilogue=Epilogue(bias=True, activation="relu"))
+    plan = kernel.plan(problem, kernel.configure({"stages": 3}), H100)
+    assert plan.entry == "async_copy<128, 256, 8, 64, 64, 16, 8, 3, 4, Epilogue<true, Relu>>"
+    assert plan.shared_bytes == 3 * 4 * 8 * (128 + 4 + 256)
+    naive = find_kernel("naive").plan(GemmProblem(4, 4, 4), find_kernel("naive").default, H100)
+    assert naive.entry == "naive<32, 32, Epilogue<false, Identity>>"
+
+
+def test_the_first_rung_does_not_fuse():
+    kernel = find_kernel("naive_uncoalesced")
+    problem = GemmProblem(4, 4, 4, epilogue=Epilogue(bias=True))
+    with pytest.raises(UnsupportedProblem, match="no fused epilogue; rungs from 2 on have"):
+        kernel.plan(problem, kernel.default, H100)
+
+
+@pytest.mark.parametrize("shape", [(2**31 - 1, 1, 1), (1, 2**31 - 1, 1), (1, 1, MAX_EXTENT + 1)])
+def test_sizes_past_the_kernels_indices_are_refused(shape):
+    kernel = find_kernel("naive")
+    assert "32-bit" in str(kernel.supports(GemmProblem(*shape), kernel.default, H100))
+    assert kernel.supports(GemmProblem(MAX_EXTENT, 1, 1), kernel.default, H100) is None
