@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from gemmkit.diskcache import DiskCache, default_cache_directory
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
-from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Module
 from gemmkit.emulator.ptx.parser import parse
@@ -31,6 +32,7 @@ class Program:
         self.module = module
         self.flow = flow
         self._kernel = kernel
+        self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
 
     def run(
         self,
@@ -58,24 +60,29 @@ class Program:
         _check(request, self.flow)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
-        variables = memory.allocate(self.module.globals_bytes, "module variables")
-        try:
-            data = memory.view(variables.address, variables.nbytes)
+        return scheduler.run(
+            self._kernel,
+            self.flow,
+            request,
+            memory,
+            self._variables_in(memory),
+            threads=threads,
+            progress=progress,
+            max_steps=max_steps,
+        )
+
+    def _variables_in(self, memory: DeviceMemory) -> int:
+        """The address of the module's variables, which keep their values between launches."""
+        if not self.module.globals_bytes:
+            return 0
+        if memory not in self._variables:
+            allocation = memory.allocate(self.module.globals_bytes, "module variables")
+            self._variables[memory] = allocation
+            data = memory.view(allocation.address, allocation.nbytes)
             for variable in self.module.globals.values():
                 end = variable.offset + len(variable.data)
                 data[variable.offset : end] = np.frombuffer(variable.data, np.uint8)
-            return scheduler.run(
-                self._kernel,
-                self.flow,
-                request,
-                memory,
-                variables.address,
-                threads=threads,
-                progress=progress,
-                max_steps=max_steps,
-            )
-        finally:
-            memory.free(variables)
+        return self._variables[memory].address
 
 
 def load(ptx: str, entry: str, *, cache_dir: Path | None = None) -> Program:

@@ -11,7 +11,9 @@ from gemmkit.emulator.codegen.layout import (
     SITE_BYTES,
     WORKER_COUNTERS,
 )
+from gemmkit.emulator.codegen.neighbours import neighbours
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.ptx.cfg import BasicBlock
 
 MEMORY_OPERATIONS = frozenset(
     ["load", "store", "copy_async", "atomic", "compare_and_swap", "reduction"]
@@ -28,13 +30,19 @@ def counted_apart(action: Action) -> bool:
 class Areas:
     """Offsets in a worker's buffer for one kernel."""
 
-    def __init__(self, blocks: int, actions: Sequence[Action]) -> None:
-        self.blocks = blocks
+    def __init__(self, blocks: Sequence[BasicBlock], actions: Sequence[Action]) -> None:
+        # Loads that are made together; their records stand side by side.
+        self.together = [group for block in blocks for group in neighbours(actions, block)]
         apart = [action.number for action in actions if counted_apart(action)]
-        self.apart = {number: place for place, number in enumerate(apart, blocks)}
-        sites = [action.number for action in actions if action.operation in MEMORY_OPERATIONS]
+        self.apart = {number: place for place, number in enumerate(apart, len(blocks))}
+        self.group_of = {number: group for group in self.together for number in group}
+        grouped = [number for group in self.together for number in group]
+        sites = dict.fromkeys(grouped)
+        sites |= dict.fromkeys(
+            action.number for action in actions if action.operation in MEMORY_OPERATIONS
+        )
         self.sites = {number: place for place, number in enumerate(sites)}
-        self.counters = blocks + len(apart)
+        self.counters = len(blocks) + len(apart)
         self._sites_at = -(-(WORKER_COUNTERS + COUNTER_BYTES * self.counters) // 64) * 64
         self._patterns_at = self._sites_at + SITE_BYTES * len(sites)
         self._patterns = 0

@@ -52,7 +52,7 @@ class Surroundings:
     areas: Areas
     symbols: Callable[[str], Value | None]
     # Where operands and results lie of instructions that run through Python, by number.
-    outside: dict[int, tuple[tuple[tuple[int, int] | int, ...], tuple[tuple[int, int], ...]]]
+    outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
 class BlockWriter:
@@ -74,6 +74,8 @@ class BlockWriter:
         self.at = self.block.start
         self._serial = 0
         self._scratch_limit = SCRATCH_LIMIT
+        # Results of loads that were made ahead of their place, by number.
+        self.loaded: dict[int, Slot] = {}
         # Patterns of addresses that were looked up in this block, with their base.
         self.patterns: dict[tuple[Place | None, Place | None, bool], tuple[Value, Value]] = {}
         self._last_read = self._find_last_reads()
@@ -458,7 +460,7 @@ class BlockWriter:
             for register, place in needed.items()
         }
         kept = [place for place in self._places.values() if isinstance(place, Slot)]
-        self.scratch.keep_only(kept)
+        self.scratch.keep_only([*kept, *self.loaded.values()])
 
     # The end
 
@@ -529,6 +531,8 @@ def source_widths(action: Action) -> list[int]:
         return [total // count if dests == 1 else total] * count
     if action.operation == "load_parameter":
         return [32] * len(action.sources)
+    if action.operation == "call":
+        return [64] * len(action.sources)
     for spec in specs:
         bits = spec.type.bits if spec.type is not None else 32
         widths += [bits] * spec.count
@@ -542,7 +546,11 @@ def result_widths(action: Action) -> list[int]:
         bits = action.form.type.bits
         divided = action.operation == "move" and len(action.sources) == 1
         return [bits // len(action.dests) if divided else bits] * len(action.dests)
+    if action.operation == "call":
+        return [32] * len(action.dests)
     spec = next((spec for spec in action.form.operands if spec.role == "dest"), None)
+    if not action.dests:
+        return []
     if spec is None or spec.type is None:
         raise unsupported(action.instruction, "this instruction has no result")
     widths = [spec.type.bits] * spec.count

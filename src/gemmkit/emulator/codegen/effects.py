@@ -131,6 +131,10 @@ def _located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Va
 
 def _load(b: BlockWriter, action: Action) -> None:
     b.make_room()
+    group = b.around.areas.group_of.get(action.number)
+    if group is not None:
+        _load_together(b, action, group)
+        return
     bits, count = action.form.type.bits, len(action.dests)
     lanes = _active(b, action)
     space, arguments = _located(b, action, lanes)
@@ -141,6 +145,18 @@ def _load(b: BlockWriter, action: Action) -> None:
     for register, slot in zip(action.dests, slots, strict=True):
         value = b.resized(slot, bits)
         b.assign(register, value, action.guard, signed=action.form.type.is_signed)
+
+
+def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None:
+    """The first of a group makes all of its loads; each takes its result at its own place."""
+    if action.number not in b.loaded:
+        slots = b.scratch.take_row(len(group))
+        first = b.around.analysis.actions[group[0]]
+        space, arguments = _located(b, first, b.mask)
+        b.f.runtime(f"load_row_{space}", "void", *arguments, b.pointer(slots[0]))
+        b.loaded |= zip(group, slots, strict=True)
+    slot = b.loaded.pop(action.number)
+    b.assign(action.dests[0], slot, signed=action.form.type.is_signed)
 
 
 def _store(b: BlockWriter, action: Action) -> None:
@@ -309,24 +325,12 @@ def _through_python(b: BlockWriter, action: Action) -> None:
     b.make_room()
     f = b.f
     lanes = _active(b, action)
-    widths = source_widths(action) if action.operation != "call" else [64] * len(action.sources)
-    operands: list[tuple[int, int] | int] = []
-    for source, bits in zip(action.sources, widths, strict=True):
-        if isinstance(source, Immediate):
-            operands.append(source.value)
-        elif isinstance(source, Symbol) and action.operation == "call":
-            operands.append(0)
-        else:
-            operands.append(_to_scratch(b, b.source(source, bits), bits))
+    operands: list[tuple[int, int]] = []
+    for source, bits in zip(action.sources, source_widths(action), strict=True):
+        operands.append(_to_scratch(b, b.source(source, bits), bits))
     if action.address is not None:
         operands.append(_address_to_scratch(b, action.address))
-    results: list[tuple[int, int]] = []
-    bits_of = (
-        result_widths(action)
-        if action.dests and action.operation != "call"
-        else [32] * len(action.dests)
-    )
-    results += [(b.scratch.take(bits).offset, bits) for bits in bits_of]
+    results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.around.outside[action.number] = (tuple(operands), tuple(results))
     f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
     for register, (offset, bits) in zip(action.dests, results, strict=False):

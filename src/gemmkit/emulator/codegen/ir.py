@@ -219,6 +219,12 @@ class Function:
         self.emit(f"musttail call void @{name}({', '.join(map(str, arguments))})")
         self.ret()
 
+    def leave(self, name: str, *arguments: Value) -> None:
+        """Call a function as the last thing, without coming back, and return."""
+        self.module.declare(name, "void", [each.type for each in arguments])
+        self.emit(f"tail call void @{name}({', '.join(map(str, arguments))})")
+        self.ret()
+
     # Memory
 
     def offset(self, pointer: Value, distance: Operand) -> Value:

@@ -30,7 +30,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     warp_bytes: int
     scratch_bytes: int
     clears_registers: bool
-    outside: dict[int, tuple[tuple[tuple[int, int] | int, ...], tuple[tuple[int, int], ...]]]
+    outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def load_kernel(flow: ControlFlow, module: Module, text: str, cache: DiskCache) 
     digest = hashlib.sha256(text.encode()).hexdigest()
     key = f"kernel/{digest}/{flow.kernel.name}/{host().key}"
     actions = actions_of(flow)
-    areas = Areas(len(flow.blocks), actions)
+    areas = Areas(flow.blocks, actions)
 
     def make() -> bytes:
         return msgspec.msgpack.encode(_compile(flow, module, actions))

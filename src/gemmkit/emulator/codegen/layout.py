@@ -47,7 +47,7 @@ WORKER = _words(
     *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
     *("threads_x", "threads_y", "threads_z"),
     # Loop iterations left before control goes back to Python, weighted by their length.
-    *("fuel", "turn"),
+    *("fuel", "turn_cost", "turn"),
     *("fault", "fault_site", "fault_address", "fault_lane"),
 )
 # Barriers follow the fields: for each, warps that have arrived and warps awaited (0: all).

@@ -177,11 +177,11 @@ def _parameter_access(
 
 
 def _call(instruction: Instruction) -> tuple[list[Register | None], list[Source]]:
-    """The slots of results and arguments that a call names; the callee stands as a symbol."""
+    """The slots of results and arguments that a call names."""
     groups = [each.names for each in instruction.operands if isinstance(each, Group)]
     callee = next(each for each in instruction.operands if isinstance(each, Symbol))
     if callee.name != "vprintf" or len(groups) != 2:
         raise unsupported(instruction, f"the emulator cannot call '{callee.name}'")
     results = [Register(f"{name}+0", "b32") for name in groups[0]]
     arguments = [Register(f"{name}+0", "b64") for name in groups[1]]
-    return list(results), [callee, *arguments]
+    return list(results), list(arguments)

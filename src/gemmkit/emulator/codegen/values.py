@@ -116,6 +116,12 @@ class Scratch:
         self.size = max(self.size, self._end)
         return slot
 
+    def take_row(self, count: int) -> list[Slot]:
+        """Slots for vectors of 32 bits that lie side by side."""
+        start, self._end = self._end, self._end + count * self._UNIT
+        self.size = max(self.size, self._end)
+        return [Slot("t", start + place * self._UNIT, 32) for place in range(count)]
+
     def keep_only(self, kept: Sequence[Slot]) -> None:
         """Take back all slots but these."""
         used = {

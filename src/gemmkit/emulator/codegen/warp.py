@@ -31,8 +31,8 @@ WARP_FUNCTION = "warp"
 PARAMETERS = (Value("ptr", "%c"), Value("ptr", "%w"), Value("ptr", "%t"))
 
 # Where the operands and results of an instruction lie that runs through Python: in scratch, as
-# (offset, width), or a number that stands in the code.
-Outside = dict[int, tuple[tuple[tuple[int, int] | int, ...], tuple[tuple[int, int], ...]]]
+# (offset, width).
+Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def write_warp(
 ) -> WarpCode:
     """Write the warp function of a kernel."""
     module = Module()
-    areas = Areas(len(analysis.flow.blocks), actions)
+    areas = Areas(analysis.flow.blocks, actions)
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}
@@ -132,13 +132,13 @@ class _WarpWriter:
             if not action.pure:
                 effects.write(b, action)
                 continue
+            if not arithmetic.native(action.form):
+                effects.through_python(b, action)
+                continue
             if action.guard is not None:
                 lanes = b.active(action.guard)
                 effects.count_apart(b, action, lanes, lanes)
-            if arithmetic.native(action.form):
-                b.compute(action)
-            else:
-                effects.through_python(b, action)
+            b.compute(action)
         b.finish()
         self._go(number, number + 1)
 

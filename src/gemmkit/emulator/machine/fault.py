@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, MISALIGNED, RUNNING
+from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, RUNNING, WINDOW_BYTES
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker, access_bytes
 from gemmkit.errors import DeviceError
@@ -18,31 +19,34 @@ _KINDS = {
 
 
 def access_error(worker: Worker, memory: DeviceMemory) -> DeviceError:
-    """An access that memory does not allow."""
+    """The access that native code refused."""
     number = worker.site_number(worker.field("fault_site"))
-    assert number is not None
     address = worker.field("fault_address") % (1 << 64)
     warp = worker.warp_number(worker.field("running"))
-    thread = warp * LANES + worker.field("fault_lane")
+    return outside_error(worker, memory, number, warp * LANES + worker.field("fault_lane"), address)
+
+
+def outside_error(
+    worker: Worker, memory: DeviceMemory, number: int, thread: int, address: int
+) -> DeviceError:
+    """An access of one thread that memory does not allow."""
     action = worker.kernel.actions[number]
-    size = access_bytes(worker.kernel, number)
-    if worker.field("fault") == MISALIGNED:
-        what = f"misaligned {_KINDS[action.operation]} of {size} bytes at {address:#x}"
+    size = access_bytes(action)
+    kind = _KINDS[action.operation]
+    if address % size:
+        what = f"misaligned {kind} of {size} bytes at {address:#x}"
     else:
-        what = f"{_KINDS[action.operation]} of {size} bytes out of bounds at {address:#x}"
+        what = f"{kind} of {size} bytes out of bounds at {address:#x}"
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': {what}{_surroundings(worker, memory, address)}, by "
+        f"kernel '{worker.flow.kernel.name}': {what}{_where(worker, memory, action, address)}, by "
         f"'{action.form.opcode}' at {action.instruction.where}, {place_of(worker, thread)}"
     )
 
 
-def _surroundings(worker: Worker, memory: DeviceMemory, address: int) -> str:
+def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -> str:
     """The array that was meant, or the space that has no such address."""
-    number = worker.site_number(worker.field("fault_site"))
-    assert number is not None
-    action = worker.kernel.actions[number]
     space = action.form.modifiers.get("S", "").removesuffix("::cta")
-    if action.operation == "copy_async" and address <= worker.shared_bytes:
+    if action.operation == "copy_async" and address < WINDOW_BYTES:
         space = "shared"
     if space == "shared":
         return f" in {worker.shared_bytes} bytes of shared memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,30 +12,22 @@ from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
+from gemmkit.emulator.machine.half_atomics import atomic
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.printing import Printer
 from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.errors import DeviceError
 
-Operand = NDArray[np.generic] | int
 _LANE = np.arange(LANES, dtype=np.uint32)
 
 
 class Operations:
     """Runs single instructions for the workers of a launch, one at a time."""
 
-    def __init__(self, kernel: LoadedKernel, flow: ControlFlow, memory: DeviceMemory) -> None:
+    def __init__(self, kernel: LoadedKernel, memory: DeviceMemory) -> None:
         self._kernel = kernel
-        self._flow = flow
-        self._memory = memory
+        self.printer = Printer(memory)
         self._lock = threading.Lock()
-        self._lines: list[tuple[int, str]] = []
-
-    def printed(self) -> tuple[str, ...]:
-        """Lines that the kernel printed, in the order of blocks."""
-        texts = [text for _, text in sorted(self._lines, key=lambda each: each[0])]
-        return tuple("".join(texts).splitlines())
 
     def run(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
         """Run one instruction of one warp; 1 if it failed."""
@@ -50,7 +43,7 @@ class Operations:
         action = self._kernel.actions[number]
         sources, dests = self._kernel.compiled.outside[number]
         active = (lanes >> _LANE & 1).astype(bool)
-        operands = [each if isinstance(each, int) else _read(worker, *each) for each in sources]
+        operands = [_read(worker, *each) for each in sources]
         results = self._compute(worker, warp, action, operands, active)
         for (offset, bits), result in zip(dests, results, strict=False):
             _write(worker, offset, bits, result, active)
@@ -60,18 +53,20 @@ class Operations:
         worker: Worker,
         warp: int,
         action: Action,
-        operands: list[Operand],
+        operands: list[Any],
         active: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.generic], ...]:
+    ) -> tuple[NDArray[Any], ...]:
         if action.operation in OPERATIONS:
-            return evaluate(action.form, operands)  # type: ignore[arg-type]
-        function = WARP_OPERATIONS.get(action.operation)
-        if function is None:
-            raise DeviceError(f"the emulator has no way to run '{action.form.opcode}'")
-        return function(action, operands, active)
+            return evaluate(action.form, operands)
+        if action.operation == "call":
+            self.printer.call(worker, warp, *operands, active)
+            return (np.zeros(LANES, np.uint32),) * len(action.dests)
+        if action.operation in ("atomic", "reduction"):
+            return (atomic(worker, self._memory, warp, action, operands, active),)
+        return WARP_OPERATIONS[action.operation](action, operands, active)
 
 
-def _read(worker: Worker, offset: int, bits: int) -> NDArray[np.generic]:
+def _read(worker: Worker, offset: int, bits: int) -> NDArray[Any]:
     if bits == 1:
         word = int(worker.scratch[offset : offset + 4].view(np.uint32)[0])
         return (word >> _LANE & 1).astype(bool)
@@ -80,7 +75,7 @@ def _read(worker: Worker, offset: int, bits: int) -> NDArray[np.generic]:
 
 
 def _write(
-    worker: Worker, offset: int, bits: int, values: NDArray[np.generic], active: NDArray[np.bool_]
+    worker: Worker, offset: int, bits: int, values: NDArray[Any], active: NDArray[np.bool_]
 ) -> None:
     if bits == 1:
         chosen = np.broadcast_to(values, LANES) & active

@@ -52,13 +52,13 @@ def run(
     grid = SharedGrid(request, memory.regions(), globals_at)
     launch = _Launch(grid, memory, max_steps)
     count = max(1, min(threads or usable_threads(), grid.blocks))
-    operations = Operations(kernel, flow, memory)
+    operations = Operations(kernel, memory)
     workers = [Worker(kernel, flow, grid, operations.run) for _ in range(count)]
     launch.run(workers, progress)
     tally = Tally.zeros(len(flow.forms))
     for worker in workers:
         tally += worker.tally()
-    return Execution(tally, time.perf_counter() - started, operations.printed())
+    return Execution(tally, time.perf_counter() - started, operations.printer.lines())
 
 
 class _Launch:

@@ -21,10 +21,12 @@ from gemmkit.emulator.codegen.layout import (
     vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Immediate
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
 Operation = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32)
@@ -103,6 +105,8 @@ class Worker:
             "block": -1,
             "exit_block": len(self.flow.blocks),
             "cleared_bytes": cleared,
+            # What a warp runs through at most before it comes to a loop's end again.
+            "turn_cost": len(self.flow.forms),
         }
         for axis, blocks, threads in zip("xyz", request.grid, request.block, strict=True):
             values |= {f"grid_{axis}": blocks, f"threads_{axis}": threads}
@@ -148,11 +152,20 @@ class Worker:
         x, y, z = (self.field(f"block_{axis}") for axis in "xyz")
         return x, y, z
 
-    def site_number(self, address: int) -> int | None:
+    def local_memory(self, thread: int) -> Bytes:
+        """One thread's local memory."""
+        start = thread * self._local_stride
+        return self.local[start : start + self.flow.kernel.local_bytes]
+
+    def site_number(self, address: int) -> int:
         """The instruction to which a memory record belongs."""
         place = (address - self._buffer.ctypes.data - self.kernel.areas.sites_start) // SITE_BYTES
-        numbers = list(self.kernel.areas.sites)
-        return numbers[place] if 0 <= place < len(numbers) else None
+        return list(self.kernel.areas.sites)[place]
+
+    def add_to_site(self, number: int, name: str, amount: int) -> None:
+        """Add to a count of a memory instruction."""
+        at = self.kernel.areas.site(number) + SITE[name]
+        self._buffer[at : at + 8].view(np.int64)[0] += amount
 
     def tally(self) -> Tally:
         """What was counted so far."""
@@ -190,16 +203,16 @@ def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
         if action.operation == "copy_async" and len(action.sources) > 1:
             tally.data_bytes[number] = found["bytes"]
         else:
-            tally.data_bytes[number] = tally.lanes[number] * access_bytes(kernel, number)
+            tally.data_bytes[number] = tally.lanes[number] * access_bytes(action)
     return tally
 
 
-def access_bytes(kernel: LoadedKernel, number: int) -> int:
+def access_bytes(action: Action) -> int:
     """Bytes that a memory instruction reads or writes for each lane."""
-    action = kernel.actions[number]
     if action.operation == "copy_async":
         size = action.sources[0]
-        return size.value if hasattr(size, "value") else 0
+        assert isinstance(size, Immediate)
+        return size.value
     elements = 1
     if action.operation in ("load", "store"):
         elements = max(len(action.dests), len(action.sources))

@@ -17,6 +17,7 @@ from gemmkit.emulator.codegen.layout import (
     OUT_OF_BOUNDS,
     PATTERN,
     SITE,
+    SITE_BYTES,
     STRIP_LANES,
     STRIPS,
     WARP,
@@ -24,7 +25,9 @@ from gemmkit.emulator.codegen.layout import (
     WINDOWS,
     WINDOWS_FIT,
     WORKER,
+    vector_bytes,
 )
+from gemmkit.emulator.codegen.neighbours import TOGETHER
 from gemmkit.emulator.codegen.runtime.patterns import (
     BASE,
     PATTERN_POINTER,
@@ -49,10 +52,15 @@ def define_bounds(module: Module) -> None:
     for space in ("shared", "local"):
         _define_check(module, space)
     _define_local_sectors(module)
+    for count_ in COUNTS:
+        _define_words(module, count_)
+    _define_words_row(module)
 
 
 def define_accesses(module: Module, space: str, bits: int, *, permutes: bool) -> None:
     """Add loads and stores of one space and width; `permutes` where the host is AVX2's kind."""
+    if space in ("global", "shared") and bits == 32:
+        _define_row(module, space, permutes)
     for kind in ("load", "store"):
         for count_ in COUNTS:
             if space == "local":
@@ -169,8 +177,12 @@ def return_if_idle(f: Function) -> None:
         f.ret()
 
 
-def allowed(f: Function, space: str, size: int, p: Value = P, base: Value = BASE) -> Value:
-    """Whether an access of so many bytes a lane certainly may be made."""
+def allowed(
+    f: Function, space: str, size: int, p: Value = P, base: Value = BASE, align: int = 0
+) -> Value:
+    """Whether an access of so many bytes a lane certainly may be made; aligned to its own size,
+    or else to `align`."""
+    align = align or size
     least, extent, bits = (
         f.load("i64", p, getattr(PATTERN, each)) for each in ("least", "extent", "bits")
     )
@@ -182,8 +194,8 @@ def allowed(f: Function, space: str, size: int, p: Value = P, base: Value = BASE
         limit = f.load("i64", C, WORKER[f"{space}_bytes"])
     room = f.sub(f.sub(limit, size), extent)
     good = f.and_(f.compare("ule", start, room), f.compare("sge", room, 0))
-    if size > 1:
-        low = f.and_(f.or_(base, bits), size - 1)
+    if align > 1:
+        low = f.and_(f.or_(base, bits), align - 1)
         good = f.and_(good, f.compare("eq", low, 0))
     return good
 
@@ -242,15 +254,17 @@ class Memo:
                 arguments = (self._p, self._base, size, store, self._place)
                 f.call("gemmkit.wavefronts", "void", *arguments)
 
-    def add(self) -> None:
-        """Add the count to the instruction's record."""
+    def add(self, site: Value = SITE_POINTER) -> None:
+        """Add the count to an instruction's record."""
         f = self._f
         if self._space == "global":
             sectors = f.resize(f.load("i16", self._place), 64)
-            f.increase(SITE_POINTER, SITE["sectors"], sectors)
+            f.increase(site, SITE["sectors"], sectors)
             return
-        place = f.offset(SITE_POINTER, SITE["wavefronts"])
-        both = f.value("<2 x i64>", f"zext {f.load('<2 x i32>', self._place, align=8)} to <2 x i64>")
+        place = f.offset(site, SITE["wavefronts"])
+        both = f.value(
+            "<2 x i64>", f"zext {f.load('<2 x i32>', self._place, align=8)} to <2 x i64>"
+        )
         f.store(f.add(f.load("<2 x i64>", place, align=16), both), place, align=16)
 
 
@@ -282,23 +296,71 @@ def _define_move(
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
         memo.add()
         at = host_pointer(f, space)
-        if kind == "load":
-            if bits == 32 and permutes:
-                _load_windows(f, at, data)
-            if bits == 32:
-                _load_words(f, at, data)
-            else:
-                _load_each(f, at, data, bits)
+        if kind == "load" and bits == 32 and permutes:
+            _load_windows(f, at, data)
+        if kind == "store" and bits == 32 and count_ == 1:
+            _store_linear(f, at, data[0])
+        if bits == 32:
+            f.leave(f"gemmkit.{kind}_words_x{count_}", P, at, *data)
         else:
-            if bits == 32 and count_ == 1:
-                _store_linear(f, at, data[0])
-            if bits == 32:
-                _store_words(f, at, data)
-            _store_each(f, at, data, bits)
-        f.ret()
+            (_load_each if kind == "load" else _store_each)(f, at, data, bits)
+            f.ret()
     with module.function(slow, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
         begin(f, space, size, store=kind == "store")
         (_load_each if kind == "load" else _store_each)(f, host_pointer(f, space), data, bits)
+        f.ret()
+
+
+def _define_words(module: Module, count_: int) -> None:
+    """<kind>_words_x<count>(pattern, address, registers…): any lanes, words anywhere."""
+    at, data = Value("ptr", "%at"), data_parameters(count_)
+    with module.function(f"gemmkit.load_words_x{count_}", "void", (P, at, *data)) as f:
+        _load_words(f, at, data, 4 * count_)
+        f.ret()
+    with module.function(f"gemmkit.store_words_x{count_}", "void", (P, at, *data)) as f:
+        _store_words(f, at, data)
+        _store_each(f, at, data, 32)
+        f.ret()
+
+
+def _define_row(module: Module, space: str, permutes: bool) -> None:
+    """load_row_<space>(worker, site, pattern, base, registers): loads of four neighbouring words.
+
+    They are four instructions, whose records lie side by side, as their registers do.
+    """
+    row = Value("ptr", "%d")
+    parameters = (C, SITE_POINTER, P, BASE, row)
+    with module.function(f"gemmkit.load_row_{space}", "void", parameters) as f:
+        places = range(TOGETHER)
+        bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
+        memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
+        certain = allowed(f, space, 4 * TOGETHER, align=4)
+        for memo in memos if space == "global" else memos[:1]:
+            certain = f.and_(certain, memo.known)
+        with f.when(f.not_(certain)):
+            f.tail_call(f"gemmkit.slow_load_row_{space}", *parameters)
+        for place, memo in enumerate(memos):
+            memo.add(f.offset(SITE_POINTER, SITE_BYTES * place))
+        at = host_pointer(f, space)
+        data = [f.offset(row, vector_bytes(32) * place) for place in places]
+        if permutes:
+            _load_windows(f, at, data)
+        f.leave("gemmkit.load_words_row", P, at, row)
+    with module.function(f"gemmkit.slow_load_row_{space}", "void", parameters, inline=False) as f:
+        for place in range(TOGETHER):
+            site = f.offset(SITE_POINTER, SITE_BYTES * place)
+            register = f.offset(row, vector_bytes(32) * place)
+            base = f.add(BASE, 4 * place)
+            f.call(f"gemmkit.load_{space}_32x1", "void", C, site, P, base, register)
+        f.ret()
+
+
+def _define_words_row(module: Module) -> None:
+    """load_words_row(pattern, address, registers): the same, words anywhere."""
+    at, row = Value("ptr", "%at"), Value("ptr", "%d")
+    with module.function("gemmkit.load_words_row", "void", (P, at, row)) as f:
+        data = [f.offset(row, vector_bytes(32) * place) for place in range(TOGETHER)]
+        _load_words(f, at, data, 4)
         f.ret()
 
 
@@ -338,14 +400,14 @@ def _pointer_of(f: Function, at: Value, offsets: Value, lane: int) -> Value:
     return f.offset(at, f.value("i64", f"extractelement {offsets}, i64 {lane}"))
 
 
-def _load_words(f: Function, at: Value, data: Sequence[Value]) -> None:
+def _load_words(f: Function, at: Value, data: Sequence[Value], align: int) -> None:
     """Eight lanes at a time; inactive lanes read what the first active one does."""
     count_ = len(data)
     part = f"<{count_} x i32>" if count_ > 1 else "i32"
     with f.loop(STRIPS) as strip:
         offsets = _offsets(f, strip)
         parts = [
-            f.load(part, _pointer_of(f, at, offsets, lane), align=4 * count_)
+            f.load(part, _pointer_of(f, at, offsets, lane), align=align)
             for lane in range(STRIP_LANES)
         ]
         for place, vector_ in enumerate(_columns(f, parts, count_)):

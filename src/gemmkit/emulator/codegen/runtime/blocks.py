@@ -28,8 +28,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 
 C, W = Value("ptr", "%c"), Value("ptr", "%w")
-# Fuel that a turn of a warp costs, and a call into Python.
-TURN_COST = 32
+# Fuel that a call into Python costs.
 CALL_COST = 4000
 
 
@@ -141,7 +140,7 @@ def _define_turn(module: Module) -> None:
     """turn(worker, warp) -> what to tell Python, or -1 to go on."""
     with module.function("gemmkit.turn", "i32", (C, W)) as f:
         f.store(W, C, WORKER["running"])
-        f.store(f.sub(_field(f, "fuel"), TURN_COST), C, WORKER["fuel"])
+        f.store(f.sub(_field(f, "fuel"), _field(f, "turn_cost")), C, WORKER["fuel"])
         function, scratch = _pointer(f, "warp_function"), _pointer(f, "scratch")
         status = f.value("i32", f"call i32 {function.name}({C}, {W}, {scratch})")
         paused = f.compare("eq", status, PAUSED)

@@ -28,6 +28,8 @@ def _pieces_of(function: str) -> list[str]:
         space, bits = match.groups()
         parts = ("global", "shared", "local") if space == "generic" else ()
         return [f"{each}_{bits}" for each in (*parts, space)]
+    if function.startswith("load_row_"):
+        return [f"{function.removeprefix('load_row_')}_32"]
     if function.startswith("copy_async") or function == "positive":
         return ["copies"]
     if function.startswith("atomic_"):

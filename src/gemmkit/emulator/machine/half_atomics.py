@@ -1,0 +1,85 @@
+"""Atomic additions of 16-bit numbers, for which processors have no instruction.
+
+They exclude each other, which is enough: nothing else may touch a number between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.counters.rules import global_sectors, shared_wavefronts
+from gemmkit.emulator.isa.semantics import evaluate
+from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.machine.fault import outside_error
+from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
+from gemmkit.emulator.machine.worker import Worker
+
+
+def atomic(
+    worker: Worker,
+    memory: DeviceMemory,
+    warp: int,
+    action: Action,
+    operands: list[NDArray[Any]],
+    active: NDArray[np.bool_],
+) -> NDArray[Any]:
+    """Add one lane after the other; what was there before.
+
+    Raises:
+        DeviceError: an address where the kernel has no memory, or a misaligned one.
+    """
+    added, addresses = operands
+    form = table()[f"{action.form['O']}.{action.form['T']}"]
+    size = action.form.type.bytes
+    before = np.zeros_like(added)
+    shared = np.zeros(LANES, bool)
+    offsets = np.zeros(LANES, np.int64)
+    for lane in np.flatnonzero(active).tolist():
+        address = int(addresses[lane])
+        shared[lane], offsets[lane], data = _place(worker, memory, action, address)
+        if not 0 <= offsets[lane] <= len(data) - size or address % size:
+            raise outside_error(worker, memory, action.number, warp * LANES + lane, address)
+        number = data[offsets[lane] : offsets[lane] + size].view(added.dtype)
+        before[lane] = number[0]
+        number[:] = evaluate(form, [number.copy(), added[lane : lane + 1]])[0]
+    _count(worker, action, addresses, offsets, active & shared, active & ~shared)
+    return before
+
+
+def _place(
+    worker: Worker, memory: DeviceMemory, action: Action, address: int
+) -> tuple[bool, int, Bytes]:
+    """Whether an address lies in shared memory; the offset in the bytes that hold it."""
+    space = action.form["S"].removesuffix("::cta")
+    if space == "shared":
+        return True, address, worker.shared
+    if not space and 0 <= address - WINDOWS["shared"] < WINDOW_BYTES:
+        return True, address - WINDOWS["shared"], worker.shared
+    found = memory.find(address)
+    if found is None:
+        return False, -1, np.zeros(0, np.uint8)
+    return False, address - found.address, memory.view(found.address, found.nbytes)
+
+
+def _count(
+    worker: Worker,
+    action: Action,
+    addresses: NDArray[Any],
+    offsets: NDArray[np.int64],
+    in_shared: NDArray[np.bool_],
+    in_global: NDArray[np.bool_],
+) -> None:
+    size = action.form.type.bytes
+    if in_global.any():
+        sectors = global_sectors(addresses[in_global].tolist(), size)
+        worker.add_to_site(action.number, "sectors", sectors)
+    if in_shared.any():
+        lanes = in_shared.tolist()
+        wavefronts, conflicts = shared_wavefronts(offsets.tolist(), lanes, size, store=True)
+        worker.add_to_site(action.number, "wavefronts", wavefronts)
+        worker.add_to_site(action.number, "conflicts", conflicts)
