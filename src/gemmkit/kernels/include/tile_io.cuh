@@ -19,8 +19,9 @@ __device__ __forceinline__ void copy_vector(float* to, const float* from) {
 // in panels WIDTH columns wide. A thread takes STEPS vectors of each tile.
 template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH = COLS>
 struct TileWalk {
-  static constexpr int PANEL = WIDTH / VEC < THREADS ? WIDTH / VEC : THREADS;
-  static constexpr int ACROSS = PANEL * ROWS < THREADS ? THREADS / ROWS : PANEL;
+  static constexpr int FITTING = WIDTH / VEC < THREADS ? WIDTH / VEC : THREADS;
+  // Vectors side by side in one step: those that fit the panel, or more where rows run out.
+  static constexpr int ACROSS = FITTING * ROWS < THREADS ? THREADS / ROWS : FITTING;
   static constexpr int STEPS_PER_ROW = COLS / VEC / ACROSS;
   static constexpr int ROWS_PER_STEP = THREADS / ACROSS;
   static constexpr int STEPS = ROWS / ROWS_PER_STEP * STEPS_PER_ROW;
