@@ -6,9 +6,8 @@ from gemmkit.analysis import count_loads, loads
 from gemmkit.emulator.counters.metrics import METRICS
 
 COUNTERS = {
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 100,
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum": 20,
-    "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum": 5,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 125,
+    "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum": 20,
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 7,
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 250,
     "smsp__sass_data_bytes_mem_global_op_ld.sum": 6 * 4 * 64,

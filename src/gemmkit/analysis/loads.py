@@ -1,7 +1,7 @@
 """What a kernel reads for each result, from counters: loads, requests and sectors.
 
-Copies that go past the registers (cp.async) have metrics of their own beside those of loads; here
-they count as loads, so that kernels with and without them can be compared.
+Copies that go past the registers (cp.async) count as loads, so that kernels with and without them
+can be compared.
 """
 
 from __future__ import annotations
@@ -11,17 +11,9 @@ from dataclasses import dataclass
 
 WORD_BYTES = 4
 
-# Loads; copies through the L1 cache (cp.async.ca); copies past it (cp.async.cg).
-GLOBAL_REQUESTS = (
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
-    "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-)
-GLOBAL_SECTORS = (
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
-    "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-)
+# The first two take in what cp.async copies; of the bytes each kind has its own.
+GLOBAL_REQUESTS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",)
+GLOBAL_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
 GLOBAL_BYTES = (
     "smsp__sass_data_bytes_mem_global_op_ld.sum",
     "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",

@@ -36,7 +36,7 @@ class Basis(Enum):
 class Metric:
     """One metric: a count of the tally, times `scale`, summed over the instructions it is `of`.
 
-    `of` is one of the `groups` of forms: an access (`global load`, `shared store`), an opcode
+    `of` is one of the `groups` of forms: an access (`global read`, `shared store`), an opcode
     class of the instruction table, or `all`. A ratio is divided by the metric named in `per`, and
     is 0 where that is.
     """
@@ -58,21 +58,22 @@ _GLOBAL_LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 _GLOBAL_STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
 
 METRICS: tuple[Metric, ...] = (
-    Metric(_GLOBAL_LOADS, "global-load requests of warps", Basis.EXACT, "requests", "global load"),
+    Metric(_GLOBAL_LOADS, "global-load requests of warps, cp.async among them", Basis.EXACT,
+           "requests", "global read"),
     Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-           "32-byte sectors of global loads", Basis.EXACT, "sectors", "global load"),
+           "32-byte sectors of global loads and cp.async", Basis.EXACT, "sectors", "global read"),
     Metric("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
-           "sectors per global-load request", Basis.EXACT, "sectors", "global load",
+           "sectors per global-load request", Basis.EXACT, "sectors", "global read",
            per=_GLOBAL_LOADS),
     Metric("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum",
-           "bytes of the sectors of global loads", Basis.EXACT, "sectors", "global load",
-           scale=SECTOR_BYTES),
+           "bytes of the sectors of global loads and cp.async", Basis.EXACT, "sectors",
+           "global read", scale=SECTOR_BYTES),
     Metric("smsp__sass_data_bytes_mem_global_op_ld.sum",
-           "bytes that threads asked for in global loads", Basis.EXACT, "data_bytes",
-           "global load"),
+           "bytes that threads asked for in global loads, without cp.async", Basis.EXACT,
+           "data_bytes", "global load"),
     Metric("smsp__inst_executed_op_ldgsts.sum",
            "cp.async instructions executed by warps", Basis.EXACT, "executed", "global copy"),
-    Metric("l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    Metric("smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
            "requests of warps for cp.async.ca, through the L1 cache", Basis.EXACT, "requests",
            "global copy ca"),
     Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
@@ -158,7 +159,9 @@ def groups(form: Form) -> tuple[str, ...]:
     if kind is None:
         return "all", form.opcode_class
     general = kind.removesuffix(" ca").removesuffix(" cg")
-    return ("all", form.opcode_class, *{kind, general})
+    # The hardware's load counters take in what cp.async reads.
+    reads = ("global read",) if general in ("global load", "global copy") else ()
+    return ("all", form.opcode_class, *{kind, general}, *reads)
 
 
 def summarise(flow: ControlFlow, tally: Tally) -> dict[str, float]:
