@@ -76,7 +76,7 @@ def make_record() -> Callable[..., Record]:
         counters={
             "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 16384,
             "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 40960,
-            "smsp__sass_data_bytes_mem_global_op_ld.sum": 2 * 64 * 64 * 64 * 4,
+            "ptx__data_bytes_mem_global_op_ld.sum": 2 * 64 * 64 * 64 * 4,
         },
         resources=ResourceRecord(registers=40, spill_bytes=0, shared_bytes=0, local_bytes=0),
         occupancy=OccupancyRecord(

@@ -10,9 +10,9 @@ COUNTERS = {
     "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum": 20,
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 7,
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 250,
-    "smsp__sass_data_bytes_mem_global_op_ld.sum": 6 * 4 * 64,
-    "smsp__sass_data_bytes_mem_global_op_ldgsts.sum": 2 * 4 * 64,
-    "smsp__sass_data_bytes_mem_shared_op_ld.sum": 3 * 4 * 64,
+    "ptx__data_bytes_mem_global_op_ld.sum": 6 * 4 * 64,
+    "ptx__data_bytes_mem_global_op_ldgsts.sum": 2 * 4 * 64,
+    "ptx__data_bytes_mem_shared_op_ld.sum": 3 * 4 * 64,
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 11,
 }
 

@@ -15,10 +15,10 @@ WORD_BYTES = 4
 GLOBAL_REQUESTS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",)
 GLOBAL_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
 GLOBAL_BYTES = (
-    "smsp__sass_data_bytes_mem_global_op_ld.sum",
-    "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
+    "ptx__data_bytes_mem_global_op_ld.sum",
+    "ptx__data_bytes_mem_global_op_ldgsts.sum",
 )
-SHARED_BYTES = ("smsp__sass_data_bytes_mem_shared_op_ld.sum",)
+SHARED_BYTES = ("ptx__data_bytes_mem_shared_op_ld.sum",)
 SHARED_WAVEFRONTS = ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",)
 
 

@@ -1,8 +1,9 @@
 """From a `Tally` to metrics: the table of names, and sums per kernel and per source line.
 
 A name of Nsight Compute stands for the quantity that it stands for there. What PTX cannot tell
-(machine instructions executed, caches, time) is not here; counts of PTX instructions carry the
-prefix `ptx__`, which no profiler uses.
+(machine instructions executed, caches, time) is not here. Counts of PTX instructions, and of the
+bytes that each thread asks for (Nsight Compute counts a word once that several threads share),
+carry the prefix `ptx__`, which no profiler uses.
 
 ptxas merges neighbouring shared-memory loads of one basic block into wider ones. The shared-load
 metrics are those of the PTX as written, before that; a rule for the merging belongs between the
@@ -68,8 +69,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum",
            "bytes of the sectors of global loads and cp.async", Basis.EXACT, "sectors",
            "global read", scale=SECTOR_BYTES),
-    Metric("smsp__sass_data_bytes_mem_global_op_ld.sum",
-           "bytes that threads asked for in global loads, without cp.async", Basis.EXACT,
+    Metric("ptx__data_bytes_mem_global_op_ld.sum",
+           "bytes that threads asked for in global loads, without cp.async", Basis.PTX,
            "data_bytes", "global load"),
     Metric("smsp__inst_executed_op_ldgsts.sum",
            "cp.async instructions executed by warps", Basis.EXACT, "executed", "global copy"),
@@ -83,8 +84,8 @@ METRICS: tuple[Metric, ...] = (
            "global copy cg"),
     Metric("smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
            "32-byte sectors of cp.async.cg", Basis.EXACT, "sectors", "global copy cg"),
-    Metric("smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
-           "bytes that threads asked for by cp.async", Basis.EXACT, "data_bytes",
+    Metric("ptx__data_bytes_mem_global_op_ldgsts.sum",
+           "bytes that threads asked for by cp.async", Basis.PTX, "data_bytes",
            "global copy"),
     Metric(_GLOBAL_STORES, "global-store requests of warps", Basis.EXACT, "requests",
            "global store"),
@@ -96,10 +97,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("l1tex__t_bytes_pipe_lsu_mem_global_op_st.sum",
            "bytes of the sectors of global stores", Basis.EXACT, "sectors", "global store",
            scale=SECTOR_BYTES),
-    Metric("smsp__sass_data_bytes_mem_global_op_st.sum",
-           "bytes that threads wrote in global stores", Basis.EXACT, "data_bytes",
+    Metric("ptx__data_bytes_mem_global_op_st.sum",
+           "bytes that threads wrote in global stores", Basis.PTX, "data_bytes",
            "global store"),
-    Metric("smsp__inst_executed_op_shared_ld.sum",
+    Metric("smsp__sass_inst_executed_op_shared_ld.sum",
            "shared-memory loads executed by warps", Basis.BEFORE_MERGING, "executed",
            "shared load"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
@@ -108,10 +109,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
            "passes that bank conflicts add to shared-memory loads", Basis.BEFORE_MERGING,
            "conflicts", "shared load"),
-    Metric("smsp__sass_data_bytes_mem_shared_op_ld.sum",
-           "bytes that threads asked for in shared-memory loads", Basis.EXACT, "data_bytes",
+    Metric("ptx__data_bytes_mem_shared_op_ld.sum",
+           "bytes that threads asked for in shared-memory loads", Basis.PTX, "data_bytes",
            "shared load"),
-    Metric("smsp__inst_executed_op_shared_st.sum",
+    Metric("smsp__sass_inst_executed_op_shared_st.sum",
            "shared-memory stores executed by warps", Basis.EXACT, "executed", "shared store"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
            "passes over the banks for shared-memory stores", Basis.EXACT, "wavefronts",
@@ -119,8 +120,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
            "passes that bank conflicts add to shared-memory stores", Basis.EXACT, "conflicts",
            "shared store"),
-    Metric("smsp__sass_data_bytes_mem_shared_op_st.sum",
-           "bytes that threads wrote in shared-memory stores", Basis.EXACT, "data_bytes",
+    Metric("ptx__data_bytes_mem_shared_op_st.sum",
+           "bytes that threads wrote in shared-memory stores", Basis.PTX, "data_bytes",
            "shared store"),
     Metric("smsp__sass_branch_targets_threads_divergent.sum",
            "branches at which the threads of a warp parted", Basis.PTX, "divergent", "all"),
