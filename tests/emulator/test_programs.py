@@ -94,6 +94,35 @@ class TestDataFlow:
         """
         assert np.array_equal(lanes_program(executor, body), np.where(LANES < 10, 1, 2))
 
+    def test_a_result_may_go_to_the_guard(self, executor: Executor) -> None:
+        """Guard and operands are read before any of the results is written."""
+        body = """
+            setp.lt.u32 %p1, %tid, 10;
+            setp.ge.u32 %p2, %tid, 0;
+            @!%p1 setp.ge.or.u32 %p1|%p2, %tid, 20, %p1;
+            selp.u32 %r2, 1, 0, %p1;
+            selp.u32 %r3, 2, 0, %p2;
+            add.u32 %r1, %r2, %r3;
+        """
+        wanted = np.select([LANES < 10, LANES < 20], [3, 2], 1)
+        assert np.array_equal(lanes_program(executor, body), wanted)
+
+    def test_a_result_may_go_to_an_operand(self, executor: Executor) -> None:
+        body = """
+            mul.wide.u32 %rd3, %tid, 16;
+            add.s64 %rd3, %rd3, %rd0;
+            ld.global.v2.u64 {%rd3, %rd4}, [%rd3];
+            mov.b64 {%r1, %r2}, %rd4;
+            mov.b64 %rd4, {%r2, %r1};
+            mov.b64 {%r2, %r1}, %rd4;
+            mad.lo.u32 %r2, %r1, %r2, %r2;
+            st.global.u32 [%at], %r2;
+        """
+        pairs = np.arange(128, dtype=np.uint32).reshape(32, 4)
+        (out,) = launch(executor, kernel_ptx(body), pairs).arrays
+        wanted = pairs[:, 2] * pairs[:, 3] + pairs[:, 3]
+        assert np.array_equal(out.ravel()[:32], wanted)
+
     def test_narrow_loads_extend_and_narrow_stores_cut(self, executor: Executor) -> None:
         body = """
             cvt.u64.u32 %rd3, %tid;
@@ -483,7 +512,7 @@ class TestAddresses:
         """
         out = launch(executor, kernel_ptx(body), np.zeros(1024, np.float32))
         assert out.metrics["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == sectors
-        assert out.metrics["smsp__sass_data_bytes_mem_global_op_ld.sum"] == 128
+        assert out.metrics["ptx__data_bytes_mem_global_op_ld.sum"] == 128
 
     @pytest.mark.parametrize(
         ("stride", "wavefronts"), [(0, 1), (4, 1), (8, 2), (128, 32), (132, 1)]
