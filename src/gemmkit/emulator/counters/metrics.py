@@ -29,6 +29,7 @@ class Basis(Enum):
     """How far a metric's value is the hardware's."""
 
     EXACT = "exact: what the hardware counts"
+    PATTERN = "of the addresses alone; the hardware's count adds waits for other traffic"
     BEFORE_MERGING = "of the PTX as written, before ptxas merges neighbouring shared-memory loads"
     PTX = "of PTX instructions, which are not machine instructions"
 
@@ -115,10 +116,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("smsp__sass_inst_executed_op_shared_st.sum",
            "shared-memory stores executed by warps", Basis.EXACT, "executed", "shared store"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-           "passes over the banks for shared-memory stores", Basis.EXACT, "wavefronts",
+           "passes over the banks for shared-memory stores", Basis.PATTERN, "wavefronts",
            "shared store"),
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-           "passes that bank conflicts add to shared-memory stores", Basis.EXACT, "conflicts",
+           "passes that bank conflicts add to shared-memory stores", Basis.PATTERN, "conflicts",
            "shared store"),
     Metric("ptx__data_bytes_mem_shared_op_st.sum",
            "bytes that threads wrote in shared-memory stores", Basis.PTX, "data_bytes",
