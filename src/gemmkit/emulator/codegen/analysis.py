@@ -16,8 +16,10 @@ from gemmkit.emulator.ptx.module import Register, Special
 _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
 # Results differ between lanes though the operands do not.
 _VARYING_OPERATIONS = frozenset(
-    ["atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "reduce_warp"]
-    + ["elect", "active_mask", "call"]
+    [
+        *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "reduce_warp"),
+        *("elect", "active_mask", "call"),
+    ]
 )
 
 

@@ -7,20 +7,16 @@ is never written. Scalar computations are written at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
-from gemmkit.emulator.codegen.analysis import Analysis
-from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.layout import WINDOWS, WORKER
-from gemmkit.emulator.codegen.operands import Action, Source, unsupported
-from gemmkit.emulator.codegen.registers import RegisterMap
+from gemmkit.emulator.codegen.operands import Action, Source
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
+from gemmkit.emulator.codegen.surroundings import Surroundings, T, W
 from gemmkit.emulator.codegen.values import (
+    Emit,
     LaneNumber,
     Lanes,
     Node,
@@ -36,23 +32,6 @@ from gemmkit.errors import UnsupportedInstruction
 
 # Scratch bytes in use beyond which pending work is written, so that it finds them in the cache.
 SCRATCH_LIMIT = 20480
-
-W = Value("ptr", "%w")
-C = Value("ptr", "%c")
-T = Value("ptr", "%t")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all blocks of a kernel share: the function, facts, and places."""
-
-    f: Function
-    analysis: Analysis
-    registers: RegisterMap
-    areas: Areas
-    symbols: Callable[[str], Value | None]
-    # Where operands and results lie of instructions that run through Python, by number.
-    outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
 class BlockWriter:
@@ -107,7 +86,7 @@ class BlockWriter:
         if self.around.analysis.bit(register) & self.around.analysis.scalar:
             if bits == 1:
                 return Scalar(f.resize(f.load("i8", W, map_.scalar(register)), 1))
-            return Scalar(f.load(f"i{bits}", W, map_.scalar(register), 2))
+            return Scalar(f.load(f"i{bits}", W, map_.scalar(register)))
         if bits == 1:
             return Lanes(f.load("i32", W, map_.predicate(register)))
         return map_.slot(register)
@@ -144,7 +123,10 @@ class BlockWriter:
     def _special(self, name: str) -> Place:
         if name not in LANE_MASKS:
             return special(self.f, name)
-        emit = partial(_lane_mask, name)
+
+        def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+            return (lane_mask(f, name, s[0]),)
+
         return self.node(emit, [(LaneNumber(), 32)], [32])[0]
 
     def inverted(self, predicate: Place) -> Place:
@@ -157,7 +139,7 @@ class BlockWriter:
 
     def node(
         self,
-        emit: Callable[[Function, Sequence[Value]], Sequence[Value]],
+        emit: Emit,
         sources: Sequence[tuple[Place, int]],
         bits: Sequence[int],
     ) -> list[Result]:
@@ -168,6 +150,11 @@ class BlockWriter:
             if isinstance(source, Result):
                 source.node.readers += 1
         return [Result(node, index) for index in range(len(bits))]
+
+    def at_once(self, emit: Emit, sources: Sequence[tuple[Place, int]]) -> list[Scalar]:
+        """Compute with scalars; the results."""
+        values = [place.value for place, _ in sources if isinstance(place, Scalar)]
+        return [Scalar(value) for value in emit(self.f, values)]
 
     def assign(
         self,
@@ -210,7 +197,7 @@ class BlockWriter:
     def _merged(self, register: Register, value: Place, guard: Guard, bits: int) -> Place:
         chosen, old = self.guard_place(guard), self.place(register)
         if all(isinstance(each, Scalar) for each in (chosen, value, old)):
-            return self._at_once(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)])[0]
+            return self.at_once(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)])[0]
         if bits == 1 and not any(isinstance(each, Result) for each in (chosen, value, old)):
             f = self.f
             c, new, kept = (self.lanes(each) for each in (chosen, value, old))
@@ -238,105 +225,6 @@ class BlockWriter:
         if guard is None:
             return self.mask
         return self.f.and_(self.mask, self.lanes(self.guard_place(guard)))
-
-    # Computations
-
-    def compute(self, action: Action) -> None:
-        """Take a pure instruction with native code."""
-        sources = self._operands(action)
-        widths = result_widths(action)
-        results = self._results(action, sources, widths)
-        signed = _extends_sign(action)
-        for register, result in zip(action.dests, results, strict=False):
-            self.assign(register, result, action.guard, signed=signed)
-
-    def _operands(self, action: Action) -> list[tuple[Place, int]]:
-        return [
-            (self.resized(self.source(source, bits), bits), bits)
-            for source, bits in zip(action.sources, source_widths(action), strict=True)
-        ]
-
-    def _results(
-        self, action: Action, sources: list[tuple[Place, int]], widths: list[int]
-    ) -> Sequence[Place]:
-        form = action.form
-        operation = action.operation
-        if operation in ("move", "call_parameter"):
-            return self._moved(action, sources, widths)
-        if operation == "convert_address":
-            return [self._converted(action, sources[0][0])]
-        if operation == "load_parameter":
-            return [self._parameter(action, place) for place in range(len(widths))]
-        places = [place for place, _ in sources]
-        if all(isinstance(place, Scalar) for place in places):
-            return self._at_once(lambda f, s: arithmetic.emit(f, form, s), sources)
-        if widths == [1] and all(isinstance(place, (Scalar, Lanes)) for place in places):
-            lanes = [self.lanes(place) for place in places]
-            return [Lanes(each) for each in arithmetic.emit(self.f, form, lanes)]
-        if operation == "integer" and form["O"] in ("add", "sub"):
-            moved = self._distance(form["O"], places, widths[0])
-            if moved is not None:
-                return [moved]
-        return self.node(lambda f, s: arithmetic.emit(f, form, s), sources, widths)
-
-    def _at_once(
-        self,
-        emit: Callable[[Function, Sequence[Value]], Sequence[Value]],
-        sources: Sequence[tuple[Place, int]],
-    ) -> list[Scalar]:
-        values = [place.value for place, _ in sources if isinstance(place, Scalar)]
-        return [Scalar(value) for value in emit(self.f, values)]
-
-    def _moved(
-        self, action: Action, sources: list[tuple[Place, int]], widths: list[int]
-    ) -> Sequence[Place]:
-        bits = action.form.type.bits
-        if len(sources) > 1 and len(widths) == 1:
-            pack = partial(_pack, bits)
-            if all(isinstance(place, Scalar) for place, _ in sources):
-                return self._at_once(pack, sources)
-            return self.node(pack, sources, widths)
-        if len(widths) > 1 and len(sources) == 1:
-            unpack = partial(_unpack, bits, len(widths))
-            if isinstance(sources[0][0], Scalar):
-                return self._at_once(unpack, sources)
-            return self.node(unpack, sources, widths)
-        return [place for place, _ in sources]
-
-    def _distance(self, operation: str, places: list[Place], bits: int) -> Result | None:
-        """A sum of a vector and scalars, told apart, so that addresses can be."""
-        vectors = [place for place in places if not isinstance(place, Scalar)]
-        if len(vectors) != 1 or (operation == "sub" and vectors[0] is not places[0]):
-            return None
-        scalar = next(place.value for place in places if isinstance(place, Scalar))
-        amount = self.f.sub(literal(scalar.type, 0), scalar) if operation == "sub" else scalar
-        root, before = root_of(vectors[0])
-        if root is None:
-            return None
-        total = amount if before is None else self.f.add(before, amount)
-        sources = [(root, bits), (Scalar(total), bits)]
-        node = self.node(lambda f, s: (f.add(s[0], s[1]),), sources, [bits])[0].node
-        return Result(node, 0, root, total)
-
-    def _converted(self, action: Action, place: Place) -> Place:
-        """Between a state space's own addresses and generic ones."""
-        window, bits = WINDOWS.get(action.form["S"]), action.form.type.bits
-        if window is None:
-            return place
-        start = Scalar(literal(f"i{bits}", window))
-        operation = "sub" if action.form["D"] == "to" else "add"
-        if isinstance(place, Scalar):
-            return Scalar(self.f.binary(operation, place.value, start.value))
-        moved = self._distance(operation, [place, start], bits)
-        assert moved is not None
-        return moved
-
-    def _parameter(self, action: Action, place: int) -> Scalar:
-        f, bits = self.f, action.form.type.bits
-        start = action.sources[place]
-        assert isinstance(start, Immediate)
-        parameters = f.load("ptr", C, WORKER["parameters"])
-        return Scalar(f.load(f"i{bits}", parameters, start.value))
 
     # Memory
 
@@ -401,7 +289,7 @@ class BlockWriter:
         if isinstance(place, Slot):
             return place
         if not isinstance(place, Result):
-            place = self.node(lambda f, s: (s[0],), [(place, bits)], [bits])[0]
+            place = self.node(lambda _, s: s[:1], [(place, bits)], [bits])[0]
         self.materialise([place])
         kept = place.stored
         assert isinstance(kept, Slot)
@@ -470,42 +358,12 @@ class BlockWriter:
         Returns the lanes of `condition` (the predicate of a branch), if one is given that is not
         a scalar.
         """
-        f, analysis, map_ = self.f, self.around.analysis, self.around.registers
-        outputs: list[Output] = []
-        predicates: list[tuple[Register, Place]] = []
-        for register, place in self._places.items():
-            bit = analysis.bit(register)
-            if place is self._original.get(register) or not bit & self._live_out:
-                continue
-            if analysis.scalar & bit:
-                assert isinstance(place, Scalar)
-                value = place.value
-                f.store(f.resize(value, 8) if value.type == "i1" else value, W,
-                        map_.scalar(register), 1 if value.type == "i1" else 2)  # fmt: skip
-            elif TYPES[register.type].bits == 1:
-                predicates.append((register, place))
-            else:
-                only = self.mask if bit & self._kept else None
-                target = map_.slot(register)
-                if place != target:
-                    outputs.append(Output(place, target, only))
-        pending = [place for _, place in predicates]
-        if condition is not None:
-            pending.append(condition)
-        unwritten = [
-            place
-            for place in dict.fromkeys(pending)
-            if isinstance(place, Result) and place.stored is None
-        ]
-        first = len(outputs)
-        outputs += [Output(place, None) for place in unwritten]
-        if outputs:
-            found = Segment(f, outputs, hot=self._hot).write()
-            for number, place in enumerate(unwritten, first):
-                place.node.stored[place.index] = Lanes(found[number])
-        for register, place in predicates:
+        vectors, predicates = self._live_values()
+        self._write_with(vectors, [*predicates.values(), condition])
+        f, map_ = self.f, self.around.registers
+        for register, place in predicates.items():
             lanes = self.lanes(place)
-            if analysis.bit(register) & self._kept:
+            if self.around.analysis.bit(register) & self._kept:
                 old = f.load("i32", W, map_.predicate(register))
                 lanes = f.or_(f.and_(lanes, self.mask), f.and_(old, f.not_(self.mask)))
             f.store(lanes, W, map_.predicate(register))
@@ -513,63 +371,35 @@ class BlockWriter:
             return None
         return self.lanes(condition)
 
+    def _live_values(self) -> tuple[list[Output], dict[Register, Place]]:
+        """What is to be stored of vectors, and of predicates; scalars are stored at once."""
+        analysis, map_ = self.around.analysis, self.around.registers
+        outputs: list[Output] = []
+        predicates: dict[Register, Place] = {}
+        for register, place in self._places.items():
+            bit = analysis.bit(register)
+            if place is self._original.get(register) or not bit & self._live_out:
+                continue
+            if analysis.scalar & bit:
+                assert isinstance(place, Scalar)
+                whole = self.f.resize(place.value, max(place.bits, 8))
+                self.f.store(whole, W, map_.scalar(register))
+            elif TYPES[register.type].bits == 1:
+                predicates[register] = place
+            elif place != map_.slot(register):
+                only = self.mask if bit & self._kept else None
+                outputs.append(Output(place, map_.slot(register), only))
+        return outputs, predicates
 
-def root_of(place: Place) -> tuple[Slot | Result | None, Value | None]:
-    """The vector and the scalar of which a sum was made; the vector itself without one."""
-    if isinstance(place, Result):
-        return (place.root, place.distance) if place.root is not None else (place, None)
-    return (place, None) if isinstance(place, Slot) else (None, None)
-
-
-def source_widths(action: Action) -> list[int]:
-    """The width in which each source of an action is read."""
-    widths: list[int] = []
-    specs = [spec for spec in action.form.operands if spec.role in ("source", "immediate")]
-    if action.operation in ("move", "call_parameter"):
-        total = action.form.type.bits
-        dests, count = len(action.dests), len(action.sources)
-        return [total // count if dests == 1 else total] * count
-    if action.operation == "load_parameter":
-        return [32] * len(action.sources)
-    if action.operation == "call":
-        return [64] * len(action.sources)
-    for spec in specs:
-        bits = spec.type.bits if spec.type is not None else 32
-        widths += [bits] * spec.count
-    # The carry stands last.
-    return (widths + [1])[: len(action.sources)]
-
-
-def result_widths(action: Action) -> list[int]:
-    """The width of each result."""
-    if action.operation in ("move", "call_parameter", "load_parameter"):
-        bits = action.form.type.bits
-        divided = action.operation == "move" and len(action.sources) == 1
-        return [bits // len(action.dests) if divided else bits] * len(action.dests)
-    if action.operation == "call":
-        return [32] * len(action.dests)
-    spec = next((spec for spec in action.form.operands if spec.role == "dest"), None)
-    if not action.dests:
-        return []
-    if spec is None or spec.type is None:
-        raise unsupported(action.instruction, "this instruction has no result")
-    widths = [spec.type.bits] * spec.count
-    # The second of a pair is a predicate, and so is the carry.
-    return widths + [1] * (len(action.dests) - len(widths))
-
-
-def _extends_sign(action: Action) -> bool:
-    name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
-    return name in TYPES and TYPES[name].is_signed
-
-
-def _lane_mask(name: str, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
-    return (lane_mask(f, name, sources[0]),)
-
-
-def _pack(bits: int, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
-    return (arithmetic.pack(f, bits, sources),)
-
-
-def _unpack(bits: int, count: int, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
-    return arithmetic.unpack(f, sources[0], bits, count)
+    def _write_with(self, outputs: list[Output], predicates: Sequence[Place | None]) -> None:
+        """Write vectors together with the predicates that are not computed yet."""
+        pending = [
+            place
+            for place in dict.fromkeys(predicates)
+            if isinstance(place, Result) and place.stored is None
+        ]
+        everything = [*outputs, *(Output(place, None) for place in pending)]
+        if everything:
+            found = Segment(self.f, everything, hot=self._hot).write()
+            for number, place in enumerate(pending, len(outputs)):
+                place.node.stored[place.index] = Lanes(found[number])

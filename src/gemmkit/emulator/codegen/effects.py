@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gemmkit.emulator.codegen.areas import counted_apart
-from gemmkit.emulator.codegen.block import (
-    BlockWriter,
-    C,
-    T,
-    W,
+from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Function, Value, literal
+from gemmkit.emulator.codegen.layout import PATTERN, WINDOW_BYTES, WINDOWS
+from gemmkit.emulator.codegen.operands import (
+    Action,
+    extends_sign,
     result_widths,
-    root_of,
     source_widths,
+    unsupported,
 )
-from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Value, literal
-from gemmkit.emulator.codegen.layout import PATTERN
-from gemmkit.emulator.codegen.operands import Action, unsupported
-from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot
-from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.codegen.surroundings import C, T, W
+from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
 
 NULL = Value("ptr", "null")
@@ -178,7 +176,8 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     b.make_room()
     f = b.f
     size, *given = action.sources
-    assert isinstance(size, Immediate) and action.address is not None
+    assert isinstance(size, Immediate)
+    assert action.address is not None
     assert action.other_address is not None
     if size.value not in (4, 8, 16):
         raise unsupported(action.instruction, "cp.async copies 4, 8 or 16 bytes")
@@ -279,20 +278,18 @@ def _active_mask(b: BlockWriter, action: Action) -> None:
 
 
 def _is_space(b: BlockWriter, action: Action) -> None:
-    from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
-
     _active(b, action)
     space = action.form["S"]
 
-    def emit(f, s: Sequence[Value]) -> Sequence[Value]:  # type: ignore[no-untyped-def]
+    def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
         inside = {
             name: f.compare("ult", f.sub(s[0], start), WINDOW_BYTES)
             for name, start in WINDOWS.items()
         }
         return (inside.get(space) or f.not_(f.or_(*inside.values())),)
 
-    b.assign(action.dests[0], b.node(emit, [(b.source(action.sources[0], 64), 64)], [1])[0],
-             action.guard)  # fmt: skip
+    address = b.source(action.sources[0], 64)
+    b.assign(action.dests[0], b.node(emit, [(address, 64)], [1])[0], action.guard)
 
 
 def _nothing(b: BlockWriter, action: Action) -> None:
@@ -337,13 +334,8 @@ def _through_python(b: BlockWriter, action: Action) -> None:
         if bits == 1:
             b.assign(register, Lanes(f.load("i32", T, offset)), action.guard)
         else:
-            signed = _is_signed(action)
-            b.assign(register, Slot("t", offset, bits), action.guard, signed=signed)
-
-
-def _is_signed(action: Action) -> bool:
-    name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
-    return name in TYPES and TYPES[name].is_signed
+            slot = Slot("t", offset, bits)
+            b.assign(register, slot, action.guard, signed=extends_sign(action))
 
 
 def _to_scratch(b: BlockWriter, place: Place, bits: int) -> tuple[int, int]:
@@ -360,9 +352,11 @@ def _to_scratch(b: BlockWriter, place: Place, bits: int) -> tuple[int, int]:
 
 def _address_to_scratch(b: BlockWriter, address: Address) -> tuple[int, int]:
     base = _base(b, address, 64)
-    moved = b.node(
-        lambda f, s: (f.add(s[0], address.offset),), [(base, 64)], [64]
-    )[0]  # fmt: skip
+
+    def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+        return (f.add(s[0], address.offset),)
+
+    moved = b.node(emit, [(base, 64)], [64])[0]
     return _to_scratch(b, moved, 64)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
+from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import (
     Address,
@@ -65,9 +66,8 @@ class Action:
     def registers_read(self) -> list[Register]:
         """Every register it reads, the guard's included."""
         found = [each for source in self.sources if (each := _register(source)) is not None]
-        for address in (self.address, self.other_address):
-            if address is not None and isinstance(address.base, Register):
-                found.append(address.base)
+        addresses = (each for each in (self.address, self.other_address) if each is not None)
+        found += [each.base for each in addresses if isinstance(each.base, Register)]
         if self.guard is not None:
             found.append(self.guard.register)
         return found
@@ -166,7 +166,7 @@ def _parameter_access(
         if form.operation == "load":
             return Action(number, instruction, alias, tuple(dests), tuple(slots))
         return Action(number, instruction, alias, tuple(slots), tuple(sources))
-    if form.operation == "store" or name not in kernel.parameters:
+    if form.operation == "store" or name is None or name not in kernel.parameters:
         raise unsupported(instruction, "kernel parameters can only be read, by their name")
     alias = Form(form.opcode, "load_parameter", form.operands, form.opcode_class, form.modifiers)
     start = kernel.parameters[name].offset + address.offset
@@ -185,3 +185,46 @@ def _call(instruction: Instruction) -> tuple[list[Register | None], list[Source]
     results = [Register(f"{name}+0", "b32") for name in groups[0]]
     arguments = [Register(f"{name}+0", "b64") for name in groups[1]]
     return list(results), list(arguments)
+
+
+def source_widths(action: Action) -> list[int]:
+    """The width in which each source of an action is read."""
+    widths: list[int] = []
+    specs = [spec for spec in action.form.operands if spec.role in ("source", "immediate")]
+    if action.operation in ("move", "call_parameter"):
+        total = action.form.type.bits
+        dests, count = len(action.dests), len(action.sources)
+        return [total // count if dests == 1 else total] * count
+    if action.operation == "load_parameter":
+        return [32] * len(action.sources)
+    if action.operation == "call":
+        return [64] * len(action.sources)
+    for spec in specs:
+        bits = spec.type.bits if spec.type is not None else 32
+        widths += [bits] * spec.count
+    # The carry stands last.
+    return [*widths, 1][: len(action.sources)]
+
+
+def result_widths(action: Action) -> list[int]:
+    """The width of each result."""
+    if action.operation in ("move", "call_parameter", "load_parameter"):
+        bits = action.form.type.bits
+        divided = action.operation == "move" and len(action.sources) == 1
+        return [bits // len(action.dests) if divided else bits] * len(action.dests)
+    if action.operation == "call":
+        return [32] * len(action.dests)
+    spec = next((spec for spec in action.form.operands if spec.role == "dest"), None)
+    if not action.dests:
+        return []
+    if spec is None or spec.type is None:
+        raise unsupported(action.instruction, "this instruction has no result")
+    widths = [spec.type.bits] * spec.count
+    # The second of a pair is a predicate, and so is the carry.
+    return widths + [1] * (len(action.dests) - len(widths))
+
+
+def extends_sign(action: Action) -> bool:
+    """Whether a result grows by copies of its sign into a wider register."""
+    name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
+    return name in TYPES and TYPES[name].is_signed

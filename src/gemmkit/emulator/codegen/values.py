@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.layout import vector_bytes
 
+Emit = Callable[[Function, Sequence[Value]], Sequence[Value]]
+
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
@@ -56,12 +58,13 @@ class LaneNumber:
 class Node:
     """A computation, lane by lane, that is not written yet, or not for good.
 
-    Nodes are numbered in program order. `emit` makes its results of the values of `sources`, each resized to the width beside it.
-    `bits` are the results' widths. `stored` says where a result is kept once it was computed.
+    Nodes are numbered in program order. `emit` makes its results of the values of `sources`, each
+    resized to the width beside it. `bits` are the results' widths. `stored` says where a result
+    is kept once it was computed.
     """
 
     serial: int
-    emit: Callable[[Function, Sequence[Value]], Sequence[Value]]
+    emit: Emit
     sources: tuple[tuple[Place, int], ...]
     bits: tuple[int, ...]
     stored: dict[int, Slot | Lanes] = field(default_factory=dict)
@@ -95,6 +98,13 @@ class Result:
 
 
 Place = Scalar | Slot | Lanes | LaneNumber | Result
+
+
+def root_of(place: Place) -> tuple[Slot | Result | None, Value | None]:
+    """The vector and the scalar of which a sum was made; the vector itself without one."""
+    if isinstance(place, Result):
+        return (place.root, place.distance) if place.root is not None else (place, None)
+    return (place, None) if isinstance(place, Slot) else (None, None)
 
 
 class Scratch:

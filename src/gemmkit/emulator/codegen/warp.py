@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.emulator.codegen import arithmetic, effects
+from gemmkit.emulator.codegen import arithmetic, computing, effects
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_apart
-from gemmkit.emulator.codegen.block import BlockWriter, C, Surroundings, W
+from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
@@ -25,14 +25,10 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.registers import RegisterMap
+from gemmkit.emulator.codegen.surroundings import C, Outside, Surroundings, T, W
 from gemmkit.emulator.codegen.values import Scalar, Scratch
 
 WARP_FUNCTION = "warp"
-PARAMETERS = (Value("ptr", "%c"), Value("ptr", "%w"), Value("ptr", "%t"))
-
-# Where the operands and results of an instruction lie that runs through Python: in scratch, as
-# (offset, width).
-Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ def write_warp(
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}
-    with module.function(WARP_FUNCTION, "i32", PARAMETERS) as f:
+    with module.function(WARP_FUNCTION, "i32", (C, W, T)) as f:
         around = Surroundings(f, analysis, registers, areas, lambda name: symbols(f, name), outside)
         _WarpWriter(around, actions, scratch).write()
     return WarpCode(
@@ -138,7 +134,7 @@ class _WarpWriter:
             if action.guard is not None:
                 lanes = b.active(action.guard)
                 effects.count_apart(b, action, lanes, lanes)
-            b.compute(action)
+            computing.compute(b, action)
         b.finish()
         self._go(number, number + 1)
 
@@ -170,7 +166,7 @@ class _WarpWriter:
         f.store(f.or_(ended, mask), W, WARP["exited"])
         f.branch("next")
 
-    def _count(self, b: BlockWriter, action: Action, lanes: Value) -> None:
+    def _count(self, action: Action, lanes: Value) -> None:
         if counted_apart(action):
             at = self._around.areas.counter(action.number) + 8
             f = self._f
@@ -191,12 +187,12 @@ class _WarpWriter:
         fall = block.successors[1] if len(block.successors) > 1 else target
         if isinstance(condition, Scalar):
             taken = f.select(condition.value, b.mask, 0)
-            self._count(b, action, taken)
+            self._count(action, taken)
             f.branch_if(condition.value, taken_label, fall_label)
         else:
             assert lanes is not None
             taken = f.and_(lanes, b.mask)
-            self._count(b, action, taken)
+            self._count(action, taken)
             if self._analysis.divergent(number):
                 self._part(action, number, taken, b.mask, taken_label, fall_label)
             else:
@@ -226,7 +222,7 @@ class _WarpWriter:
         """End the lanes where the guard holds."""
         f = self._f
         lanes = b.active(action.guard)
-        self._count(b, action, lanes)
+        self._count(action, lanes)
         if action.guard is None:
             self._leave_all()
             return
@@ -244,7 +240,7 @@ class _WarpWriter:
         """Wait, if a lane does."""
         f = self._f
         lanes = b.active(action.guard)
-        self._count(b, action, lanes)
+        self._count(action, lanes)
         operands = [b.source(each, 32) for each in action.sources]
         first = [effects.first_lane(b, place, lanes) for place in operands]
         b.finish()
@@ -263,7 +259,7 @@ class _WarpWriter:
         """Stop, if a lane does."""
         f = self._f
         lanes: Value = b.active(action.guard)
-        self._count(b, action, lanes)
+        self._count(action, lanes)
         stop, on = f.name("trap"), f.name("on")
         b.finish()
         f.branch_if(f.compare("ne", lanes, 0), stop, on)

@@ -26,6 +26,7 @@ class Operations:
 
     def __init__(self, kernel: LoadedKernel, memory: DeviceMemory) -> None:
         self._kernel = kernel
+        self._memory = memory
         self.printer = Printer(memory)
         self._lock = threading.Lock()
 
@@ -59,7 +60,7 @@ class Operations:
         if action.operation in OPERATIONS:
             return evaluate(action.form, operands)
         if action.operation == "call":
-            self.printer.call(worker, warp, *operands, active)
+            self.printer.call(worker, warp, operands[0], operands[1], active)
             return (np.zeros(LANES, np.uint32),) * len(action.dests)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)

@@ -27,15 +27,17 @@ def _voters(members: NDArray[Any], active: Lanes) -> Lanes:
 
 
 def _masks(chosen: Lanes) -> NDArray[np.uint32]:
-    return np.where(chosen, _WEIGHTS, 0).sum(axis=1, dtype=np.uint64).astype(np.uint32)
+    masks: NDArray[np.uint32] = np.where(chosen, _WEIGHTS, 0).sum(axis=1).astype(np.uint32)
+    return masks
 
 
 def _vote(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
     predicate, members = operands
     voters = _voters(members, active)
-    every = (predicate | ~voters).all(axis=1)
-    some = (predicate & voters).any(axis=1)
-    return ({"all": every, "any": some, "uni": every | ~some}[action.form["M"]],)
+    every = np.logical_and.reduce(predicate | ~voters, axis=1)
+    some = np.logical_or.reduce(predicate & voters, axis=1)
+    results = {"all": every, "any": some, "uni": every | ~some}
+    return (results[action.form["M"]],)
 
 
 def _ballot(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value
 from gemmkit.emulator.codegen.layout import PATTERN
-from gemmkit.emulator.codegen.runtime import access
-from gemmkit.emulator.codegen.runtime.access import SITE_POINTER as SITE_AT
-from gemmkit.emulator.codegen.runtime.access import C, element
-from gemmkit.emulator.codegen.runtime.patterns import BASE
+from gemmkit.emulator.codegen.runtime.access import begin, host_pointer, return_if_idle
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
+from gemmkit.emulator.codegen.runtime.bounds import C
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
+from gemmkit.emulator.codegen.runtime.spaces import for_each_part
 
 # What PTX calls it, and LLVM's atomicrmw for each type.
 _OPERATIONS = {
@@ -77,8 +78,8 @@ def _parameters() -> tuple[Value, ...]:
 def _define_atomic(module: Module, space: str, bits: int) -> None:
     """atomic_<space>_<bits>(worker, site, pattern, base, action, result, operand, other)."""
     with module.function(f"gemmkit.atomic_{space}_{bits}", "void", _parameters()) as f:
-        access.begin(f, space, bits // 8, store=True)
-        at = access.host_pointer(f, space)
+        begin(f, space, bits // 8, store=True)
+        at = host_pointer(f, space)
         f.emit(f"call void {ACT.name}({P}, {at}, {RESULT}, {OPERAND}, {OTHER})")
         f.ret()
 
@@ -86,7 +87,7 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
 def _define_generic(module: Module, bits: int) -> None:
     """The same for generic addresses; there are no atomics on local memory."""
     with module.function(f"gemmkit.atomic_generic_{bits}", "void", _parameters()) as f:
-        access.return_if_idle(f)
+        return_if_idle(f)
         rest = (ACT, RESULT, OPERAND, OTHER)
-        access.for_each_part(f, f"atomic_{{}}_{bits}", rest, ("shared", "global"))
+        for_each_part(f, f"atomic_{{}}_{bits}", rest, ("shared", "global"))
         f.ret()

@@ -13,9 +13,10 @@ from gemmkit.emulator.codegen.layout import (
     STRIPS,
     WORKER,
 )
-from gemmkit.emulator.codegen.runtime import access
-from gemmkit.emulator.codegen.runtime.access import SITE_POINTER as SITE_AT
-from gemmkit.emulator.codegen.runtime.access import C, element
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
+from gemmkit.emulator.codegen.runtime.bounds import C, allowed, check
+from gemmkit.emulator.codegen.runtime.counts import Memo
+from gemmkit.emulator.codegen.runtime.patterns import element
 
 TO, TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
 FROM, FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
@@ -85,15 +86,15 @@ def _define_copy(module: Module, size: int) -> None:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (TO, FROM))
         with f.when(f.compare("eq", lanes, 0)):
             f.ret()
-        access.check(f, "shared", size, TO, TO_BASE)
+        check(f, "shared", size, TO, TO_BASE)
         with f.when(f.compare("ne", reading, 0)):
-            certain = access.allowed(f, "global", size, FROM, FROM_BASE)
+            certain = allowed(f, "global", size, FROM, FROM_BASE)
             with f.when(f.not_(certain)):
                 arguments = (C, SITE_AT, FROM, FROM_BASE, SIZES, whole)
                 good = f.call("gemmkit.search_copy", "i1", *arguments)
                 with f.when(f.not_(good)):
                     f.ret()
-            memo = access.Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
+            memo = Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
             memo.find()
             memo.add()
         to = f.offset(f.load("ptr", C, WORKER["shared"]), TO_BASE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, STACK, STACK_ENTRY, WARP
-from gemmkit.emulator.codegen.runtime.access import element
+from gemmkit.emulator.codegen.runtime.patterns import element
 
 W = Value("ptr", "%w")
 
@@ -82,14 +82,11 @@ def _define_shuffle(module: Module, mode: str) -> None:
             outside = f.not_(segment)
             first = f.and_(own, segment)
             bound = f.or_(first, f.and_(clamp, outside))
-            other = {
-                "up": lambda own=own, offset=offset: f.sub(own, offset),
-                "down": lambda own=own, offset=offset: f.add(own, offset),
-                "bfly": lambda own=own, offset=offset: f.xor(own, offset),
-                "idx": lambda first=first, offset=offset, outside=outside: f.or_(
-                    first, f.and_(offset, outside)
-                ),
-            }[mode]()
+            if mode == "idx":
+                other = f.or_(first, f.and_(offset, outside))
+            else:
+                step = {"up": "sub", "down": "add", "bfly": "xor"}[mode]
+                other = f.binary(step, own, offset)
             inside = f.compare("sge" if mode == "up" else "sle", other, bound)
             chosen = f.resize(f.select(inside, other, own), 64)
             value = element(f, values, chosen, 32)

@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable
 
 from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Module
-from gemmkit.emulator.codegen.runtime import access, atomics, blocks, copies, lanes, patterns
+from gemmkit.emulator.codegen.runtime import (
+    access,
+    atomics,
+    blocks,
+    bounds,
+    copies,
+    counts,
+    lanes,
+    patterns,
+    spaces,
+)
 
 CORE = "core"
 _ACCESS = re.compile(r"(?:load|store)_(global|shared|local|generic)_(\d+)x\d")
@@ -42,7 +52,9 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
     module = Module()
     if piece == CORE:
         patterns.define(module)
-        access.define_bounds(module)
+        bounds.define(module)
+        counts.define(module)
+        access.define_words(module)
         lanes.define(module)
         blocks.define(module)
     elif piece == "copies":
@@ -51,5 +63,8 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         atomics.define(module)
     else:
         space, bits = piece.split("_")
-        access.define_accesses(module, space, int(bits), permutes=permutes)
+        if space in ("global", "shared"):
+            access.define(module, space, int(bits), permutes=permutes)
+        else:
+            spaces.define(module, space, int(bits))
     return module

@@ -1,0 +1,30 @@
+"""What the writers of all blocks of a kernel share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gemmkit.emulator.codegen.analysis import Analysis
+from gemmkit.emulator.codegen.areas import Areas
+from gemmkit.emulator.codegen.ir import Function, Value
+from gemmkit.emulator.codegen.registers import RegisterMap
+
+# The parameters of a warp's function: the worker, the warp, scratch.
+C, W, T = (Value("ptr", f"%{name}") for name in "cwt")
+
+# Where the operands and results of an instruction lie that runs through Python: in scratch, as
+# (offset, width).
+Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The function that is written, facts about the kernel, and places."""
+
+    f: Function
+    analysis: Analysis
+    registers: RegisterMap
+    areas: Areas
+    symbols: Callable[[str], Value | None]
+    outside: Outside
