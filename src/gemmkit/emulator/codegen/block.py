@@ -156,24 +156,16 @@ class BlockWriter:
         values = [place.value for place, _ in sources if isinstance(place, Scalar)]
         return [Scalar(value) for value in emit(self.f, values)]
 
-    def assign(
-        self,
-        register: Register | None,
-        value: Place,
-        guard: Guard | None = None,
-        *,
-        signed: bool = False,
-    ) -> None:
-        """Make a value the register's, in lanes where the guard holds; wider registers extend."""
-        if register is None:
-            return
-        bits = TYPES[register.type].bits
-        value = self.resized(value, bits, signed=signed)
-        if guard is not None:
-            value = self._merged(register, value, guard, bits)
-        elif not self.is_scalar(register) and isinstance(value, Scalar) and bits == 1:
-            value = self._spread(value)
-        self._places[register] = value
+    def put(self, action: Action, values: Sequence[Place], *, signed: bool = False) -> None:
+        """Give an action's destinations their values, in lanes where its guard holds.
+
+        Wider registers are filled up with zeros, or with the sign. The guard may be among the
+        destinations.
+        """
+        chosen = None if action.guard is None else self.guard_place(action.guard)
+        for register, value in zip(action.dests, values, strict=False):
+            if register is not None:
+                self._places[register] = self._merged(register, value, chosen, signed)
 
     def resized(self, value: Place, bits: int, *, signed: bool = False) -> Place:
         """A value in another width."""
@@ -194,8 +186,16 @@ class BlockWriter:
             return Lanes(literal("i32", -predicate.value.number))
         return Lanes(self.f.resize(predicate.value, 32, signed=True))
 
-    def _merged(self, register: Register, value: Place, guard: Guard, bits: int) -> Place:
-        chosen, old = self.guard_place(guard), self.place(register)
+    def _merged(
+        self, register: Register, value: Place, chosen: Place | None, signed: bool
+    ) -> Place:
+        """The register's new value: where nothing is chosen, the old one."""
+        bits = TYPES[register.type].bits
+        value = self.resized(value, bits, signed=signed)
+        if chosen is None:
+            spreads = bits == 1 and isinstance(value, Scalar) and not self.is_scalar(register)
+            return Lanes(self.lanes(value)) if spreads else value
+        old = self.place(register)
         if all(isinstance(each, Scalar) for each in (chosen, value, old)):
             return self.at_once(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)])[0]
         if bits == 1 and not any(isinstance(each, Result) for each in (chosen, value, old)):

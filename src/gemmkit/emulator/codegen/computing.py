@@ -25,10 +25,7 @@ def compute(b: BlockWriter, action: Action) -> None:
         (b.resized(b.source(source, bits), bits), bits)
         for source, bits in zip(action.sources, widths, strict=True)
     ]
-    results = _results(b, action, sources)
-    signed = extends_sign(action)
-    for register, result in zip(action.dests, results, strict=False):
-        b.assign(register, result, action.guard, signed=signed)
+    b.put(action, _results(b, action, sources), signed=extends_sign(action))
 
 
 def _results(b: BlockWriter, action: Action, sources: Sources) -> Sequence[Place]:

@@ -140,9 +140,8 @@ def _load(b: BlockWriter, action: Action) -> None:
     slots = [b.destination(action, register, width) for register in action.dests]
     arguments += [b.pointer(slot) for slot in slots]
     b.f.runtime(f"load_{space}_{bits}x{count}", "void", *arguments)
-    for register, slot in zip(action.dests, slots, strict=True):
-        value = b.resized(slot, bits)
-        b.assign(register, value, action.guard, signed=action.form.type.is_signed)
+    values = [b.resized(slot, bits) for slot in slots]
+    b.put(action, values, signed=action.form.type.is_signed)
 
 
 def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None:
@@ -154,7 +153,7 @@ def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None
         b.f.runtime(f"load_row_{space}", "void", *arguments, b.pointer(slots[0]))
         b.loaded |= zip(group, slots, strict=True)
     slot = b.loaded.pop(action.number)
-    b.assign(action.dests[0], slot, signed=action.form.type.is_signed)
+    b.put(action, [slot], signed=action.form.type.is_signed)
 
 
 def _store(b: BlockWriter, action: Action) -> None:
@@ -215,7 +214,6 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     assert action.address is not None
     space, key = space_of(action), _guard_key(b, action)
     pattern, base = _address(b, action, action.address, _narrow(action), lanes, key)
-    register = action.dests[0] if action.dests else None
     result = b.scratch.take(bits) if action.dests else None
     name = "cas" if action.operation == "compare_and_swap" else form["O"]
     act = f"{RUNTIME_PREFIX}{name}_{form['T']}"
@@ -227,7 +225,7 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     arguments = (C, site, pattern, base, Value("ptr", f"@{act}"), *registers)
     b.f.runtime(f"atomic_{space}_{bits}", "void", *arguments)
     if result is not None:
-        b.assign(register, result, action.guard)
+        b.put(action, [result])
 
 
 # Warps
@@ -243,9 +241,7 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
     inside = f.runtime(
         f"shuffle_{action.form['M']}", "i32", b.pointer(result), *(b.pointer(s) for s in slots)
     )
-    b.assign(action.dests[0], result, action.guard)
-    if len(action.dests) > 1:
-        b.assign(action.dests[1], Lanes(inside), action.guard)
+    b.put(action, [result, Lanes(inside)])
 
 
 def _same_member_mask(b: BlockWriter, action: Action) -> Value | None:
@@ -264,17 +260,17 @@ def _vote(b: BlockWriter, action: Action) -> None:
     voters = f.and_(lanes, members)
     set_lanes = f.and_(b.lanes(b.source(action.sources[0], 1)), voters)
     if action.operation == "ballot":
-        b.assign(action.dests[0], Scalar(set_lanes), action.guard)
+        b.put(action, [Scalar(set_lanes)])
         return
     some, every = f.compare("ne", set_lanes, 0), f.compare("eq", set_lanes, voters)
     result = {"any": some, "all": every}.get(action.form["M"])
     if result is None:
         result = f.or_(every, f.not_(some))
-    b.assign(action.dests[0], Scalar(result), action.guard)
+    b.put(action, [Scalar(result)])
 
 
 def _active_mask(b: BlockWriter, action: Action) -> None:
-    b.assign(action.dests[0], Scalar(_active(b, action)), action.guard)
+    b.put(action, [Scalar(_active(b, action))])
 
 
 def _is_space(b: BlockWriter, action: Action) -> None:
@@ -289,7 +285,7 @@ def _is_space(b: BlockWriter, action: Action) -> None:
         return (inside.get(space) or f.not_(f.or_(*inside.values())),)
 
     address = b.source(action.sources[0], 64)
-    b.assign(action.dests[0], b.node(emit, [(address, 64)], [1])[0], action.guard)
+    b.put(action, b.node(emit, [(address, 64)], [1]))
 
 
 def _nothing(b: BlockWriter, action: Action) -> None:
@@ -330,12 +326,11 @@ def _through_python(b: BlockWriter, action: Action) -> None:
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.around.outside[action.number] = (tuple(operands), tuple(results))
     f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
-    for register, (offset, bits) in zip(action.dests, results, strict=False):
-        if bits == 1:
-            b.assign(register, Lanes(f.load("i32", T, offset)), action.guard)
-        else:
-            slot = Slot("t", offset, bits)
-            b.assign(register, slot, action.guard, signed=extends_sign(action))
+    values: list[Place] = [
+        Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
+        for offset, bits in results
+    ]
+    b.put(action, values, signed=extends_sign(action))
 
 
 def _to_scratch(b: BlockWriter, place: Place, bits: int) -> tuple[int, int]:
