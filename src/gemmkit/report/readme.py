@@ -149,7 +149,7 @@ def _speed_table(records: Sequence[Record]) -> Table:
                 )
             )
         )
-    return Table("", columns, tuple(rows), (_conditions(records[0]),))
+    return Table("", columns, tuple(rows), (_conditions(records),))
 
 
 def _speed(record: Record | None) -> Cell:
@@ -159,13 +159,16 @@ def _speed(record: Record | None) -> Cell:
     return Cell(f"{record.tflops:.1f}{compared}")
 
 
-def _conditions(record: Record) -> str:
+def _conditions(records: Sequence[Record]) -> str:
     """What the figures depend on, in a line."""
-    names = ("driver", "compiler", "commit", "inputs")
-    facts = [f"{name} {record.environment[name]}" for name in names if name in record.environment]
-    peer = f"cuBLAS is {record.baseline.name}, timed in turn in the same run. " if (
-        record.baseline
-    ) else ""  # fmt: skip
-    return f"{peer}Median of {record.time_us.samples if record.time_us else 0} samples" + (
-        f"; {', '.join(facts)}.\n" if facts else ".\n"
-    )
+    timed = [record for record in records if record.time_us is not None]
+    samples = sorted(record.time_us.samples for record in timed if record.time_us is not None)
+    parts = [f"Each time is the median of {samples[0]} to {samples[-1]} samples"] if samples else []
+    peers = {r.problem.m: r.baseline.name for r in records if r.baseline is not None}
+    if peers:
+        named = "; ".join(f"{size}³: {name}" for size, name in sorted(peers.items()))
+        parts.append(f"the peer, timed in turn in the same run, is its own fastest at {named}")
+    facts = records[0].environment
+    names = ("driver", "compiler", "sm_clock_max_mhz", "commit", "inputs")
+    parts += [f"{name.replace('_', ' ')} {facts[name]}" for name in names if name in facts]
+    return "; ".join(parts) + ".\n"
