@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.operands import Action, Source
+from gemmkit.emulator.codegen.operands import Action, Source, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
 from gemmkit.emulator.codegen.surroundings import Surroundings, T, W
@@ -28,7 +28,6 @@ from gemmkit.emulator.codegen.values import (
 )
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Guard, Immediate, Negated, Register, Special
-from gemmkit.errors import UnsupportedInstruction
 
 # Scratch bytes in use beyond which pending work is written, so that it finds them in the cache.
 SCRATCH_LIMIT = 20480
@@ -115,7 +114,8 @@ class BlockWriter:
         """
         found = self.around.symbols(name)
         if found is None:
-            raise UnsupportedInstruction(f"the address of '{name}' is not known")
+            instruction = self.around.analysis.actions[self.at].instruction
+            raise unsupported(instruction, f"the address of '{name}' is not known")
         if found.number is not None:
             return Scalar(literal(f"i{bits}", found.number))
         return Scalar(self.f.resize(found, bits))

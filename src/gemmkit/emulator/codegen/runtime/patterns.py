@@ -32,6 +32,7 @@ MISS_COST = 16
 _MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
 _HASH_SHIFT = 32 - PATTERN_WAYS.bit_length() + 1
 _WINDOW = 28
+_FAR = 1 << 62
 
 
 def define(module: Module) -> None:
@@ -169,7 +170,9 @@ def _define_build(module: Module, bits: int) -> None:
             expected = Value(vector("i64"), f"<{row}>")
             linear = f.and_(linear, f.not_(any_set(f, f.xor(offsets, expected))))
         f.store(least, p, PATTERN.least)
-        f.store(f.sub(most, least), p, PATTERN.extent)
+        # Addresses may lie farther apart than signed numbers reach; no memory is that large.
+        extent = f.intrinsic("umin", f.sub(most, least), literal("i64", _FAR))
+        f.store(extent, p, PATTERN.extent)
         f.store(bits_set, p, PATTERN.bits)
         flags = f.or_(f.select(fits, literal("i32", WINDOWS_FIT), 0),
                       f.select(linear, literal("i32", LINEAR), 0))  # fmt: skip

@@ -1,0 +1,94 @@
+"""Compiled objects on disk, and hosts that cannot run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launching import kernel_ptx
+
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator.codegen import kernel, native
+from gemmkit.errors import DeviceError, UnsupportedInstruction
+
+PTX = kernel_ptx("add.u32 %r1, %tid, 7;\nst.global.u32 [%at], %r1;")
+
+
+def runs(cache_dir: Path) -> bool:
+    memory = DeviceMemory()
+    piece = memory.allocate(128)
+    packed = piece.address.to_bytes(8, "little")
+    program = load(PTX, "k", cache_dir=cache_dir)
+    program.run(LaunchRequest((1, 1, 1), (32, 1, 1), packed), memory)
+    return memory.view(piece.address, 128).view(np.uint32).tolist() == [*range(7, 39)]
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bytes:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(kernel, "compile_ir", refuse)
+
+
+def test_the_second_load_compiles_nothing(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs(cache_dir)
+    forbid(monkeypatch)
+    assert runs(cache_dir)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+def test_a_damaged_object_is_made_again(cache_dir: Path, damage: bytes | None) -> None:
+    assert runs(cache_dir)
+    entries = [path for path in cache_dir.rglob("*") if path.is_file()]
+    assert entries
+    for path in entries:
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] if damage is None else damage)
+    assert runs(cache_dir)
+
+
+@pytest.mark.parametrize("part", ["generator_digest", "host"])
+def test_another_generator_or_host_has_objects_of_its_own(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    assert runs(cache_dir)
+    if part == "generator_digest":
+        monkeypatch.setattr(native, "generator_digest", lambda: "another")
+    else:
+        here = native.host()
+        other = native.Host(here.cpu, here.features + ",-prfchw", here.permutes, here.llvm)
+        monkeypatch.setattr(kernel, "host", lambda: other)
+    forbid(monkeypatch)
+    with pytest.raises(AssertionError, match="compiled again"):
+        runs(cache_dir)
+
+
+def test_a_host_without_vector_instructions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    features["avx2"] = False
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(llvm, "get_default_triple", lambda: "x86_64-unknown-linux-gnu")
+    native.host.cache_clear()
+    try:
+        with pytest.raises(DeviceError, match=r"needs a processor with AVX2 and FMA"):
+            native.host()
+    finally:
+        native.host.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("mov.u32 %r1, 0;\nfrobnicate.u32 %r1, %r1;", r"'frobnicate.u32'.*kernel\.cu:2"),
+        ("cp.async.ca.shared.global [0], [%rd0], 12;", r"4, 8 or 16 bytes.*kernel\.cu:1"),
+        ("ld.param.u32 %r1, [p0+8];", r"beyond the kernel's parameters.*kernel\.cu:1"),
+        ("mov.u32 %r1, nowhere;", r"'nowhere'.*kernel\.cu:1"),
+    ],
+)
+def test_what_is_unknown_is_named(cache_dir: Path, body: str, words: str) -> None:
+    with pytest.raises(UnsupportedInstruction, match=words):
+        load(kernel_ptx(body), "k", cache_dir=cache_dir)
+    assert not list(cache_dir.rglob("*.entry")), "nothing is stored of what failed"
