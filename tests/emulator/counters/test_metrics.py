@@ -93,6 +93,14 @@ def test_sums_by_kind_of_access() -> None:
     assert {name: values[name] for name in shown} == shown
 
 
+def test_a_generic_access_counts_where_it_goes() -> None:
+    tally = counted()
+    tally.sectors[5], tally.wavefronts[5] = 0, 9
+    values = summarise(flow(), tally)
+    assert values["l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"] == 0
+    assert values["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"] == 5 + 9
+
+
 def test_a_ratio_of_nothing_is_zero() -> None:
     values = summarise(flow(), Tally.zeros(8))
     assert set(values.values()) == {0}

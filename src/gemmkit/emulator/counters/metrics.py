@@ -140,24 +140,24 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-def access(form: Form) -> str | None:
+def access(form: Form, generic: str = "global") -> str | None:
     """The kind of memory access of a form, such as `global load`; None where it makes none.
 
-    An access by a generic address counts as global: nothing in its opcode says where it goes.
-    cp.async is a `global copy ca` or `cg`, by its caching.
+    `generic` is the space that an access without one in its opcode goes to. cp.async is a
+    `global copy ca` or `cg`, by its caching.
     """
     if form.operation == "copy_async":
         return f"global copy {form['C']}"
     if form.operation not in ("load", "store", "atomic", "compare_and_swap", "reduction"):
         return None
-    space = form.modifiers.get("S", "").removesuffix("::cta") or "global"
+    space = form.modifiers.get("S", "").removesuffix("::cta") or generic
     kind = "atomic" if form.operation == "compare_and_swap" else form.operation
     return f"{space} {kind}"
 
 
-def groups(form: Form) -> tuple[str, ...]:
-    """Everything that a metric may be `of` to take in a form."""
-    kind = access(form)
+def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
+    """Everything that a metric may be `of` to take in a form; `generic` as for `access`."""
+    kind = access(form, generic)
     if kind is None:
         return "all", form.opcode_class
     general = kind.removesuffix(" ca").removesuffix(" cg")
@@ -184,7 +184,9 @@ def _metrics(flow: ControlFlow, tally: Tally, numbers: NDArray[np.int64]) -> dic
     """The metrics over the instructions with these numbers."""
     chosen: defaultdict[str, list[int]] = defaultdict(list)
     for number in numbers:
-        for group in groups(flow.forms[number]):
+        # Of an instruction with generic addresses, all are taken to lie in one space.
+        only_shared = tally.wavefronts[number] > 0 and tally.sectors[number] == 0
+        for group in groups(flow.forms[number], "shared" if only_shared else "global"):
             chosen[group].append(number)
     values: dict[str, float] = {}
     for metric in METRICS:
