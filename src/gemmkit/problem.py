@@ -9,6 +9,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 
 FLOAT_BYTES = 4
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class GemmProblem:
     A or B.
 
     Raises:
-        UsageError: a size is negative, or a leading dimension is shorter than its row.
+        UsageError: a size is negative, a leading dimension is shorter than its row, or α or β is
+            no finite fp32 number.
     """
 
     m: int
@@ -37,6 +39,9 @@ class GemmProblem:
         for name in ("m", "n", "k"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
+        for name in ("alpha", "beta"):
+            if not abs(getattr(self, name)) <= LARGEST_FLOAT:
+                raise UsageError(f"{name} = {getattr(self, name)} is no finite fp32 number")
         for name, row in (("lda", self.k), ("ldb", self.n), ("ldc", self.n)):
             given = getattr(self, name)
             if given == 0:
