@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -103,7 +102,6 @@ def load(ptx: str, entry: str, *, cache_dir: Path | None = None) -> Program:
     return Program(module, flow, load_kernel(flow, module, ptx, DiskCache(folder)))
 
 
-@lru_cache(maxsize=8)
 def _read(ptx: str, entry: str) -> tuple[Module, ControlFlow]:
     module = parse(ptx)
     if entry not in module.kernels:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +79,40 @@ def test_a_host_without_vector_instructions_is_refused(monkeypatch: pytest.Monke
             native.host()
     finally:
         native.host.cache_clear()
+
+
+def test_loads_without_avx2s_permutation() -> None:
+    """As on ARM: what AVX2 would read as one vector is put together from words."""
+    body = """
+        ld.global.u32 %r1, [%at];
+        ld.global.u32 %r2, [%rd0+8];
+        ld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd0+16];
+        shl.b32 %r7, %tid, 2;
+        st.shared.u32 [%r7], %r1;
+        xor.b32 %r7, %r7, 124;
+        ld.shared.u32 %r8, [%r7];
+        mad.lo.u32 %r1, %r8, 100, %r2;
+        mad.lo.u32 %r1, %r6, 10000, %r1;
+        st.global.u32 [%at], %r1;
+    """
+    text = kernel_ptx(body, declarations=".shared .align 16 .b8 tile[128];")
+    program = f"""
+import numpy as np
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator.codegen import kernel, native
+here = native.host()
+other = native.Host(here.cpu, here.features, False, here.llvm + "/no permutation")
+native.host = kernel.host = lambda: other
+memory = DeviceMemory()
+piece = memory.allocate(128)
+words = memory.view(piece.address, 128).view(np.uint32)
+words[:] = np.arange(32)
+asked = LaunchRequest((1, 1, 1), (32, 1, 1), piece.address.to_bytes(8, "little"))
+load({text!r}, "k").run(asked, memory)
+print(words.tolist() == [70002 + 100 * (31 - lane) for lane in range(32)])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 LANES = 8
 RUNTIME_PREFIX = "gemmkit."
@@ -259,16 +260,23 @@ class Function:
         """A stack variable, for what structured code changes; returns its address."""
         pointer = Value("ptr", f"%{self.name('x')}")
         self.allocations.append(f"  {pointer.name} = alloca {initial.type}, align 64")
-        self.emit(f"store {initial}, {pointer}")
+        self.emit(f"store {initial}, {pointer}, align 64")
         return pointer
 
     def get(self, of: str, variable: Value) -> Value:
         """Read a stack variable."""
-        return self.value(of, f"load {of}, {variable}")
+        return self.value(of, f"load {of}, {variable}, align 64")
 
     def set(self, variable: Value, a: Value) -> None:
         """Write a stack variable."""
-        self.emit(f"store {a}, {variable}")
+        self.emit(f"store {a}, {variable}, align 64")
+
+    @cached_property
+    def cell(self) -> Value:
+        """An i64 on the stack."""
+        pointer = Value("ptr", f"%{self.name('cell')}")
+        self.allocations.append(f"  {pointer.name} = alloca i64, align 8")
+        return pointer
 
     # Control
 

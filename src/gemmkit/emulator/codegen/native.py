@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def host() -> Host:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features: Mapping[str, bool] = llvm.get_host_cpu_features()
-    triple = llvm.get_default_triple()
+    triple = _triple()
     permutes = triple.startswith("x86_64") and features.get("avx2", False)
     arm = triple.startswith(("aarch64", "arm64"))
     if not arm and not (permutes and features.get("fma", False)):
@@ -74,11 +75,19 @@ def host() -> Host:
     )
 
 
+def _triple() -> str:
+    """LLVM's name for this platform; its loader for objects in memory reads ELF on Windows too."""
+    import llvmlite.binding as llvm
+
+    triple: str = llvm.get_default_triple()
+    return f"{triple}-elf" if sys.platform == "win32" else triple
+
+
 def _machine(level: int) -> Any:
     import llvmlite.binding as llvm
 
     here = host()
-    return llvm.Target.from_default_triple().create_target_machine(
+    return llvm.Target.from_triple(_triple()).create_target_machine(
         cpu=here.cpu, features=here.features, opt=level, reloc="pic", codemodel="small", jit=True
     )
 
@@ -88,8 +97,10 @@ def compile_ir(text: str, *, clean: bool) -> bytes:
     import llvmlite.binding as llvm
 
     with _lock:
-        module = llvm.parse_assembly(text)
         machine = _machine(1)
+        layout, triple = machine.target_data, machine.triple
+        head = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n'
+        module = llvm.parse_assembly(head + text)
         if clean:
             passes = llvm.create_new_module_pass_manager()
             passes.add_sroa_pass()

@@ -17,7 +17,7 @@ from gemmkit.emulator.ptx.module import Register
 TOGETHER = 4
 _WORD = 4
 # Other loads, and what touches no memory, may stand between.
-_HARMLESS = frozenset(["load", "no_operation", "copy_async_commit", "active_mask", "is_space"])
+_HARMLESS = frozenset(["load", "copy_async_commit", "active_mask", "is_space"])
 
 
 def neighbours(actions: Sequence[Action], block: BasicBlock) -> list[tuple[int, ...]]:

@@ -104,17 +104,17 @@ class Segment:
         before, head, after = f.name("segment"), f.name("strip"), f.name("done")
         last, nexts = f.name("turn"), [f.name("n") for _ in predicates]
         self._strip = None
-        self._index = Value("i64", f"%{f.name('d')}")
-        self._shift = Value("i32", f"%{f.name('s')}")
         sums = {number: Value("i32", f"%{f.name('p')}") for number in predicates}
+        f.emit(f"store volatile i64 0, {f.cell}, align 8")
         f.branch(before)
         f.label(before)
         f.branch(head)
         f.label(head)
-        f.emit(f"{self._index.name} = phi i64 [0, %{before}], [%{last}d, %{last}]")
-        f.emit(f"{self._shift.name} = phi i32 [0, %{before}], [%{last}s, %{last}]")
         for number, name in zip(predicates, nexts, strict=True):
             f.emit(f"{sums[number].name} = phi i32 [0, %{before}], [%{name}, %{last}]")
+        # Kept in memory, so that the compiler does not spend its time on a loop of four turns.
+        self._index = f.value("i64", f"load volatile i64, {f.cell}, align 8")
+        self._shift = f.resize(self._index, 32)
         found: dict[int, Value] = {}
         for number, group in enumerate(self._groups):
             if number:
@@ -126,10 +126,9 @@ class Segment:
         f.label(last)
         for number, name in zip(predicates, nexts, strict=True):
             f.emit(f"%{name} = or i32 {sums[number].name}, {found[number].name}")
-        f.emit(f"%{last}d = add i64 {self._index.name}, {STRIP_LANES}")
-        f.emit(f"%{last}s = add i32 {self._shift.name}, {STRIP_LANES}")
-        f.emit(f"%{last}c = icmp ult i32 %{last}s, {LANES}")
-        f.emit(f"br i1 %{last}c, label %{head}, label %{after}")
+        following = f.add(self._index, STRIP_LANES)
+        f.emit(f"store volatile {following}, {f.cell}, align 8")
+        f.branch_if(f.compare("ult", following, LANES), head, after)
         f.label(after)
         return {
             number: Value("i32", f"%{name}") for number, name in zip(predicates, nexts, strict=True)

@@ -54,10 +54,12 @@ def run(
     count = max(1, min(threads or usable_threads(), grid.blocks))
     operations = Operations(kernel, memory)
     workers = [Worker(kernel, flow, grid, operations.run) for _ in range(count)]
-    launch.run(workers, progress)
-    tally = Tally.zeros(len(flow.forms))
-    for worker in workers:
-        tally += worker.tally()
+    try:
+        launch.run(workers, progress)
+    finally:
+        for worker in workers:
+            worker.release()
+    tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
     return Execution(tally, time.perf_counter() - started, operations.printer.lines())
 
 

@@ -137,6 +137,10 @@ class Worker:
         self.fields[WORKER["fuel"] // 8] = fuel
         return int(self._run(self._buffer.ctypes.data))
 
+    def release(self) -> None:
+        """Let go of the function that calls back, which holds on to this object."""
+        self._operation = Operation()
+
     def warp_number(self, address: int) -> int:
         """The number of the warp at an address."""
         return (address - self.warp_memory.ctypes.data) // self._warp_bytes

@@ -1,0 +1,132 @@
+"""Time the emulator: rungs by size and threads, compiling, loading from the cache.
+
+    python benchmarks/emulator.py [--sizes 256,512,1024] [--threads 1,2]
+
+Times are the best of several runs, the variants taken in turn. It writes
+`results/emulator-<cpu>.json`; `ns_per_warp_instruction` is per PTX instruction of one warp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.host import cpu_model, host_environment, package_version, usable_cores
+from gemmkit.emulator import load
+from gemmkit.gpu import find_board
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
+
+HERE = Path(__file__).resolve().parent
+BOARD = find_board("rtx3090")
+RUNGS: Mapping[str, Mapping[str, int]] = {
+    "naive_uncoalesced": {},
+    "naive": {},
+    "shared_tiling": {},
+    "coarsening_2d": {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8},
+    "async_copy": {},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--sizes", default="256,512,1024", help="N of N³, parted by commas")
+    parser.add_argument("--threads", default=f"1,{usable_cores()}", help="parted by commas")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    arguments = parser.parse_args()
+    sizes = [int(each) for each in arguments.sizes.split(",")]
+    threads = sorted({int(each) for each in arguments.threads.split(",")})
+    found = {
+        "environment": host_environment() | {"llvmlite": package_version("llvmlite")},
+        "runs": [run for size in sizes for run in launches(size, threads, arguments.repeats)],
+        "loads": loads(),
+    }
+    key = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
+    path = arguments.results / f"emulator-{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    print(path)
+
+
+def launches(size: int, threads: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    """Seconds of each rung with each number of threads."""
+    rows = []
+    for name, changes in RUNGS.items():
+        binary, plan, problem = planned(name, size, changes)
+        seconds = {count: float("inf") for count in threads}
+        instructions = 0.0
+        for _ in range(repeats):
+            for count in threads:
+                launch = launched(count, binary, plan, problem)
+                instructions = launch.counters["ptx__inst_executed.sum"]
+                seconds[count] = min(seconds[count], launch.emulation_seconds or 0.0)
+        for count in threads:
+            row = {
+                "kernel": name,
+                "size": size,
+                "threads": count,
+                "seconds": round(seconds[count], 6),
+                "warp_instructions": int(instructions),
+                "ns_per_warp_instruction": round(1e9 * seconds[count] / instructions, 3),
+                "times_one_thread": round(seconds[threads[0]] / seconds[count], 3),
+            }
+            print(f"{name:18s} {size:5d}^3 {count} threads {seconds[count]:8.4f} s", flush=True)
+            rows.append(row)
+    return rows
+
+
+def planned(
+    name: str, size: int, changes: Mapping[str, int]
+) -> tuple[Binary, LaunchPlan, GemmProblem]:
+    kernel, problem = find_kernel(name), GemmProblem(size, size, size)
+    plan = kernel.plan(problem, kernel.configure(changes), BOARD)
+    return compile_plan(plan, BOARD.arch), plan, problem
+
+
+def launched(threads: int, binary: Binary, plan: LaunchPlan, problem: GemmProblem) -> Any:
+    device = EmulatedDevice(BOARD, threads=threads)
+    rng = np.random.default_rng(0)
+    size = problem.m
+    buffers = [device.upload(rng.standard_normal((size, size), np.float32)) for _ in range(3)]
+    return device.launch(binary, plan, bind_arguments(problem, *buffers, None))
+
+
+def loads() -> list[dict[str, Any]]:
+    """Seconds to compile every rung for this host, and to load it again from the cache.
+
+    The first compilation also makes the runtime's parts that the kernel calls.
+    """
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kernel in LADDER:
+            binary, _, _ = planned(kernel.name, 512, {})
+            row: dict[str, Any] = {
+                "kernel": kernel.name,
+                "ptx_lines": binary.ptx.count("\n"),
+            }
+            for what in ("cold_seconds", "warm_seconds"):
+                started = time.perf_counter()
+                program = load(binary.ptx, binary.entry, cache_dir=Path(folder))
+                row[what] = round(time.perf_counter() - started, 4)
+            row["instructions"] = len(program.flow.forms)
+            print(f"{kernel.name:18s} cold {row['cold_seconds']} s, warm {row['warm_seconds']} s")
+            rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    main()
