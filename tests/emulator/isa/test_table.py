@@ -7,7 +7,7 @@ import pytest
 
 from gemmkit.emulator.isa.form import Form, expand
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
-from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.isa.table import form_of, table
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse
 from gemmkit.errors import UnsupportedInstruction
@@ -25,6 +25,21 @@ def test_every_form_is_either_defined_on_bits_or_by_the_machine() -> None:
     operations = {form.operation for form in table().values()}
     assert operations == set(OPERATIONS) | MACHINE_OPERATIONS
     assert not set(OPERATIONS) & MACHINE_OPERATIONS
+
+
+def test_looking_up_one_form_is_looking_into_the_table() -> None:
+    assert all(form_of(opcode) == form for opcode, form in table().items())
+    for opcode in (
+        "",
+        "ld",
+        "ld.global",
+        "ld.global.f32.",
+        "xld.global.f32",
+        "add.f32x",
+        "mul.s32",
+    ):
+        assert form_of(opcode) is None
+        assert opcode not in table()
 
 
 def operands(form: Form, lanes: int) -> list[np.ndarray | int]:

@@ -74,6 +74,27 @@ def expand(pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield opcode + pattern[position:], bound
 
 
+@cache
+def _matcher(pattern: str) -> re.Pattern[str]:
+    text, position = "", 0
+    for hole in _HOLE.finditer(pattern):
+        choices = "|".join(re.escape(choice) for choice in hole.group(2).split(","))
+        group = f"(?P<{hole.group(1)}>{choices})" if hole.group(1) else f"(?:{choices})"
+        text += re.escape(pattern[position : hole.start()]) + group
+        position = hole.end()
+    return re.compile(text + re.escape(pattern[position:]))
+
+
+def bindings(pattern: str, opcode: str) -> dict[str, str] | None:
+    """The names that a pattern binds for one opcode, or None if it is none of the pattern's."""
+    if not opcode.startswith(pattern.partition("{")[0]):
+        return None
+    match = _matcher(pattern).fullmatch(opcode)
+    if match is None:
+        return None
+    return {name: choice.lstrip(".") for name, choice in match.groupdict().items()}
+
+
 def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec, ...]:
     """Read a signature, such as `={T} {T} {T}` or `={V}{T} [{S}]`.
 

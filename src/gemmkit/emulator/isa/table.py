@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from gemmkit.emulator.isa.form import Form, OperandSpec, expand, operand_specs
+from gemmkit.emulator.isa.form import Form, OperandSpec, bindings, expand, operand_specs
 from gemmkit.emulator.ptx.module import (
     Address,
     Group,
@@ -235,7 +235,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
 
 @cache
 def table() -> dict[str, Form]:
-    """Every form by its full opcode; built when first asked for."""
+    """Every form by its full opcode; it takes a while to build, so look one up by `form_of`."""
     forms: dict[str, Form] = {}
     for patterns, operation, signature, opcode_class in _ROWS:
         for pattern in patterns.split("|"):
@@ -245,6 +245,18 @@ def table() -> dict[str, Form]:
     return forms
 
 
+@cache
+def form_of(opcode: str) -> Form | None:
+    """The form with this full opcode, or None if there is none."""
+    for patterns, operation, signature, opcode_class in _ROWS:
+        for pattern in patterns.split("|"):
+            bound = bindings(pattern, opcode)
+            if bound is not None:
+                operands = operand_specs(signature, bound)
+                return Form(opcode, operation, operands, opcode_class, bound)
+    return None
+
+
 def decode(instruction: Instruction) -> Form:
     """The form of an instruction, its operands checked against it.
 
@@ -252,7 +264,7 @@ def decode(instruction: Instruction) -> Form:
         UnsupportedInstruction: the table lacks the opcode, or the operands do not fit.
     """
     opcode = instruction.opcode
-    form = table().get(opcode)
+    form = form_of(opcode)
     if form is None:
         raise UnsupportedInstruction(
             f"the emulator does not know '{opcode}' ({instruction.where}: {instruction.text})"

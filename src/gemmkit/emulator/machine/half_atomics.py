@@ -14,7 +14,7 @@ from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.counters.rules import global_sectors, shared_wavefronts
 from gemmkit.emulator.isa.semantics import evaluate
-from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.isa.table import form_of
 from gemmkit.emulator.machine.fault import outside_error
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
@@ -34,7 +34,8 @@ def atomic(
         DeviceError: an address where the kernel has no memory, or a misaligned one.
     """
     added, addresses = operands
-    form = table()[f"{action.form['O']}.{action.form['T']}"]
+    form = form_of(f"{action.form['O']}.{action.form['T']}")
+    assert form is not None
     size = action.form.type.bytes
     before = np.zeros_like(added)
     shared = np.zeros(LANES, bool)

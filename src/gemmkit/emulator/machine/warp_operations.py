@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.semantics import evaluate
-from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.isa.table import form_of
 
 Lanes = NDArray[np.bool_]
 Results = tuple[NDArray[Any], ...]
@@ -52,7 +52,8 @@ def _match_any(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Re
 
 def _reduce(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
     values, members = operands
-    form = table()[f"{action.form['O']}.{action.form['T']}"]
+    form = form_of(f"{action.form['O']}.{action.form['T']}")
+    assert form is not None
     voters = _voters(members, active)
     results = np.zeros(LANES, values.dtype)
     for lane in np.flatnonzero(active):
