@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.operands import (
     source_widths,
     unsupported,
 )
+from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.surroundings import C, T, W
 from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
@@ -204,7 +205,8 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
 def _atomic(b: BlockWriter, action: Action) -> None:
     b.make_room()
     form, bits = action.form, action.form.type.bits
-    if bits < 32 or form["T"] == "f16x2":
+    name = "cas" if action.operation == "compare_and_swap" else form["O"]
+    if not is_native(name, form["T"]):
         _through_python(b, action)
         return
     places = [b.source(source, bits) for source in action.sources]
@@ -215,7 +217,6 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     space, key = space_of(action), _guard_key(b, action)
     pattern, base = _address(b, action, action.address, _narrow(action), lanes, key)
     result = b.scratch.take(bits) if action.dests else None
-    name = "cas" if action.operation == "compare_and_swap" else form["O"]
     act = f"{RUNTIME_PREFIX}{name}_{form['T']}"
     b.f.module.declare(act, "void", ["ptr"] * 5)
     registers = [b.pointer(result) if result is not None else NULL]

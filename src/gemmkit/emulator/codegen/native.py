@@ -143,6 +143,9 @@ class Runtime:
             for piece in pieces_for(functions):
                 if piece not in self._pieces:
                     self._load(piece, cache)
+        missing = [name for name in functions if name not in self.addresses]
+        # A call to an unknown function would be a jump to address 0.
+        assert not missing, f"the runtime lacks {', '.join(missing)}"
 
     def _load(self, piece: str, cache: DiskCache) -> None:
         import llvmlite.binding as llvm

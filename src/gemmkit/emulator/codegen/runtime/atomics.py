@@ -30,6 +30,11 @@ RESULT, OPERAND, OTHER = Value("ptr", "%result"), Value("ptr", "%x"), Value("ptr
 AT = Value("ptr", "%at")
 
 
+def is_native(name: str, of: str) -> bool:
+    """Whether there is a function for this operation (or `cas`) on this type."""
+    return of in _OPERATIONS.get(name, {}) or (name == "cas" and of in ("b32", "b64"))
+
+
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     for name, types in _OPERATIONS.items():
