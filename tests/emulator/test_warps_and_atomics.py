@@ -220,6 +220,26 @@ def test_reductions_of_floats_and_doubles(executor: Executor, space: str) -> Non
     assert got[2:4].view(np.float64)[0] == double
 
 
+@pytest.mark.parametrize("kind", ["f16", "f16x2", "bf16", "bf16x2"])
+def test_atomics_on_half_precision(executor: Executor, kind: str) -> None:
+    """64 additions of a half, which is exact up to 32 in both formats."""
+    one_half = {"f16": 0x3800, "bf16": 0x3F00}[kind.removesuffix("x2")]
+    thirty_two = {"f16": 0x5000, "bf16": 0x4200}[kind.removesuffix("x2")]
+    if kind.endswith("x2"):
+        load, negative = "mov.b32 %r3, {%h1, %h2};", "%r3"
+    else:
+        load, negative = "", "%h1"
+    body = f"""
+        mov.b16 %h1, {one_half:#x};
+        mov.b16 %h2, {one_half | 0x8000:#x};
+        {load}
+        red.global.add.noftz.{kind} [%rd0], {negative};
+    """
+    out = launch(executor, kernel_ptx(body), np.zeros(1, np.uint32), block=64).arrays[0]
+    wanted = thirty_two | (thirty_two | 0x8000) << 16 if kind.endswith("x2") else thirty_two
+    assert out.tolist() == [wanted]
+
+
 def test_atomic_requests_are_counted(executor: Executor) -> None:
     body = """
         red.global.add.u32 [%at], 1;
