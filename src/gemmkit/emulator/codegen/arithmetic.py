@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmkit.emulator.codegen import floats, integers
-from gemmkit.emulator.codegen.ir import Function, Value, literal
+from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.form import Form
 
@@ -51,8 +51,3 @@ def merge(f: Function, sources: Sequence[Value]) -> Sequence[Value]:
     """The new value where the predicate holds, else the old: sources are predicate, new, old."""
     predicate, new, old = sources
     return (f.select(predicate, new, old),)
-
-
-def zero(bits: int) -> Value:
-    """A zero of that width."""
-    return literal(f"i{bits}", 0)

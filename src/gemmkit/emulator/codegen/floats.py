@@ -2,7 +2,8 @@
 
 Numbers stay in integer registers between instructions; here they are read as LLVM's floating-point
 types. What is not here (rounding other than to nearest, 16-bit formats, transcendental functions)
-runs through the definitions of `isa.semantics`.
+runs through the definitions of `isa.semantics`. Where these give the canonical NaN, the processor's
+own comes out here, of any sign and payload.
 """
 
 from __future__ import annotations

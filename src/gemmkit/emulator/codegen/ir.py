@@ -104,7 +104,6 @@ class Function:
         self.allocations: list[str] = []
         self.lines: list[str] = []
         self._count = 0
-        self._block = "entry"
 
     # Values
 
@@ -280,15 +279,9 @@ class Function:
 
     # Control
 
-    @property
-    def block(self) -> str:
-        """The label of the LLVM block that is being written."""
-        return self._block
-
     def label(self, name: str) -> None:
         """Begin an LLVM block."""
         self.lines.append(f"{name}:")
-        self._block = name
 
     def branch(self, to: str) -> None:
         """Go to a block."""

@@ -57,9 +57,8 @@ WORKER_BARRIERS = 384
 # A pattern of no lane at all follows, then the counters.
 NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 
-# A memory instruction: the region it touched last, and its counts, which are for
-# global and local memory sectors and (cp.async with a source size) bytes, for shared memory
-# wavefronts and conflicts; for generic addresses all of them.
+# A memory instruction: the region that it touched last, and counts: sectors of global and local
+# memory, wavefronts and conflicts of shared memory, bytes of cp.async with a source size.
 SITE = _words("region", "region_bytes", "sectors", "bytes", "wavefronts", "conflicts")
 SITE_BYTES = 64
 
@@ -69,11 +68,11 @@ class _Pattern:
     """How the addresses of a warp lie to one another, and what follows from that.
 
     `offsets` are the lanes' distances from the first active lane's address, 0 in inactive lanes,
-    and `narrow` their low 32 bits;
-    `least` and `extent` their minimum and the maximum above it, `bits` all of them or-ed. `base`
-    is the first active lane's address when the pattern was last met. A strip whose active lanes
-    lie within 32 bytes, in whole words, is read as one vector at `strip_least` and permuted by
-    `order`. `sectors` and `wavefronts` hold the counts for access size and alignment once found.
+    and `narrow` their low 32 bits; `least` and `extent` are their minimum and what the maximum is
+    above it, `bits` all of them or-ed. `base` is the first active lane's address when the pattern
+    was last met. A strip whose active lanes lie within 32 bytes, in whole words, is read as one
+    vector at `strip_least` and permuted by `order`. `sectors` and `wavefronts` hold the counts
+    for each access size and alignment once found.
     """
 
     offsets: int = 0
