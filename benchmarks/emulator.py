@@ -108,8 +108,8 @@ def launched(
     device = EmulatedDevice(BOARD, threads=threads)
     rng = np.random.default_rng(0)
     size = problem.m
-    buffers = [device.upload(rng.standard_normal((size, size), np.float32)) for _ in range(3)]
-    arguments = bind_arguments(problem, *buffers, None)
+    a, b, c = (device.upload(rng.standard_normal((size, size), np.float32)) for _ in range(3))
+    arguments = bind_arguments(problem, a, b, c, None)
     started = time.process_time()
     launch = device.launch(binary, plan, arguments)
     return launch, time.process_time() - started
