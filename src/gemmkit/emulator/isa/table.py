@@ -1,7 +1,7 @@
 """The instruction table: every PTX form that gemmkit executes, one strict key per full opcode.
 
-Anything that is not here raises; nothing is matched loosely. Semantics of each operation are those
-of the PTX ISA; `codegen` and `oracle` implement each once.
+Anything that is not here raises; nothing is matched loosely. What a form computes is defined in
+`isa.semantics`, where it needs registers only; memory, warps and control are the executors'.
 """
 
 from __future__ import annotations

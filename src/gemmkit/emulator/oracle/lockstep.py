@@ -126,10 +126,15 @@ class Lockstep:
             self._barrier(group, step, lanes, block)
         elif operation == "call":
             print_formatted(group, step, lanes, self._printed)
-        elif operation == "trap" and lanes.any():
-            raise DeviceError(f"the kernel trapped at {step.instruction.where}")
-        elif operation not in _NOTHING and operation != "trap":
+        elif operation == "trap":
+            self._trap(step, lanes)
+        elif operation not in _NOTHING:
             raise UnsupportedInstruction(f"the oracle does not know '{step.form.opcode}'")
+
+    def _trap(self, step: Step, lanes: Lanes) -> None:
+        if lanes.any():
+            name = self._flow.kernel.name
+            raise DeviceError(f"kernel '{name}': trap at {step.instruction.where}")
 
     def _evaluate(self, group: Group, step: Step, lanes: Lanes) -> None:
         sources: list[Raw | int] = [group.read(*each) for each in step.sources]
