@@ -129,12 +129,46 @@ def test_an_unknown_instruction_is_named_with_its_source_line(line: str) -> None
         "ld.global.v2.f32 {%f1, %f2, %f3}, [%rd1];",
         "add.u32 5, %r2, %r3;",
         "bra nowhere;",
+        "add.u32 %r1, %rd2, %r3;",
+        "add.u64 %rd1, %rd2, %r3;",
+        "mov.u32 %p1, %r1;",
+        "setp.eq.u32 %r1, %r2, %r3;",
+        "setp.eq.u32 %p1|%r1, %r2, %r3;",
+        "selp.u32 %r1, %r2, %r3, %r4;",
+        "and.pred %p1, %p2, !%r3;",
+        "and.b32 %r1, %r2, !%p1;",
+        "mul.wide.u32 %r1, %r2, %r3;",
+        "ld.global.u64 %r1, [%rd1];",
+        "ld.global.u32 %p1, [%rd1];",
+        "ld.global.u32 %r1, [%p1];",
+        "ld.global.v2.f32 %f1, [%rd1];",
+        "mov.b64 {%rd1, %rd2}, %rd3;",
+        "@%r1 add.u32 %r1, %r2, %r3;",
     ],
 )
 def test_operands_that_do_not_fit_are_refused(line: str) -> None:
     kernel = parse(program(line)).kernels["k"]
     with pytest.raises(UnsupportedInstruction, match=r"kernel\.cu:42"):
         ControlFlow.of(kernel)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ld.global.u8 %r1, [%rd1];",
+        "ld.shared.u8 %rd2, [%r1];",
+        "st.global.u8 [%rd1], %r1;",
+        "cvt.u8.u32 %r1, %r2;",
+        "cvt.s64.s8 %rd1, %r2;",
+        "mov.b64 {%r1, _}, %rd3;",
+        "mov.b64 %rd3, {%r1, %f2};",
+        "mov.b32 %f1, %r1;",
+        "setp.eq.u32 %p1|_, %r2, 5;",
+        "@!%p1 add.u32 %r1, %r2, -3;",
+    ],
+)
+def test_operands_that_fit(line: str) -> None:
+    ControlFlow.of(parse(program(line)).kernels["k"])
 
 
 def test_patterns_expand_to_opcodes_and_bindings() -> None:

@@ -8,20 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from gemmkit.emulator.isa.form import Form, OperandSpec, bindings, expand, operand_specs
-from gemmkit.emulator.ptx.module import (
-    Address,
-    Group,
-    Immediate,
-    Instruction,
-    Negated,
-    Operand,
-    Pair,
-    Register,
-    Special,
-    Symbol,
-    Vector,
-)
+from gemmkit.emulator.isa.fit import operands_fit
+from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
+from gemmkit.emulator.ptx.module import Instruction
 from gemmkit.errors import UnsupportedInstruction
 
 INT16_UP = "u16,s16,u32,s32,u64,s64"
@@ -269,38 +258,8 @@ def decode(instruction: Instruction) -> Form:
         raise UnsupportedInstruction(
             f"the emulator does not know '{opcode}' ({instruction.where}: {instruction.text})"
         )
-    required = sum(not spec.optional for spec in form.operands)
-    given = instruction.operands
-    fits = required <= len(given) <= len(form.operands) and all(
-        _fits(operand, spec) for operand, spec in zip(given, form.operands, strict=False)
-    )
-    # A call without a result, and one without arguments, leaves out the group.
-    if not fits and form.operation != "call":
+    if not operands_fit(instruction, form):
         raise UnsupportedInstruction(
             f"'{opcode}' does not take these operands ({instruction.where}: {instruction.text})"
         )
     return form
-
-
-_SOURCES = (Register, Immediate, Special, Symbol, Negated)
-
-
-def _fits(operand: Operand | None, spec: OperandSpec) -> bool:
-    if spec.role == "dest":
-        if isinstance(operand, Pair):
-            return spec.pair
-        if isinstance(operand, Vector):
-            return spec.count in (1, len(operand.elements))
-        return operand is None or isinstance(operand, Register)
-    if spec.role == "source":
-        if isinstance(operand, Vector):
-            return spec.count in (1, len(operand.elements))
-        return isinstance(operand, _SOURCES)
-    kinds: dict[str, type[Operand]] = {
-        "address": Address,
-        "immediate": Immediate,
-        "label": Symbol,
-        "symbol": Symbol,
-        "group": Group,
-    }
-    return isinstance(operand, kinds[spec.role])

@@ -1,0 +1,91 @@
+"""Whether operands are of the kinds, counts and widths that a form takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmkit.emulator.isa.form import Form, OperandSpec
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.module import (
+    Address,
+    Group,
+    Immediate,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+)
+
+_SOURCES = (Register, Immediate, Special, Symbol, Negated)
+_KINDS: dict[str, type[Operand]] = {
+    "address": Address,
+    "immediate": Immediate,
+    "label": Symbol,
+    "symbol": Symbol,
+    "group": Group,
+}
+# Their registers may be wider than their types.
+_RELAXED = ("load", "store", "convert_")
+
+
+def operands_fit(instruction: Instruction, form: Form) -> bool:
+    """Whether the form takes the instruction's operands and guard."""
+    guard = instruction.guard
+    if guard is not None and guard.register.type != "pred":
+        return False
+    if form.operation == "call":  # without results or arguments, it leaves out a group
+        return True
+    given = instruction.operands
+    required = sum(not spec.optional for spec in form.operands)
+    relaxed = form.operation.startswith(_RELAXED) and form.operation != "convert_address"
+    return required <= len(given) <= len(form.operands) and all(
+        _fits(operand, spec, relaxed) for operand, spec in zip(given, form.operands, strict=False)
+    )
+
+
+def _fits(operand: Operand | None, spec: OperandSpec, relaxed: bool) -> bool:
+    if isinstance(operand, Address):
+        base = operand.base
+        wide = not isinstance(base, Register) or TYPES[base.type].bits in (32, 64)
+        return spec.role == "address" and wide
+    if spec.role not in ("dest", "source"):
+        return isinstance(operand, _KINDS[spec.role])
+    assert spec.type is not None
+    if isinstance(operand, Pair):
+        predicate = operand.second is None or _is_predicate(operand.second)
+        return spec.pair and predicate and _fits(operand.first, spec, relaxed)
+    elements: Iterable[Operand | None] = (operand,)
+    bits = spec.type.bits
+    if isinstance(operand, Vector):
+        elements = operand.elements
+        if spec.count == 1:  # joined or split, as in `mov.b64 d, {lo, hi}`
+            bits //= len(operand.elements)
+        elif spec.count != len(operand.elements):
+            return False
+    elif spec.count != 1:
+        return False
+    if spec.role == "dest":
+        return all(
+            each is None or (isinstance(each, Register) and _holds(each, bits, relaxed))
+            for each in elements
+        )
+    return all(isinstance(each, _SOURCES) and _gives(each, bits, relaxed) for each in elements)
+
+
+def _holds(register: Register, bits: int, relaxed: bool) -> bool:
+    width = TYPES[register.type].bits
+    return width == bits or (relaxed and 1 < bits < width)
+
+
+def _gives(source: Operand, bits: int, relaxed: bool) -> bool:
+    if isinstance(source, Negated):
+        return bits == 1 and _is_predicate(source.register)
+    return not isinstance(source, Register) or _holds(source, bits, relaxed)
+
+
+def _is_predicate(operand: Operand) -> bool:
+    return isinstance(operand, Register) and operand.type == "pred"
