@@ -144,6 +144,8 @@ def test_an_unknown_instruction_is_named_with_its_source_line(line: str) -> None
         "ld.global.v2.f32 %f1, [%rd1];",
         "mov.b64 {%rd1, %rd2}, %rd3;",
         "@%r1 add.u32 %r1, %r2, %r3;",
+        "call (a), %rd1, (b);",
+        "call (a), (b);",
     ],
 )
 def test_operands_that_do_not_fit_are_refused(line: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator import load
 from gemmkit.emulator.ptx.module import (
     Address,
     Group,
@@ -309,5 +309,5 @@ def mutated(draw: st.DrawFn) -> str:
 @example(".global .u32 x = {0x};")
 def test_mutated_text_never_raises_anything_but_our_errors(text: str) -> None:
     with suppress(GemmkitError):
-        for kernel in parse(text).kernels.values():
-            ControlFlow.of(kernel)
+        for entry in parse(text).kernels:
+            load(text, entry)

@@ -37,9 +37,11 @@ def operands_fit(instruction: Instruction, form: Form) -> bool:
     guard = instruction.guard
     if guard is not None and guard.register.type != "pred":
         return False
-    if form.operation == "call":  # without results or arguments, it leaves out a group
-        return True
     given = instruction.operands
+    if form.operation == "call":  # without results or arguments, it leaves out a group
+        groups = [each for each in given if isinstance(each, Group)]
+        callee = [each for each in given if isinstance(each, Symbol)]
+        return len(callee) == 1 and len(groups) == len(given) - 1 <= 2
     required = sum(not spec.optional for spec in form.operands)
     relaxed = form.operation.startswith(_RELAXED) and form.operation != "convert_address"
     return required <= len(given) <= len(form.operands) and all(
