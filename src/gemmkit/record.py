@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -64,6 +64,78 @@ class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     time_us: TimeRecord
     speedup: float
+
+
+Triple = tuple[int, int, int]
+Check = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
+
+
+class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did something: one thread (x, y, z in its block), at one instruction.
+
+    `file` and `line` are of the CUDA C++ source where the kernel has line information, else the
+    PTX's. `thread` is null where the whole warp or block is meant.
+    """
+
+    file: str
+    line: int
+    instruction: str
+    thread: Triple | None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a sanitizer found, at one pair of places; `message` says it in a sentence.
+
+    `kind` is what went wrong, such as "out of bounds", "uninitialized", "read after write",
+    "divergent barrier", "deadlock". `array` is what was touched: a kernel argument's name, or the
+    name of a shared variable; empty where no memory is concerned. `offset` is in bytes from its
+    start. `other` is the second access of a race. `count` is how often the same was seen at the
+    same places; `here`, `other`, `offset` and `block` belong to the first time.
+    """
+
+    check: Check
+    kind: str
+    message: str
+    block: Triple
+    here: AccessSite
+    other: AccessSite | None = None
+    array: str = ""
+    offset: int | None = None
+    count: int = 1
+
+
+class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one memory instruction of the PTX counted over a launch.
+
+    `array` is a kernel argument's or shared variable's name, `space` is "global", "shared" or
+    "local", `kind` "load", "store", "copy" (cp.async, on its global side) or "atomic".
+    `bytes_per_lane` is the width of one lane's access, `lanes` the lanes that took part, summed
+    over requests. `instructions` counts the requests that are left after ptxas has merged
+    neighbouring shared-memory loads, and the shared figures are those after merging.
+    `ideal_sectors` is what the distinct bytes of each request need at least, `ideal_wavefronts`
+    the wavefronts without bank conflicts. Figures that have no meaning for a space are 0.
+    """
+
+    file: str
+    line: int
+    number: int
+    opcode: str
+    array: str
+    space: str
+    kind: str
+    bytes_per_lane: int
+    lanes: int
+    instructions: int
+    requests: int
+    sectors: int
+    ideal_sectors: int
+    tag_wavefronts: int
+    wavefronts: int
+    ideal_wavefronts: int
+    conflicts: int
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,7 @@ def run_rung(
     """C after the launch, and what the launch showed."""
     kernel, gpu = find_kernel(name), find_board("RTX 3090")
     plan = kernel.plan(problem, kernel.configure(config), gpu)
-    binary = compile_kernel(plan.source, plan.entry, arch, headers=include_files())
+    binary = compile_kernel(plan.source.text, plan.entry, arch, headers=include_files())
     values = {
         **dict(zip("MNK", map(np.int32, (problem.m, problem.n, problem.k)), strict=True)),
         **{name: np.int32(getattr(problem, name)) for name in ("lda", "ldb", "ldc")},

@@ -12,6 +12,7 @@ from gemmkit.errors import CompileError
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import build_all, compile_kernel, compile_many, compile_plan
+from gemmkit.kernels.kernel import SourceFile
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import GemmProblem
 
@@ -51,7 +52,10 @@ def test_many_come_back_in_their_order_with_progress(cache_dir) -> None:
 
 
 def test_one_broken_source_among_many_is_an_error(cache_dir) -> None:
-    plans = [plan_of("naive"), replace(plan_of("naive"), source="not C++", kernel="broken")]
+    plans = [
+        plan_of("naive"),
+        replace(plan_of("naive"), source=SourceFile("not C++", "broken.cu"), kernel="broken"),
+    ]
     with pytest.raises(CompileError, match=r"broken\.cu does not compile for sm_86"):
         compile_many(plans, "sm_86", cache_dir=cache_dir)
 
@@ -71,7 +75,10 @@ def test_an_interruption_drops_what_has_not_begun(cache_dir, monkeypatch, interr
     monkeypatch.setattr(compiler, "compile_program", watched)
     monkeypatch.setattr(compiler.os, "cpu_count", lambda: 1)
     plan = plan_of("naive")
-    plans = [replace(plan, source=f"{plan.source}// {number}\n") for number in range(20)]
+    plans = [
+        replace(plan, source=replace(plan.source, text=f"{plan.source.text}// {number}\n"))
+        for number in range(20)
+    ]
     with pytest.raises(interruption):
         compile_many(plans, "sm_86", cache_dir=cache_dir, progress=interrupt)
     assert len(begun) < 20

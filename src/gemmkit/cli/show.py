@@ -65,7 +65,7 @@ def command(
     from rich.syntax import Syntax
 
     out = console()
-    out.print(f"{found.name}, rung {found.rung}", style="bold")
+    out.print(f"{found.name}, rung {found.rung}" if found.rung else found.name, style="bold")
     out.print(found.idea + "\n", soft_wrap=False)
     out.print(_configurations(found, settings, board))
     out.print(_launch(plan, binary, board, problem.shape))

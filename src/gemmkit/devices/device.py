@@ -13,17 +13,21 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
 from gemmkit.problem import GemmProblem
+from gemmkit.record import AccessCounts, Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What one launch showed: counters where the device counts, seconds where it emulates.
 
-    `line_counters` holds the same metrics per (file, line) of the source.
+    `line_counters` holds the same metrics per (file, line) of the source, `accesses` the counts of
+    each memory instruction. `findings` are a sanitizer's, where the device has one switched on.
     """
 
     counters: Mapping[str, float] = field(default_factory=dict)
     line_counters: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
+    accesses: tuple[AccessCounts, ...] = ()
+    findings: tuple[Finding, ...] = ()
     emulation_seconds: float | None = None
 
 

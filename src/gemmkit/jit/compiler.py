@@ -94,11 +94,11 @@ def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) 
         CompileError, CompilerMissing: as `compile_kernel`.
     """
     return compile_kernel(
-        plan.source,
+        plan.source.text,
         plan.entry,
         arch,
         headers=include_files(),
-        file_name=f"{plan.kernel}.cu",
+        file_name=plan.source.name,
         cache_dir=cache_dir,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
+from typing import Literal
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
@@ -61,15 +62,30 @@ class TileConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFile:
+    """What a kernel is compiled from: CUDA C++, or the PTX that another front end made.
+
+    `name` is how messages and line tables call it. `include_dirs` are searched for included
+    files; `options` go to the compiler as they are.
+    """
+
+    text: str
+    name: str
+    language: Literal["cuda", "ptx"] = "cuda"
+    include_dirs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Everything a compiler and a device need; it follows from kernel, problem and config alone.
 
-    `entry` is the C++ name expression of the instantiated kernel. An empty `grid` (a zero in it)
-    means there is nothing to launch. `shared_bytes` is dynamic shared memory.
+    `entry` is the C++ name expression of the instantiated kernel, or its symbol in PTX. An empty
+    `grid` (a zero in it) means there is nothing to launch. `shared_bytes` is dynamic shared memory.
     """
 
     kernel: str
-    source: str
+    source: SourceFile
     entry: str
     grid: Dim3
     block: Dim3
@@ -109,16 +125,17 @@ def tile_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One `.cu` file of the ladder.
+    """One `.cu` file: a rung of the ladder, or a user's own.
 
     `idea` says in one sentence what it changes and why that helps. `default` is the configuration
     taken when none is given, `space` the values worth trying for each of its keys. `launch` maps
     (problem, config) to template arguments, grid, block and dynamic shared bytes; `rule` returns
-    the reason why a configuration is refused, or None.
+    the reason why a configuration is refused, or None. `file` is where the code comes from; None
+    stands for the file of that name among the rungs. A user's kernel has no `rung`.
     """
 
     name: str
-    rung: int
+    rung: int | None
     idea: str
     default: TileConfig
     space: Mapping[str, tuple[int, ...]]
@@ -127,10 +144,13 @@ class Kernel:
     fuses: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
     signature: Signature = SGEMM_SIGNATURE
+    file: SourceFile | None = None
 
     @cached_property
     def source(self) -> str:
-        """The CUDA C++ text of the file."""
+        """The text of the file."""
+        if self.file is not None:
+            return self.file.text
         return (resources.files("gemmkit.kernels") / f"{self.name}.cu").read_text("utf-8")
 
     def configure(self, changes: Mapping[str, int]) -> TileConfig:
@@ -179,7 +199,7 @@ class Kernel:
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
         return LaunchPlan(
             kernel=self.name,
-            source=self.source,
+            source=self.file or SourceFile(self.source, f"{self.name}.cu"),
             entry=f"{self.name}<{arguments}>",
             grid=shape.grid,
             block=shape.block,

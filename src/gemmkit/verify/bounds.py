@@ -37,7 +37,6 @@ UNIT_ROUNDOFF = 2.0**-24
 UNIT_ROUNDOFF_64 = 2.0**-53
 HALF_SMALLEST = 2.0**-150
 EXACT_INTEGERS = 2**24
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def gamma(n: int, unit: float) -> float:

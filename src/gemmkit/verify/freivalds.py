@@ -23,8 +23,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import GemmProblem
-from gemmkit.verify.bounds import LARGEST, UNIT_ROUNDOFF_64, Rounding, single
+from gemmkit.problem import LARGEST_FLOAT, GemmProblem
+from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, single
 from gemmkit.verify.inputs import Inputs, matrix
 
 VECTORS = 16
@@ -50,7 +50,7 @@ class Freivalds:
         with np.errstate(all="ignore"):
             self._sides(inputs, kept, rounding)
         linear = problem.epilogue.activation == "none" or signs is not None
-        self.applies = linear and self.largest < LARGEST
+        self.applies = linear and self.largest < LARGEST_FLOAT
 
     def _sides(self, inputs: Inputs, kept: Vectors, rounding: Rounding) -> None:
         problem = self.problem

@@ -41,10 +41,6 @@ class Inputs:
     kind: InputKind
     seed: int
 
-    def poisoned(self) -> NDArray[np.float32]:
-        """C's storage as the kernel finds it, a fresh copy."""
-        return self.c.copy()
-
 
 def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal") -> Inputs:
     """Random inputs for a problem, the same for the same arguments.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import GemmProblem
-from gemmkit.verify.bounds import LARGEST, Rounding, single
+from gemmkit.problem import LARGEST_FLOAT, GemmProblem
+from gemmkit.verify.bounds import Rounding, single
 from gemmkit.verify.inputs import Inputs, matrix
 
 Selection = slice | NDArray[np.intp]
@@ -126,8 +126,8 @@ def _legitimate(
     unscaled = 1.0
     if 0 < abs(single(problem.alpha)) < 1:
         unscaled = 1.0 / abs(single(problem.alpha))
-    upward = (magnitude + before) * unscaled >= LARGEST
-    downward = (magnitude - before) * unscaled >= LARGEST
+    upward = (magnitude + before) * unscaled >= LARGEST_FLOAT
+    downward = (magnitude - before) * unscaled >= LARGEST_FLOAT
     may_be_nan = np.isnan(before) | (upward & downward)
     legitimate = (
         (np.isposinf(result) & upward)

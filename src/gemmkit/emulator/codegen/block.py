@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.operands import Action, Source, unsupported
+from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
 from gemmkit.emulator.codegen.surroundings import Surroundings, T, W
@@ -27,7 +27,14 @@ from gemmkit.emulator.codegen.values import (
     Slot,
 )
 from gemmkit.emulator.isa.types import TYPES
-from gemmkit.emulator.ptx.module import Guard, Immediate, Negated, Register, Special
+from gemmkit.emulator.ptx.module import (
+    Guard,
+    Immediate,
+    Negated,
+    Register,
+    Source,
+    Special,
+)
 
 # Scratch bytes in use beyond which pending work is written, so that it finds them in the cache.
 SCRATCH_LIMIT = 20480

@@ -10,6 +10,7 @@ from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import (
+    CARRY,
     Address,
     Group,
     Guard,
@@ -20,16 +21,11 @@ from gemmkit.emulator.ptx.module import (
     Operand,
     Pair,
     Register,
-    Special,
+    Source,
     Symbol,
     Vector,
 )
 from gemmkit.errors import UnsupportedInstruction
-
-Source = Register | Immediate | Special | Symbol | Negated
-
-# The condition code of add.cc and its like, as one more predicate register.
-CARRY = Register("%cc", "pred")
 
 
 @dataclass(frozen=True, slots=True)

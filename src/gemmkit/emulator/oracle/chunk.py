@@ -12,13 +12,13 @@ from gemmkit.emulator.isa.types import TYPES, PtxType
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.oracle.control import Barriers, Rows, Warps
 from gemmkit.emulator.oracle.memory import Addresses, GlobalMemory, PrivateSpace
-from gemmkit.emulator.oracle.steps import Source
 from gemmkit.emulator.ptx.module import (
     Address,
     Immediate,
     Kernel,
     Negated,
     Register,
+    Source,
     Special,
     Symbol,
 )

@@ -14,8 +14,9 @@ from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
 from gemmkit.emulator.oracle.memory import Fault
-from gemmkit.emulator.oracle.steps import CARRY, PREDICATE, Step
+from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import CARRY
 from gemmkit.errors import DeviceError, UnsupportedInstruction
 
 _MEMORY: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {

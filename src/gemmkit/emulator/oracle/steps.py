@@ -11,20 +11,14 @@ from gemmkit.emulator.ptx.module import (
     Address,
     Immediate,
     Instruction,
-    Negated,
     Operand,
     Pair,
     Register,
-    Special,
-    Symbol,
+    Source,
     Vector,
 )
 
-Source = Register | Immediate | Special | Symbol | Negated
-
 PREDICATE = TYPES["pred"]
-# The condition code that add.cc sets, as one more predicate register.
-CARRY = Register("%cc", "pred")
 
 
 @dataclass(frozen=True, slots=True)

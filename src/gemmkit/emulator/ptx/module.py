@@ -74,6 +74,11 @@ class Group:
 
 
 Operand = Register | Immediate | Special | Symbol | Address | Vector | Pair | Negated | Group
+# Operands that hold one value to be read.
+Source = Register | Immediate | Special | Symbol | Negated
+
+# The condition code that add.cc and its like set, as one more predicate register.
+CARRY = Register("%cc", "pred")
 
 
 @dataclass(frozen=True, slots=True)
