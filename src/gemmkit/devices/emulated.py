@@ -104,7 +104,7 @@ class EmulatedDevice:
                 self.memory.rename(int(arguments[name]), name)
         parameters = list(program.flow.kernel.parameters.values())
         request = LaunchRequest(
-            plan.grid, plan.block, _packed(plan, parameters, arguments), plan.shared_bytes
+            plan.grid, plan.block, packed_parameters(plan, parameters, arguments), plan.shared_bytes
         )
         execution = program.run(request, self.memory, threads=self.threads, progress=self._progress)
         return Launch(
@@ -146,10 +146,14 @@ class EmulatedDevice:
             raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")
 
 
-def _packed(
+def packed_parameters(
     plan: LaunchPlan, parameters: list[Variable], arguments: Mapping[str, int | float]
 ) -> bytes:
-    """The kernel's parameter space, from the arguments in the order of its signature."""
+    """The kernel's parameter space, from the arguments in the order of its signature.
+
+    Raises:
+        DeviceError: the PTX does not take these arguments.
+    """
     if len(parameters) != len(plan.signature):
         raise DeviceError(
             f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and "

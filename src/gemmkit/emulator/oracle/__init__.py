@@ -15,6 +15,7 @@ from gemmkit.emulator.oracle.chunk import WARP, Chunk
 from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
 from gemmkit.emulator.oracle.memory import GlobalMemory
 from gemmkit.emulator.oracle.steps import steps_of
+from gemmkit.emulator.oracle.watch import Watch
 from gemmkit.emulator.ptx.cfg import ControlFlow
 
 __all__ = ["run"]
@@ -27,6 +28,9 @@ def run(
     request: LaunchRequest,
     memory: GlobalMemory,
     symbols: Mapping[str, int] | None = None,
+    *,
+    only: range | None = None,
+    watch: Watch | None = None,
 ) -> Execution:
     """Run a kernel.
 
@@ -38,6 +42,8 @@ def run(
         request: grid, block, parameters.
         memory: global memory, read and written.
         symbols: addresses of the module's global and constant variables.
+        only: the numbers of the blocks to run, x fastest; by default the whole grid.
+        watch: is told each memory request.
 
     Raises:
         DeviceError: an access out of bounds or misaligned, a trap, a deadlock.
@@ -49,9 +55,10 @@ def run(
     blocks = request.grid[0] * request.grid[1] * request.grid[2]
     threads = request.block[0] * request.block[1] * request.block[2]
     together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
-    for first in range(0, blocks, together):
-        some = range(first, min(blocks, first + together))
-        chunk = Chunk(flow.kernel, len(flow.blocks), request, memory, symbols or {}, some)
+    wanted = range(blocks) if only is None else only
+    for first in range(wanted.start, wanted.stop, together):
+        some = range(first, min(wanted.stop, first + together))
+        chunk = Chunk(flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch)
         Lockstep(flow, steps, chunk, tally, printed).run()
     seconds = time.perf_counter() - started
     return Execution(tally, seconds, tuple("".join(printed).splitlines()))

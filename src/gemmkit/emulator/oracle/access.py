@@ -109,6 +109,7 @@ def _places_in(
     nbytes: int,
     tally: Tally,
 ) -> Iterator[Place]:
+    _tell(group, step, space, addresses, lanes, nbytes)
     if space == "global":
         found = list(global_places(group.chunk.memory, addresses, lanes, nbytes))
         if step.form.modifiers.get("S") != "const":
@@ -126,6 +127,14 @@ def _places_in(
         tally.sectors[step.number] += local_sectors_of(addresses, lanes, nbytes)
 
 
+def _tell(
+    group: Group, step: Step, space: str, addresses: Addresses, lanes: Lanes, nbytes: int
+) -> None:
+    watch = group.chunk.watch
+    if watch is not None and step.form.modifiers.get("S") != "const":
+        watch.access(step.number, space, group.rows, addresses, lanes, nbytes)
+
+
 def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     """`cp.async`: 4 to 16 bytes from global to shared memory, at once.
 
@@ -139,6 +148,8 @@ def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     reading = lanes & (length > 0)
     check_aligned(to, lanes, size)
     check_aligned(start, reading, size)
+    _tell(group, step, "global", start, reading, size)
+    _tell(group, step, "shared", to, lanes, size)
     data = np.zeros((*lanes.shape, size), np.uint8)
     for count in np.unique(length[reading]).tolist():
         unit = 4 if count % 4 == 0 else 1

@@ -12,6 +12,7 @@ from gemmkit.emulator.isa.types import TYPES, PtxType
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.oracle.control import Barriers, Rows, Warps
 from gemmkit.emulator.oracle.memory import Addresses, GlobalMemory, PrivateSpace
+from gemmkit.emulator.oracle.watch import Watch
 from gemmkit.emulator.ptx.module import (
     Address,
     Immediate,
@@ -38,8 +39,10 @@ class Chunk:
         memory: GlobalMemory,
         symbols: Mapping[str, int],
         blocks: range,
+        watch: Watch | None = None,
     ) -> None:
         self.kernel, self.request, self.memory = kernel, request, memory
+        self.watch = watch
         self._symbols = symbols
         threads = request.block[0] * request.block[1] * request.block[2]
         self.warps_per_block = -(-threads // WARP)

@@ -178,6 +178,8 @@ class Lockstep:
 
     def _barrier(self, group: Group, step: Step, lanes: Lanes, block: int) -> None:
         chunk, waits = self._chunk, step.form.operation == "barrier"
+        if waits and chunk.watch is not None:
+            chunk.watch.barrier(group.rows)
         operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
         if waits:
             chunk.warps.go(group.rows, block + 1)
