@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.analysis import count_loads
 from gemmkit.record import BaselineRecord, Record
+from gemmkit.report.figures import INK, svg
 from gemmkit.report.tables import kernel_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Grey that contrasts with white and with black alike; nothing is drawn behind the plot.
-_INK = "#7a7f87"
 _COLOURS = ("#8fbbe0", "#4f94cd", "#2b6cb0", "#d97a1e", "#3f9b5b", "#8a63b0")
 # The part of the colour map that is seen on white and on black.
 _MAP, _MAP_END = "viridis", 0.85
-_STYLE: dict[str, Any] = {
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": _INK,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "grid.color": _INK,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "legend.labelcolor": _INK,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gemmkit",
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
 _BAR_SPAN = 0.8
 
 
@@ -48,28 +26,13 @@ def ladder_svg(records: Sequence[Record]) -> str:
     Where a peer was timed in the same runs, it has bars of its own.
     """
     if any(record.time_us for record in records):
-        return _draw(_ladder_bars, records)
-    return _draw(_load_bars, records)
+        return svg(lambda figure: _ladder_bars(figure, records))
+    return svg(lambda figure: _load_bars(figure, records))
 
 
 def sweep_svg(records: Sequence[Record]) -> str:
     """TFLOP/s of each kernel, and of its peer, over the size M = N."""
-    return _draw(_sweep_lines, records)
-
-
-def _draw(fill: Any, records: Sequence[Record]) -> str:
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    text = io.StringIO()
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        FigureCanvasSVG(figure)
-        fill(figure, records)
-        # No date, so that equal records give equal bytes.
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return svg(lambda figure: _sweep_lines(figure, records))
 
 
 def _ladder_bars(figure: Figure, records: Sequence[Record]) -> None:
@@ -142,7 +105,7 @@ def _sweep_lines(figure: Figure, records: Sequence[Record]) -> None:
     for number, (label, points) in enumerate(lines.items()):
         axes.plot(*_points(points), color=colours(_MAP_END * number / steps), label=label)
     for label, points in peers.items():
-        axes.plot(*_points(points), color=_INK, linestyle="--", label=label)
+        axes.plot(*_points(points), color=INK, linestyle="--", label=label)
     ticks = sorted({record.problem.m for record in records})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(size) for size in ticks], rotation=60)
