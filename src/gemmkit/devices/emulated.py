@@ -18,8 +18,9 @@ from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
 
 if TYPE_CHECKING:
-    from gemmkit.emulator import Allocation, DeviceMemory, Program
+    from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
     from gemmkit.emulator.ptx.module import Variable
+    from gemmkit.emulator.watching import WatchedAccess
 
 _POISON = 0xFF
 
@@ -94,24 +95,31 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        from gemmkit.emulator import LaunchRequest
         from gemmkit.emulator.counters.metrics import summarise, summarise_lines
 
-        program = self._program(binary)
-        self._check(plan, program)
-        for name in plan.signature:
-            if ARGUMENT_TYPES[name] is np.uint64:
-                self.memory.rename(int(arguments[name]), name)
-        parameters = list(program.flow.kernel.parameters.values())
-        request = LaunchRequest(
-            plan.grid, plan.block, packed_parameters(plan, parameters, arguments), plan.shared_bytes
-        )
+        program, request = self._prepare(binary, plan, arguments)
         execution = program.run(request, self.memory, threads=self.threads, progress=self._progress)
         return Launch(
             counters=summarise(program.flow, execution.tally),
             line_counters=summarise_lines(program.flow, execution.tally),
             emulation_seconds=execution.seconds,
         )
+
+    def watch(
+        self,
+        binary: Binary,
+        plan: LaunchPlan,
+        arguments: Mapping[str, int | float],
+        blocks: range,
+    ) -> tuple[WatchedAccess, ...]:
+        """Run some blocks of the grid alone, slowly, and return each memory request of a warp.
+
+        Raises:
+            DeviceError: the board cannot take the launch, or the kernel failed.
+            UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
+        """
+        program, request = self._prepare(binary, plan, arguments)
+        return program.watch(request, self.memory, blocks)
 
     def environment(self) -> dict[str, Any]:
         """The host, the threads used, and the code generator."""
@@ -120,6 +128,20 @@ class EmulatedDevice:
             "threads": self.threads,
             "llvmlite": package_version("llvmlite"),
         } | host_environment()
+
+    def _prepare(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+    ) -> tuple[Program, LaunchRequest]:
+        from gemmkit.emulator import LaunchRequest
+
+        program = self._program(binary)
+        self._check(plan, program)
+        for name in plan.signature:
+            if ARGUMENT_TYPES[name] is np.uint64:
+                self.memory.rename(int(arguments[name]), name)
+        parameters = list(program.flow.kernel.parameters.values())
+        packed = _packed(plan, parameters, arguments)
+        return program, LaunchRequest(plan.grid, plan.block, packed, plan.shared_bytes)
 
     def _program(self, binary: Binary) -> Program:
         from gemmkit.emulator import load
@@ -146,7 +168,7 @@ class EmulatedDevice:
             raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")
 
 
-def packed_parameters(
+def _packed(
     plan: LaunchPlan, parameters: list[Variable], arguments: Mapping[str, int | float]
 ) -> bytes:
     """The kernel's parameter space, from the arguments in the order of its signature.

@@ -9,13 +9,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gemmkit.diskcache import DiskCache, default_cache_directory
+from gemmkit.emulator import oracle
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
+from gemmkit.emulator.oracle.watch import Watch
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Module
 from gemmkit.emulator.ptx.parser import parse
+from gemmkit.emulator.watching import WatchedAccess, watched_access
 from gemmkit.errors import DeviceError
 
 CACHE_KIND = "objects"
@@ -69,6 +72,21 @@ class Program:
             progress=progress,
             max_steps=max_steps,
         )
+
+    def watch(
+        self, request: LaunchRequest, memory: DeviceMemory, blocks: range
+    ) -> tuple[WatchedAccess, ...]:
+        """Run some blocks on the oracle and return each memory request of their warps, in order.
+
+        Raises:
+            DeviceError: a bad launch or access, a deadlock, a trap.
+        """
+        _check(request, self.flow)
+        base = self._variables_in(memory)
+        symbols = {name: base + each.offset for name, each in self.module.globals.items()}
+        watch = Watch()
+        oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
+        return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
 
     def _variables_in(self, memory: DeviceMemory) -> int:
         """The address of the module's variables, which keep their values between launches."""

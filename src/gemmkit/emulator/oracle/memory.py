@@ -25,8 +25,13 @@ _WINDOW_BYTES = 1 << 32
 class Allocation(Protocol):
     """A piece of global memory."""
 
-    address: int
-    nbytes: int
+    @property
+    def address(self) -> int:
+        """Its first byte."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
 
 
 class GlobalMemory(Protocol):

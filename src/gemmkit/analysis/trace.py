@@ -1,0 +1,142 @@
+"""`Trace`: which addresses the lanes of each warp of one block touch, instruction by instruction.
+
+One block of the launch runs alone, and every memory request is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
+from gemmkit.emulator.watching import WatchedAccess
+from gemmkit.errors import UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# A few tiles deep: enough to see a whole step of every kernel's loop.
+TRACED_DEPTH = 64
+# The same where A's rows are as long as K, so that a smaller K moves them together.
+TRACED_DEPTH_TIGHT = 256
+
+
+def sectors(access: WatchedAccess) -> int:
+    """Distinct 32-byte sectors of a request to global memory; 0 elsewhere."""
+    if access.space != "global":
+        return 0
+    offsets = [offset for offset in access.offsets if offset is not None]
+    return global_sectors(offsets, access.bytes_per_lane)
+
+
+def bank_addresses(access: WatchedAccess) -> list[int]:
+    """The lanes' addresses in shared memory; 0 for a lane that takes no part."""
+    return [0 if offset is None else access.base + offset for offset in access.offsets]
+
+
+def wavefronts(access: WatchedAccess) -> int:
+    """Passes over the banks for a load or store of shared memory; 0 elsewhere and for cp.async."""
+    if access.space != "shared" or access.kind == "copy":
+        return 0
+    active = [offset is not None for offset in access.offsets]
+    store = access.kind != "load"
+    return shared_wavefronts(bank_addresses(access), active, access.bytes_per_lane, store)[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """All requests of one block, in the order in which its warps ran.
+
+    `problem` is the one that ran: as deep as it takes to see every access, no deeper.
+    """
+
+    kernel: str
+    problem: GemmProblem
+    plan: LaunchPlan
+    accesses: tuple[WatchedAccess, ...]
+
+    @property
+    def warps(self) -> int:
+        """Warps of the block."""
+        return -(-self.plan.threads_per_block // LANES)
+
+    def element(self, array: str, offset: int) -> tuple[int, int] | None:
+        """Row and column, in A, B or C, of the element at a byte offset; None in other arrays."""
+        pitches = {"A": self.problem.lda, "B": self.problem.ldb, "C": self.problem.ldc}
+        if array not in pitches:
+            return None
+        row, col = divmod(offset // FLOAT_BYTES, pitches[array])
+        return row, col
+
+    def representatives(self, warp: int = 0) -> tuple[WatchedAccess, ...]:
+        """A warp's accesses that differ by array, kind, source line or pattern, first use first.
+
+        The pattern is how far apart the lanes' addresses lie, so that of the instructions of an
+        unrolled loop only one remains.
+        """
+        chosen: dict[tuple[object, ...], WatchedAccess] = {}
+        for access in self.accesses:
+            if access.warp == warp and access.space in ("global", "shared"):
+                place = access.array, access.space, access.kind, access.file, access.line
+                chosen.setdefault((*place, _pattern(access)), access)
+        return tuple(chosen.values())
+
+
+def _pattern(access: WatchedAccess) -> tuple[int | None, ...]:
+    first = min(offset for offset in access.offsets if offset is not None)
+    return tuple(None if offset is None else offset - first for offset in access.offsets)
+
+
+def trace(
+    kernel: Kernel,
+    problem: GemmProblem,
+    gpu: GpuSpec,
+    *,
+    config: TileConfig | None = None,
+    block: int = 0,
+    cache_dir: Path | None = None,
+) -> Trace:
+    """Run one block of a launch and keep every memory request.
+
+    Args:
+        kernel: what to run.
+        problem: what to compute; its depth is cut to `TRACED_DEPTH` with A's rows as far apart as
+            they were, or to `TRACED_DEPTH_TIGHT` where the kernel knows no leading dimension.
+        gpu: the board to compile for.
+        config: the kernel's default where none is given.
+        block: number of the block in the grid, x fastest.
+        cache_dir: root of the compiler's cache; by default the user's.
+
+    Raises:
+        UnsupportedProblem: the kernel refuses the problem or the configuration.
+        UsageError: the grid has no such block.
+        DeviceError: the kernel failed.
+    """
+    config = config or kernel.default
+    plan = kernel.plan(problem, config, gpu)
+    shallow = _shallow(problem, plan)
+    plan = kernel.plan(shallow, config, gpu)
+    if not 0 <= block < plan.blocks:
+        raise UsageError(f"there is no block {block} in a grid of {plan.blocks:,} blocks")
+    binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
+    device = EmulatedDevice(gpu, cache_dir=cache_dir)
+    rows = (shallow.m, shallow.k, shallow.m)
+    pitches = (shallow.lda, shallow.ldb, shallow.ldc)
+    a, b, c = (
+        device.empty(FLOAT_BYTES * count * pitch)
+        for count, pitch in zip(rows, pitches, strict=True)
+    )
+    bias = device.empty(FLOAT_BYTES * shallow.n) if shallow.epilogue.bias else None
+    arguments = bind_arguments(shallow, a, b, c, bias)
+    accesses = device.watch(binary, plan, arguments, range(block, block + 1))
+    return Trace(kernel.name, shallow, plan, accesses)
+
+
+def _shallow(problem: GemmProblem, plan: LaunchPlan) -> GemmProblem:
+    if "lda" in plan.signature:
+        return replace(problem, k=min(problem.k, TRACED_DEPTH))
+    k = min(problem.k, TRACED_DEPTH_TIGHT)
+    return replace(problem, k=k, lda=k)
