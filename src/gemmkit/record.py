@@ -145,7 +145,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     `time_us`, `tflops`, `peak_fraction` and `baseline` are null on the emulator;
     `emulation_seconds` is null on a GPU. `max_error` is the largest |C - reference|,
     `error_bound` the bound at that element, `error_ratio` the largest error / bound over all
-    elements; null means not finite. `check` says which elements were compared, or what is wrong
+    elements; null means not finite. `resources` and `occupancy` are null where no assembler has
+    told what a kernel takes (PTX of another front end, no ptxas at hand). `check` says which elements were compared, or what is wrong
     with a wrong result.
     """
 
@@ -160,8 +161,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     error_bound: float | None
     error_ratio: float | None
     counters: dict[str, float]
-    resources: ResourceRecord
-    occupancy: OccupancyRecord
+    resources: ResourceRecord | None
+    occupancy: OccupancyRecord | None
     time_us: TimeRecord | None
     tflops: float | None
     peak_fraction: float | None

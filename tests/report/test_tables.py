@@ -108,3 +108,11 @@ def test_emulated_sweep_has_counters_instead_of_times(make_record):
 def test_no_record_is_an_empty_table():
     assert ladder_table([]).rows == ()
     assert "nothing was run" in ladder_table([]).to_text().plain
+
+
+def test_unknown_registers_and_occupancy_are_dashes(make_record):
+    known, unknown = make_record(), make_record(resources=None, occupancy=None)
+    rows = [[cell.text for cell in row.cells] for row in ladder_table([known, unknown]).rows]
+    assert rows[0][-3] == "40"
+    assert rows[1][-3:] == [MISSING] * 3
+    assert rows[1][:-3] == rows[0][:-3]

@@ -150,8 +150,10 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _resources(plan: LaunchPlan, binary: Binary) -> ResourceRecord:
+def _resources(plan: LaunchPlan, binary: Binary) -> ResourceRecord | None:
     used = binary.resources
+    if used is None:
+        return None
     return ResourceRecord(
         registers=used.registers,
         spill_bytes=used.spill_bytes,
@@ -160,12 +162,15 @@ def _resources(plan: LaunchPlan, binary: Binary) -> ResourceRecord:
     )
 
 
-def _occupancy(device: Device, plan: LaunchPlan, binary: Binary) -> OccupancyRecord:
+def _occupancy(device: Device, plan: LaunchPlan, binary: Binary) -> OccupancyRecord | None:
+    used = binary.resources
+    if used is None:
+        return None
     found = occupancy(
         device.spec,
-        registers=binary.resources.registers,
+        registers=used.registers,
         threads=plan.threads_per_block,
-        shared_bytes=binary.resources.shared_bytes + plan.shared_bytes,
+        shared_bytes=used.shared_bytes + plan.shared_bytes,
         blocks=plan.blocks,
     )
     return OccupancyRecord(

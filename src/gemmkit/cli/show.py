@@ -89,9 +89,23 @@ def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
 
 
 def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str:
+    rows = {
+        "problem": f"{shape} on {board.name} ({board.arch})",
+        "entry": plan.entry,
+        "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
+        "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
+        **_residency(plan, binary, board),
+        "compiler": binary.compiler,
+    }
+    return "".join(f"{name:10} {value}\n" for name, value in rows.items())
+
+
+def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, str]:
     from gemmkit.analysis import occupancy
 
     taken = binary.resources
+    if taken is None:
+        return {"registers": f"not known: {binary.log}"}
     shared = taken.shared_bytes + plan.shared_bytes
     seen = occupancy(
         board,
@@ -100,11 +114,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str
         shared_bytes=shared,
         blocks=plan.blocks,
     )
-    rows = {
-        "problem": f"{shape} on {board.name} ({board.arch})",
-        "entry": plan.entry,
-        "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
-        "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
+    return {
         "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
         f"{taken.local_bytes} bytes of local memory",
         "shared": f"{shared:,} bytes a block"
@@ -112,9 +122,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str
         "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "
         f"SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",
-        "compiler": binary.compiler,
     }
-    return "".join(f"{name:10} {value}\n" for name, value in rows.items())
 
 
 def _dims(dims: tuple[int, int, int]) -> str:

@@ -217,7 +217,13 @@ class CudaDevice:
         kernel = self._kernels.get((binary.key, binary.entry))
         with cuda_errors(f"loading '{plan.kernel}'"):
             if kernel is None:
-                kernel = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.entry)
+                # Without a cubin, the driver assembles the PTX.
+                code = (
+                    ObjectCode.from_cubin(binary.cubin)
+                    if binary.cubin
+                    else ObjectCode.from_ptx(binary.ptx.encode())
+                )
+                kernel = code.get_kernel(binary.entry)
                 self._kernels[binary.key, binary.entry] = kernel
             if plan.shared_bytes:
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

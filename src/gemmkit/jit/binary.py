@@ -20,15 +20,17 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 class Binary(msgspec.Struct, frozen=True, kw_only=True):
     """PTX and cubin of one kernel; `entry` is its symbol in both.
 
-    `key` names this compilation: it changes with source, headers, options, architecture and
-    compiler version. `log` holds the compiler's warnings and ptxas's figures.
+    Of PTX from another front end, where no assembler is at hand, the cubin is empty and the
+    resources are None: not known. `key` names this compilation: it changes with source, headers,
+    options, architecture and compiler version. `log` holds the compiler's warnings and ptxas's
+    figures.
     """
 
     entry: str
     arch: str
     ptx: str
     cubin: bytes
-    resources: Resources
+    resources: Resources | None
     compiler: str
     key: str
     log: str = ""

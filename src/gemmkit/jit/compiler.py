@@ -10,10 +10,12 @@ from itertools import product
 from pathlib import Path
 
 from gemmkit.epilogue import Epilogue
+from gemmkit.errors import CompilerMissing
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.cache import BinaryCache, Request, included_headers
 from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
+from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel, LaunchPlan
@@ -87,12 +89,67 @@ def compile_kernel(
     return BinaryCache(cache_dir).get_or_compile(request, version, compile_it)
 
 
+def assemble_kernel(
+    ptx: str,
+    entry: str,
+    arch: str,
+    *,
+    file_name: str = "kernel.ptx",
+    cache_dir: Path | None = None,
+) -> Binary:
+    """The binary of a kernel that is PTX already, from ptxas or from the cache.
+
+    Without a ptxas that can read it, the binary has no cubin and its resources are unknown: the
+    emulator runs it all the same, and a GPU's driver assembles it.
+
+    Raises:
+        CompileError: ptxas refuses the PTX, or it has no kernel `entry`.
+    """
+    request = Request(ptx, entry, arch, {}, file_name, ("ptx",))
+    version = assembler_version()
+
+    def assemble_it() -> Binary:
+        assembled = assemble(ptx, arch, file_name)
+        return Binary(
+            entry=entry,
+            arch=arch,
+            ptx=ptx,
+            cubin=assembled.cubin,
+            resources=resources_from_log(assembled.log, entry),
+            compiler=version or "",
+            key=request.key(version),
+            log=assembled.log,
+        )
+
+    try:
+        return BinaryCache(cache_dir).get_or_compile(request, version, assemble_it)
+    except CompilerMissing as missing:
+        return Binary(
+            entry=entry,
+            arch=arch,
+            ptx=ptx,
+            cubin=b"",
+            resources=None,
+            compiler="none",
+            key=request.key(None),
+            log=str(missing),
+        )
+
+
 def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) -> Binary:
     """Compile what a plan launches, with the headers that come with the ladder.
 
     Raises:
-        CompileError, CompilerMissing: as `compile_kernel`.
+        CompileError, CompilerMissing: as `compile_kernel`, or as `assemble_kernel` for PTX.
     """
+    if plan.source.language == "ptx":
+        return assemble_kernel(
+            plan.source.text,
+            plan.entry,
+            arch,
+            file_name=plan.source.name,
+            cache_dir=cache_dir,
+        )
     return compile_kernel(
         plan.source.text,
         plan.entry,

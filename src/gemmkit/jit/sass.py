@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from gemmkit.errors import CompileError, CompilerMissing
+from gemmkit.jit.toolkit import find_tool
 
 _TOOL = "nvdisasm"
 
 
 def disassembler() -> Path | None:
-    """Where nvdisasm is: NVIDIA's wheel, a CUDA toolkit, or PATH; None where there is none."""
-    try:
-        from cuda.pathfinder import find_nvidia_binary_utility
-    except ImportError:
-        found = None
-    else:
-        found = find_nvidia_binary_utility(_TOOL)
-    found = found or shutil.which(_TOOL)
-    return None if found is None else Path(found)
+    """Where nvdisasm is; None where there is none."""
+    return find_tool(_TOOL)
 
 
 def disassemble(cubin: bytes) -> str:

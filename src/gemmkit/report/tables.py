@@ -151,6 +151,8 @@ def _counter_cells(record: Record) -> tuple[Cell, ...]:
 
 
 def _residency_cells(record: Record) -> tuple[Cell, ...]:
+    if record.resources is None or record.occupancy is None:
+        return (Cell(MISSING),) * len(_RESIDENCY)
     spilled = record.resources.spill_bytes > 0
     return (
         Cell(f"{record.resources.registers}{' spills' if spilled else ''}"),
