@@ -51,6 +51,17 @@ class ComputeCapability:
         """Resident warps per SM."""
         return self.max_threads_per_sm // WARP_SIZE
 
+    @property
+    def barriers_per_sm(self) -> int | None:
+        """Numbered barriers that the resident blocks of an SM share; None where no limit is known.
+
+        As CUDA's occupancy header has it: two for each block that an SM can hold on data-centre
+        parts from 9.0 on, one on the others.
+        """
+        if self.major < 9:
+            return None
+        return self.max_blocks_per_sm * (2 if self.major in (9, 10) else 1)
+
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
 

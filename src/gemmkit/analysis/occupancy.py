@@ -6,13 +6,17 @@ SM's four sub-partitions; shared memory goes to whole blocks, each with a reserv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from gemmkit.errors import UsageError
 from gemmkit.gpu import WARP_SIZE, ComputeCapability, GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.resources import barriers_from_log
+from gemmkit.kernels.kernel import LaunchPlan
 
-Limiter = Literal["warps", "blocks", "registers", "shared memory"]
+Limiter = Literal["warps", "blocks", "registers", "shared memory", "barriers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +24,59 @@ class Occupancy:
     """What of an SM a kernel can fill.
 
     `theoretical` is resident warps over the most that the SM can hold, 0 to 1. `waves_per_sm` is
-    the grid's blocks over the blocks that the whole board holds at once. `limiter` is the resource
-    that allows the fewest blocks; of equals the first of warps, blocks, registers, shared memory.
-    A block that does not fit at all has zero in every figure.
+    the grid's blocks over the blocks that the whole board holds at once. `limits` are the blocks
+    an SM that each resource alone allows, in the order warps, blocks, registers, shared memory,
+    barriers; `limiter` is the resource that allows the fewest, of equals the first. A block that
+    does not fit at all has no waves, no warps and zero occupancy.
+
+    `full_waves` are those waves that fill the board; `tail_idle` is the share of the last wave's
+    places, 0 to 1, that stay empty while it runs (0 where the grid ends with a full wave).
     """
 
     theoretical: float
     waves_per_sm: float
     blocks_per_sm: int
     limiter: Limiter
+    limits: Mapping[Limiter, int]
+    warps_per_block: int
+    full_waves: int
+    tail_idle: float
+
+    @property
+    def warps_per_sm(self) -> int:
+        """Warps that an SM holds at once."""
+        return self.blocks_per_sm * self.warps_per_block
+
+
+def launch_occupancy(plan: LaunchPlan, binary: Binary, spec: GpuSpec) -> Occupancy:
+    """Theoretical occupancy of a compiled plan.
+
+    Raises:
+        UsageError: nothing is known of the registers that the kernel takes.
+    """
+    used = binary.resources
+    if used is None:
+        raise UsageError(
+            f"'{plan.kernel}': no assembler has told its registers, so that its occupancy is open"
+        )
+    return occupancy(
+        spec,
+        registers=used.registers,
+        threads=plan.threads_per_block,
+        shared_bytes=used.shared_bytes + plan.shared_bytes,
+        blocks=plan.blocks,
+        barriers=barriers_from_log(binary.log, binary.entry),
+    )
 
 
 def occupancy(
-    spec: GpuSpec, *, registers: int, threads: int, shared_bytes: int, blocks: int
+    spec: GpuSpec,
+    *,
+    registers: int,
+    threads: int,
+    shared_bytes: int,
+    blocks: int,
+    barriers: int = 1,
 ) -> Occupancy:
     """Theoretical occupancy of a launch.
 
@@ -42,11 +86,12 @@ def occupancy(
         threads: threads of one block.
         shared_bytes: static and dynamic shared memory of one block, in bytes.
         blocks: blocks of the grid.
+        barriers: numbered barriers of one block (`bar.sync 0` to `bar.sync 15`).
 
     Raises:
         UsageError: a count is negative, or a block has no thread.
     """
-    if threads < 1 or min(registers, shared_bytes, blocks) < 0:
+    if threads < 1 or min(registers, shared_bytes, blocks, barriers) < 0:
         raise UsageError(
             f"no such launch: {blocks} blocks of {threads} threads, {registers} registers each, "
             f"{shared_bytes} bytes of shared memory"
@@ -58,14 +103,21 @@ def occupancy(
         "blocks": capability.max_blocks_per_sm,
         "registers": _blocks_by_registers(capability, registers, warps),
         "shared memory": _blocks_by_shared_memory(capability, shared_bytes),
+        "barriers": _blocks_by_barriers(capability, barriers),
     }
     limiter = min(limits, key=limits.__getitem__)
     resident = limits[limiter]
+    places = resident * spec.sm_count
+    full_waves, rest = divmod(blocks, places) if places else (0, 0)
     return Occupancy(
         theoretical=resident * warps / capability.max_warps_per_sm,
-        waves_per_sm=blocks / (resident * spec.sm_count) if resident else 0.0,
+        waves_per_sm=blocks / places if places else 0.0,
         blocks_per_sm=resident,
         limiter=limiter,
+        limits=limits,
+        warps_per_block=warps,
+        full_waves=full_waves,
+        tail_idle=1 - rest / places if rest else 0.0,
     )
 
 
@@ -98,6 +150,13 @@ def _blocks_by_shared_memory(capability: ComputeCapability, shared_bytes: int) -
     if block_bytes == 0:
         return capability.max_blocks_per_sm
     return capability.shared_per_sm // block_bytes
+
+
+def _blocks_by_barriers(capability: ComputeCapability, barriers: int) -> int:
+    """Barriers are a resource of their own from compute capability 9.0 on."""
+    if capability.barriers_per_sm is None or barriers == 0:
+        return capability.max_blocks_per_sm
+    return capability.barriers_per_sm // barriers
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

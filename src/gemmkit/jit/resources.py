@@ -19,6 +19,7 @@ _STACK = re.compile(
     r"(?P<loads>\d+) bytes spill loads"
 )
 _REGISTERS = re.compile(r"Used (\d+) registers")
+_BARRIERS = re.compile(r"used (\d+) barriers")
 _CUMULATIVE_STACK = re.compile(r"(\d+) bytes cumulative stack size")
 _SHARED = re.compile(r"(\d+) bytes smem")
 
@@ -55,6 +56,12 @@ def resources_from_log(log: str, entry: str) -> Resources:
         shared_bytes=int(shared[1]) if shared else 0,
         local_bytes=int(cumulative[1]) if cumulative else max(stack for stack, _, _ in frames),
     )
+
+
+def barriers_from_log(log: str, entry: str) -> int:
+    """Numbered barriers that a block of the kernel uses; 0 where the log tells none."""
+    found = _BARRIERS.search(_entry_block(log, entry))
+    return int(found[1]) if found else 0
 
 
 def registers_from_cubin(cubin: bytes, entry: str) -> int:
