@@ -1,8 +1,8 @@
-"""`Record`: what was seen when one kernel ran one problem on one device; one JSON line."""
+"""`Record` and `CheckRecord`: what was seen when one kernel ran one problem; one JSON line each."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -138,7 +138,24 @@ class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: int
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written as one line of JSON."""
+
+    def to_json(self) -> str:
+        """The record as one JSON line, without the newline."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Self:
+        """Read one JSON line.
+
+        Raises:
+            msgspec.ValidationError: the line is no record.
+        """
+        return msgspec.json.decode(line, type=cls)
+
+
+class Record(JsonLine, frozen=True, kw_only=True):
     """One row of any gemmkit table. Units: microseconds, seconds, bytes, TFLOP/s (1e12/s).
 
     `counters` maps Nsight Compute metric names to values; it is empty where nothing was counted.
@@ -146,8 +163,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     `emulation_seconds` is null on a GPU. `max_error` is the largest |C - reference|,
     `error_bound` the bound at that element, `error_ratio` the largest error / bound over all
     elements; null means not finite. `resources` and `occupancy` are null where no assembler has
-    told what a kernel takes (PTX of another front end, no ptxas at hand). `check` says which elements were compared, or what is wrong
-    with a wrong result.
+    told what a kernel takes (PTX of another front end, no ptxas at hand). `check` says which
+    elements were compared, or what is wrong with a wrong result.
     """
 
     kernel: str
@@ -172,15 +189,37 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     check: str = ""
 
-    def to_json(self) -> str:
-        """The record as one JSON line, without the newline."""
-        return msgspec.json.encode(self).decode()
 
-    @classmethod
-    def from_json(cls, line: str | bytes) -> Record:
-        """Read one JSON line.
+CheckVerdict = Literal["ok", "findings", "wrong result", "failed", "refused"]
 
-        Raises:
-            msgspec.ValidationError: the line is no record.
-        """
-        return msgspec.json.decode(line, type=cls)
+
+class CheckRecord(JsonLine, frozen=True, kw_only=True):
+    """What the sanitizers saw of one kernel on one problem; `case` is the problem's name.
+
+    `verdict` is "findings" where there are any, whatever the result, and "failed" where the launch
+    ended with an error instead of one. `detail` says which elements were compared, what is wrong
+    with a wrong result, how the launch failed, or why the kernel refuses the problem. `correct`
+    and the errors (as in `Record`) are null where there is no result; `max_error` and
+    `error_ratio` also where they are not finite.
+    """
+
+    kernel: str
+    case: str
+    problem: ProblemRecord
+    config: dict[str, int]
+    device: DeviceRecord
+    seed: int
+    verdict: CheckVerdict
+    detail: str = ""
+    correct: bool | None = None
+    max_error: float | None = None
+    error_bound: float | None = None
+    error_ratio: float | None = None
+    findings: tuple[Finding, ...] = ()
+    emulation_seconds: float | None = None
+    environment: dict[str, Any] = {}
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong: the kernel is right and breaks no rule, or refuses."""
+        return self.verdict in ("ok", "refused")

@@ -119,7 +119,7 @@ def run_suite(
                 progress.skipped(kernel, problem, run)
             else:
                 runs.append(run)
-    binaries = _compile(runs, device.spec, progress, cache_dir)
+    binaries = compile_plans([run.plan for run in runs], device.spec, progress, cache_dir)
     return _run_all(runs, binaries, device, baseline, seed, progress)
 
 
@@ -145,16 +145,20 @@ def _plan(
         return str(refusal)
 
 
-def _compile(
-    runs: Sequence[_Run], gpu: GpuSpec, progress: Progress, cache_dir: Path | None
+def compile_plans(
+    plans: Sequence[LaunchPlan], gpu: GpuSpec, progress: Progress, cache_dir: Path | None
 ) -> list[Binary]:
-    """A binary for each run; each distinct instance is compiled once."""
-    entries = {(run.plan.source, run.plan.entry): run.plan for run in runs}
+    """A binary for each plan; each distinct instance is compiled once.
+
+    Raises:
+        CompileError: a kernel does not compile.
+    """
+    entries = {(plan.source, plan.entry): plan for plan in plans}
     binaries = compile_many(
         list(entries.values()), gpu.arch, cache_dir=cache_dir, progress=progress.compiled
     )
     found = dict(zip(entries, binaries, strict=True))
-    return [found[run.plan.source, run.plan.entry] for run in runs]
+    return [found[plan.source, plan.entry] for plan in plans]
 
 
 def _run_all(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from gemmkit.devices.device import Device
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import Record
+from gemmkit.record import CheckRecord, Record
 
 
 class Progress:
     """Does nothing; a subclass overrides what it wants to hear.
 
     The order is: `opened`, `compiled` for each kernel, then for each run either `skipped`, or
-    `started` and `finished` with `launched` any number of times in between.
+    `started` and `finished` (or `checked`) with `launched` any number of times in between.
     """
 
     def opened(self, device: Device, note: str) -> None:
@@ -32,3 +32,6 @@ class Progress:
 
     def finished(self, record: Record) -> None:
         """A kernel's record is there."""
+
+    def checked(self, record: CheckRecord) -> None:
+        """A problem's check is over."""

@@ -91,13 +91,13 @@ def run_binary(
         kernel=kernel.name,
         rung=kernel.rung,
         idea=kernel.idea,
-        problem=_problem_record(problem),
+        problem=problem_record(problem),
         config=config.as_dict(),
         device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
         correct=verdict.correct,
-        max_error=_finite(verdict.max_error),
-        error_bound=_finite(verdict.error_bound),
-        error_ratio=_finite(verdict.error_ratio),
+        max_error=finite(verdict.max_error),
+        error_bound=finite(verdict.error_bound),
+        error_ratio=finite(verdict.error_ratio),
         check=verdict.detail or verdict.method,
         counters=dict(launch.counters),
         resources=_resources(plan, binary),
@@ -131,7 +131,8 @@ def _time(
     return ours, BaselineRecord(name=name, time_us=theirs[0], speedup=speedup)
 
 
-def _problem_record(problem: GemmProblem) -> ProblemRecord:
+def problem_record(problem: GemmProblem) -> ProblemRecord:
+    """The problem as records hold it."""
     return ProblemRecord(
         m=problem.m,
         n=problem.n,
@@ -145,7 +146,7 @@ def _problem_record(problem: GemmProblem) -> ProblemRecord:
     )
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """JSON has no infinity: null stands for it."""
     return value if math.isfinite(value) else None
 
