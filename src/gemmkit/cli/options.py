@@ -42,7 +42,9 @@ def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[s
     return settings
 
 
-def _combine(*decorators: Decorator) -> Decorator:
+def combine(*decorators: Decorator) -> Decorator:
+    """One decorator that applies several, so that their options are listed in this order."""
+
     def apply(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -94,7 +96,7 @@ epilogue_option = click.option(
     help="Fused into the write-back: none, bias, relu or bias+relu.",
 )
 
-scale_options = _combine(
+scale_options = combine(
     click.option("--alpha", type=float, default=1.0, show_default=True, help="Scales A·B."),
     click.option(
         "--beta", type=float, default=0.0, show_default=True, help="Scales what C held before."
@@ -102,7 +104,7 @@ scale_options = _combine(
 )
 
 # What `ladder` and `sweep` have in common.
-run_options = _combine(
+run_options = combine(
     click.option(
         "--device",
         type=click.Choice(["auto", "cuda", "emulator"]),

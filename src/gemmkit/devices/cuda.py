@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.cuda_errors import cuda_errors
 from gemmkit.devices.cuda_spec import spec_of
-from gemmkit.devices.device import ARGUMENT_TYPES, Launch, Work
+from gemmkit.devices.device import Launch, Work
 from gemmkit.devices.host import host_environment, package_version
+from gemmkit.devices.packing import bound_values
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
 
@@ -146,7 +147,7 @@ class CudaDevice:
         if plan.blocks == 0:
             return _nothing
         kernel = self._kernel(binary, plan)
-        values = [ARGUMENT_TYPES[name](arguments[name]) for name in plan.signature]
+        values = bound_values(binary, plan, arguments)
         # cuda.core counts the grid in clusters where there are any.
         clusters = None if plan.cluster == (1, 1, 1) else plan.cluster
         grid = tuple(blocks // size for blocks, size in zip(plan.grid, plan.cluster, strict=True))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.devices.device import ARGUMENT_TYPES, Buffer, Launch
+from gemmkit.devices.device import Buffer, Launch
 from gemmkit.devices.host import host_environment, package_version, usable_cores
+from gemmkit.devices.packing import address_names, bound_values, packed
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -19,7 +20,6 @@ from gemmkit.kernels.kernel import LaunchPlan
 
 if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
-    from gemmkit.emulator.ptx.module import Variable
     from gemmkit.emulator.watching import WatchedAccess
 
 _POISON = 0xFF
@@ -136,12 +136,10 @@ class EmulatedDevice:
 
         program = self._program(binary)
         self._check(plan, program)
-        for name in plan.signature:
-            if ARGUMENT_TYPES[name] is np.uint64:
-                self.memory.rename(int(arguments[name]), name)
-        parameters = list(program.flow.kernel.parameters.values())
-        packed = _packed(plan, parameters, arguments)
-        return program, LaunchRequest(plan.grid, plan.block, packed, plan.shared_bytes)
+        parameters = packed(binary, bound_values(binary, plan, arguments))
+        for name in address_names(plan):
+            self.memory.rename(int(arguments[name]), name)
+        return program, LaunchRequest(plan.grid, plan.block, parameters, plan.shared_bytes)
 
     def _program(self, binary: Binary) -> Program:
         from gemmkit.emulator import load
@@ -166,27 +164,3 @@ class EmulatedDevice:
             )
         if plan.cluster != (1, 1, 1):
             raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")
-
-
-def _packed(
-    plan: LaunchPlan, parameters: list[Variable], arguments: Mapping[str, int | float]
-) -> bytes:
-    """The kernel's parameter space, from the arguments in the order of its signature.
-
-    Raises:
-        DeviceError: the PTX does not take these arguments.
-    """
-    if len(parameters) != len(plan.signature):
-        raise DeviceError(
-            f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and "
-            f"{len(plan.signature)} in its signature"
-        )
-    packed = bytearray(max((each.offset + each.size for each in parameters), default=0))
-    for name, place in zip(plan.signature, parameters, strict=True):
-        data = ARGUMENT_TYPES[name](arguments[name]).tobytes()
-        if len(data) != place.size:
-            raise DeviceError(
-                f"'{plan.kernel}' takes {place.size} bytes for '{name}', not {len(data)}"
-            )
-        packed[place.offset : place.offset + place.size] = data
-    return bytes(packed)

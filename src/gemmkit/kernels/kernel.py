@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.user import Extent
 
 Dim3 = tuple[int, int, int]
 
@@ -82,6 +86,7 @@ class LaunchPlan:
 
     `entry` is the C++ name expression of the instantiated kernel, or its symbol in PTX. An empty
     `grid` (a zero in it) means there is nothing to launch. `shared_bytes` is dynamic shared memory.
+    Each entry of `signature` is an argument's name, a number, or an expression over such names.
     """
 
     kernel: str
@@ -131,7 +136,8 @@ class Kernel:
     taken when none is given, `space` the values worth trying for each of its keys. `launch` maps
     (problem, config) to template arguments, grid, block and dynamic shared bytes; `rule` returns
     the reason why a configuration is refused, or None. `file` is where the code comes from; None
-    stands for the file of that name among the rungs. A user's kernel has no `rung`.
+    stands for the file of that name among the rungs. A user's kernel has no `rung`; its `entry` is
+    the whole name expression, and its `condition` says why a problem is refused.
     """
 
     name: str
@@ -145,6 +151,56 @@ class Kernel:
     aliases: Mapping[str, str] = field(default_factory=dict)
     signature: Signature = SGEMM_SIGNATURE
     file: SourceFile | None = None
+    entry: str | None = None
+    condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        entry: str | None = None,
+        args: str | Sequence[str] | None = None,
+        grid: Extent | None = None,
+        block: Extent | None = None,
+        shared: str | int = "0",
+        name: str | None = None,
+        include_dirs: Sequence[str | Path] = (),
+        options: Sequence[str] = (),
+    ) -> Kernel:
+        """A `.cu` file of your own.
+
+        Args:
+            path: the file; it may hold host code too, which is left out.
+            entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`; not needed
+                where the file has one kernel that is no template.
+            args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each
+                parameter, in their order; not needed where the parameters' names tell it. For a
+                column-major kernel exchange what belongs to rows and columns: `N,M,K,B,ldb,A,lda…`.
+            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the template
+                arguments and the constants of the file: `"(N+127)/128,(M+127)/128"`.
+            block: threads along x, y and z, alike.
+            shared: bytes of dynamic shared memory, alike.
+            name: what tables call it; by default the file's name without suffix.
+            include_dirs: searched for included files, after the file's own folder.
+            options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
+
+        Raises:
+            UsageError: no such file, entry or name, or an argument that cannot be meant.
+        """
+        from gemmkit.kernels.user import kernel_from_file
+
+        return kernel_from_file(
+            path,
+            entry=entry,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            name=name,
+            include_dirs=include_dirs,
+            options=options,
+        )
 
     @cached_property
     def source(self) -> str:
@@ -184,6 +240,8 @@ class Kernel:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
         if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
             return f"m, n and k must be {MAX_EXTENT} or less: the kernels' indices are 32-bit"
+        if self.condition is not None and (reason := self.condition(problem, gpu)) is not None:
+            return reason
         return self.rule(config, gpu)
 
     def plan(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
@@ -194,13 +252,14 @@ class Kernel:
         """
         reason = self.supports(problem, config, gpu)
         if reason is not None:
-            raise UnsupportedProblem(f"{self.name} ({config}): {reason}")
+            configured = f" ({config})" if config.as_dict() else ""
+            raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
         return LaunchPlan(
             kernel=self.name,
             source=self.file or SourceFile(self.source, f"{self.name}.cu"),
-            entry=f"{self.name}<{arguments}>",
+            entry=self.entry or f"{self.name}<{arguments}>",
             grid=shape.grid,
             block=shape.block,
             signature=self.signature,

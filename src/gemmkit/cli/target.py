@@ -1,0 +1,106 @@
+"""The argument TARGET: a rung of the ladder or a file, and how that is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmkit.cli.options import combine
+from gemmkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.kernel import Kernel
+
+# Suffixes that make a target a file even where there is none of that name.
+CUDA_SUFFIXES = (".cu", ".cuh", ".cuda")
+
+target_options = combine(
+    click.argument("target"),
+    click.option(
+        "--entry",
+        metavar="NAME",
+        help="Kernel in the file, as a C++ name: 'sgemm<128,128,8>'. Not needed where there is "
+        "one that is no template.",
+    ),
+    click.option(
+        "--args",
+        metavar="NAME,…",
+        help="What each parameter gets, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias, a "
+        "number, or an expression. Not needed where the parameters' names tell it.",
+    ),
+    click.option(
+        "--grid",
+        metavar="X,Y,Z",
+        help="Blocks, as expressions over M, N, K: '(N+127)/128,(M+127)/128'.",
+    ),
+    click.option("--block", metavar="X,Y,Z", help="Threads a block, alike: '16,16' or 256."),
+    click.option(
+        "--shared", metavar="BYTES", help="Dynamic shared memory a block, alike.  [default: 0]"
+    ),
+    click.option(
+        "--include",
+        "-I",
+        "include_dirs",
+        metavar="FOLDER",
+        multiple=True,
+        help="Look for included files there too.",
+    ),
+    click.option(
+        "--option",
+        "options",
+        metavar="FLAG",
+        multiple=True,
+        help="Option for the compiler: --option=-DTILE=16.",
+    ),
+)
+
+
+def find_target(
+    target: str,
+    *,
+    entry: str | None = None,
+    args: str | None = None,
+    grid: str | None = None,
+    block: str | None = None,
+    shared: str | None = None,
+    include_dirs: tuple[str, ...] = (),
+    options: tuple[str, ...] = (),
+) -> Kernel:
+    """The kernel that the words of `target_options` mean.
+
+    Raises:
+        UsageError: no such rung or file, options that a rung does not take, or any that
+            `Kernel.from_file` refuses.
+    """
+    from gemmkit.kernels.kernel import Kernel
+
+    launch: dict[str, Any] = {"entry": entry, "args": args, "grid": grid, "block": block}
+    if shared is not None:
+        launch["shared"] = shared
+    suffix = Path(target).suffix.lower()
+    if suffix in CUDA_SUFFIXES or "/" in target or Path(target).is_file():
+        return Kernel.from_file(target, **launch, include_dirs=include_dirs, options=options)
+    given = [name for name, value in launch.items() if value is not None]
+    given += ["include"] * bool(include_dirs) + ["option"] * bool(options)
+    if given:
+        raise UsageError(
+            f"'{target}' is no file, and a rung of the ladder has its own launch: leave out "
+            + ", ".join(f"--{name}" for name in given)
+        )
+    return find_rung(target)
+
+
+def find_rung(name: str) -> Kernel:
+    """The rung of that name.
+
+    Raises:
+        UsageError: there is none; the text says that a file would do too.
+    """
+    from gemmkit.kernels.ladder import find_kernel
+
+    try:
+        return find_kernel(name)
+    except UsageError as error:
+        raise UsageError(f"{error} A file of your own ends in .cu or .ptx") from None

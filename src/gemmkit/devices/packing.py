@@ -1,0 +1,129 @@
+"""Puts a launch's arguments into the form in which a kernel's PTX takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gemmkit.devices.device import ARGUMENT_TYPES
+from gemmkit.errors import DeviceError
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.expressions import Expression, Number
+from gemmkit.kernels.kernel import LaunchPlan
+
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)(?P<pointer>\s+\.ptr\b)?"
+    r"[^,\[]*?\s[\w$]+(?:\[(?P<bytes>\d+)\])?\s*(?:,|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A kernel parameter as PTX declares it: `u32`, `f64`, …, of `size` bytes at `offset`.
+
+    `pointer` says whether it is marked as one; only newer PTX does that.
+    """
+
+    type: str
+    size: int
+    offset: int
+    pointer: bool
+
+
+@lru_cache(maxsize=256)
+def entry_parameters(ptx: str, entry: str) -> tuple[Parameter, ...]:
+    """The parameters of one kernel of a PTX text.
+
+    Raises:
+        DeviceError: the text has no such kernel.
+    """
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*(?:\(([^)]*)\)|(?=[\s{{.]))", ptx)
+    if found is None:
+        raise DeviceError(f"the PTX has no kernel '{entry}'")
+    parameters: list[Parameter] = []
+    end = 0
+    for match in _PARAMETER.finditer(" ".join((found[1] or "").split())):
+        element = int(re.sub(r"\D", "", match["type"])) // 8
+        size = element * int(match["bytes"] or 1)
+        alignment = int(match["align"] or element)
+        offset = -(-end // alignment) * alignment
+        # In bytes, as a struct is.
+        kind = f"{size} bytes" if match["bytes"] else match["type"]
+        parameters.append(Parameter(kind, size, offset, match["pointer"] is not None))
+        end = offset + size
+    return tuple(parameters)
+
+
+def bound_values(
+    binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Number]
+) -> list[np.generic]:
+    """A NumPy scalar for each parameter of the kernel, as wide as its PTX declares it.
+
+    Raises:
+        DeviceError: the plan's signature does not fit the kernel's parameters.
+    """
+    parameters = entry_parameters(binary.ptx, binary.entry)
+    if len(parameters) != len(plan.signature):
+        raise DeviceError(
+            f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and "
+            f"{len(plan.signature)} in its signature ({', '.join(plan.signature)})"
+        )
+    marked = any(parameter.pointer for parameter in parameters)
+    return [
+        _scalar(plan.kernel, text, arguments, place, marked)
+        for text, place in zip(plan.signature, parameters, strict=True)
+    ]
+
+
+def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
+    """The kernel's parameter space with the values of `bound_values` in it."""
+    parameters = entry_parameters(binary.ptx, binary.entry)
+    space = bytearray(max((each.offset + each.size for each in parameters), default=0))
+    for value, place in zip(values, parameters, strict=True):
+        space[place.offset : place.offset + place.size] = value.tobytes()
+    return bytes(space)
+
+
+def address_names(plan: LaunchPlan) -> tuple[str, ...]:
+    """Those arguments of a plan that are addresses."""
+    return tuple(name for name in plan.signature if ARGUMENT_TYPES.get(name) is np.uint64)
+
+
+def _scalar(
+    kernel: str, text: str, arguments: Mapping[str, Number], place: Parameter, marked: bool
+) -> np.generic:
+    value = arguments[text] if text in arguments else Expression.parse(text).evaluate(arguments)
+    is_address = ARGUMENT_TYPES.get(text) is np.uint64
+    kind, bits = place.type[0], 8 * place.size
+    if is_address:
+        if place.size != 8 or kind == "f" or (marked and not place.pointer):
+            raise _misfit(kernel, f"the address '{text}'", place)
+    elif place.pointer and value != 0:
+        raise _misfit(kernel, f"the number '{text}'", place)
+    if " " in place.type or place.size > 8:
+        raise _misfit(kernel, f"'{text}'", place)
+    if kind == "f" or (kind == "b" and isinstance(value, float)):
+        floats: dict[int, type[np.floating]] = {32: np.float32, 64: np.float64}
+        if bits not in floats:
+            raise _misfit(kernel, f"'{text}'", place)
+        return floats[bits](value)
+    if isinstance(value, float):
+        raise _misfit(kernel, f"the fp32 number '{text}'", place)
+    signed = -(1 << (bits - 1)) <= value < 0
+    if not signed and not 0 <= value < 1 << bits:
+        raise DeviceError(f"'{kernel}': {text} = {value:,} does not fit into {place.size} bytes")
+    return np.dtype(f"{'i' if signed else 'u'}{place.size}").type(value)
+
+
+def _misfit(kernel: str, what: str, place: Parameter) -> DeviceError:
+    kinds = {"f": "a floating-point number of", "u": "an integer of", "s": "an integer of"}
+    taken = kinds.get(place.type[0], "")
+    wanted = "a pointer" if place.pointer else f"{taken} {place.size} bytes".strip()
+    return DeviceError(
+        f"'{kernel}' takes {wanted} at byte {place.offset} of its parameters, not {what}: the "
+        "arguments and the kernel's parameters must stand in the same order"
+    )

@@ -1,0 +1,218 @@
+"""Reads from CUDA C++ text which kernels it has: their names, template parameters and arguments.
+
+This is no compiler: preprocessor conditions and macros are passed over. What cannot be read is left
+out, and the user is asked for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_COMMENT_OR_LITERAL = re.compile(
+    r"//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)"
+    r'|"(?:[^"\\\n]|\\.)*"|(?<![0-9a-fA-F])\'(?:[^\'\\\n]|\\.)+\'',
+    re.DOTALL,
+)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n\\]+)$", re.MULTILINE)
+_CONSTANT = re.compile(
+    r"\b(?:(?:static|inline|const|constexpr|__device__|__constant__)\s+)+"
+    r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+)\s*=\s*([^;{}\"]+);"
+)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_SCOPE = re.compile(r"\bnamespace\s+([\w:]*)\s*\{|[{}]")
+_QUALIFIERS = re.compile(
+    r"\b(?:const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b"
+)
+# Attributes with brackets that may stand between `__global__` and the kernel's name.
+_ATTRIBUTES = frozenset([
+    "__launch_bounds__", "__cluster_dims__", "__block_size__", "__maxnreg__", "__attribute__",
+    "__declspec", "alignas",
+])  # fmt: skip
+_TYPE_WORDS = frozenset(
+    ["unsigned", "signed", "char", "short", "int", "long", "float", "double", "bool", "void"]
+)
+_OPEN, _CLOSE = "([{<", ")]}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: `type` without qualifiers and stars; an empty name where it has none."""
+
+    name: str
+    type: str
+    pointer: bool
+
+    def __str__(self) -> str:
+        return f"{self.type}{'*' if self.pointer else ''} {self.name}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDeclaration:
+    """A `__global__` function; `template` lists its template parameters, None if it is no template.
+
+    `name` is qualified by its namespaces. Each template parameter is a name and its default (empty
+    if none).
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    template: tuple[tuple[str, str], ...] | None = None
+    is_definition: bool = True
+
+
+def without_comments(text: str, *, keep_literals: bool = False) -> str:
+    """The text with comments, and the content of literals, blanked; positions stay."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        if found[0] == "/":
+            return re.sub(r"[^\n]", " ", found)
+        if keep_literals:
+            return found
+        return found[0] + re.sub(r"[^\n]", " ", found[1:-1]) + found[-1]
+
+    return _COMMENT_OR_LITERAL.sub(blank, text)
+
+
+def without_directives(text: str) -> str:
+    """The text with preprocessor lines blanked; positions stay."""
+    return _DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
+    """The kernels of a source text, in order; where one is declared too, its definition."""
+    plain = without_directives(without_comments(text))
+    found: dict[str, KernelDeclaration] = {}
+    for match in re.finditer(r"\b__global__\b", plain):
+        kernel = _read_kernel(plain, match.start(), match.end())
+        if kernel is not None and (
+            kernel.name not in found or not found[kernel.name].is_definition
+        ):
+            found[kernel.name] = kernel
+    return tuple(found.values())
+
+
+def constants_in(text: str) -> dict[str, str]:
+    """Object-like macros and constant integers of a text, each with the text of its value."""
+    plain = without_comments(text)
+    found = {name: value.strip() for name, value in _DEFINE.findall(plain)}
+    found |= {name: value.strip() for name, value in _CONSTANT.findall(without_directives(plain))}
+    return found
+
+
+def head_comment(text: str) -> str:
+    """The first line with words of the comment that a text begins with; empty if there is none."""
+    match = re.match(r"\s*(/\*.*?\*/|(?://[^\n]*\n?\s*)+)", text, re.DOTALL)
+    for line in (match[1] if match else "").splitlines():
+        words = re.sub(r"\*/\s*$", "", line).strip().lstrip("/*!").strip()
+        if re.search(r"[A-Za-z]{2}", words):
+            return words
+    return ""
+
+
+def closing(text: str, start: int) -> int:
+    """The position of the bracket that closes the one at `start`, or -1.
+
+    Round, square and curly brackets count; angle ones only if `start` is one.
+    """
+    angle = text[start] == "<"
+    depth = 0
+    for position in range(start, len(text)):
+        character = text[position]
+        if character in "([{" or (angle and character == "<"):
+            depth += 1
+        elif character in ")]}" or (angle and character == ">"):
+            depth -= 1
+            if depth == 0:
+                return position
+    return -1
+
+
+def split_arguments(text: str) -> list[str]:
+    """The parts between the commas outside of brackets, angle ones too; none for a blank text."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in _OPEN) - (character in _CLOSE)
+        if character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    return parts if any(parts) else []
+
+
+def _read_kernel(plain: str, start: int, end: int) -> KernelDeclaration | None:
+    found = _name_and_list(plain, end)
+    if found is None:
+        return None
+    name, opening, close = found
+    declared = [part for part in split_arguments(plain[opening + 1 : close]) if part != "void"]
+    after = plain[close + 1 :].lstrip()
+    return KernelDeclaration(
+        name="::".join([*_namespaces(plain, start), name]),
+        parameters=tuple(_read_parameter(each) for each in declared),
+        template=_read_template(plain, start),
+        is_definition=after.startswith("{"),
+    )
+
+
+def _name_and_list(plain: str, position: int) -> tuple[str, int, int] | None:
+    """The name behind `__global__`, and where its parameter list opens and closes."""
+    while True:
+        word = _WORD.search(plain, position)
+        if word is None or re.search(r"[;{}<=]", plain[position : word.start()]):
+            return None
+        position = word.end()
+        bracket = re.compile(r"\s*\(").match(plain, position)
+        if bracket is None:
+            continue
+        opening = bracket.end() - 1
+        close = closing(plain, opening)
+        if close < 0:
+            return None
+        after = plain[close + 1 :].lstrip()[:1]
+        if word[0] not in _ATTRIBUTES and after in ("{", ";"):
+            return word[0], opening, close
+        position = close + 1
+
+
+def _namespaces(plain: str, end: int) -> Iterator[str]:
+    """Names of the namespaces that are open at a position."""
+    open_scopes: list[str] = []
+    for match in _SCOPE.finditer(plain, 0, end):
+        if match[0] == "}":
+            del open_scopes[-1:]
+        else:
+            open_scopes.append(match[1] or "")
+    return (name for name in open_scopes if name)
+
+
+def _read_template(plain: str, start: int) -> tuple[tuple[str, str], ...] | None:
+    """The template parameters in front of a declaration that has `__global__` at `start`."""
+    head_start = max(plain.rfind(mark, 0, start) for mark in ";}") + 1
+    heads = [*re.finditer(r"\btemplate\s*<", plain[head_start:start])]
+    if not heads:
+        return None
+    opening = head_start + heads[-1].end() - 1
+    close = closing(plain, opening)
+    if not 0 <= close < start:
+        return None
+    found = []
+    for part in split_arguments(plain[opening + 1 : close]):
+        declared, _, default = part.partition("=")
+        words = _WORD.findall(declared)
+        found.append((words[-1] if len(words) > 1 else "", default.strip()))
+    return tuple(found)
+
+
+def _read_parameter(text: str) -> Parameter:
+    declared = _QUALIFIERS.sub(" ", text.partition("=")[0])
+    pointer = "*" in declared or "[" in declared
+    declared = re.sub(r"\[[^]]*\]|[*&()]", " ", declared)
+    words = declared.split()
+    name = ""
+    if len(words) > 1 and words[-1] not in _TYPE_WORDS and _WORD.fullmatch(words[-1]):
+        name = words.pop()
+    return Parameter(name, " ".join(words), pointer)

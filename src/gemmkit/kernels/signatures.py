@@ -1,0 +1,177 @@
+"""Binds the parameters of a user's kernel to gemmkit's names, by their spelling or as told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gemmkit.errors import UsageError
+from gemmkit.kernels.declarations import KernelDeclaration, Parameter
+from gemmkit.kernels.expressions import Expression, Number
+from gemmkit.kernels.kernel import ARGUMENT_NAMES, Signature
+
+MATRICES = ("A", "B", "C")
+POINTERS = (*MATRICES, "bias")
+SIZES = ("M", "N", "K")
+LEADING_DIMENSIONS = ("lda", "ldb", "ldc")
+SCALES = ("alpha", "beta")
+NULL = ("0", "nullptr", "NULL")
+
+_INTEGERS = frozenset([
+    "char", "short", "int", "unsigned", "unsigned int", "uint", "long", "long int", "long long",
+    "unsigned long", "unsigned long long", "size_t", "std::size_t", "int8_t", "uint8_t", "int16_t",
+    "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "bool",
+])  # fmt: skip
+_FLOATS = frozenset(["float", "double"])
+# What a pointer may point to where the matrices are fp32; a template's T may be float too.
+_NOT_FLOAT = _INTEGERS - {"char"} | {
+    *("double", "half", "__half", "half2", "__half2", "nv_bfloat16", "__nv_bfloat16"),
+    *("nv_bfloat162", "__nv_bfloat162", "int2", "int4", "double2", "uint4"),
+}
+
+_POINTER_PREFIX = re.compile(r"^(?:d|dev|device|g|gpu|p|ptr|mat|matrix|input|in|output|out|s)_?")
+_POINTER_SUFFIX = re.compile(r"_?(?:d|dev|device|gpu|ptr|mat|matrix|global)$")
+_EXTENT = re.compile(r"(?:num|n|mat|matrix)?_?(?:([abc])_?)?(rows?|col(?:umn)?s?)(?:_?([abc]))?")
+# Sizes named after a matrix's rows and columns: A is M×K, B is K×N, C is M×N.
+_EXTENTS = {
+    ("rows", "a"): "M", ("cols", "a"): "K", ("rows", "b"): "K", ("cols", "b"): "N",
+    ("rows", "c"): "M", ("cols", "c"): "N",
+}  # fmt: skip
+_SQUARE = frozenset(["n", "m", "k", "width", "size", "dim", "len", "length", "wa"])
+
+
+def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
+    """The names of a kernel's parameters as gemmkit calls them.
+
+    A kernel whose only integer is called `N`, `width` or the like is taken to multiply square
+    matrices.
+
+    Raises:
+        UsageError: a parameter cannot be read safely, or two read alike.
+    """
+    names = [_read(parameter) for parameter in kernel.parameters]
+    integers = [each for each in kernel.parameters if _is_integer(each)]
+    if len(integers) == 1 and integers[0].name.lower() in _SQUARE:
+        names[kernel.parameters.index(integers[0])] = "N"
+    by_extent = {name for name in names if name in SIZES and _is_extent(kernel, names, name)}
+    doubled = {name for name in names if name and names.count(name) > 1} - by_extent
+    if "" in names or doubled or not set(MATRICES) <= set(names):
+        shown = ", ".join(name if name and name not in doubled else "?" for name in names)
+        raise UsageError(
+            f"the parameters of '{kernel.name}' in {file} cannot all be told by their names: "
+            f"{describe(kernel)}; give --args with one of {','.join(ARGUMENT_NAMES)} (or a number, "
+            f"or an expression of them) for each, in their order{'' if not names else ': ' + shown}"
+        )
+    return tuple(names)
+
+
+def told_signature(
+    given: Sequence[str], kernel: KernelDeclaration | None, constants: Mapping[str, Number]
+) -> Signature:
+    """The signature that a user gives, held against the parameters where those can be read.
+
+    Constants of the source are replaced by their values; `nullptr` becomes 0.
+
+    Raises:
+        UsageError: an entry is no name or expression, or does not fit its parameter.
+    """
+    known = (*ARGUMENT_NAMES, *constants)
+    signature = []
+    for text in given:
+        if text in NULL:
+            signature.append("0")
+            continue
+        expression = Expression.parse(text)
+        unknown = sorted(expression.names - set(known))
+        if unknown:
+            raise UsageError(
+                f"argument '{text}' uses {', '.join(unknown)}; the names are "
+                f"{', '.join(ARGUMENT_NAMES)}"
+            )
+        pointers = expression.names & set(POINTERS)
+        if pointers and text not in POINTERS:
+            raise UsageError(f"argument '{text}' computes with an address: give {pointers.pop()}")
+        signature.append(text if text in ARGUMENT_NAMES else expression.bound(constants))
+    if kernel is not None:
+        _check_fit(signature, kernel)
+    return tuple(signature)
+
+
+def describe(kernel: KernelDeclaration) -> str:
+    """The parameters as declared."""
+    return f"({', '.join(map(str, kernel.parameters))})"
+
+
+def wrong_element_type(signature: Signature, kernel: KernelDeclaration) -> str | None:
+    """Why a kernel's matrices are none of fp32 elements, or None if they are, or may be."""
+    for name, parameter in zip(signature, kernel.parameters, strict=True):
+        if name in POINTERS and parameter.pointer and parameter.type in _NOT_FLOAT:
+            return f"its parameter '{parameter}' holds {parameter.type}; problems here are fp32"
+    return None
+
+
+def names_in(signature: Signature) -> frozenset[str]:
+    """Every name of the vocabulary that a signature uses."""
+    return frozenset().union(*(Expression.parse(text).names for text in signature))
+
+
+def _read(parameter: Parameter) -> str:
+    plain = parameter.name.lower()
+    if parameter.pointer:
+        if plain in ("bias", "d_bias"):
+            return "bias"
+        bare = _POINTER_SUFFIX.sub("", _POINTER_PREFIX.sub("", plain)) or plain
+        letters = {each for each in (plain, bare) if each in ("a", "b", "c")}
+        return letters.pop().upper() if len(letters) == 1 else ""
+    if _is_integer(parameter):
+        if plain in LEADING_DIMENSIONS:
+            return plain
+        return plain.upper() if plain in ("m", "n", "k") else _extent(plain)
+    if parameter.type in _FLOATS or parameter.type not in _INTEGERS:
+        return plain if plain in SCALES else ""
+    return ""
+
+
+def _is_integer(parameter: Parameter) -> bool:
+    return not parameter.pointer and parameter.type in _INTEGERS
+
+
+def _extent(plain: str) -> str:
+    """The size that `num_rows_a`, `numARows`, `a_cols` and the like name."""
+    words = _EXTENT.fullmatch(plain)
+    if words is None or (words[1] is None) == (words[3] is None):
+        return ""
+    axis = "rows" if words[2].startswith("row") else "cols"
+    return _EXTENTS[axis, words[1] or words[3]]
+
+
+def _is_extent(kernel: KernelDeclaration, names: Sequence[str], name: str) -> bool:
+    return all(
+        _extent(parameter.name.lower())
+        for parameter, read in zip(kernel.parameters, names, strict=True)
+        if read == name
+    )
+
+
+def _check_fit(signature: Sequence[str], kernel: KernelDeclaration) -> None:
+    if len(signature) != len(kernel.parameters):
+        raise UsageError(
+            f"'{kernel.name}' takes {len(kernel.parameters)} arguments, {describe(kernel)}, and "
+            f"--args gives {len(signature)}: {','.join(signature)}"
+        )
+    for text, parameter in zip(signature, kernel.parameters, strict=True):
+        if parameter.pointer and text not in (*POINTERS, "0"):
+            raise UsageError(
+                f"argument '{text}' goes to '{parameter}' of '{kernel.name}', which is a pointer: "
+                f"give one of {', '.join(POINTERS)}, or 0"
+            )
+        plain = parameter.type in _INTEGERS or parameter.type in _FLOATS
+        if not parameter.pointer and plain and text in POINTERS:
+            raise UsageError(
+                f"argument '{text}' is an address, and '{parameter}' of '{kernel.name}' no pointer"
+            )
+        if parameter.type in _INTEGERS and not parameter.pointer and text in SCALES:
+            raise UsageError(
+                f"argument '{text}' is an fp32 number, and '{parameter}' of '{kernel.name}' an "
+                "integer"
+            )
