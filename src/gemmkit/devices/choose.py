@@ -27,6 +27,8 @@ def open_device(
     *,
     threads: int | None = None,
     progress: Callable[[float], None] | None = None,
+    sanitize: bool = False,
+    max_steps: int | None = None,
 ) -> Device:
     """Open a device.
 
@@ -35,6 +37,8 @@ def open_device(
         gpu: the board that the emulator stands for, by default an RTX 3090.
         threads: cores that the emulator uses, by default all.
         progress: called by the emulator with the done fraction of each launch, 0 to 1.
+        sanitize: whether the emulator looks for faults; a GPU does not.
+        max_steps: warp instructions after which the emulator takes a block to be endless.
 
     Raises:
         DeviceError: "cuda" is asked for and there is no usable GPU; the text says why.
@@ -49,7 +53,13 @@ def open_device(
             return device
     from gemmkit.devices.emulated import EmulatedDevice
 
-    return EmulatedDevice(board or DEFAULT_BOARD, threads=threads, progress=progress)
+    return EmulatedDevice(
+        board or DEFAULT_BOARD,
+        threads=threads,
+        progress=progress,
+        sanitize=sanitize,
+        max_steps=max_steps,
+    )
 
 
 def _open_gpu(board: GpuSpec | None, *, required: bool) -> Device | None:

@@ -42,6 +42,9 @@ class EmulatedDevice:
         threads: host threads, by default one for each core.
         progress: called during a launch with the fraction of its blocks that are done.
         cache_dir: where compiled objects are kept; by default in the user's cache folder.
+        sanitize: look for faults while kernels run; `Launch.findings` holds them, and what is a
+            `DeviceError` without it (a bad access, a deadlock, an endless kernel) is one of them.
+        max_steps: warp instructions, counted in loops, after which a block counts as endless.
     """
 
     kind = "emulator"
@@ -53,12 +56,16 @@ class EmulatedDevice:
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
         cache_dir: Path | None = None,
+        sanitize: bool = False,
+        max_steps: int | None = None,
     ) -> None:
         from gemmkit.emulator import DeviceMemory
 
         self.spec = spec
         self.threads = threads or usable_cores()
         self.memory = DeviceMemory()
+        self.sanitize = sanitize
+        self._max_steps = max_steps
         self._progress = progress
         self._cache_dir = cache_dir
         self._programs: dict[tuple[str, str], Program] = {}
@@ -69,13 +76,17 @@ class EmulatedDevice:
         Raises:
             DeviceError: the host has not enough memory.
         """
-        allocation = self.memory.allocate(nbytes)
+        allocation = self.memory.allocate(nbytes, initialized=False)
         self.memory.view(allocation.address, nbytes)[:] = _POISON
         return EmulatedBuffer(self.memory, allocation)
 
-    def upload(self, array: NDArray[Any]) -> EmulatedBuffer:
-        """A device copy of a C-contiguous array."""
-        allocation = self.memory.allocate(array.nbytes)
+    def upload(self, array: NDArray[Any], *, initialized: bool = True) -> EmulatedBuffer:
+        """A device copy of a C-contiguous array.
+
+        Without `initialized` its bytes are there, and yet count as never written: a sanitizer
+        reports a kernel that reads them before it writes them.
+        """
+        allocation = self.memory.allocate(array.nbytes, initialized=initialized)
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self.memory.view(allocation.address, array.nbytes)[:] = flat
         return EmulatedBuffer(self.memory, allocation)
@@ -98,10 +109,18 @@ class EmulatedDevice:
         from gemmkit.emulator.counters.metrics import summarise, summarise_lines
 
         program, request = self._prepare(binary, plan, arguments)
-        execution = program.run(request, self.memory, threads=self.threads, progress=self._progress)
+        execution = program.run(
+            request,
+            self.memory,
+            threads=self.threads,
+            progress=self._progress,
+            max_steps=self._max_steps,
+            sanitize=self.sanitize,
+        )
         return Launch(
             counters=summarise(program.flow, execution.tally),
             line_counters=summarise_lines(program.flow, execution.tally),
+            findings=execution.findings,
             emulation_seconds=execution.seconds,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.record import Finding
 
 Dim3 = tuple[int, int, int]
 
@@ -24,8 +25,12 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a launch showed: raw counts, wall time in seconds, and lines that the kernel printed."""
+    """What a launch showed: raw counts, wall time in seconds, and lines that the kernel printed.
+
+    `findings` are the sanitizers', where they were switched on.
+    """
 
     tally: Tally
     seconds: float
     printed: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()

@@ -44,6 +44,7 @@ class Program:
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
         max_steps: int | None = None,
+        sanitize: bool = False,
     ) -> Execution:
         """Run all blocks and wait.
 
@@ -55,9 +56,11 @@ class Program:
             progress: called now and then with the fraction of blocks done.
             max_steps: warp instructions, counted in loops, after which a block that has not ended
                 counts as endless.
+            sanitize: look for faults; they are the `findings` of what is returned.
 
         Raises:
-            DeviceError: a bad launch or access, a deadlock, an endless kernel, a trap.
+            DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an
+                endless kernel, a trap.
         """
         _check(request, self.flow)
         if 0 in request.grid:

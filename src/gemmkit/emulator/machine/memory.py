@@ -46,9 +46,12 @@ class DeviceMemory:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._pieces: dict[int, tuple[Allocation, Bytes]] = {}
+        self._written: dict[int, Bytes] = {}
 
-    def allocate(self, nbytes: int, name: str = "") -> Allocation:
+    def allocate(self, nbytes: int, name: str = "", *, initialized: bool = True) -> Allocation:
         """Zeroed memory; the name is for messages.
+
+        Without `initialized` its bytes count as never written.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -58,12 +61,15 @@ class DeviceMemory:
         allocation = Allocation(data.ctypes.data, nbytes, name)
         self._pieces[allocation.address] = allocation, data
         bisect.insort(self._starts, allocation.address)
+        if not initialized:
+            self._written[allocation.address] = aligned_bytes(max(nbytes, 1), ALIGNMENT)
         return allocation
 
     def free(self, allocation: Allocation) -> None:
         """Give memory back; kernels that run afterwards cannot touch it."""
         if self._pieces.pop(allocation.address, None) is None:
             raise DeviceError(f"there is no allocation at {allocation.address:#x} to free")
+        self._written.pop(allocation.address, None)
         self._starts.remove(allocation.address)
 
     def rename(self, address: int, name: str) -> None:
@@ -103,6 +109,13 @@ class DeviceMemory:
             raise DeviceError(f"{nbytes} bytes at {address:#x} are not device memory")
         start = address - found.address
         return self._pieces[found.address][1][start : start + nbytes]
+
+    def written(self, address: int) -> Bytes | None:
+        """One byte for each of the allocation that begins at an address: 1 where it was written.
+
+        None where all of it counts as written.
+        """
+        return self._written.get(address)
 
     def regions(self) -> NDArray[np.int64]:
         """(first byte, size) of every allocation that is not empty, sorted."""
