@@ -14,8 +14,8 @@ from gemmkit.gpu import BOARDS, DEFAULT_BOARD
 class FakeEmulated:
     kind = "emulator"
 
-    def __init__(self, spec, *, threads=None, progress=None):
-        self.spec, self.threads, self.progress = spec, threads, progress
+    def __init__(self, spec, **settings):
+        self.spec, self.settings = spec, settings
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +55,10 @@ def test_auto_takes_the_emulator_for_another_board(h100):
 
 def test_emulator_is_given_its_settings(h100):
     seen = []
-    device = open_device("emulator", "a100", threads=3, progress=seen.append)
+    settings = {"threads": 3, "progress": seen.append, "sanitize": True, "max_steps": 9}
+    device = open_device("emulator", "a100", **settings)
     assert device.spec.name == "A100"
-    assert device.threads == 3
-    device.progress(0.5)
-    assert seen == [0.5]
+    assert device.settings == settings
 
 
 def test_cuda_says_why_there_is_none(no_gpu):
