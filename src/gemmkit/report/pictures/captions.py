@@ -1,0 +1,52 @@
+"""What pictures of accesses say in words, the same in the terminal and in figures."""
+
+from __future__ import annotations
+
+from gemmkit.analysis.patterns import Ownership, lines_of, phases_of
+from gemmkit.analysis.trace import Trace, sectors
+from gemmkit.emulator.watching import WatchedAccess
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 line`, `2 lines`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def access_name(access: WatchedAccess) -> str:
+    """Array, kind, instruction and place of an access."""
+    kind = {"copy": "copy from" if access.space == "global" else "copy into"}
+    verb = kind.get(access.kind, f"{access.kind} of")
+    return f"{verb} {access.array}: {access.opcode} at {access.file}:{access.line}"
+
+
+def address_caption(access: WatchedAccess) -> str:
+    """How many bytes the lanes ask for, and what of memory that moves."""
+    lanes = sum(offset is not None for offset in access.offsets)
+    moved = f"{plural(sectors(access), 'sector')} in {plural(len(lines_of(access)), 'line')}"
+    return f"{plural(lanes, 'lane')} of {access.bytes_per_lane} bytes: {moved}"
+
+
+def bank_caption(access: WatchedAccess) -> str:
+    """How many phases and wavefronts the access takes."""
+    phases = phases_of(access)
+    passes = sum(phase.wavefronts for phase in phases)
+    conflicts = passes - len(phases)
+    told = f"{plural(conflicts, 'bank conflict')}" if conflicts else "no bank conflicts"
+    return (
+        f"{access.bytes_per_lane} bytes a lane: {plural(len(phases), 'phase')}, "
+        f"{plural(passes, 'wavefront')}, {told}"
+    )
+
+
+def element_name(trace: Trace, access: WatchedAccess, offset: int) -> str:
+    """`A[3][32]`, or the byte offset in an array that is no matrix of the problem."""
+    place = trace.element(access.array, offset)
+    return f"{access.array}[{place[0]}][{place[1]}]" if place else f"{access.array}+{offset}"
+
+
+def owner_caption(owned: Ownership) -> str:
+    """What a picture of a tile shows."""
+    rows, cols = owned.threads.shape
+    what = "who stores it" if owned.array == "C" else "who fetches it"
+    shared = f"; up to {owned.sharers} threads each" if owned.sharers > 1 else ""
+    return f"{owned.array}, {rows} × {cols}: {what}{shared}"

@@ -1,0 +1,135 @@
+"""Pictures of accesses as coloured text, which is as readable without the colours."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+from gemmkit.analysis.patterns import Ownership, lines_of, ownership, phases_of
+from gemmkit.analysis.trace import Trace
+from gemmkit.emulator.counters.rules import BANKS, LANES, SECTOR_BYTES, WORD_BYTES
+from gemmkit.emulator.watching import WatchedAccess
+from gemmkit.report.pictures.captions import (
+    access_name,
+    address_caption,
+    bank_caption,
+    element_name,
+    owner_caption,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_MAX_LINES = 6
+_MAX_TILE, _MAX_DEPTH = 32, 8
+_WORDS_PER_SECTOR = SECTOR_BYTES // WORD_BYTES
+# A colour for each eight lanes.
+_COLOURS = ("green", "cyan", "blue", "magenta")
+_UNUSED, _CONFLICT, _OTHER_WARP = "dim", "bold red", "dim"
+_WARP_LETTERS = string.ascii_lowercase + string.ascii_uppercase
+_CELL = 3
+
+
+def address_map(trace: Trace, access: WatchedAccess) -> Text:
+    """The 128-byte lines that a request touches; a number is the lane that touches the word.
+
+    `··` is a word that is moved and not asked for, `##` one that all active lanes ask for.
+    """
+    from rich.text import Text
+
+    text = Text(f"{access_name(access)}\n", "bold")
+    text.append(f"{address_caption(access)}\n", "default")
+    lines = lines_of(access)
+    labels = [element_name(trace, access, line.offset) for line in lines]
+    width = max(map(len, labels[:_MAX_LINES]))
+    active = sum(offset is not None for offset in access.offsets)
+    for label, line in zip(labels[:_MAX_LINES], lines, strict=False):
+        text.append(f"{label:>{width}} ")
+        for first in range(0, len(line.words), _WORDS_PER_SECTOR):
+            text.append("│", "dim")
+            sector = line.words[first : first + _WORDS_PER_SECTOR]
+            for lanes in sector:
+                _append_lanes(text, lanes, moved=any(sector), everyone=active)
+        text.append("│\n", "dim")
+    if len(lines) > _MAX_LINES:
+        text.append(f"{'':{width}}  and {len(lines) - _MAX_LINES} more lines\n", "dim")
+    return text
+
+
+def _append_lanes(text: Text, lanes: tuple[int, ...], *, moved: bool, everyone: int) -> None:
+    if not lanes:
+        text.append("··".rjust(_CELL) if moved else " " * _CELL, _UNUSED)
+    elif len(lanes) == everyone > 1:
+        text.append("##".rjust(_CELL), "bold")
+    else:
+        text.append(f"{lanes[0]:>{_CELL}}", _lane_colour(lanes[0]))
+
+
+def _lane_colour(lane: int) -> str:
+    return _COLOURS[lane % LANES * len(_COLOURS) // LANES]
+
+
+def bank_map(access: WatchedAccess) -> Text:
+    """The 32 banks and the lanes that each serves; a second row of a phase is a second pass."""
+    from rich.text import Text
+
+    text = Text(f"{access_name(access)}\n", "bold")
+    text.append(f"{bank_caption(access)}\n", "default")
+    text.append("bank     " + "".join(f"{bank:>{_CELL}}" for bank in range(BANKS)) + "\n", "dim")
+    for number, phase in enumerate(phases_of(access)):
+        for depth in range(phase.wavefronts):
+            text.append(f"{f'phase {number}' if depth == 0 else '':9}")
+            for words in phase.banks:
+                lane = f"{words[depth][0]}" if depth < len(words) else ""
+                text.append(
+                    f"{lane:>{_CELL}}",
+                    _CONFLICT if depth else _lane_colour(words[0][0]) if words else "",
+                )
+            text.append("\n")
+    return text
+
+
+def tile_map(trace: Trace) -> Text:
+    """The block's tile of C with those of A to its left and of B above it: who touches what.
+
+    A number is a lane of warp 0, a letter another warp. A cell stands for several elements where
+    a tile is larger than 32 × 32 (8 along k), and shows the thread of the first.
+    """
+    from rich.text import Text
+
+    a, b, c = (ownership(trace, array) for array in "ABC")
+    left = _cells(a, _MAX_TILE, _MAX_DEPTH)
+    above = _cells(b, _MAX_DEPTH, _MAX_TILE)
+    tile = _cells(c, _MAX_TILE, _MAX_TILE)
+    gap = _CELL * max(len(left[0]), _MAX_DEPTH) + 1
+    text = Text(f"{'':{gap}}{owner_caption(b)}\n", "bold")
+    for row in above:
+        text.append(" " * gap)
+        _append_cells(text, row)
+    text.append(f"\n{owner_caption(a)}\n{'':{gap}}{owner_caption(c)}\n", "bold")
+    for number in range(max(len(left), len(tile))):
+        beside = left[number] if number < len(left) else []
+        _append_cells(text, beside, end=" " * (gap - _CELL * len(beside) + bool(beside)))
+        _append_cells(text, tile[number] if number < len(tile) else [])
+    return text
+
+
+def _cells(owned: Ownership, rows: int, cols: int) -> list[list[int]]:
+    """The threads of a tile, of every n-th row and column, so that no more than these remain."""
+    limits = zip(owned.threads.shape, (rows, cols), strict=True)
+    step_row, step_col = (-(-extent // limit) for extent, limit in limits)
+    cells: list[list[int]] = owned.threads[::step_row, ::step_col].tolist()
+    return cells
+
+
+def _append_cells(text: Text, threads: list[int], end: str = "\n") -> None:
+    for number, thread in enumerate(threads):
+        warp, lane = divmod(thread, LANES)
+        text.append(" " if number else "")
+        if thread < 0:
+            text.append("  ")
+        elif warp == 0:
+            text.append(f"{lane:>2}", _lane_colour(lane))
+        else:
+            text.append(f"{_WARP_LETTERS[warp - 1]:>2}", _OTHER_WARP)
+    text.append(end)
