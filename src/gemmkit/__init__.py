@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gemmkit.bench.check import check
     from gemmkit.bench.ladder import ladder
     from gemmkit.bench.progress import Progress
     from gemmkit.bench.run import run_kernel
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel, TileConfig
     from gemmkit.kernels.ladder import LADDER, find_kernel
     from gemmkit.problem import GemmProblem
-    from gemmkit.record import Record
+    from gemmkit.record import CheckRecord, Finding, Record
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LADDER",
+    "CheckRecord",
     "Epilogue",
+    "Finding",
     "GemmProblem",
     "GemmkitError",
     "GpuSpec",
@@ -35,6 +38,7 @@ __all__ = [
     "Record",
     "TileConfig",
     "__version__",
+    "check",
     "find_board",
     "find_kernel",
     "ladder",
@@ -45,7 +49,9 @@ __all__ = [
 
 _HOME = {
     "LADDER": "gemmkit.kernels.ladder",
+    "CheckRecord": "gemmkit.record",
     "Epilogue": "gemmkit.epilogue",
+    "Finding": "gemmkit.record",
     "GemmProblem": "gemmkit.problem",
     "GemmkitError": "gemmkit.errors",
     "GpuSpec": "gemmkit.gpu",
@@ -53,6 +59,7 @@ _HOME = {
     "Progress": "gemmkit.bench.progress",
     "Record": "gemmkit.record",
     "TileConfig": "gemmkit.kernels.kernel",
+    "check": "gemmkit.bench.check",
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.ladder",
     "ladder": "gemmkit.bench.ladder",

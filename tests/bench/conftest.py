@@ -29,9 +29,11 @@ class FakeDevice:
     def empty(self, nbytes):
         return self._place(np.zeros(nbytes, np.uint8))
 
-    def upload(self, array):
+    def upload(self, array, *, initialized=True):
         self.uploads += 1
-        return self._place(array.copy())
+        buffer = self._place(array.copy())
+        buffer.initialized = initialized
+        return buffer
 
     def download(self, buffer, out):
         out[...] = buffer.storage

@@ -1,7 +1,7 @@
 """The command line: one file a verb, imported when the verb is called.
 
-Exit status: 0 all well; 1 a kernel gave a wrong result; 2 an error, told in one message; 130
-interrupted.
+Exit status: 0 all well; 1 a kernel gave a wrong result, or a check found something; 2 an error,
+told in one message; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gemmkit.errors import GemmkitError
 VERBS = {
     "ladder": "Run every kernel on one problem, check it, and show what each step changes.",
     "sweep": "Run kernels on many sizes, as a table of errors, times and GFLOP/s.",
+    "check": "Look for bugs in a kernel: wrong results, bad accesses, races, deadlocks.",
     "show": "Show one kernel: idea, configuration, source, PTX, SASS, resources.",
     "info": "Show GPU, compiler, known boards and caches, and what is missing.",
     "build": "Compile all kernels for a board ahead of time.",

@@ -10,13 +10,14 @@ import click
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """Read names parted by commas."""
     if text is None:
         return None
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names):
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
         raise click.BadParameter(f"'{text}' has an empty part: write names parted by commas")
-    return names
+    return found
 
 
 def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -26,6 +27,10 @@ def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     if not all(part.isdecimal() for part in parts):
         raise click.BadParameter(f"'{text}' is no list of sizes: write, for example, 256,512")
     return tuple(int(part) for part in parts)
+
+
+def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.strip() for text in texts for part in text.split(","))
 
 
 def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
@@ -82,7 +87,7 @@ config_option = click.option(
 )
 
 kernels_option = click.option(
-    "--kernels", callback=_names, metavar="NAME,…", help="Only these kernels."
+    "--kernels", callback=names, metavar="NAME,…", help="Only these kernels."
 )
 
 sizes_option = click.option(
@@ -103,6 +108,27 @@ scale_options = combine(
     ),
 )
 
+shapes_option = click.option(
+    "--shape",
+    "shapes",
+    callback=_shapes,
+    metavar="MxNxK,…",
+    multiple=True,
+    help="Only these shapes; may be given more than once.",
+)
+
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the inputs."
+)
+
+json_option = click.option(
+    "--json",
+    "json_path",
+    metavar="FILE|-",
+    help="Write one record a line there too, as each is done; - for standard output, with "
+    "the table on standard error.",
+)
+
 # What `ladder` and `sweep` have in common.
 run_options = combine(
     click.option(
@@ -114,13 +140,7 @@ run_options = combine(
     ),
     gpu_option,
     kernels_option,
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
-    click.option(
-        "--json",
-        "json_path",
-        metavar="FILE|-",
-        help="Write one record a line there too, as each is done; - for standard output, with "
-        "the table on standard error.",
-    ),
+    seed_option,
+    json_option,
     debug_option,
 )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from gemmkit.record import Record
+    from gemmkit.record import JsonLine
 
 
 def console(*, err: bool = False) -> Console:
@@ -86,7 +86,7 @@ class RecordWriter:
             except OSError as error:
                 raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
-    def write(self, record: Record) -> None:
+    def write(self, record: JsonLine) -> None:
         """Append one line and flush it."""
         if self._file is not None:
             self._file.write(record.to_json() + "\n")

@@ -11,15 +11,16 @@ from gemmkit.devices.choose import gpu_problem
 from gemmkit.devices.device import Device
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import Record
+from gemmkit.record import CheckRecord, Record
 from gemmkit.report.layout import Table
 
 
 class Watch(Progress):
-    """Collects `records`, also those of a run that is interrupted."""
+    """Collects `records` and `checks`, also those of a run that is interrupted."""
 
     def __init__(self, bar: StepBar, writer: RecordWriter, *, asked: str) -> None:
         self.records: list[Record] = []
+        self.checks: list[CheckRecord] = []
         self._bar, self._writer, self._asked = bar, writer, asked
         self._step = (0, 1, "")
 
@@ -66,6 +67,11 @@ class Watch(Progress):
     def finished(self, record: Record) -> None:
         """Keep and write the record."""
         self.records.append(record)
+        self._writer.write(record)
+
+    def checked(self, record: CheckRecord) -> None:
+        """Keep and write the record of a check."""
+        self.checks.append(record)
         self._writer.write(record)
 
 

@@ -92,7 +92,12 @@ class CudaDevice:
         """
         return CudaBuffer(nbytes)
 
-    def upload(self, array: NDArray[Any]) -> CudaBuffer:
+    def upload(
+        self,
+        array: NDArray[Any],
+        *,
+        initialized: bool = True,  # noqa: ARG002 (a GPU has no sanitizer of its own)
+    ) -> CudaBuffer:
         """A device copy of a C-contiguous array."""
         from cuda.bindings import driver
 

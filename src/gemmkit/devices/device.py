@@ -56,8 +56,11 @@ class Device(Protocol):
             DeviceError: there is not enough memory.
         """
 
-    def upload(self, array: NDArray[Any]) -> Buffer:
-        """A device copy of a C-contiguous array."""
+    def upload(self, array: NDArray[Any], *, initialized: bool = True) -> Buffer:
+        """A device copy of a C-contiguous array.
+
+        Without `initialized` the bytes count as never written, for a sanitizer that minds.
+        """
 
     def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
         """Copy from the start of `buffer` into a C-contiguous array, waiting for running work."""

@@ -1,0 +1,58 @@
+"""Problems that kernels get wrong: edges, primes, empty sizes, padded rows, α, β, epilogues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.kernels.kernel import TileConfig
+from gemmkit.problem import GemmProblem
+
+# Stands for the tile of a kernel that does not tell its own.
+ASSUMED_TILE, ASSUMED_STEP = 64, 16
+QUAD = 4
+
+
+def awkward_problems(config: TileConfig, *, fusing: bool) -> dict[str, GemmProblem]:
+    """Problems by name, a few tiles of the configuration in size, so that emulating them is quick.
+
+    With `fusing`, some have epilogues.
+    """
+    rows, columns = config.BM or ASSUMED_TILE, config.BN or ASSUMED_TILE
+    step = config.BK or ASSUMED_STEP
+    # A ring of stages must go round once, and two steps are what a missing barrier needs.
+    depth = max(config.stages or 0, 2) * step
+    m, n, k = rows + 1, columns + 1, depth + 1
+    padded = GemmProblem(
+        rows + QUAD,
+        columns + QUAD,
+        step + QUAD,
+        lda=step + 2 * QUAD,
+        ldb=columns + 3 * QUAD,
+        ldc=columns + 2 * QUAD,
+    )
+    found = {
+        "whole tiles": GemmProblem(rows, columns, depth),
+        "several blocks": GemmProblem(2 * rows, 2 * columns, depth + step),
+        "one more": GemmProblem(m, n, k),
+        "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
+        "one quad more": GemmProblem(rows + QUAD, columns + QUAD, depth + QUAD),
+        "primes": GemmProblem(61, 103, 37),
+        "one element": GemmProblem(1, 1, 1),
+        "one row": GemmProblem(1, 2 * columns + 1, k),
+        "one column": GemmProblem(2 * rows + 1, 1, k),
+        "k below the step": GemmProblem(m, n, max(step // 2 - 1, 1)),
+        "no rows": GemmProblem(0, columns, step),
+        "no columns": GemmProblem(rows, 0, step),
+        "no products": GemmProblem(m, n, 0),
+        "no products, beta": GemmProblem(m, n, 0, beta=0.5),
+        "padded rows": padded,
+        "odd padding": GemmProblem(m, n, k, lda=k + 1, ldb=n + 3, ldc=n + 2),
+        "alpha and beta": GemmProblem(m, n, k, alpha=-1.5, beta=0.5),
+        "padded, alpha, beta": replace(padded, alpha=-1.5, beta=0.5),
+        "alpha 0": GemmProblem(m, n, k, alpha=0.0, beta=0.5),
+    }
+    if fusing:
+        for words in ("bias", "relu", "bias+relu"):
+            found[words] = GemmProblem(m, n, k, -1.5, 0.5, epilogue=Epilogue.parse(words))
+    return found

@@ -1,0 +1,188 @@
+"""`check`: a kernel over awkward problems on the emulator, with its sanitizers switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from gemmkit.bench.awkward import awkward_problems
+from gemmkit.bench.ladder import compile_plans
+from gemmkit.bench.progress import Progress
+from gemmkit.bench.run import finite, problem_record
+from gemmkit.bench.workload import Workload
+from gemmkit.devices.choose import open_device
+from gemmkit.devices.device import Device
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
+
+CHECKS: tuple[Check, ...] = get_args(Check)
+
+Shape = str | tuple[int, int, int] | GemmProblem
+
+
+def check(
+    kernel: str | Kernel,
+    shapes: Sequence[Shape] | None = None,
+    *,
+    config: Mapping[str, int] | None = None,
+    gpu: str | None = None,
+    epilogue: str | Epilogue | None = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    checks: Collection[Check] = CHECKS,
+    seed: int = 0,
+    device: Device | None = None,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> list[CheckRecord]:
+    """Run a kernel on several problems, look for broken rules, and check each result.
+
+    Nothing that a kernel does stops the others: an access out of bounds, a race or a deadlock is
+    a finding. C is given as memory never written where β = 0, A and B where α = 0, for BLAS reads
+    them then not at all. A problem that the kernel refuses is no fault, and its record says so.
+
+    Args:
+        kernel: a rung's name, or a kernel of your own.
+        shapes: texts `MxNxK`, (M, N, K), or problems; by default `awkward_problems` of the
+            configuration.
+        config: keys of the configuration to change, such as `{"BM": 64}`.
+        gpu: the board to stand for, by default an RTX 3090.
+        epilogue: fused into every write-back: "none", "bias", "relu" or "bias+relu"; by default
+            of each problem its own. The awkward problems have some of each where a rung fuses.
+        alpha: of every problem; by default each its own.
+        beta: of every problem; by default each its own.
+        checks: findings of other checks are left out.
+        seed: of the inputs.
+        device: an open emulator whose sanitizers are on, in place of `gpu`.
+        progress: is told what happens.
+        cache_dir: root of the compiler's cache; by default the user's.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+        UnsupportedProblem: the kernel refuses the configuration, or each of the problems.
+        CompileError: the kernel does not compile.
+        UnsupportedInstruction: it has an instruction that the emulator lacks.
+        DeviceError: the host has not enough memory.
+    """
+    unknown = sorted(set(checks) - set(CHECKS))
+    if unknown or not checks:
+        asked = f"unknown check '{unknown[0]}'" if unknown else "no check is asked for"
+        raise UsageError(f"{asked}: there are {', '.join(CHECKS)}")
+    if device is not None and gpu is not None:
+        raise UsageError("gpu is for a device that is yet to be opened")
+    progress = progress or Progress()
+    found = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    chosen = found.configure(config or {})
+    if isinstance(epilogue, str):
+        epilogue = Epilogue.parse(epilogue)
+    cases = [
+        (name, _changed(problem, alpha, beta, epilogue))
+        for name, problem in _problems(found, chosen, shapes, epilogue)
+    ]
+    device = device or open_device("emulator", gpu, sanitize=True, progress=progress.launched)
+    progress.opened(device, "")
+
+    plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
+    wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
+    if not wanted:
+        reasons = "; ".join(dict.fromkeys(map(str, plans)))
+        raise UnsupportedProblem(f"there is nothing to check: {reasons}")
+    binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
+    records: list[CheckRecord] = []
+    for (name, problem), plan in zip(cases, plans, strict=True):
+        progress.started(found, problem, len(records), len(cases))
+        blank = CheckRecord(
+            kernel=found.name,
+            case=name,
+            problem=problem_record(problem),
+            config=chosen.as_dict(),
+            device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
+            seed=seed,
+            verdict="refused",
+        )
+        if isinstance(plan, str):
+            record = msgspec.structs.replace(blank, detail=plan)
+        else:
+            record = _run(blank, Workload(problem, device, seed), next(binaries), plan, checks)
+        progress.checked(record)
+        records.append(record)
+    return records
+
+
+def _problems(
+    kernel: Kernel, config: TileConfig, shapes: Sequence[Shape] | None, epilogue: Epilogue | None
+) -> list[tuple[str, GemmProblem]]:
+    """The problems to check; those that were asked for have no names."""
+    if shapes is None:
+        fusing = kernel.rung is not None and kernel.fuses and epilogue is None
+        return list(awkward_problems(config, fusing=fusing).items())
+    return [("", _read(shape)) for shape in shapes]
+
+
+def _read(shape: Shape) -> GemmProblem:
+    if isinstance(shape, str):
+        return GemmProblem.from_shape(shape)
+    return GemmProblem(*shape) if isinstance(shape, tuple) else shape
+
+
+def _changed(
+    problem: GemmProblem, alpha: float | None, beta: float | None, epilogue: Epilogue | None
+) -> GemmProblem:
+    """The problem with what was asked for by name."""
+    return replace(
+        problem,
+        alpha=problem.alpha if alpha is None else alpha,
+        beta=problem.beta if beta is None else beta,
+        epilogue=epilogue or problem.epilogue,
+    )
+
+
+def _plan(
+    kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec
+) -> LaunchPlan | str:
+    """The launch, or why the kernel refuses."""
+    try:
+        return kernel.plan(problem, config, gpu)
+    except UnsupportedProblem as refusal:
+        return str(refusal)
+
+
+def _run(
+    blank: CheckRecord,
+    workload: Workload,
+    binary: Binary,
+    plan: LaunchPlan,
+    checks: Collection[Check],
+) -> CheckRecord:
+    """The record of one launch."""
+    environment = {**workload.environment, "compiler": binary.compiler}
+    try:
+        launch, seen = workload.run(binary, plan)
+    except DeviceError as error:
+        return msgspec.structs.replace(
+            blank, verdict="failed", detail=str(error), environment=environment
+        )
+    findings = tuple(each for each in launch.findings if each.check in checks)
+    verdict: CheckVerdict = "ok" if seen.correct else "wrong result"
+    return msgspec.structs.replace(
+        blank,
+        verdict="findings" if findings else verdict,
+        detail=seen.detail or seen.method,
+        correct=seen.correct,
+        max_error=finite(seen.max_error),
+        error_bound=finite(seen.error_bound),
+        error_ratio=finite(seen.error_ratio),
+        findings=findings,
+        emulation_seconds=launch.emulation_seconds,
+        environment=environment,
+    )

@@ -1,0 +1,100 @@
+"""`gemmkit check`: look for bugs in a kernel, on the emulator with its sanitizers on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmkit.cli import WRONG_RESULT
+from gemmkit.cli.options import (
+    config_option,
+    debug_option,
+    gpu_option,
+    json_option,
+    names,
+    seed_option,
+    shapes_option,
+)
+from gemmkit.cli.target import target_options
+
+if TYPE_CHECKING:
+    from gemmkit.record import Check
+
+
+@click.command("check")
+@target_options
+@shapes_option
+@click.option(
+    "--only",
+    callback=names,
+    metavar="CHECK,…",
+    help="Only findings of these: memcheck, initcheck, racecheck, synccheck.",
+)
+@config_option
+@click.option(
+    "--epilogue",
+    help="Fused into every write-back: none, bias, relu or bias+relu.  [default: a rung some of "
+    "each, a file none]",
+)
+@click.option("--alpha", type=float, help="Scales A·B.  [default: 1, and others for some problems]")
+@click.option(
+    "--beta", type=float, help="Scales what C held before.  [default: 0, and others for some]"
+)
+@gpu_option
+@seed_option
+@json_option
+@debug_option
+def command(
+    shapes: tuple[str, ...],
+    only: tuple[Check, ...] | None,
+    config: dict[str, int] | None,
+    epilogue: str | None,
+    alpha: float | None,
+    beta: float | None,
+    gpu: str | None,
+    seed: int,
+    json_path: str | None,
+    **target: Any,
+) -> None:
+    """Look for bugs in a kernel: a rung, or a CUDA C++ file of your own.
+
+    It runs on the emulator, over shapes that kernels get wrong (or those of --shape). Each result
+    is held against a float64 reference, and each access is watched: memory out of bounds or
+    misaligned, reads of what was never written, races in shared memory, barriers that not all
+    threads reach, deadlocks.
+
+    The exit status is 1 if there is a finding or a wrong result.
+    """
+    from gemmkit.bench.check import CHECKS, check
+    from gemmkit.cli.output import RecordWriter, StepBar, console
+    from gemmkit.cli.target import find_target
+    from gemmkit.cli.watch import Watch
+    from gemmkit.report.findings import check_table, findings_text, summary
+
+    kernel = find_target(**target)
+    with RecordWriter(json_path) as writer:
+        bar = StepBar()
+        watch = Watch(bar, writer, asked="emulator")
+        try:
+            with bar:
+                check(
+                    kernel,
+                    shapes or None,
+                    config=config,
+                    gpu=gpu,
+                    epilogue=epilogue,
+                    alpha=alpha,
+                    beta=beta,
+                    checks=only or CHECKS,
+                    seed=seed,
+                    progress=watch,
+                )
+        finally:
+            if watch.checks:
+                out = console(err=writer.to_stdout)
+                out.print(check_table(watch.checks).to_text(), end="")
+                out.print(findings_text(watch.checks, kernel), end="")
+                out.print("\n" + summary(watch.checks))
+    if not all(record.clean for record in watch.checks):
+        raise SystemExit(WRONG_RESULT)

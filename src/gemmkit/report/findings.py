@@ -1,0 +1,185 @@
+"""What `check` saw, as text: a table of the problems, then each finding with its source lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmkit.jit.diagnostics import excerpt
+from gemmkit.kernels import include_files
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.record import AccessSite, CheckRecord, CheckVerdict, Finding, ProblemRecord
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+SHOWN_CASES = 4
+
+_STYLES: dict[CheckVerdict, Style] = {
+    "ok": "good",
+    "findings": "bad",
+    "wrong result": "bad",
+    "failed": "bad",
+    "refused": "quiet",
+}
+
+
+def check_table(records: Sequence[CheckRecord]) -> Table:
+    """One row a problem: its verdict, how near the result comes to its bound, the findings."""
+    first = records[0]
+    config = ",".join(f"{key}={value}" for key, value in first.config.items())
+    title = f"{first.kernel} ({config})" if config else first.kernel
+    columns = (
+        Column("problem", "left"),
+        Column("M×N×K", "left"),
+        Column("with", "left"),
+        Column("verdict", "left"),
+        Column("error /\nbound"),
+        Column("findings", "left"),
+    )
+    return Table(
+        f"{title}, checked on the emulator for {first.device.gpu}",
+        columns if any(record.case for record in records) else columns[1:],
+        tuple(_row(record, named=any(each.case for each in records)) for record in records),
+    )
+
+
+def _row(record: CheckRecord, *, named: bool) -> Row:
+    verdict = record.verdict
+    if verdict == "findings" and record.correct is False:
+        verdict_text = "findings, wrong result"
+    else:
+        verdict_text = str(verdict)
+    kinds = Counter(finding.check for finding in record.findings)
+    cells = [
+        Cell(record.case),
+        Cell(_shape(record.problem)),
+        Cell(extras(record.problem) or MISSING, "plain"),
+        Cell(verdict_text, _STYLES[verdict]),
+        Cell(_ratio(record)),
+        Cell(", ".join(f"{count} {kind}" for kind, count in kinds.items()) or MISSING),
+    ]
+    note = record.detail if record.correct is not True else ""
+    return Row(tuple(cells if named else cells[1:]), note)
+
+
+def _shape(problem: ProblemRecord) -> str:
+    return f"{problem.m}x{problem.n}x{problem.k}"
+
+
+def extras(problem: ProblemRecord) -> str:
+    """What of a problem is not as by default: α, β, epilogue, leading dimensions."""
+    words = []
+    if problem.alpha != 1:
+        words.append(f"α={problem.alpha:g}")
+    if problem.beta != 0:
+        words.append(f"β={problem.beta:g}")
+    if problem.epilogue != "none":
+        words.append(problem.epilogue)
+    tight = {"lda": problem.k, "ldb": problem.n, "ldc": problem.n}
+    words += [
+        f"{name}={getattr(problem, name)}"
+        for name, row in tight.items()
+        if getattr(problem, name) != max(row, 1)
+    ]
+    return " ".join(words)
+
+
+def _ratio(record: CheckRecord) -> str:
+    if record.correct is None:
+        return MISSING
+    return "∞" if record.error_ratio is None else f"{record.error_ratio:.2g}"
+
+
+@dataclass(frozen=True)
+class DistinctFinding:
+    """A finding with the problems that show it; `count` is over all of them."""
+
+    finding: Finding
+    problems: tuple[ProblemRecord, ...]
+    count: int
+
+
+def distinct_findings(records: Sequence[CheckRecord]) -> list[DistinctFinding]:
+    """The findings of all problems, those at the same places taken together, in order."""
+    found: dict[tuple[object, ...], list[tuple[Finding, ProblemRecord]]] = {}
+    for record in records:
+        for each in record.findings:
+            key = (each.check, each.kind, each.array, str(each.here), str(each.other))
+            found.setdefault(key, []).append((each, record.problem))
+    return [
+        DistinctFinding(
+            seen[0][0],
+            tuple(dict.fromkeys(problem for _, problem in seen)),
+            sum(finding.count for finding, _ in seen),
+        )
+        for seen in found.values()
+    ]
+
+
+def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
+    """Each distinct finding with the source lines that it is about; empty if there is none."""
+    from rich.text import Text
+
+    text = Text()
+    sources = Sources(kernel)
+    for number, each in enumerate(distinct_findings(records), 1):
+        finding = each.finding
+        text.append(f"\n{number}. {finding.check}: {finding.kind}\n", "bold red")
+        text.append(f"{finding.message}\n")
+        for site in dict.fromkeys(site for site in (finding.here, finding.other) if site):
+            text.append(f"  --> {site}\n", "cyan")
+            for line in sources.excerpt(site):
+                text.append(f"    {line}\n", "bold" if line.startswith(">") else "dim")
+        text.append(f"  seen {_times(each)}\n", "dim")
+    return text
+
+
+def _times(each: DistinctFinding) -> str:
+    shown = [
+        " ".join(filter(None, (_shape(problem), extras(problem))))
+        for problem in each.problems[:SHOWN_CASES]
+    ]
+    more = len(each.problems) - len(shown)
+    where = ", ".join(shown) + (f" and {more} more" if more else "")
+    return f"{'once' if each.count == 1 else f'{each.count:,} times'}, at {where}"
+
+
+class Sources:
+    """The texts that a kernel is made of, by the names that its line table gives them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._name = kernel.file.name if kernel.file is not None else f"{kernel.name}.cu"
+        self._own = kernel.source
+        self._folders = kernel.file.include_dirs if kernel.file is not None else ()
+        self._read: dict[str, str] = {}
+
+    def excerpt(self, site: AccessSite) -> list[str]:
+        """The site's line between its neighbours; nothing where the text is not at hand."""
+        if site.file not in self._read:
+            self._read[site.file] = self._text(site.file)
+        return excerpt(self._read[site.file], site.line)
+
+    def _text(self, file: str) -> str:
+        if file == self._name:
+            return self._own
+        for folder in (*self._folders, "."):
+            path = Path(folder) / file
+            if path.is_file():
+                return path.read_text("utf-8", errors="replace")
+        return include_files().get(file, "")
+
+
+def summary(records: Sequence[CheckRecord]) -> str:
+    """One sentence: how many problems, and what came out."""
+    verdicts = Counter(record.verdict for record in records)
+    parts = [f"{count} {verdict}" for verdict, count in verdicts.items()]
+    kinds = Counter(each.finding.check for each in distinct_findings(records))
+    total = sum(kinds.values())
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    found = f"{total} distinct finding{'s' * (total != 1)} ({listed})" if total else "no finding"
+    return f"{len(records)} problems: {', '.join(parts)}; {found}"
