@@ -14,11 +14,13 @@ from gemmkit.errors import CompilerMissing
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.cache import BinaryCache, Request, included_headers
+from gemmkit.jit.cuda_headers import cuda_include_dirs
 from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
 from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
+from gemmkit.jit.translation import translate
 from gemmkit.kernels import include_files
-from gemmkit.kernels.kernel import Kernel, LaunchPlan
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, SourceFile
 from gemmkit.problem import GemmProblem
 
 Progress = Callable[[int, int, str], None]
@@ -62,20 +64,47 @@ def compile_kernel(
         file_name,
         (*DEFAULT_OPTIONS, *options),
     )
+    return _compile(request, cache_dir)
+
+
+def compile_source(
+    source: SourceFile, entry: str, arch: str, *, cache_dir: Path | None = None
+) -> Binary:
+    """Compile a kernel of a user's file, or take it from the cache.
+
+    Host code in it is left out; the files that it includes are part of what the cache knows it by.
+
+    Raises:
+        CompileError: the compiler refused, or an included file is missing.
+        CompilerMissing: as `compile_kernel`.
+    """
+    unit = translate(source, include_files())
+    standard = any(option.startswith(("--std", "-std")) for option in unit.options)
+    defaults = [each for each in DEFAULT_OPTIONS if not (standard and each.startswith("--std"))]
+    request = Request(unit.text, entry, arch, unit.headers, source.name, (*defaults, *unit.options))
+    return _compile(request, cache_dir, with_cuda_headers=bool(unit.cuda_headers))
+
+
+def _compile(
+    request: Request, cache_dir: Path | None, *, with_cuda_headers: bool = False
+) -> Binary:
+    """Through the cache, where all that the request depends on is in it."""
     version = compiler_version()
 
     def compile_it() -> Binary:
+        # Where they lie does not matter, and the compiler's version tells which they are.
+        folders = cuda_include_dirs(cache_dir) if with_cuda_headers else ()
         program = compile_program(
-            source,
-            entry,
-            arch,
+            request.source,
+            request.entry,
+            request.arch,
             headers=request.headers,
-            file_name=file_name,
-            options=request.options,
+            file_name=request.file_name,
+            options=(*request.options, *(f"-I{folder}" for folder in folders)),
         )
         return Binary(
             entry=program.entry,
-            arch=arch,
+            arch=request.arch,
             ptx=program.ptx,
             cubin=program.cubin,
             resources=resources_from_log(program.log, program.entry),
@@ -139,6 +168,8 @@ def assemble_kernel(
 def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) -> Binary:
     """Compile what a plan launches, with the headers that come with the ladder.
 
+    A source that names folders to search is a user's file: see `compile_source`.
+
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`, or as `assemble_kernel` for PTX.
     """
@@ -150,12 +181,15 @@ def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) 
             file_name=plan.source.name,
             cache_dir=cache_dir,
         )
+    if plan.source.include_dirs:
+        return compile_source(plan.source, plan.entry, arch, cache_dir=cache_dir)
     return compile_kernel(
         plan.source.text,
         plan.entry,
         arch,
         headers=include_files(),
         file_name=plan.source.name,
+        options=plan.source.options,
         cache_dir=cache_dir,
     )
 

@@ -127,6 +127,24 @@ def supported_architectures() -> tuple[str, ...]:
     return tuple(f"sm_{each}" for each in _call(nvrtc, nvrtc.nvrtcGetSupportedArchs))
 
 
+def unpack_headers(folder: Path) -> bool:
+    """Write the CUDA headers that come with NVRTC 13.3 and later below `folder`.
+
+    Returns whether this NVRTC has any.
+
+    Raises:
+        CompilerMissing: there is no NVRTC on this machine.
+    """
+    nvrtc = _load()
+    program = _call(nvrtc, nvrtc.nvrtcCreateProgram, b"", b"headers.cu", 0, [], [])
+    try:
+        flags = [f"--use-bundled-headers={folder}".encode()]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
+
+
 @functools.cache
 def compiler_version() -> str | None:
     """NVRTC's version, such as `13.5.37`, or None where there is no NVRTC.

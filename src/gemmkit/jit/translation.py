@@ -1,0 +1,88 @@
+"""A user's source file made ready for NVRTC: its own includes read, host code left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemmkit.errors import CompileError
+from gemmkit.jit.cache import included_headers
+from gemmkit.jit.host_code import device_macros, without_host_code
+from gemmkit.jit.stand_ins import PRELUDE, STAND_INS
+from gemmkit.kernels.declarations import without_comments
+from gemmkit.kernels.includes import INCLUDE, find_include, included_files
+from gemmkit.kernels.kernel import SourceFile
+
+# Constant expressions may call functions without annotation, as with nvcc.
+_OPTIONS = ("-default-device", f"--pre-include={PRELUDE}")
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationUnit:
+    """What NVRTC is given: nothing in it is read from the user's disk any more.
+
+    `cuda_headers` are those that must come with the compiler or from a CUDA toolkit.
+    """
+
+    text: str
+    headers: Mapping[str, str]
+    options: tuple[str, ...]
+    cuda_headers: tuple[str, ...]
+
+
+def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> TranslationUnit:
+    """Read what a source includes from its `include_dirs`, and leave host code out of all of it.
+
+    Includes that are no files there come from `ladder_headers`, from the stand-ins for headers of
+    the host, or else from CUDA.
+
+    Raises:
+        CompileError: an included file cannot be read.
+    """
+    folder = Path(source.include_dirs[0])
+    try:
+        files = included_files(source.text, folder, source.include_dirs)
+    except OSError as error:
+        raise CompileError(f"cannot read {error.filename}: {error.strerror}") from None
+    unit = _Unit(folder, source.include_dirs, device_macros([source.text, *files.values()]))
+    text = unit.translated(source.text, folder)
+    own = {unit.name_of(path): unit.translated(each, path.parent) for path, each in files.items()}
+    headers = included_headers(text, {**STAND_INS, **ladder_headers, **own})
+    return TranslationUnit(
+        text,
+        {PRELUDE: STAND_INS[PRELUDE], **headers},
+        (*_OPTIONS, *source.options),
+        tuple(name for name in unit.others if name not in headers),
+    )
+
+
+@dataclass(slots=True)
+class _Unit:
+    """The files of one translation unit; `others` are included names that are no files of it."""
+
+    folder: Path
+    include_dirs: tuple[str, ...]
+    macros: frozenset[str]
+    others: list[str] = field(default_factory=list)
+
+    def name_of(self, path: Path) -> str:
+        """How messages and line tables call an included file: relative to the source's folder."""
+        relative = Path(os.path.relpath(path, self.folder)).as_posix()
+        return path.as_posix() if relative.startswith("..") else relative
+
+    def translated(self, text: str, folder: Path) -> str:
+        """A file's text, its includes by the names of `name_of`, without host code."""
+        plain = without_comments(text, keep_literals=True)
+        for match in reversed([*INCLUDE.finditer(plain)]):
+            name = match["quoted"] or match["bracketed"]
+            path = find_include(match["quoted"], match["bracketed"], folder, self.include_dirs)
+            if path is not None:
+                replaced = f'"{self.name_of(path)}"'
+            else:
+                replaced = f"<{name}>"
+                if name not in self.others:
+                    self.others.append(name)
+            text = f"{text[: match.end('head')]}{replaced}{text[match.end() :]}"
+        return without_host_code(text, self.macros)
