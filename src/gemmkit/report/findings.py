@@ -177,9 +177,15 @@ class Sources:
 def summary(records: Sequence[CheckRecord]) -> str:
     """One sentence: how many problems, and what came out."""
     verdicts = Counter(record.verdict for record in records)
-    parts = [f"{count} {verdict}" for verdict, count in verdicts.items()]
+    words = {"findings": "with findings", "wrong result": "wrong"}
+    parts = ", ".join(f"{count} {words.get(each, each)}" for each, count in verdicts.items())
     kinds = Counter(each.finding.check for each in distinct_findings(records))
-    total = sum(kinds.values())
-    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    found = f"{total} distinct finding{'s' * (total != 1)} ({listed})" if total else "no finding"
-    return f"{len(records)} problems: {', '.join(parts)}; {found}"
+    found = "no finding"
+    if kinds:
+        listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        found = f"{_counted(kinds.total(), 'distinct finding')} ({listed})"
+    return f"{_counted(len(records), 'problem')}: {parts}; {found}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)

@@ -1,0 +1,189 @@
+"""`gemmkit check`: what it asks for, prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from gemmkit.errors import DeviceError
+from gemmkit.gpu import find_board
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.record import AccessSite, CheckRecord, Finding, ProblemRecord
+
+DEVICE = SimpleNamespace(kind="emulator", spec=find_board("rtx3090"))
+
+GUARD = next(
+    number
+    for number, line in enumerate(find_kernel("naive").source.splitlines(), 1)
+    if "return;" in line
+)
+HERE = AccessSite(file="naive.cu", line=GUARD, instruction="ld.global.f32", thread=(3, 0, 0))
+THERE = AccessSite(file="epilogue.cuh", line=1, instruction="st.global.f32", thread=(4, 0, 0))
+RACE = Finding(
+    check="racecheck",
+    kind="read after write",
+    message="Thread (3, 0, 0) reads what (4, 0, 0) writes.",
+    block=(0, 0, 0),
+    here=HERE,
+    other=THERE,
+    array="C",
+    offset=0,
+    count=5,
+)
+
+
+@pytest.fixture
+def make_check(make_record):
+    """A clean record of a check of 33x20x5, with the given fields changed."""
+    base = make_record()
+    record = CheckRecord(
+        kernel="naive",
+        case="",
+        problem=ProblemRecord(
+            m=33, n=20, k=5, alpha=1.0, beta=0.0, epilogue="none", lda=5, ldb=20, ldc=20
+        ),
+        config=base.config,
+        device=base.device,
+        seed=0,
+        verdict="ok",
+        detail="every element",
+        correct=True,
+        max_error=0.0,
+        error_bound=1e-6,
+        error_ratio=0.125,
+    )
+    return lambda **changes: msgspec.structs.replace(record, **changes)
+
+
+@pytest.fixture
+def fake(monkeypatch, make_check):
+    """Replace the check behind the verb by one that gives the records put in `fake.records`."""
+    state = SimpleNamespace(
+        records=[make_check()], kernel=None, shapes=None, asked=None, error=None
+    )
+
+    def check(kernel, shapes, progress, **asked):
+        state.kernel, state.shapes, state.asked = kernel, shapes, asked
+        progress.opened(DEVICE, "")
+        for done, record in enumerate(state.records):
+            progress.started(kernel, GemmProblem(33, 20, 5), done, len(state.records))
+            progress.checked(record)
+        if state.error is not None:
+            raise state.error
+        return state.records
+
+    monkeypatch.setattr("gemmkit.bench.check.check", check)
+    return state
+
+
+def test_clean_kernel(call, fake):
+    result = call("check", "naive")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "naive (BM=32,BN=32), checked on the emulator for RTX 3090"
+    assert lines[-3].split() == ["33x20x5", "–", "ok", "0.12", "–"]
+    assert lines[-1] == "1 problem: 1 ok; no finding"
+    assert "[0/1] naive 33x20x5" in result.stderr
+    assert fake.shapes is None
+
+
+def test_everything_asked_for_arrives(call, fake):
+    call(
+        "check", "naive", "--shape", "1x2x3, 4x5x6", "--shape", "7x8x9", "--only",
+        "memcheck,racecheck", "--config", "BM=16", "--epilogue", "relu", "--alpha", "2", "--beta",
+        "0.5", "--gpu", "h100", "--seed", "7",
+    )  # fmt: skip
+    assert fake.kernel is find_kernel("naive")
+    assert fake.shapes == ("1x2x3", "4x5x6", "7x8x9")
+    assert fake.asked == {
+        "checks": ("memcheck", "racecheck"),
+        "config": {"BM": 16},
+        "epilogue": "relu",
+        "alpha": 2.0,
+        "beta": 0.5,
+        "gpu": "h100",
+        "seed": 7,
+    }
+
+
+def test_findings_are_quoted_once_with_both_source_lines(call, fake, make_check):
+    problem = msgspec.structs.replace(make_check().problem, n=21, beta=0.5, ldc=24)
+    fake.records = [
+        make_check(verdict="findings", findings=(RACE,), case="one"),
+        make_check(verdict="findings", findings=(RACE,), case="two", problem=problem),
+    ]
+    result = call("check", "naive")
+    assert result.exit_code == 1
+    assert "two      33x21x5  β=0.5 ldb=20 ldc=24  findings" in result.stdout
+    assert result.stdout.count(RACE.message) == 1
+    assert "1. racecheck: read after write" in result.stdout
+    assert f"  --> naive.cu:{GUARD}\n" in result.stdout
+    assert f"    >{GUARD:5} |   if (row >= M || col >= N) return;" in result.stdout
+    assert "  --> epilogue.cuh:1\n" in result.stdout
+    assert "seen 10 times, at 33x20x5, 33x21x5 β=0.5 ldb=20 ldc=24" in result.stdout
+    assert result.stdout.endswith("2 problems: 2 with findings; 1 distinct finding (1 racecheck)\n")
+
+
+def test_a_source_that_is_not_at_hand_is_named_only(call, fake, make_check):
+    elsewhere = msgspec.structs.replace(HERE, file="gone.cu")
+    finding = msgspec.structs.replace(RACE, here=elsewhere, other=None, count=1)
+    fake.records = [make_check(verdict="findings", findings=(finding,))]
+    result = call("check", "naive")
+    assert f"  --> gone.cu:{GUARD}\n  seen once, at 33x20x5\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "shown"),
+    [
+        ({"verdict": "wrong result", "correct": False, "detail": "C[0, 0] is 1, not 2"}, 1, "C[0"),
+        ({"verdict": "failed", "correct": None, "detail": "it trapped"}, 1, "it trapped"),
+        ({"verdict": "refused", "correct": None, "detail": "n must be even"}, 0, "n must be even"),
+        (
+            {"verdict": "findings", "correct": False, "error_ratio": None, "findings": (RACE,)},
+            1,
+            "findings, wrong result        ∞  1 racecheck",
+        ),
+    ],
+)
+def test_what_is_not_right_is_explained(call, fake, make_check, changes, status, shown):
+    fake.records = [make_check(**changes)]
+    result = call("check", "naive")
+    assert result.exit_code == status
+    assert shown in result.stdout
+
+
+def test_json_lines_alone_on_stdout(call, fake, make_check):
+    fake.records = [make_check(verdict="findings", findings=(RACE,))]
+    result = call("check", "naive", "--json", "-")
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    assert CheckRecord.from_json(line) == fake.records[0]
+    assert json.loads(line)["findings"][0]["other"]["file"] == "epilogue.cuh"
+    assert "1 distinct finding" in result.stderr
+
+
+def test_error_in_the_middle_still_shows_what_was_found(call, fake):
+    fake.error = DeviceError("the host has no memory")
+    result = call("check", "naive")
+    assert result.exit_code == 2
+    assert "1 problem: 1 ok" in result.stdout
+    assert "gemmkit: the host has no memory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "naive", "--shape", "8x8"), "'8x8' is no shape"),
+        (("check", "naive", "--only", "memcheck,"), "empty part"),
+        (("check", "naive", "--only", "leakcheck"), "unknown check 'leakcheck'"),
+        (("check", "nave"), "unknown kernel 'nave'"),
+    ],
+)
+def test_bad_usage(call, words, message):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert message in result.stderr
