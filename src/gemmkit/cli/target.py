@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Suffixes that make a target a file even where there is none of that name.
 CUDA_SUFFIXES = (".cu", ".cuh", ".cuda")
+PTX_SUFFIX = ".ptx"
 
 target_options = combine(
     click.argument("target"),
@@ -72,7 +73,7 @@ def find_target(
 
     Raises:
         UsageError: no such rung or file, options that a rung does not take, or any that
-            `Kernel.from_file` refuses.
+            `Kernel.from_file` or `Kernel.from_ptx` refuses.
     """
     from gemmkit.kernels.kernel import Kernel
 
@@ -80,6 +81,12 @@ def find_target(
     if shared is not None:
         launch["shared"] = shared
     suffix = Path(target).suffix.lower()
+    if suffix == PTX_SUFFIX:
+        if include_dirs or options:
+            raise UsageError(f"{target} is compiled already: leave out --include and --option")
+        if args is None:
+            raise UsageError(f"{target} does not tell what its parameters are: give --args")
+        return Kernel.from_ptx(target, **launch)
     if suffix in CUDA_SUFFIXES or "/" in target or Path(target).is_file():
         return Kernel.from_file(target, **launch, include_dirs=include_dirs, options=options)
     given = [name for name, value in launch.items() if value is not None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
@@ -69,13 +69,15 @@ class TileConfig:
 class SourceFile:
     """What a kernel is compiled from: CUDA C++, or the PTX that another front end made.
 
+    Python is what such a front end read; a plan never has it.
+
     `name` is how messages and line tables call it. `include_dirs` are searched for included
     files; `options` go to the compiler as they are.
     """
 
     text: str
     name: str
-    language: Literal["cuda", "ptx"] = "cuda"
+    language: Literal["cuda", "ptx", "python"] = "cuda"
     include_dirs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
@@ -130,14 +132,15 @@ def tile_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One `.cu` file: a rung of the ladder, or a user's own.
+    """One kernel: a rung of the ladder, or a user's own.
 
     `idea` says in one sentence what it changes and why that helps. `default` is the configuration
     taken when none is given, `space` the values worth trying for each of its keys. `launch` maps
     (problem, config) to template arguments, grid, block and dynamic shared bytes; `rule` returns
     the reason why a configuration is refused, or None. `file` is where the code comes from; None
     stands for the file of that name among the rungs. A user's kernel has no `rung`; its `entry` is
-    the whole name expression, and its `condition` says why a problem is refused.
+    the whole name expression, and its `condition` says why a problem is refused. `translate` is
+    another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     """
 
     name: str
@@ -153,6 +156,7 @@ class Kernel:
     file: SourceFile | None = None
     entry: str | None = None
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
+    translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
 
     @classmethod
     def from_file(
@@ -202,6 +206,78 @@ class Kernel:
             options=options,
         )
 
+    @classmethod
+    def from_ptx(
+        cls,
+        ptx: str | Path,
+        *,
+        entry: str | None = None,
+        args: str | Sequence[str],
+        grid: Extent,
+        block: Extent,
+        shared: str | int = "0",
+        name: str | None = None,
+    ) -> Kernel:
+        """PTX that any compiler has written.
+
+        Args:
+            ptx: a file, or the text itself.
+            entry: the kernel, by its symbol or by its name in the source; not needed where there
+                is one only.
+            args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each
+                parameter, in their order.
+            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc.
+            block: threads along x, y and z, alike.
+            shared: bytes of dynamic shared memory, alike.
+            name: what tables call it; by default the kernel's name in the source.
+
+        Raises:
+            UsageError: no such file or entry, no PTX, or an argument that cannot be meant.
+        """
+        from gemmkit.kernels.ptx import kernel_from_ptx
+
+        return kernel_from_ptx(
+            ptx, entry=entry, args=args, grid=grid, block=block, shared=shared, name=name
+        )
+
+    @classmethod
+    def from_numba(
+        cls,
+        function: Callable[..., object],
+        *,
+        args: str | Sequence[str] | None = None,
+        grid: Extent,
+        block: Extent,
+        shared: str | int = "0",
+        types: str | Sequence[Any] | None = None,
+        name: str | None = None,
+    ) -> Kernel:
+        """A numba-cuda kernel; it is compiled for each board on its first launch there.
+
+        Args:
+            function: a plain function, or one with `@cuda.jit` (without a signature, for which
+                numba wants a GPU).
+            args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each argument;
+                not needed where the function calls them so.
+            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc.
+            block: threads along x, y and z, alike.
+            shared: bytes of dynamic shared memory, alike.
+            types: numba's types of the arguments, as a text or one by one:
+                `"float32[:,:], float32[:,:], float32[:,:], int32"`. By default what numba takes
+                contiguous fp32 arrays, Python ints and Python floats for. Arrays may also be
+                `CPointer(float32)`.
+            name: what tables call it; by default the function's name.
+
+        Raises:
+            CompilerMissing: numba-cuda is not installed.
+            UsageError: an argument that cannot be meant.
+        """
+        from gemmkit.kernels.numba_kernel import kernel_from_numba
+
+        return kernel_from_numba(
+            function, args=args, grid=grid, block=block, shared=shared, types=types, name=name
+        )
+
     @cached_property
     def source(self) -> str:
         """The text of the file."""
@@ -249,6 +325,7 @@ class Kernel:
 
         Raises:
             UnsupportedProblem: `supports` gave a reason.
+            CompileError, CompilerMissing: `translate` failed.
         """
         reason = self.supports(problem, config, gpu)
         if reason is not None:
@@ -256,10 +333,14 @@ class Kernel:
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
+        source = self.file or SourceFile(self.source, f"{self.name}.cu")
+        entry = self.entry or f"{self.name}<{arguments}>"
+        if self.translate is not None:
+            source, entry = self.translate(gpu)
         return LaunchPlan(
             kernel=self.name,
-            source=self.file or SourceFile(self.source, f"{self.name}.cu"),
-            entry=self.entry or f"{self.name}<{arguments}>",
+            source=source,
+            entry=entry,
             grid=shape.grid,
             block=shape.block,
             signature=self.signature,

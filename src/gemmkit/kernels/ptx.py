@@ -1,0 +1,121 @@
+"""PTX that any front end has made, as a `Kernel`: its entries, their parameters, its target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gemmkit.errors import UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.expressions import split_list
+from gemmkit.kernels.kernel import Kernel, SourceFile, TileConfig
+from gemmkit.kernels.signatures import told_signature
+from gemmkit.kernels.user import Extent, read_source, user_kernel
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
+_TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
+_IDENTIFIER = re.compile(r"(\d+)")
+
+
+def kernel_from_ptx(
+    ptx: str | Path,
+    *,
+    entry: str | None = None,
+    args: str | Sequence[str],
+    grid: Extent,
+    block: Extent,
+    shared: str | int = "0",
+    name: str | None = None,
+) -> Kernel:
+    """See `Kernel.from_ptx`."""
+    if isinstance(ptx, str) and "\n" in ptx:
+        text, file_name = ptx, "kernel.ptx"
+    else:
+        path = Path(ptx)
+        text, file_name = read_source(path), path.name
+    symbol = find_entry(entry, text, file_name)
+    listed = split_list(args) if isinstance(args, str) else [str(each) for each in args]
+    name = name or readable_name(symbol)
+    parameters = entries_in(text)[symbol]
+    if len(listed) != parameters:
+        raise UsageError(
+            f"'{name}' has {parameters} parameters in {file_name}, and args gives {len(listed)}: "
+            f"{','.join(listed)}"
+        )
+    source = SourceFile(text, file_name, "ptx")
+    kernel = user_kernel(
+        source,
+        entry=symbol,
+        signature=told_signature(listed, None, {}),
+        grid=grid,
+        block=block,
+        shared=shared,
+        name=name,
+    )
+    return replace(kernel, rule=_target_rule(source))
+
+
+def entries_in(ptx: str) -> Mapping[str, int]:
+    """The kernels of a PTX text: symbol → number of parameters."""
+    plain = _COMMENT.sub(" ", ptx)
+    return {symbol: listed.count(".param") for symbol, listed in _ENTRY.findall(plain)}
+
+
+def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
+    """The symbol of a kernel that is asked for by its symbol or by its name in the source.
+
+    Raises:
+        UsageError: there is no such kernel, or more than one.
+    """
+    symbols = entries_in(ptx)
+    if not symbols:
+        raise UsageError(f"{file_name} is no PTX with a kernel: it has no .entry")
+    if entry is not None and entry in symbols:
+        return entry
+    matches = [each for each in symbols if entry in (None, readable_name(each))]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(symbols)
+    if entry is None:
+        raise UsageError(f"which kernel of {file_name}? Give entry; it has: {listed}")
+    how_many = "several kernels" if matches else "no kernel"
+    raise UsageError(f"{file_name} has {how_many} '{entry}'; it has: {listed}")
+
+
+def readable_name(symbol: str) -> str:
+    """A function's own name in a symbol mangled by the Itanium C++ ABI; others stay as they are.
+
+    `_ZN3foo5sgemmILi3EEEvPf` gives `sgemm`.
+    """
+    if not symbol.startswith("_Z"):
+        return symbol
+    position = 3 if symbol.startswith("_ZN") else 2
+    name = ""
+    while length := _IDENTIFIER.match(symbol, position):
+        position = length.end() + int(length[1])
+        name = symbol[length.end() : position]
+    return name or symbol
+
+
+def _target_rule(source: SourceFile) -> Callable[[TileConfig, GpuSpec], str | None]:
+    """Why a board cannot run PTX of this target, or None."""
+    found = _TARGET.search(_COMMENT.sub(" ", source.text))
+    if found is None:
+        raise UsageError(f"{source.name} has no line '.target sm_…', so it is no PTX")
+    number, suffix = int(found[1]), found[2]
+
+    def rule(config: TileConfig, gpu: GpuSpec) -> str | None:  # noqa: ARG001
+        board = 10 * gpu.capability.major + gpu.capability.minor
+        runs = {
+            "": board >= number,
+            "a": board == number,
+            "f": board >= number and board // 10 == number // 10,
+        }[suffix]
+        if runs:
+            return None
+        return f"{source.name} is for sm_{number}{suffix}, and {gpu.name} is sm_{board}"
+
+    return rule

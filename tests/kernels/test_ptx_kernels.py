@@ -1,0 +1,156 @@
+"""Kernels from PTX: a rung's own PTX is the rung again; bad PTX and bad use are told plainly."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmkit.bench.run import run_kernel
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.errors import CompileError, UnsupportedProblem, UsageError
+from gemmkit.gpu import find_board
+from gemmkit.jit import compiler, ptxas
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.ptx import entries_in, readable_name
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
+
+GPU = find_board("rtx3090")
+PROBLEM = GemmProblem(70, 50, 33, alpha=1.5, beta=0.5, lda=36, ldb=51, ldc=56)
+ARGS = "M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,0"
+LAUNCH = {"args": ARGS, "grid": "(N+31)/32,(M+31)/32", "block": "32,32"}
+
+HEAD = ".version 7.0\n.target sm_80\n.address_size 64\n"
+ZERO = ".visible .entry {}(.param .u64 c)\n{{ ret; }}\n"
+
+
+@pytest.fixture(scope="module")
+def naive():
+    """The PTX that NVRTC makes of the naive rung."""
+    kernel = find_kernel("naive")
+    return compile_plan(kernel.plan(PROBLEM, kernel.default, GPU), GPU.arch)
+
+
+@pytest.fixture
+def device():
+    return EmulatedDevice(GPU)
+
+
+@pytest.mark.parametrize("name", ["naive", "vectorized", "async_copy"])
+def test_a_rung_s_own_ptx_is_the_same_kernel(name, device):
+    rung = find_kernel(name)
+    plan = rung.plan(PROBLEM, rung.default, GPU)
+    kernel = Kernel.from_ptx(
+        compile_plan(plan, GPU.arch).ptx,
+        args=ARGS,
+        grid=plan.grid,
+        block=plan.block,
+        shared=plan.shared_bytes,
+    )
+    mine, its = (run_kernel(each, PROBLEM, device) for each in (kernel, rung))
+    assert mine.correct
+    assert mine.kernel == name
+    assert mine.counters == its.counters
+    if ptxas.assembler() is not None:
+        assert (mine.resources, mine.occupancy) == (its.resources, its.occupancy)
+
+
+def test_a_file_and_its_text_are_the_same(naive, tmp_path, device):
+    path = tmp_path / "mine.ptx"
+    path.write_text(naive.ptx)
+    for ptx in (path, str(path), naive.ptx):
+        kernel = Kernel.from_ptx(ptx, entry="naive", name="mine", **LAUNCH)
+        assert (kernel.name, kernel.rung, kernel.source) == ("mine", None, naive.ptx)
+        assert run_kernel(kernel, GemmProblem(40, 40, 8), device).correct
+
+
+def test_without_ptxas_it_runs_and_its_resources_are_unknown(naive, device, monkeypatch, cache_dir):
+    monkeypatch.setattr(ptxas, "assembler", lambda: None)
+    monkeypatch.setattr(compiler, "assembler_version", lambda: None)
+    kernel = Kernel.from_ptx(naive.ptx, **LAUNCH)
+    record = run_kernel(kernel, PROBLEM, device, cache_dir=cache_dir)
+    assert record.correct
+    assert record.counters
+    assert record.resources is record.occupancy is None
+    assert Record.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("_ZN3foo5sgemmILi3EEEvildPKf1Pb6__halff", "sgemm"),
+        ("_Z5sgemmiiifPKf", "sgemm"),
+        ("_ZN12_GLOBAL__N_15naiveEv", "naive"),
+        ("_ZN8__main__6matmulB2v1B94cw51cXTLSUwv1sDUaKthoaNgamdcpqE5ArrayIfLi2E", "matmul"),
+        ("sgemm", "sgemm"),
+        ("_Z", "_Z"),
+    ],
+)
+def test_symbols_as_they_were_written(symbol, name):
+    assert readable_name(symbol) == name
+
+
+def test_entries_are_found_among_comments_and_device_functions():
+    text = HEAD + "/* .entry no(.param .u32 a) */ // .entry nor(\n.func helper(.param .b32 a) { }\n"
+    text += ZERO.format("first") + ".visible .entry second\n.maxntid 32\n{ ret; }\n"
+    assert entries_in(text) == {"first": 1, "second": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("not PTX\n", {}, r"kernel\.ptx is no PTX with a kernel: it has no \.entry"),
+        (ZERO.format("f"), {"args": "C"}, r"no line '\.target sm_…'"),
+        (HEAD + ZERO.format("f") + ZERO.format("g"), {}, "which kernel .* it has: f, g"),
+        (HEAD + ZERO.format("f"), {"entry": "g"}, "has no kernel 'g'; it has: f"),
+        (
+            HEAD + ZERO.format("_Z1fi") + ZERO.format("_Z1ff"),
+            {"entry": "f"},
+            "has several kernels 'f'; it has: _Z1fi, _Z1ff",
+        ),
+        (HEAD + ZERO.format("f"), {"args": "A,C"}, "'f' has 1 parameters .* args gives 2: A,C"),
+        (HEAD + ZERO.format("f"), {"args": "D"}, "argument 'D' uses D"),
+        (HEAD + ZERO.format("f"), {"args": "C", "grid": "N//0,"}, "empty part"),
+    ],
+)
+def test_bad_use_is_told(text, options, message):
+    with pytest.raises(UsageError, match=message):
+        Kernel.from_ptx(text, **(LAUNCH | options))
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(UsageError, match=r"cannot read absent\.ptx: No such file"):
+        Kernel.from_ptx("absent.ptx", **LAUNCH)
+
+
+@pytest.mark.parametrize(
+    ("target", "board", "runs"),
+    [
+        ("sm_80", "rtx3090", True),
+        ("sm_86", "a100", False),
+        ("sm_80", "h100", True),
+        ("sm_90a", "h100", True),
+        ("sm_80a", "rtx3090", False),
+        ("sm_100f", "h100", False),
+    ],
+)
+def test_boards_that_the_target_is_not_for_are_refused(target, board, runs):
+    text = HEAD.replace("sm_80", target) + ZERO.format("f")
+    kernel = Kernel.from_ptx(text, args="C", grid=1, block=32, name="f")
+    gpu = find_board(board)
+    problem = GemmProblem(8, 8, 8)
+    if runs:
+        assert kernel.plan(problem, kernel.default, gpu).source.language == "ptx"
+    else:
+        reason = rf"kernel\.ptx is for {target}, and {gpu.name}"
+        with pytest.raises(UnsupportedProblem, match=reason):
+            kernel.plan(problem, kernel.default, gpu)
+
+
+@pytest.mark.skipif(ptxas.assembler() is None, reason="needs ptxas")
+def test_ptx_that_ptxas_refuses_is_a_compile_error(device):
+    text = HEAD + ZERO.format("f").replace("ret;", "add.f33 %f1, %f1, %f1; ret;")
+    kernel = Kernel.from_ptx(text, args="C", grid=1, block=32)
+    with pytest.raises(CompileError, match=r"Unknown modifier '\.f33'"):
+        run_kernel(kernel, GemmProblem(8, 8, 8), device)
