@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemmkit.bench.check import check
+    from gemmkit.bench.count import Counters, count
     from gemmkit.bench.ladder import ladder
     from gemmkit.bench.progress import Progress
     from gemmkit.bench.run import run_kernel
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LADDER",
     "CheckRecord",
+    "Counters",
     "Epilogue",
     "Finding",
     "GemmProblem",
@@ -39,6 +41,7 @@ __all__ = [
     "TileConfig",
     "__version__",
     "check",
+    "count",
     "find_board",
     "find_kernel",
     "ladder",
@@ -50,6 +53,7 @@ __all__ = [
 _HOME = {
     "LADDER": "gemmkit.kernels.ladder",
     "CheckRecord": "gemmkit.record",
+    "Counters": "gemmkit.bench.count",
     "Epilogue": "gemmkit.epilogue",
     "Finding": "gemmkit.record",
     "GemmProblem": "gemmkit.problem",
@@ -60,6 +64,7 @@ _HOME = {
     "Record": "gemmkit.record",
     "TileConfig": "gemmkit.kernels.kernel",
     "check": "gemmkit.bench.check",
+    "count": "gemmkit.bench.count",
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.ladder",
     "ladder": "gemmkit.bench.ladder",

@@ -126,10 +126,15 @@ def _problems(
     if shapes is None:
         fusing = kernel.rung is not None and kernel.fuses and epilogue is None
         return list(awkward_problems(config, fusing=fusing).items())
-    return [("", _read(shape)) for shape in shapes]
+    return [("", read_problem(shape)) for shape in shapes]
 
 
-def _read(shape: Shape) -> GemmProblem:
+def read_problem(shape: Shape) -> GemmProblem:
+    """The problem that a text `MxNxK`, a triple or a problem means.
+
+    Raises:
+        UsageError: it is no shape.
+    """
     if isinstance(shape, str):
         return GemmProblem.from_shape(shape)
     return GemmProblem(*shape) if isinstance(shape, tuple) else shape
