@@ -15,6 +15,7 @@ from gemmkit.report.plots import ladder_svg, sweep_svg
 from gemmkit.report.tables import kernel_label, ladder_table
 
 SESSION, RESULTS = "session", "results"
+WRITER = "benchmarks/render_readme.py"
 LADDER_SUFFIX, SWEEP_SUFFIX = "-ladder.json", "-sweep.json"
 
 
@@ -72,26 +73,26 @@ def render(results: Path, picture_folder: str) -> Rendering:
     return Rendering({SESSION: session, RESULTS: "\n".join(parts)}, pictures)
 
 
-def replace_generated(readme: str, sections: Mapping[str, str]) -> str:
-    """The README with what is between the markers of each section replaced.
+def replace_generated(page: str, sections: Mapping[str, str], writer: str = WRITER) -> str:
+    """The README, or another page, with what is between the markers of each section replaced.
 
     Raises:
         UsageError: it lacks a marker.
     """
     for name, markdown in sections.items():
-        begin, end = markers(name)
-        head, found, rest = readme.partition(begin)
+        begin, end = markers(name, writer)
+        head, found, rest = page.partition(begin)
         _, closed, tail = rest.partition(end)
         if not (found and closed):
-            raise UsageError(f"the README lacks one of the lines '{begin}' and '{end}'")
-        readme = f"{head}{begin}\n\n{markdown}\n{end}{tail}"
-    return readme
+            raise UsageError(f"the page lacks one of the lines '{begin}' and '{end}'")
+        page = f"{head}{begin}\n\n{markdown}\n{end}{tail}"
+    return page
 
 
-def markers(section: str) -> tuple[str, str]:
-    """The lines that enclose a generated section."""
+def markers(section: str, writer: str = WRITER) -> tuple[str, str]:
+    """The lines that enclose a section that the script `writer` generates."""
     return (
-        f"<!-- {section}: written by benchmarks/render_readme.py -->",
+        f"<!-- {section}: written by {writer} -->",
         f"<!-- end of {section} -->",
     )
 

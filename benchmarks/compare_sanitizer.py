@@ -1,0 +1,315 @@
+"""Run compute-sanitizer over the corpus of planted bugs, and lay gemmkit's findings beside.
+
+    python benchmarks/compare_sanitizer.py --collect raw.json   on a machine with a GPU
+    python benchmarks/compare_sanitizer.py --raw raw.json       anywhere: makes the result file
+    python benchmarks/compare_sanitizer.py --render             puts it into docs/sanitizers.md
+
+Every bug, and every rung as it is, runs in a process of its own for each tool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "corpus"))
+
+from mutation import CONFIGS, Mutation  # noqa: E402
+
+from corpus import CLEAN, MUTATIONS, seen  # noqa: E402
+from gemmkit import GemmProblem, Kernel, check, find_board, find_kernel  # noqa: E402
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+PLAIN = "plain"
+
+# Options that spare the output what is not about the kernel; one that the tool lacks is left out.
+OPTIONS = {
+    "": ("--print-limit", "1000", "--report-api-errors", "no", "--show-backtrace", "no"),
+    # Room behind each allocation, so that what lies there is no other matrix.
+    "memcheck": ("--padding", "4096"),
+}
+
+LIMIT_S, HANGING_LIMIT_S = 60.0, 20.0
+KEPT_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something to launch: a mutant, or a rung as it is."""
+
+    name: str
+    kernel: Kernel
+    problem: GemmProblem
+    hangs: bool = False
+
+    @property
+    def config(self) -> dict[str, int]:
+        return CONFIGS[self.kernel.name]
+
+
+def targets(folder: Path, only: str | None = None) -> dict[str, Target]:
+    """Targets by name: all, or only one; changed includes are written to the folder."""
+    found = [
+        Target(label(each), each.mutant(folder), each.problem, each.hangs)
+        for each in MUTATIONS
+        if only in (None, label(each))
+    ]
+    found += [
+        Target(f"{kernel}, as it is, {name}", find_kernel(kernel), problem)
+        for kernel in CONFIGS
+        for name, problem in CLEAN.items()
+    ]
+    return {each.name: each for each in found}
+
+
+def label(mutation: Mutation) -> str:
+    return f"{mutation.kernel}: {mutation.name}"
+
+
+# --- on the GPU -------------------------------------------------------------------------------
+
+
+def launch(target: Target, *, plain: bool) -> dict[str, Any]:
+    """Launch once. Plain: with poisoned output, and check the result.
+
+    Else what BLAS does not read is memory that nobody has written, and nothing is read back.
+    """
+    import numpy as np
+
+    from gemmkit.devices.cuda import CudaDevice
+    from gemmkit.devices.device import bind_arguments
+    from gemmkit.jit.compiler import compile_plan
+    from gemmkit.verify import check as judge
+    from gemmkit.verify import make_inputs
+
+    device, problem = CudaDevice(), target.problem
+    plan = target.kernel.plan(problem, target.kernel.configure(target.config), device.spec)
+    binary = compile_plan(plan, device.spec.arch)
+    inputs = make_inputs(problem)
+
+    def place(array: np.ndarray, *, read: bool) -> Any:
+        return device.upload(array) if read or plain else device.empty(array.nbytes)
+
+    a, b = (place(each, read=problem.alpha != 0) for each in (inputs.a, inputs.b))
+    c = place(inputs.c, read=problem.beta != 0)
+    bias = place(inputs.bias, read=True) if inputs.bias is not None else None
+    device.launch(binary, plan, bind_arguments(problem, a, b, c, bias))
+    if not plain:
+        return {}
+    result = np.empty_like(inputs.c)
+    device.download(c, result)
+    return {"correct": judge(problem, inputs, result).correct}
+
+
+def collect(path: Path, sanitizer: str, workers: int, folder: Path) -> None:
+    """Run every target under every tool, and once without; write what each printed."""
+    from gemmkit.devices.cuda import CudaDevice
+    from gemmkit.jit.compiler import compile_many
+
+    found = targets(folder)
+    device = CudaDevice()
+    plans = [
+        each.kernel.plan(each.problem, each.kernel.configure(each.config), device.spec)
+        for each in found.values()
+    ]
+    compile_many(plans, device.spec.arch)
+    known = _output([sanitizer, "--help"])
+    commands = {tool: [sanitizer, *options(tool, known)] for tool in TOOLS} | {PLAIN: []}
+    raw: dict[str, Any] = {
+        "gpu": device.spec.name,
+        "version": _output([sanitizer, "--version"]).strip().splitlines()[-1],
+        "commands": {tool: " ".join(command) for tool, command in commands.items() if command},
+        "environment": device.environment(),
+        "help": known,
+        "runs": {name: {} for name in found},
+    }
+    del device
+
+    def one(job: tuple[Target, str]) -> None:
+        target, tool = job
+        words = [sys.executable, __file__, "--launch", target.name, "--folder", str(folder)]
+        plain = ["--plain"] if tool == PLAIN else []
+        limit = HANGING_LIMIT_S if target.hangs else LIMIT_S
+        raw["runs"][target.name][tool] = _run([*commands[tool], *words, *plain], limit)
+
+    # Launches that may hang come last: they hold up the others on the GPU.
+    for hanging in (False, True):
+        chosen = [each for each in found.values() if each.hangs == hanging]
+        jobs = [(each, tool) for each in chosen for tool in (PLAIN, *TOOLS)]
+        with ThreadPoolExecutor(workers) as pool:
+            for done, _ in enumerate(pool.map(one, jobs), 1):
+                if done % 50 == 0 or done == len(jobs):
+                    print(f"{done} of {len(jobs)}", flush=True)
+        path.write_text(json.dumps(raw, indent=1) + "\n", "utf-8")
+
+
+def options(tool: str, known: str) -> list[str]:
+    """The tool's options, without those that its help does not know."""
+    words = [*OPTIONS[""], *OPTIONS.get(tool, ())]
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return ["--tool", tool, *(word for pair in pairs if pair[0] in known for word in pair)]
+
+
+def _run(command: Sequence[str], limit: float) -> dict[str, Any]:
+    """Run a command in a process group of its own, and end all of that after a while."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+        process = subprocess.Popen(
+            command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            process.wait(limit)
+            timed_out = False
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        printed.seek(0)
+        text = printed.read()
+    return {
+        "status": process.returncode,
+        "timed_out": timed_out,
+        "seconds": round(time.monotonic() - began, 1),
+        "printed": text[:KEPT_CHARACTERS],
+        "end": text[KEPT_CHARACTERS:][-1000:],
+    }
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+# --- anywhere ---------------------------------------------------------------------------------
+
+# A report begins with a line that has one space behind the signs; its details have more.
+_REPORT = re.compile(r"^========= (?P<head>\S.*)\n(?P<details>(?:^=========  .*\n)*)", re.MULTILINE)
+_INVALID = re.compile(r"Invalid (__\w+__ \w+) of size \d+ bytes")
+_UNINITIALIZED = re.compile(r"Uninitialized (__\w+__) memory read of size \d+ bytes")
+_BARRIER = re.compile(r"Barrier error detected\. (.+?)\.?$")
+_RACE = re.compile(r"(?:Error|Warning): Race reported between (\w+) access at ")
+_OTHER = re.compile(r"and (\w+) access at ")
+_MISALIGNED = re.compile(r"is misaligned")
+_ERRORS = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+
+
+def kinds(printed: str) -> list[str]:
+    """The kinds of error that the sanitizer reported, in short."""
+    found: set[str] = set()
+    for report in _REPORT.finditer(printed):
+        head, details = report["head"], report["details"]
+        if match := _INVALID.match(head):
+            how = "misaligned" if _MISALIGNED.search(details) else "out of bounds"
+            found.add(f"{how} {match[1]}")
+        elif match := _UNINITIALIZED.match(head):
+            found.add(f"uninitialized {match[1]} read")
+        elif match := _BARRIER.match(head):
+            found.add(f"barrier: {match[1]}")
+        elif match := _RACE.match(head):
+            found |= {f"race: {match[1]} and {other}" for other in _OTHER.findall(details)}
+    return sorted(found)
+
+
+def errors(run: Mapping[str, Any]) -> int | None:
+    """The errors that the tool summed up; None where it was ended before it could."""
+    found = _ERRORS.findall(run["printed"] + run["end"])
+    return int(found[-1]) if found else None
+
+
+def compare(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The results: for each target what each tool reports, and what gemmkit does."""
+    from gemmkit.devices.emulated import EmulatedDevice
+
+    device = EmulatedDevice(find_board(raw["gpu"]), sanitize=True)
+    planted = {label(each): each for each in MUTATIONS}
+    rows = []
+    for name, target in targets(folder).items():
+        (record,) = check(target.kernel, [target.problem], config=target.config, device=device)
+        runs = raw["runs"][name]
+        row: dict[str, Any] = {"target": name, "kernel": target.kernel.name}
+        if name in planted:
+            mutation = planted[name]
+            row |= {
+                "file": mutation.changed_file,
+                "old": mutation.old,
+                "new": mutation.new,
+                "expects": list(mutation.expects),
+            }
+        row |= {
+            "shape": target.problem.shape,
+            "config": target.config,
+            "gpu_result": _plain_result(runs[PLAIN]),
+            "compute_sanitizer": {
+                tool: {
+                    "errors": errors(runs[tool]),
+                    "kinds": kinds(runs[tool]["printed"]),
+                    "timed_out": runs[tool]["timed_out"],
+                }
+                for tool in TOOLS
+            },
+            "gemmkit": sorted(seen(record)),
+            "findings": sorted({f"{each.check}: {each.kind}" for each in record.findings}),
+        }
+        rows.append(row)
+    about = {key: raw[key] for key in ("gpu", "version", "commands")}
+    # The kernels are those of this checkout, whatever lay on the machine with the GPU.
+    environment = {key: raw["environment"][key] for key in raw["environment"] if key != "commit"}
+    return {**about, "environment": environment, "targets": rows}
+
+
+def _plain_result(run: Mapping[str, Any]) -> str:
+    if run["timed_out"]:
+        return "never ends"
+    lines = [line for line in run["printed"].splitlines() if line.startswith("{")]
+    if not lines:
+        return "error"
+    return "right" if json.loads(lines[-1])["correct"] else "wrong"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--collect", type=Path, metavar="FILE", help="run the tools, write FILE")
+    parser.add_argument("--raw", type=Path, metavar="FILE", help="what --collect wrote")
+    parser.add_argument("--render", action="store_true", help="write the page's tables")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--sanitizer", default="compute-sanitizer", help="the tool's command")
+    parser.add_argument("--workers", type=int, default=12, help="processes at a time")
+    parser.add_argument("--launch", metavar="TARGET", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.launch is not None:
+        target = targets(given.folder, given.launch)[given.launch]
+        print(json.dumps(launch(target, plain=given.plain)), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.collect is not None:
+            collect(given.collect, given.sanitizer, given.workers, Path(folder))
+        if given.raw is not None:
+            raw = json.loads(given.raw.read_text("utf-8"))
+            path = given.results / f"{find_board(raw['gpu']).key}-sanitizer.json"
+            results = json.dumps(compare(raw, Path(folder)), indent=1, ensure_ascii=False)
+            path.write_text(results + "\n", "utf-8")
+            print(path)
+    if given.render:
+        from sanitizer_page import write_page
+
+        write_page(given.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The corpus of planted bugs: a list of small changes to the rungs, each of which breaks one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import planted_async
+import planted_direct
+import planted_tiled
+import planted_vector
+from mutation import CONFIGS, WRONG_RESULT, Mutation
+
+from gemmkit.bench.check import check
+from gemmkit.devices.device import Device
+from gemmkit.problem import GemmProblem
+from gemmkit.record import CheckRecord
+
+MUTATIONS: tuple[Mutation, ...] = (
+    *planted_direct.PLANTED,
+    *planted_tiled.PLANTED,
+    *planted_vector.PLANTED,
+    *planted_async.PLANTED,
+)
+
+# Problems on which each rung is run as it is: edges everywhere, and quads with padded rows.
+CLEAN = {
+    "edges": GemmProblem(65, 67, 35),
+    "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
+}
+
+
+def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecord:
+    """What the sanitizers and the reference say of a mutant, on the problem that shows its bug."""
+    kernel = mutation.mutant(folder)
+    config = CONFIGS[mutation.kernel]
+    return check(kernel, [mutation.problem], config=config, device=device)[0]
+
+
+def seen(record: CheckRecord) -> set[str]:
+    """The checks with a finding, and `WRONG_RESULT` where the result is wrong."""
+    found: set[str] = {finding.check for finding in record.findings}
+    return found | ({WRONG_RESULT} if record.correct is False else set())

@@ -1,0 +1,124 @@
+"""Bugs planted in the rung whose tiles are copied by cp.async, in a ring of three stages."""
+
+from __future__ import annotations
+
+from mutation import WRONG_RESULT, Mutation
+
+from gemmkit.problem import GemmProblem
+
+_WAIT = "cp_async_wait<STAGES - 2>();\n"
+_BARRIER = (
+    "__syncthreads();  // the tiles of this step are there, and nobody reads those of the last"
+)
+_PROBLEM = GemmProblem(64, 64, 32)
+
+PLANTED = (
+    Mutation(
+        name="no wait",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_WAIT,
+        new="\n",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="wait for one group too few",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_WAIT,
+        new="cp_async_wait<STAGES - 1>();\n",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="no commit",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="cp_async_commit();\n",
+        new="\n",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="no barrier after the wait",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_BARRIER,
+        new="",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="barrier before the wait",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=f"{_WAIT}    {_BARRIER}",
+        new="__syncthreads();\n    cp_async_wait<STAGES - 2>();",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="copies into the stage that is read",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="write = STAGES - 1; tile",
+        new="write = 0; tile",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="one stage too few filled at the start",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="stage < STAGES - 1; ++stage",
+        new="stage < STAGES - 2; ++stage",
+        expects=("initcheck",),
+    ),
+    Mutation(
+        name="a ring with one stage too few",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="write = write + 1 == STAGES ? 0 : write + 1;",
+        new="write = write + 1 >= STAGES - 1 ? 0 : write + 1;",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="copies read past the matrix",
+        kernel="async_copy",
+        problem=GemmProblem(65, 64, 8),
+        old="const int bytes = inside ? 4 * VEC : 0;",
+        new="const int bytes = 4 * VEC;",
+        expects=("memcheck",),
+        file="cp_async.cuh",
+    ),
+    Mutation(
+        name="rows of A padded to no multiple of a quad",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="constexpr int PAD = 4,",
+        new="constexpr int PAD = 3,",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="A copied without transposing it",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="cp_async<1>(&tile[col][row], walk.source(step)",
+        new="cp_async<1>(&tile[row][col], walk.source(step)",
+        expects=("racecheck",),
+        file="cp_async.cuh",
+    ),
+    Mutation(
+        name="no copy where the matrix ends",
+        kernel="async_copy",
+        problem=GemmProblem(64, 64, 12),
+        old="cp_async<VEC>(&tile[row][col], walk.source(step), row < rows && col < cols);",
+        new="if (row < rows && col < cols) "
+        "cp_async<VEC>(&tile[row][col], walk.source(step), true);",
+        expects=("initcheck",),
+        file="cp_async.cuh",
+    ),
+    Mutation(
+        name="results of the first step left out",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="for (int tile = 0, read = 0,",
+        new="for (int tile = 1, read = 0,",
+        expects=(WRONG_RESULT,),
+    ),
+)

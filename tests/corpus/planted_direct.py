@@ -1,0 +1,131 @@
+"""Bugs planted in the rungs that keep one result a thread and use no shared memory."""
+
+from __future__ import annotations
+
+from mutation import WRONG_RESULT, Mutation
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.problem import GemmProblem
+
+_GUARD = "if (row >= M || col >= N) return;"
+
+PLANTED = (
+    # --- naive_uncoalesced --------------------------------------------------------------------
+    Mutation(
+        name="row guard one too far",
+        kernel="naive_uncoalesced",
+        problem=GemmProblem(17, 9, 5),
+        old=_GUARD,
+        new="if (row > M || col >= N) return;",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="column guard one too far",
+        kernel="naive_uncoalesced",
+        problem=GemmProblem(17, 9, 5),
+        old=_GUARD,
+        new="if (row >= M || col > N) return;",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="C read although beta is 0",
+        kernel="naive_uncoalesced",
+        problem=GemmProblem(17, 9, 5),
+        old="beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;",
+        new="alpha * sum + beta * *c;",
+        expects=("initcheck",),
+    ),
+    Mutation(
+        name="C walked with the pitch of A",
+        kernel="naive_uncoalesced",
+        problem=GemmProblem(17, 9, 21),
+        old="element(C, ldc, row, col)",
+        new="element(C, lda, row, col)",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="row and k swapped in A",
+        kernel="naive_uncoalesced",
+        problem=GemmProblem(9, 9, 33),
+        old="element(A, lda, row, k)",
+        new="element(A, lda, k, row)",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="one step too many along k",
+        kernel="naive_uncoalesced",
+        problem=GemmProblem(17, 9, 5),
+        old="k < K; ++k",
+        new="k <= K; ++k",
+        expects=("memcheck",),
+    ),
+    # --- naive --------------------------------------------------------------------------------
+    Mutation(
+        name="no column guard",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5),
+        old=_GUARD,
+        new="if (row >= M) return;",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="A and B read although alpha is 0",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5, alpha=0.0),
+        old="if (alpha == 0.0f) K = 0;",
+        new="",
+        expects=("initcheck",),
+    ),
+    Mutation(
+        name="first product dropped",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5),
+        old="int k = 0; k < K",
+        new="int k = 1; k < K",
+        expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="two blocks write the same tile",
+        kernel="naive",
+        problem=GemmProblem(9, 33, 5),
+        old="blockIdx.x * BN",
+        new="blockIdx.x / 2 * BN",
+        expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="alpha forgotten",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5, alpha=-1.5),
+        old="float x = alpha * sum;",
+        new="float x = sum;",
+        expects=(WRONG_RESULT,),
+        file="epilogue.cuh",
+    ),
+    Mutation(
+        name="bias of the next column",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5, epilogue=Epilogue(bias=True)),
+        old="x += bias[col];",
+        new="x += bias[col + 1];",
+        expects=("memcheck",),
+        file="epilogue.cuh",
+    ),
+    Mutation(
+        name="bias after the activation",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5, epilogue=Epilogue(bias=True, activation="relu")),
+        old="if (Bias) x += bias[col];\n    return Activation::apply(x);",
+        new="x = Activation::apply(x);\n    return Bias ? x + bias[col] : x;",
+        expects=(WRONG_RESULT,),
+        file="epilogue.cuh",
+    ),
+    Mutation(
+        name="C read in the write-back although beta is 0",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5),
+        old="*c = finish(sum, beta == 0.0f ? 0.0f : *c, col);",
+        new="*c = finish(sum, 0.0f, col) + beta * *c;",
+        expects=("initcheck",),
+        file="epilogue.cuh",
+    ),
+)
