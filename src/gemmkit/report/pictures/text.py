@@ -133,3 +133,14 @@ def _append_cells(text: Text, threads: list[int], end: str = "\n") -> None:
         else:
             text.append(f"{_WARP_LETTERS[warp - 1]:>2}", _OTHER_WARP)
     text.append(end)
+
+
+def text_pictures(trace: Trace) -> list[Text]:
+    """All pictures of a trace: each access of warp 0, then the tiles."""
+    accesses = trace.representatives()
+    maps = [address_map(trace, each) for each in accesses if each.space == "global"]
+    return [
+        *maps,
+        *(bank_map(each) for each in accesses if each.space == "shared"),
+        tile_map(trace),
+    ]

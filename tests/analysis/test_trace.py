@@ -1,0 +1,128 @@
+"""Traces: the addresses of each lane, by array, element and source line, for any kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmkit.analysis.patterns import lines_of, ownership, phases_of
+from gemmkit.analysis.trace import Trace, sectors, trace, wavefronts
+from gemmkit.errors import UsageError
+from gemmkit.gpu import find_board
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+
+BOARD = find_board("rtx3090")
+PROBLEM = GemmProblem(96, 160, 200, lda=1024, ldb=1024, ldc=1024)
+
+
+def traced(name: str, **changes: int) -> Trace:
+    kernel = find_kernel(name)
+    return trace(kernel, PROBLEM, BOARD, config=kernel.configure(changes))
+
+
+def the(seen: Trace, array: str, kind: str):
+    return next(each for each in seen.representatives() if (each.array, each.kind) == (array, kind))
+
+
+@pytest.fixture(scope="module")
+def naive() -> Trace:
+    return traced("naive")
+
+
+@pytest.fixture(scope="module")
+def uncoalesced() -> Trace:
+    return traced("naive_uncoalesced")
+
+
+@pytest.fixture(scope="module")
+def vectorized() -> Trace:
+    return traced("vectorized", BM=64, BN=64)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "right", "wrong"), [("A", "load", 1, 32), ("B", "load", 4, 1),
+                                          ("C", "store", 4, 32)]
+)  # fmt: skip
+def test_index_order(naive, uncoalesced, array, kind, right, wrong):
+    assert sectors(the(naive, array, kind)) == right
+    assert sectors(the(uncoalesced, array, kind)) == wrong
+
+
+def test_elements_of_the_matrices(naive, uncoalesced):
+    assert [naive.element("B", each) for each in the(naive, "B", "load").offsets[:2]] == [
+        (0, 0), (0, 1),
+    ]  # fmt: skip
+    store = the(uncoalesced, "C", "store")
+    assert [uncoalesced.element("C", each) for each in store.offsets[:3]] == [
+        (0, 0), (1, 0), (2, 0),
+    ]  # fmt: skip
+    assert uncoalesced.element("As", 0) is None
+
+
+def test_an_access_knows_its_source(naive):
+    load = the(naive, "B", "load")
+    source = find_kernel("naive").source.splitlines()
+    assert load.file == "naive.cu"
+    assert "element(B, ldb, k, col)" in source[load.line - 1]
+    assert load.opcode == "ld.global.f32"
+
+
+def test_depth_is_cut_but_rows_stay_apart(naive):
+    assert naive.problem.k == 64
+    assert naive.problem.lda == 1024
+
+
+def test_shared_arrays_by_name_and_their_banks(vectorized):
+    store, load = the(vectorized, "As", "store"), the(vectorized, "Bs", "load")
+    assert wavefronts(store) == 4  # four values of k, whose rows lie whole lines apart
+    phases = phases_of(load)
+    assert len(phases) == 4
+    assert sum(phase.wavefronts for phase in phases) == wavefronts(load) == 8
+
+
+def test_lines_name_every_lane(uncoalesced):
+    lines = lines_of(the(uncoalesced, "A", "load"))
+    assert [line.words[0] for line in lines] == [(lane,) for lane in range(32)]
+    assert all(line.words[word] == () for line in lines for word in range(1, 32))
+
+
+def test_each_element_of_c_has_one_owner(vectorized):
+    owned = ownership(vectorized, "C")
+    assert owned.threads.shape == (64, 64)
+    assert owned.sharers == 1
+    # 8 × 8 results a thread, 8 threads side by side.
+    for row, col, thread in ((0, 0, 0), (7, 7, 0), (0, 8, 1), (8, 0, 8), (63, 63, 63)):
+        assert owned.threads[row, col] == thread
+
+
+def test_who_copies_the_tiles(vectorized):
+    a, b = ownership(vectorized, "A"), ownership(vectorized, "B")
+    assert a.threads.shape == (64, 16)
+    assert b.threads.shape == (16, 64)
+    # Vectors of four floats, row by row.
+    assert a.threads[0].tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert b.threads[0, ::4].tolist() == list(range(16))
+
+
+def test_readers_share_without_shared_memory(naive):
+    owned = ownership(naive, "A")
+    assert owned.sharers == 32
+    assert owned.threads.shape == (32, 8)
+    assert owned.threads[:, 0].tolist() == [32 * row for row in range(32)]
+
+
+def test_edges_leave_lanes_out():
+    seen = trace(find_kernel("naive"), GemmProblem(8, 20, 8), BOARD)
+    load = the(seen, "B", "load")
+    assert [offset is not None for offset in load.offsets] == [True] * 20 + [False] * 12
+
+
+def test_async_copies_have_two_sides():
+    seen = traced("async_copy", BM=64, BN=64, WM=32, WN=32, TM=8, TN=4, stages=2)
+    sides = {(each.array, each.space) for each in seen.representatives() if each.kind == "copy"}
+    assert sides == {("A", "global"), ("B", "global"), ("shared", "shared")}
+
+
+def test_a_block_that_does_not_exist():
+    with pytest.raises(UsageError, match="there is no block 99 in a grid of 15 blocks"):
+        trace(find_kernel("naive"), PROBLEM, BOARD, block=99)
