@@ -94,13 +94,18 @@ def _compile(
     def compile_it() -> Binary:
         # Where they lie does not matter, and the compiler's version tells which they are.
         folders = cuda_include_dirs(cache_dir) if with_cuda_headers else ()
+        # They include each other by names relative to where they lie.
+        left_out = {"--no-source-include"} if with_cuda_headers else set()
         program = compile_program(
             request.source,
             request.entry,
             request.arch,
             headers=request.headers,
             file_name=request.file_name,
-            options=(*request.options, *(f"-I{folder}" for folder in folders)),
+            options=(
+                *(option for option in request.options if option not in left_out),
+                *(f"-I{folder}" for folder in folders),
+            ),
         )
         return Binary(
             entry=program.entry,

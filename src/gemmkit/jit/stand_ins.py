@@ -28,20 +28,22 @@ using ::size_t;
 }
 """
 
+# Word for word as in CUDA's own headers, which may be included too.
 _LIMITS = """#pragma once
-#define FLT_MAX 3.402823466e+38F
-#define FLT_MIN 1.175494351e-38F
-#define FLT_EPSILON 1.192092896e-07F
-#define DBL_MAX 1.7976931348623158e+308
-#define INT_MAX 2147483647
-#define INT_MIN (-2147483647 - 1)
-#define UINT_MAX 4294967295u
-#ifndef INFINITY
+#define INT_MIN   (-INT_MAX - 1)
+#define INT_MAX   0x7fffffff
+#define UINT_MAX  0xffffffff
+#define FLT_MIN         1.17549435082228750796873653722224568e-38f
+#define FLT_MAX         3.40282346638528859811704183484516925e+38f
+#define FLT_EPSILON     1.19209289550781250000000000000000000e-7f
+#define DBL_MAX         1.79769313486231570814527423731704357e+308
+"""
+
+_MATH = """#pragma once
+namespace std {}
 #define INFINITY __int_as_float(0x7f800000)
-#endif
-#ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
-#endif
+#define M_PI 3.14159265358979323846
 """
 
 _ALGORITHM = """#pragma once
@@ -83,9 +85,9 @@ cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h device_funct
 driver_types.h host_defines.h builtin_types.h cuda_device_runtime_api.h sm_20_intrinsics.h
 cuda_profiler_api.h nvToolsExt.h nvtx3/nvToolsExt.h cublas.h cublas_v2.h cublasLt.h cudnn.h curand.h
 cusparse.h cusolverDn.h mkl.h cblas.h omp.h mpi.h
-assert.h complex.h ctype.h errno.h math.h signal.h stdarg.h stdbool.h stddef.h stdio.h stdlib.h
+assert.h complex.h ctype.h errno.h signal.h stdarg.h stdbool.h stddef.h stdio.h stdlib.h
 string.h time.h sys/time.h sys/types.h sys/stat.h unistd.h malloc.h windows.h
-array atomic bitset cassert cctype cerrno chrono cmath complex cstdarg cstddef cstdio cstdlib
+array atomic bitset cassert cctype cerrno chrono complex cstdarg cstddef cstdio cstdlib
 cstring ctime deque exception fstream functional future initializer_list iomanip ios iostream
 iterator list map memory mutex numeric optional ostream queue random regex set sstream stack
 stdexcept string string_view thread tuple unordered_map unordered_set utility variant vector
@@ -97,7 +99,8 @@ STAND_INS = {
     **dict.fromkeys(_EMPTY.split(), "#pragma once\nnamespace std {}\n"),
     **dict.fromkeys(("stdint.h", "cstdint", "inttypes.h", "cinttypes"), _INTEGERS),
     **dict.fromkeys(("float.h", "cfloat", "limits.h", "climits"), _LIMITS),
+    **dict.fromkeys(("math.h", "cmath"), _MATH),
     "algorithm": _ALGORITHM,
     "type_traits": _TYPE_TRAITS,
-    PRELUDE: _INTEGERS + _LIMITS.partition("\n")[2],
+    PRELUDE: _INTEGERS,
 }

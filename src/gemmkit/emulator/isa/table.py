@@ -10,7 +10,7 @@ from functools import cache
 
 from gemmkit.emulator.isa.fit import operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
-from gemmkit.emulator.ptx.module import Instruction
+from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
 INT16_UP = "u16,s16,u32,s32,u64,s64"
@@ -246,6 +246,17 @@ def form_of(opcode: str) -> Form | None:
     return None
 
 
+def is_assertion(instruction: Instruction) -> bool:
+    """Whether this is the call by which a failed `assert` ends a kernel."""
+    called = (each.name for each in instruction.operands if isinstance(each, Symbol))
+    return "__assertfail" in called
+
+
+def stop_of(instruction: Instruction) -> str:
+    """What an instruction that ends the kernel stands for, in words."""
+    return "failed assertion" if is_assertion(instruction) else "trap"
+
+
 def decode(instruction: Instruction) -> Form:
     """The form of an instruction, its operands checked against it.
 
@@ -254,6 +265,8 @@ def decode(instruction: Instruction) -> Form:
     """
     opcode = instruction.opcode
     form = form_of(opcode)
+    if form is not None and form.operation == "call" and is_assertion(instruction):
+        return Form(opcode, "trap", (), form.opcode_class)
     if form is None:
         raise UnsupportedInstruction(
             f"the emulator does not know '{opcode}' ({instruction.where}: {instruction.text})"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, RUNNING, WINDOW_BYTES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker, access_bytes
 from gemmkit.errors import DeviceError
 
-_KINDS = {
+# What an access is called in messages.
+ACCESS_KINDS = {
     "load": "load",
     "store": "store",
     "copy_async": "cp.async",
@@ -32,7 +34,7 @@ def outside_error(
     """An access of one thread that memory does not allow."""
     action = worker.kernel.actions[number]
     size = access_bytes(action)
-    kind = _KINDS[action.operation]
+    kind = ACCESS_KINDS[action.operation]
     if address % size:
         what = f"misaligned {kind} of {size} bytes at {address:#x}"
     else:
@@ -89,9 +91,10 @@ def deadlock_error(worker: Worker) -> DeviceError:
 def trap_error(worker: Worker) -> DeviceError:
     """The kernel stopped itself."""
     warp = worker.warp_number(worker.field("running"))
-    where = worker.flow.kernel.body[worker.warp_fields("instruction")[warp]].where
+    stop = worker.flow.kernel.body[worker.warp_fields("instruction")[warp]]
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': trap at {where}, warp {warp} of block {worker.block}"
+        f"kernel '{worker.flow.kernel.name}': {stop_of(stop)} at {stop.where}, warp {warp} of "
+        f"block {worker.block}"
     )
 
 

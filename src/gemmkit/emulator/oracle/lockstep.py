@@ -9,6 +9,7 @@ import numpy as np
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.semantics.raw import Raw
+from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.oracle import access, warp
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
@@ -135,7 +136,8 @@ class Lockstep:
     def _trap(self, step: Step, lanes: Lanes) -> None:
         if lanes.any():
             name = self._flow.kernel.name
-            raise DeviceError(f"kernel '{name}': trap at {step.instruction.where}")
+            stop = stop_of(step.instruction)
+            raise DeviceError(f"kernel '{name}': {stop} at {step.instruction.where}")
 
     def _evaluate(self, group: Group, step: Step, lanes: Lanes) -> None:
         sources: list[Raw | int] = [group.read(*each) for each in step.sources]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.lowering import lowered
 from gemmkit.emulator.ptx.module import (
     Address,
     Group,
@@ -67,7 +68,7 @@ def parse(text: str) -> Module:
     """
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
-    text = _SECTION.sub(_blank, _FILE.sub(_blank, text))
+    text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
     outer = module_scope(text)
     kernels = {}
     for match in _ENTRY.finditer(text):
@@ -154,6 +155,7 @@ class _KernelParser:
             self._open_scope()
         elif token["brace"] == "}":
             self._scopes.pop()
+            self._operands.clear()
         elif token["loc"]:
             _, file, line, *_ = token["loc"].split()
             number = int(file)
