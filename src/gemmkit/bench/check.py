@@ -27,7 +27,7 @@ from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
-Shape = str | tuple[int, int, int] | GemmProblem
+Shape = str | int | tuple[int, int, int] | GemmProblem
 
 
 def check(
@@ -53,7 +53,7 @@ def check(
 
     Args:
         kernel: a rung's name, or a kernel of your own.
-        shapes: texts `MxNxK`, (M, N, K), or problems; by default `awkward_problems` of the
+        shapes: texts `MxNxK`, numbers, (M, N, K), or problems; by default `awkward_problems` of the
             configuration.
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
@@ -130,13 +130,13 @@ def _problems(
 
 
 def read_problem(shape: Shape) -> GemmProblem:
-    """The problem that a text `MxNxK`, a triple or a problem means.
+    """The problem that a text `MxNxK`, a number (of a cube), a triple or a problem means.
 
     Raises:
         UsageError: it is no shape.
     """
-    if isinstance(shape, str):
-        return GemmProblem.from_shape(shape)
+    if isinstance(shape, (str, int)):
+        return GemmProblem.from_shape(str(shape))
     return GemmProblem(*shape) if isinstance(shape, tuple) else shape
 
 

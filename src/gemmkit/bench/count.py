@@ -24,7 +24,7 @@ _SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _BANK_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Counters:
     """What one launch counted: short names for what matters, and every metric by its full name.
 
@@ -114,6 +114,12 @@ class Counters:
             hint = f"; near it are {', '.join(near)}" if near else ""
             raise UsageError(f"there is no metric '{metric}'{hint}") from None
 
+    def __repr__(self) -> str:
+        problem = self.record.problem
+        shown = ("sectors_per_request", "sectors_per_store_request", "bank_conflicts")
+        counted = ", ".join(f"{name} {getattr(self, name):,g}" for name in shown)
+        return f"<{self.record.kernel} at {problem.m}x{problem.n}x{problem.k}: {counted}>"
+
     def _sum(self, metric: str) -> int:
         # An empty grid counts nothing.
         return round(self.record.counters.get(metric, 0))
@@ -144,7 +150,7 @@ def count(
 
     Args:
         kernel: a rung's name, or a kernel of your own.
-        problem: a text `MxNxK`, (M, N, K), or a problem.
+        problem: a text `MxNxK`, a number for a cube, (M, N, K), or a problem.
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
         seed: of the inputs.

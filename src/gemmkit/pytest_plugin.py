@@ -1,0 +1,162 @@
+"""The fixture `gemm_kernel` for pytest: tests of GPU kernels that run on machines without a GPU.
+
+pytest imports this file in every run, so gemmkit itself is imported by the tests that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gemmkit.bench.check import Shape
+    from gemmkit.bench.count import Counters
+    from gemmkit.kernels.kernel import Kernel
+    from gemmkit.record import CheckRecord
+
+# One bug shows in many problems, and the first few tell it.
+_SHOWN_PROBLEMS = 5
+_HELP = "board that gemm_kernel's kernels run for, such as rtx3090 or h100 (default: RTX 3090)"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--gemmkit-gpu` and the setting `gemmkit_gpu`."""
+    group = parser.getgroup("gemmkit", "GPU kernels on an emulated GPU")
+    group.addoption("--gemmkit-gpu", metavar="BOARD", help=_HELP)
+    parser.addini("gemmkit_gpu", _HELP)
+
+
+@pytest.fixture
+def gemm_kernel(request: pytest.FixtureRequest) -> GemmKernels:
+    """Make a kernel to test from a `.cu` or `.ptx` file beside the test, or a numba-cuda function.
+
+    `gemm_kernel("sgemm.cu", entry=…, args=…, grid=…, block=…)` takes what `Kernel.from_file`,
+    `from_ptx` and `from_numba` take, and returns a `KernelUnderTest`.
+    """
+    gpu = request.config.getoption("--gemmkit-gpu") or request.config.getini("gemmkit_gpu") or None
+    return GemmKernels(request.path.parent, gpu)
+
+
+class GemmKernels:
+    """Makes kernels to test; relative paths begin at `folder`, `gpu` is the board by default."""
+
+    def __init__(self, folder: Path, gpu: str | None) -> None:
+        self._folder, self._gpu = folder, gpu
+
+    def __repr__(self) -> str:
+        return f"<gemm_kernel for {self._gpu or 'the default board'}>"
+
+    def __call__(
+        self,
+        source: str | Path | Kernel | Callable[..., object],
+        *,
+        gpu: str | None = None,
+        **options: Any,
+    ) -> KernelUnderTest:
+        """A kernel to test.
+
+        Args:
+            source: a path, a function of numba-cuda, or a `gemmkit.Kernel`.
+            gpu: the board to run for, in place of the one set for all tests.
+            options: entry, args, grid, block … of `Kernel.from_file`, `from_ptx` or `from_numba`.
+        """
+        __tracebackhide__ = True
+        with _ErrorsFail():
+            kernel = self._kernel(source, options)
+        return KernelUnderTest(kernel, gpu or self._gpu)
+
+    def _kernel(
+        self, source: str | Path | Kernel | Callable[..., object], options: dict[str, Any]
+    ) -> Kernel:
+        from gemmkit.errors import UsageError
+        from gemmkit.kernels.kernel import Kernel
+
+        if isinstance(source, Kernel):
+            if options:
+                raise UsageError(f"a Kernel is launched as it says: leave out {', '.join(options)}")
+            return source
+        if not isinstance(source, (str, Path)):
+            return Kernel.from_numba(source, **options)
+        path = self._folder / source
+        if path.suffix.lower() == ".ptx":
+            return Kernel.from_ptx(path, **options)
+        if "include_dirs" in options:
+            options["include_dirs"] = [self._folder / each for each in options["include_dirs"]]
+        return Kernel.from_file(path, **options)
+
+
+class KernelUnderTest:
+    """A kernel and the board that it is tested for; what is wrong with it fails the test."""
+
+    def __init__(self, kernel: Kernel, gpu: str | None) -> None:
+        self.kernel, self.gpu = kernel, gpu
+
+    def check(self, shapes: Sequence[Shape] | None = None, **options: Any) -> list[CheckRecord]:
+        """Hold its results against a reference and look for broken rules, on awkward problems.
+
+        `shapes` are texts `MxNxK`, (M, N, K) or problems in place of those; other arguments are
+        those of `gemmkit.check`. The test fails, with the findings and their source lines, if a
+        result is wrong or a sanitizer finds something.
+        """
+        __tracebackhide__ = True
+        from gemmkit.bench.check import check
+
+        with _ErrorsFail():
+            records = check(self.kernel, shapes, gpu=self.gpu, **options)
+        bad = [record for record in records if not record.clean]
+        if bad:
+            pytest.fail(_report(records, bad, self.kernel))
+        return records
+
+    def counters(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        config: Mapping[str, int] | None = None,
+        seed: int = 0,
+    ) -> Counters:
+        """What it counts for one problem; the test fails if the result is wrong."""
+        __tracebackhide__ = True
+        from gemmkit.bench.count import count
+        from gemmkit.problem import GemmProblem
+
+        with _ErrorsFail():
+            problem = GemmProblem(m, n, k, alpha=alpha, beta=beta)
+            found = count(self.kernel, problem, config=config, gpu=self.gpu, seed=seed)
+        if not found.record.correct:
+            pytest.fail(f"{self.kernel.name}, {m}x{n}x{k}: {found.record.check}")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{self.kernel.name} for {self.gpu or 'the default board'}>"
+
+
+def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: Kernel) -> str:
+    """A summary in the first line, which pytest repeats; then what is wrong, problem by problem."""
+    from gemmkit.report.findings import check_table, findings_text, summary
+
+    table = check_table(bad[:_SHOWN_PROBLEMS]).to_text().plain.rstrip()
+    left = len(bad) - _SHOWN_PROBLEMS
+    more = f"\n… and {left} problems more" if left > 0 else ""
+    return f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
+
+
+class _ErrorsFail:
+    """Turns an error of gemmkit, which is one clear message, into the test's failure."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        __tracebackhide__ = True
+        from gemmkit.errors import GemmkitError
+
+        if isinstance(error, GemmkitError):
+            raise pytest.fail.Exception(str(error)) from None

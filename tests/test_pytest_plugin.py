@@ -1,0 +1,200 @@
+"""The fixture `gemm_kernel`, in a project of a user's own: what passes, and what fails how."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SGEMM = Path(__file__).parent.parent / "examples" / "sgemm.cu"
+
+TESTS = """
+import pytest
+
+LAUNCH = dict(
+    entry="sgemm<32,32,8,4,4>",
+    args="M,N,K,alpha,A,B,beta,C",
+    grid="(N+31)/32,(M+31)/32",
+    block=64,
+)
+SHAPES = ["64x32x16", (33, 17, 9)]
+
+
+def test_passing(gemm_kernel):
+    kernel = gemm_kernel("sgemm.cu", **LAUNCH)
+    records = kernel.check(SHAPES)
+    assert [record.verdict for record in records] == ["ok", "ok"]
+    counters = kernel.counters(64, 64, 32, alpha=2.0, beta=1.0)
+    assert counters.sectors_per_request <= 4
+    assert counters.bank_conflicts == 0
+    assert counters.record.device.gpu == "RTX 3080"
+
+
+@pytest.mark.parametrize("shapes", [None, SHAPES])
+def test_out_of_bounds(gemm_kernel, shapes):
+    gemm_kernel("out_of_bounds.cu", **LAUNCH).check(shapes)
+
+
+def test_setting(gemm_kernel):
+    assert gemm_kernel("sgemm.cu", **LAUNCH).gpu == "rtx3080"
+
+
+def test_wrong(gemm_kernel):
+    gemm_kernel("wrong.cu", **LAUNCH).check(SHAPES)
+
+
+def test_wrong_while_counting(gemm_kernel):
+    gemm_kernel("wrong.cu", **LAUNCH).counters(32, 32, 8)
+
+
+def test_budget(gemm_kernel):
+    counters = gemm_kernel("sgemm.cu", gpu="h100", **LAUNCH).counters(64, 64, 32)
+    assert counters.record.device.gpu == "H100"
+    assert counters.sectors_per_request <= 2
+
+
+def test_no_such_file(gemm_kernel):
+    gemm_kernel("absent.cu", **LAUNCH)
+
+
+def test_does_not_compile(gemm_kernel):
+    gemm_kernel("broken.cu", **LAUNCH).check(SHAPES)
+
+
+def test_board(gemm_kernel):
+    gemm_kernel("sgemm.cu", gpu="rtx1", **LAUNCH).check(SHAPES)
+
+
+def test_kernels_of_other_kinds(gemm_kernel):
+    from gemmkit import find_kernel
+
+    gemm_kernel(find_kernel("naive")).check(SHAPES)
+    ptx = gemm_kernel("zero.ptx", args="C", grid=1, block=32)
+    assert ptx.kernel.name == "zero"
+    with pytest.raises(pytest.fail.Exception, match="leave out grid"):
+        gemm_kernel(find_kernel("naive"), grid=1)
+    with pytest.raises(pytest.fail.Exception, match="no function that numba-cuda could compile"):
+        gemm_kernel(print, grid=1, block=1)
+"""
+
+PTX = """
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry zero(.param .u64 c) { ret; }
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with kernels and their tests."""
+    folder = tmp_path_factory.mktemp("project")
+    text = SGEMM.read_text("utf-8")
+    sources = {
+        "sgemm.cu": text,
+        "out_of_bounds.cu": text.replace("if (m < M && n < N)", "if (m < M)"),
+        "wrong.cu": text.replace("sum[i][j] + old", "sum[i][j] + old + 1.0f"),
+        "broken.cu": text.replace("float sum[TM]", "flat sum[TM]"),
+        "zero.ptx": PTX,
+        "test_kernels.py": TESTS,
+        "pytest.ini": "[pytest]\ngemmkit_gpu = rtx3080\nfilterwarnings = error\n",
+    }
+
+    for name, content in sources.items():
+        (folder / name).write_text(content, "utf-8")
+    return folder
+
+
+def run_pytest(folder, *options):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def report(project):
+    """What pytest says about the tests of the project: all, and by the test's name."""
+    text = run_pytest(project)
+    parts = re.split(r"^_+ (\S+) _+$", text.partition("short test summary")[0], flags=re.MULTILINE)
+    return {"": text} | dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_right_kernels_pass_and_the_others_fail(report):
+    assert "8 failed, 3 passed" in report[""]
+    assert {"test_passing", "test_kernels_of_other_kinds"}.isdisjoint(report)
+
+
+def test_an_access_out_of_bounds_is_shown_with_line_and_thread(report):
+    line = (
+        SGEMM.read_text("utf-8")
+        .split("\n")
+        .index("        C[m * N + n] = alpha * sum[i][j] + old;")
+    )
+    for name in ("test_out_of_bounds[None]", "test_out_of_bounds[shapes1]"):
+        failure = report[name]
+        assert ">   " in failure
+        assert 'gemm_kernel("out_of_bounds.cu", **LAUNCH).check(shapes)' in failure
+        assert "out of bounds" in failure
+        assert "'C'" in failure
+        assert f"out_of_bounds.cu:{line + 1}" in failure
+        assert "33x17x9" in failure or name.endswith("[None]")
+        assert "pytest_plugin.py" not in failure
+
+
+def test_many_problems_with_one_bug_do_not_fill_the_screen(report):
+    failure = report["test_out_of_bounds[None]"]
+    assert re.search(r"… and \d+ problems more", failure)
+    assert len(re.findall(r"^E +\S.* \d+x\d+x\d+  ", failure, re.MULTILINE)) == 5
+
+
+def test_a_wrong_result_is_shown_with_its_element_and_seed(report):
+    failure = report["test_wrong"]
+    assert re.search(r"E +Failed: 2 problems: 2 wrong; no finding", failure)
+    unwrapped = " ".join(failure.replace("\nE", "").split())
+    assert re.search(r"C\[\d+, \d+\] is \S+, not \S+ ± \S+ \(normal inputs, seed 0\)", unwrapped)
+    counted = report["test_wrong_while_counting"]
+    assert re.search(r"E +Failed: wrong, 32x32x8: C\[\d+, \d+\] is ", counted)
+
+
+def test_an_exceeded_budget_shows_the_figure(report):
+    failure = report["test_budget"]
+    assert re.search(r"E +assert \d\S* <= 2\n", failure)
+    assert re.search(r"<sgemm at 64x64x32: sectors_per_request \d", failure)
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("test_no_such_file", r"cannot read \S+absent\.cu: No such file"),
+        ("test_does_not_compile", r"broken\.cu does not compile"),
+        ("test_board", "unknown board 'rtx1'"),
+    ],
+)
+def test_errors_are_one_message_at_the_line_of_the_test(report, test, message):
+    failure = report[test]
+    assert re.search(rf"E +Failed: {message}", failure)
+    assert failure.count(">   ") >= 1
+    assert "Traceback" not in failure
+    assert "src/gemmkit" not in failure
+
+
+def test_the_command_line_comes_before_the_setting(project):
+    text = run_pytest(project, "-k", "test_setting", "--gemmkit-gpu", "a100")
+    assert "assert 'a100' == 'rtx3080'" in text
+
+
+def test_the_plugin_costs_other_test_runs_nothing():
+    code = (
+        "import sys, pytest; before = set(sys.modules); import gemmkit.pytest_plugin\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['gemmkit', 'gemmkit.pytest_plugin']"
