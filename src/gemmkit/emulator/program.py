@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -30,10 +31,14 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 class Program:
     """One kernel; `flow` holds its instructions, which counts refer to by number."""
 
-    def __init__(self, module: Module, flow: ControlFlow, kernel: LoadedKernel) -> None:
+    def __init__(
+        self, module: Module, flow: ControlFlow, load_kernel: Callable[[bool], LoadedKernel]
+    ) -> None:
         self.module = module
         self.flow = flow
-        self._kernel = kernel
+        self._load = load_kernel
+        self._kernel = load_kernel(False)
+        self._sanitized: LoadedKernel | None = None
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
 
     def run(
@@ -65,16 +70,34 @@ class Program:
         _check(request, self.flow)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
-        return scheduler.run(
-            self._kernel,
-            self.flow,
-            request,
-            memory,
-            self._variables_in(memory),
+        run = partial(
+            scheduler.run,
+            flow=self.flow,
+            request=request,
+            memory=memory,
+            globals_at=self._variables_in(memory),
             threads=threads,
             progress=progress,
             max_steps=max_steps,
         )
+        return self._run_sanitized(run, request, memory) if sanitize else run(self._kernel)
+
+    def _run_sanitized(
+        self, run: Callable[..., Execution], request: LaunchRequest, memory: DeviceMemory
+    ) -> Execution:
+        """Run with sanitizers, again from the start where these must know more from there on."""
+        from gemmkit.emulator.sanitizer.monitor import Sanitizer
+
+        kernel = self._sanitized = self._sanitized or self._load(True)
+        readers: frozenset[int] = frozenset()
+        before = memory.snapshot()
+        while True:
+            sanitizer = Sanitizer(kernel, self.flow, request, memory, readers)
+            execution = run(kernel, sanitizer=sanitizer)
+            if not sanitizer.readers_wanted:
+                return execution
+            readers |= sanitizer.readers_wanted
+            memory.restore(before)
 
     def watch(
         self, request: LaunchRequest, memory: DeviceMemory, blocks: range
@@ -120,7 +143,10 @@ def load(ptx: str, entry: str, *, cache_dir: Path | None = None) -> Program:
     """
     module, flow = _read(ptx, entry)
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
-    return Program(module, flow, load_kernel(flow, module, ptx, DiskCache(folder)))
+    cache = DiskCache(folder)
+    return Program(
+        module, flow, lambda sanitize: load_kernel(flow, module, ptx, cache, sanitize=sanitize)
+    )
 
 
 def _read(ptx: str, entry: str) -> tuple[Module, ControlFlow]:

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.operands import (
     unsupported,
 )
 from gemmkit.emulator.codegen.runtime.atomics import is_native
+from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.surroundings import C, T, W
 from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
@@ -140,7 +141,7 @@ def _load(b: BlockWriter, action: Action) -> None:
     width = max(bits, 32)
     slots = [b.destination(action, register, width) for register in action.dests]
     arguments += [b.pointer(slot) for slot in slots]
-    b.f.runtime(f"load_{space}_{bits}x{count}", "void", *arguments)
+    b.f.runtime(b.around.access(f"load_{space}_{bits}x{count}"), "void", *arguments)
     values = [b.resized(slot, bits) for slot in slots]
     b.put(action, values, signed=action.form.type.is_signed)
 
@@ -151,7 +152,8 @@ def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None
         slots = b.scratch.take_row(len(group))
         first = b.around.analysis.actions[group[0]]
         space, arguments = _located(b, first, b.mask)
-        b.f.runtime(f"load_row_{space}", "void", *arguments, b.pointer(slots[0]))
+        function = b.around.access(f"load_row_{space}")
+        b.f.runtime(function, "void", *arguments, b.pointer(slots[0]))
         b.loaded |= zip(group, slots, strict=True)
     slot = b.loaded.pop(action.number)
     b.put(action, [slot], signed=action.form.type.is_signed)
@@ -169,7 +171,7 @@ def _store(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     space, arguments = _located(b, action, lanes)
     arguments += [b.pointer(slot) for slot in slots]
-    b.f.runtime(f"store_{space}_{bits}x{count}", "void", *arguments)
+    b.f.runtime(b.around.access(f"store_{space}_{bits}x{count}"), "void", *arguments)
 
 
 def _copy_async(b: BlockWriter, action: Action) -> None:
@@ -194,9 +196,8 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     to, to_base = _address(b, action, action.address, True, lanes, key)
     start, start_base = _address(b, action, action.other_address, False, reading, source_key)
     site = f.offset(C, b.around.areas.site(action.number))
-    f.runtime(
-        f"copy_async_{size.value}", "void", C, site, to, to_base, start, start_base, sizes
-    )  # fmt: skip
+    function = b.around.access(f"copy_async_{size.value}")
+    f.runtime(function, "void", C, site, to, to_base, start, start_base, sizes)
 
 
 # Atomics
@@ -224,7 +225,7 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     registers += [NULL] * (3 - len(registers))
     site = b.f.offset(C, b.around.areas.site(action.number))
     arguments = (C, site, pattern, base, Value("ptr", f"@{act}"), *registers)
-    b.f.runtime(f"atomic_{space}_{bits}", "void", *arguments)
+    b.f.runtime(b.around.access(f"atomic_{space}_{bits}"), "void", *arguments)
     if result is not None:
         b.put(action, [result])
 
@@ -237,7 +238,7 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
     f = b.f
     places = [b.source(source, 32) for source in action.sources[:3]]
     slots = [b.in_memory(place, 32) for place in places]
-    _active(b, action)
+    check_members(b, action, _active(b, action))
     result = b.scratch.take(32)
     inside = f.runtime(
         f"shuffle_{action.form['M']}", "i32", b.pointer(result), *(b.pointer(s) for s in slots)
@@ -258,6 +259,7 @@ def _vote(b: BlockWriter, action: Action) -> None:
         _through_python(b, action)
         return
     lanes = _active(b, action)
+    check_members(b, action, lanes)
     voters = f.and_(lanes, members)
     set_lanes = f.and_(b.lanes(b.source(action.sources[0], 1)), voters)
     if action.operation == "ballot":
@@ -290,7 +292,48 @@ def _is_space(b: BlockWriter, action: Action) -> None:
 
 
 def _nothing(b: BlockWriter, action: Action) -> None:
-    _active(b, action)
+    lanes = _active(b, action)
+    if not b.around.sanitize:
+        return
+    if action.form.opcode == "bar.warp.sync":
+        check_members(b, action, lanes, "warp_barrier")
+    elif action.form.opcode.startswith(("membar", "fence")):
+        b.f.runtime(PREFIX + "fence", "void", C)
+
+
+def _copy_async_commit(b: BlockWriter, action: Action) -> None:
+    lanes = _active(b, action)
+    if b.around.sanitize:
+        b.f.runtime(PREFIX + "commit", "void", C, lanes)
+
+
+def _copy_async_wait(b: BlockWriter, action: Action) -> None:
+    lanes = _active(b, action)
+    if b.around.sanitize:
+        groups = action.sources[0] if action.sources else Immediate(-1)
+        assert isinstance(groups, Immediate)
+        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", groups.value))
+
+
+def check_members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:
+    """Have the sanitizers look whether the lanes that an instruction names take part in it."""
+    if not b.around.sanitize:
+        return
+    f, members = b.f, b.source(action.sources[-1], 32)
+    number = literal("i64", action.number)
+    with f.when(f.compare("ne", lanes, 0)):
+        if isinstance(members, Scalar):
+            f.runtime(PREFIX + function, "void", C, W, lanes, members.value, number)
+        else:
+            masks = b.pointer(b.in_memory(members, 32))
+            f.runtime(PREFIX + function + "_each", "void", C, W, lanes, masks, number)
+
+
+def check_barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
+    """Have the sanitizers look whether these lanes may come to a barrier."""
+    threads = operands[1] if len(operands) > 1 else literal("i32", -1)
+    number = literal("i64", action.number)
+    b.f.runtime(PREFIX + "check_barrier", "void", C, W, lanes, operands[0], threads, number)
 
 
 def _barrier_arrive(b: BlockWriter, action: Action) -> None:
@@ -298,7 +341,9 @@ def _barrier_arrive(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     number, threads = (first_lane(b, b.source(each, 32), lanes) for each in action.sources)
     with f.when(f.compare("ne", lanes, 0)):
-        f.runtime("arrive", "void", C, number, f.lshr(threads, 5))
+        if b.around.sanitize:
+            check_barrier(b, action, lanes, (number, threads))
+        f.runtime(b.around.access("arrive"), "void", C, number, f.lshr(threads, 5))
 
 
 def first_lane(b: BlockWriter, place: Place, lanes: Value) -> Value:
@@ -319,6 +364,8 @@ def _through_python(b: BlockWriter, action: Action) -> None:
     b.make_room()
     f = b.f
     lanes = _active(b, action)
+    if action.form.opcode_class == "warp":
+        check_members(b, action, lanes)
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))
@@ -369,7 +416,9 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "active_mask": _active_mask,
     "is_space": _is_space,
     "barrier_arrive": _barrier_arrive,
-    **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
+    "no_operation": _nothing,
+    "copy_async_commit": _copy_async_commit,
+    "copy_async_wait": _copy_async_wait,
     **dict.fromkeys(("match_any", "reduce_warp", "elect", "call"), _through_python),
 }
 

@@ -255,6 +255,11 @@ class Function:
         size = literal("i64", count) if isinstance(count, int) else count
         self.call("llvm.memset.p0.i64", "void", pointer, literal("i8", 0), size, literal("i1", 0))
 
+    def move(self, to: Value, start: Value, count: Operand) -> None:
+        """Copy bytes; the places may overlap."""
+        size = literal("i64", count) if isinstance(count, int) else count
+        self.call("llvm.memmove.p0.p0.i64", "void", to, start, size, literal("i1", 0))
+
     def variable(self, initial: Value) -> Value:
         """A stack variable, for what structured code changes; returns its address."""
         pointer = Value("ptr", f"%{self.name('x')}")

@@ -20,6 +20,8 @@ from gemmkit.emulator.codegen.warp import WARP_FUNCTION, write_warp
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Module
 
+RUN, RUN_SANITIZED = "gemmkit.run", "gemmkit.sanitized_run"
+
 
 class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     """What the cache holds of a kernel: object code and how to run it. Sizes are in bytes."""
@@ -35,12 +37,13 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel that can run."""
+    """A kernel that can run; `run` names the runtime's function that runs its blocks."""
 
     compiled: CompiledKernel
     code: LoadedCode
     areas: Areas
     actions: tuple[Action, ...]
+    run: str
 
     @property
     def warp_function(self) -> int:
@@ -48,29 +51,37 @@ class LoadedKernel:
         return self.code.address(WARP_FUNCTION)
 
 
-def load_kernel(flow: ControlFlow, module: Module, text: str, cache: DiskCache) -> LoadedKernel:
+def load_kernel(
+    flow: ControlFlow, module: Module, text: str, cache: DiskCache, *, sanitize: bool = False
+) -> LoadedKernel:
     """Compile a kernel, or take its object from the cache, and load it.
+
+    With `sanitize` its code tells the sanitizers what it does.
 
     Raises:
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
         DeviceError: this host cannot run the emulator.
     """
     digest = hashlib.sha256(text.encode()).hexdigest()
-    key = f"kernel/{digest}/{flow.kernel.name}/{host().key}"
+    flavour = "sanitized" if sanitize else "kernel"
+    key = f"{flavour}/{digest}/{flow.kernel.name}/{host().key}"
     actions = actions_of(flow)
     areas = Areas(flow.blocks, actions)
 
     def make() -> bytes:
-        return msgspec.msgpack.encode(_compile(flow, module, actions))
+        return msgspec.msgpack.encode(_compile(flow, module, actions, sanitize))
 
     compiled = msgspec.msgpack.decode(cache.get_or_create(key, make), type=CompiledKernel)
-    runtime().require(compiled.calls, cache)
-    return LoadedKernel(compiled, LoadedCode(compiled.code), areas, actions)
+    run = RUN if not sanitize else RUN_SANITIZED
+    runtime().require((*compiled.calls, run), cache)
+    return LoadedKernel(compiled, LoadedCode(compiled.code), areas, actions, run)
 
 
-def _compile(flow: ControlFlow, module: Module, actions: tuple[Action, ...]) -> CompiledKernel:
+def _compile(
+    flow: ControlFlow, module: Module, actions: tuple[Action, ...], sanitize: bool
+) -> CompiledKernel:
     analysis = Analysis(flow, actions, arithmetic.scalar_native)
-    code = write_warp(analysis, actions, _symbols(flow, module))
+    code = write_warp(analysis, actions, _symbols(flow, module), sanitize=sanitize)
     return CompiledKernel(
         code=compile_ir(code.text, clean=False),
         calls=code.calls,

@@ -49,6 +49,8 @@ WORKER = _words(
     # Loop iterations left before control goes back to Python, weighted by their length.
     *("fuel", "turn_cost", "turn"),
     *("fault", "fault_site", "fault_address", "fault_lane"),
+    # What the sanitizers know of memory, and patterns worked out so far.
+    *("shadow", "patterns"),
 )
 # Barriers follow the fields: for each, warps that have arrived and warps awaited (0: all).
 BARRIERS = 16
@@ -72,7 +74,12 @@ class _Pattern:
     above it, `bits` all of them or-ed. `base` is the first active lane's address when the pattern
     was last met. A strip whose active lanes lie within 32 bytes, in whole words, is read as one
     vector at `strip_least` and permuted by `order`. `sectors` and `wavefronts` hold the counts
-    for each access size and alignment once found.
+    for each access size and alignment once found. `serial` is a number that no
+    pattern before it had.
+
+    For the sanitizers, `starts` holds where the accesses begin, as pairs of 64-bit words: a
+    distance from `least` in granules, and a set of the 48 granules from there; `start_pairs` their
+    number, 0 while they are not known, and `meets` says whether lanes meet at one place.
     """
 
     offsets: int = 0
@@ -87,7 +94,11 @@ class _Pattern:
     flags: int = 580
     sectors: int = 584
     wavefronts: int = 712
-    size: int = 960
+    serial: int = 960
+    start_pairs: int = 968
+    meets: int = 976
+    starts: int = 984
+    size: int = 1536
 
 
 PATTERN = _Pattern()

@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.registers import RegisterMap
+from gemmkit.emulator.codegen.runtime.watched import PREFIX
 
 # The parameters of a warp's function: the worker, the warp, scratch.
 C, W, T = (Value("ptr", f"%{name}") for name in "cwt")
@@ -20,7 +21,10 @@ Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ..
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The function that is written, facts about the kernel, and places."""
+    """The function that is written, facts about the kernel, and places.
+
+    With `sanitize` the code tells the sanitizers what it does.
+    """
 
     f: Function
     analysis: Analysis
@@ -28,3 +32,9 @@ class Surroundings:
     areas: Areas
     symbols: Callable[[str], Value | None]
     outside: Outside
+    sanitize: bool
+
+    def access(self, name: str) -> str:
+        """The runtime's function that makes an access."""
+        watched = self.sanitize and "_local_" not in name
+        return PREFIX + name if watched else name

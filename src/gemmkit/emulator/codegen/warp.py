@@ -48,16 +48,22 @@ class WarpCode:
 
 
 def write_warp(
-    analysis: Analysis, actions: Sequence[Action], symbols: Callable[[Function, str], Value | None]
+    analysis: Analysis,
+    actions: Sequence[Action],
+    symbols: Callable[[Function, str], Value | None],
+    *,
+    sanitize: bool = False,
 ) -> WarpCode:
-    """Write the warp function of a kernel."""
+    """Write the warp function of a kernel; with `sanitize` it tells the sanitizers what it does."""
     module = Module()
     areas = Areas(analysis.flow.blocks, actions)
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}
     with module.function(WARP_FUNCTION, "i32", (C, W, T)) as f:
-        around = Surroundings(f, analysis, registers, areas, lambda name: symbols(f, name), outside)
+        around = Surroundings(
+            f, analysis, registers, areas, lambda name: symbols(f, name), outside, sanitize
+        )
         _WarpWriter(around, actions, scratch).write()
     return WarpCode(
         str(module),
@@ -250,6 +256,8 @@ class _WarpWriter:
             f.label(skip)
             self._go(number, number + 1)
             f.label(wait)
+        if self._around.sanitize:
+            effects.check_barrier(b, action, lanes, first)
         warps = f.lshr(first[1], 5) if len(first) > 1 else literal("i32", 0)
         f.store(first[0], W, WARP["barrier"])
         f.store(warps, W, WARP["barrier_warps"])

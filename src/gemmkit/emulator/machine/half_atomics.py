@@ -18,6 +18,15 @@ from gemmkit.emulator.isa.table import form_of
 from gemmkit.emulator.machine.fault import outside_error
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.errors import DeviceError
+
+
+class RefusedAccess(Exception):
+    """An access of one thread that memory does not allow; `error` says so."""
+
+    def __init__(self, error: DeviceError, thread: int, address: int) -> None:
+        super().__init__(str(error))
+        self.error, self.thread, self.address = error, thread, address
 
 
 def atomic(
@@ -31,7 +40,7 @@ def atomic(
     """Add one lane after the other; what was there before.
 
     Raises:
-        DeviceError: an address where the kernel has no memory, or a misaligned one.
+        RefusedAccess: an address where the kernel has no memory, or a misaligned one.
     """
     added, addresses = operands
     form = form_of(f"{action.form['O']}.{action.form['T']}")
@@ -44,7 +53,9 @@ def atomic(
         address = int(addresses[lane])
         shared[lane], offsets[lane], data = _place(worker, memory, action, address)
         if not 0 <= offsets[lane] <= len(data) - size or address % size:
-            raise outside_error(worker, memory, action.number, warp * LANES + lane, address)
+            thread = warp * LANES + lane
+            error = outside_error(worker, memory, action.number, thread, address)
+            raise RefusedAccess(error, thread, address)
         number = data[offsets[lane] : offsets[lane] + size].view(added.dtype)
         before[lane] = number[0]
         number[:] = evaluate(form, [number.copy(), added[lane : lane + 1]])[0]

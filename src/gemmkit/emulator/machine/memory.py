@@ -117,6 +117,16 @@ class DeviceMemory:
         """
         return self._written.get(address)
 
+    def snapshot(self) -> list[tuple[Bytes, Bytes]]:
+        """What all memory holds, and which of it was written; for `restore`."""
+        held = [data for _, data in self._pieces.values()] + list(self._written.values())
+        return [(data, data.copy()) for data in held]
+
+    def restore(self, snapshot: list[tuple[Bytes, Bytes]]) -> None:
+        """Put back what memory held when the snapshot was taken; allocations must be the same."""
+        for data, before in snapshot:
+            data[:] = before
+
     def regions(self) -> NDArray[np.int64]:
         """(first byte, size) of every allocation that is not empty, sorted."""
         found = [

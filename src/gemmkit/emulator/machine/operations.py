@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,14 @@ from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
-from gemmkit.emulator.machine.half_atomics import atomic
+from gemmkit.emulator.machine.half_atomics import RefusedAccess, atomic
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.printing import Printer
 from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
 from gemmkit.emulator.machine.worker import Worker
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
 _LANE = np.arange(LANES, dtype=np.uint32)
 
@@ -24,8 +27,11 @@ _LANE = np.arange(LANES, dtype=np.uint32)
 class Operations:
     """Runs single instructions for the workers of a launch, one at a time."""
 
-    def __init__(self, kernel: LoadedKernel, memory: DeviceMemory) -> None:
+    def __init__(
+        self, kernel: LoadedKernel, memory: DeviceMemory, sanitizer: Sanitizer | None = None
+    ) -> None:
         self._kernel = kernel
+        self._sanitizer = sanitizer
         self._memory = memory
         self.printer = Printer(memory)
         self._lock = threading.Lock()
@@ -35,6 +41,11 @@ class Operations:
         try:
             with self._lock:
                 self._run(worker, worker.warp_number(warp), number, lanes)
+        except RefusedAccess as refused:
+            if self._sanitizer is None:
+                worker.failure = refused.error
+                return 1
+            self._sanitizer.outside(worker, number, refused.thread, refused.address)
         except BaseException as error:
             worker.failure = error
             return 1

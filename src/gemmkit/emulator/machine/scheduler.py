@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
@@ -17,6 +18,9 @@ from gemmkit.emulator.machine.operations import Operations
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
 Progress = Callable[[float], None]
 
@@ -42,33 +46,48 @@ def run(
     threads: int | None = None,
     progress: Progress | None = None,
     max_steps: int | None = None,
+    sanitizer: Sanitizer | None = None,
 ) -> Execution:
     """Run all blocks of a launch.
 
     Raises:
-        DeviceError: the kernel failed; the text says how and where.
+        DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
+            where.
     """
     started = time.perf_counter()
     grid = SharedGrid(request, memory.regions(), globals_at)
-    launch = _Launch(grid, memory, max_steps)
+    launch = _Launch(grid, memory, max_steps, sanitizer)
     count = max(1, min(threads or usable_threads(), grid.blocks))
-    operations = Operations(kernel, memory)
+    operations = Operations(kernel, memory, sanitizer)
     workers = [Worker(kernel, flow, grid, operations.run) for _ in range(count)]
     try:
+        if sanitizer is not None:
+            sanitizer.stop = launch.stop
+            for worker in workers:
+                sanitizer.attach(worker)
         launch.run(workers, progress)
     finally:
         for worker in workers:
             worker.release()
     tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
-    return Execution(tally, time.perf_counter() - started, operations.printer.lines())
+    findings = sanitizer.findings() if sanitizer is not None else ()
+    lines = operations.printer.lines()
+    return Execution(tally, time.perf_counter() - started, lines, findings)
 
 
 class _Launch:
     """One run of a grid: the first trouble stops all workers."""
 
-    def __init__(self, grid: SharedGrid, memory: DeviceMemory, max_steps: int | None) -> None:
+    def __init__(
+        self,
+        grid: SharedGrid,
+        memory: DeviceMemory,
+        max_steps: int | None,
+        sanitizer: Sanitizer | None,
+    ) -> None:
         self._grid = grid
         self._memory = memory
+        self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._stopped = threading.Event()
         self._finished = threading.Semaphore(0)
@@ -90,12 +109,16 @@ class _Launch:
                     progress(max(0, done - left) / max(self._grid.blocks, 1))
         finally:
             # Also after Ctrl-C: memory that workers use must outlive them.
-            self._stopped.set()
-            self._grid.stop()
+            self.stop()
             for thread in threads:
                 thread.join()
         if self._error is not None:
             raise self._error
+
+    def stop(self) -> None:
+        """End the launch soon."""
+        self._stopped.set()
+        self._grid.stop()
 
     def _work(self, worker: Worker) -> None:
         try:
@@ -103,8 +126,7 @@ class _Launch:
         except BaseException as error:
             if self._error is None:
                 self._error = error
-            self._stopped.set()
-            self._grid.stop()
+            self.stop()
         finally:
             self._finished.release()
 
@@ -119,9 +141,23 @@ class _Launch:
                 steps = steps + SHARE if now == block else 0
                 block = now
                 if self._max_steps is not None and steps > self._max_steps:
-                    raise fault.endless_error(worker, self._max_steps)
+                    if self._sanitizer is None:
+                        raise fault.endless_error(worker, self._max_steps)
+                    self._sanitizer.endless(worker, self._max_steps)
+                    self.stop()
                 continue
-            raise self._trouble(worker, reason)
+            if self._sanitizer is None or worker.failure is not None:
+                raise self._trouble(worker, reason)
+            self._note(self._sanitizer, worker, reason)
+
+    def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
+        """Let the sanitizer tell of a trouble, and go on with what can go on."""
+        if reason == FAULTED:
+            sanitizer.fault(worker)
+            worker.forgive()
+            return
+        (sanitizer.deadlock if reason == STUCK else sanitizer.trap)(worker)
+        worker.leave_block()
 
     def _trouble(self, worker: Worker, reason: int) -> BaseException:
         if reason == STUCK:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import (
+    FAILED_OPERATION,
     LANES,
     SITE,
     SITE_BYTES,
@@ -76,7 +77,7 @@ class Worker:
         self._warp_bytes = compiled.warp_bytes
         self.warp_memory = aligned_bytes(self.warps * self._warp_bytes)
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
-        self._run = _Run(runtime().addresses["gemmkit.run"])
+        self._run = _Run(runtime().addresses[kernel.run])
         self._set_fields()
         self._set_warps()
 
@@ -137,6 +138,20 @@ class Worker:
         self.fields[WORKER["fuel"] // 8] = fuel
         return int(self._run(self._buffer.ctypes.data))
 
+    def fail(self, error: BaseException) -> None:
+        """Stop soon, for something that Python code raised on behalf of the kernel."""
+        self.failure = error
+        self.fields[WORKER["fuel"] // 8] = -1
+        self.fields[WORKER["fault"] // 8] = FAILED_OPERATION
+
+    def leave_block(self) -> None:
+        """Go on with another block, wherever this one stands."""
+        self.fields[WORKER["block"] // 8] = -1
+
+    def forgive(self) -> None:
+        """Go on after an access that was refused and left out."""
+        self.fields[WORKER["fault"] // 8] = 0
+
     def release(self) -> None:
         """Let go of the function that calls back, which holds on to this object."""
         self._operation = Operation()
@@ -163,8 +178,16 @@ class Worker:
 
     def site_number(self, address: int) -> int:
         """The instruction to which a memory record belongs."""
-        place = (address - self._buffer.ctypes.data - self.kernel.areas.sites_start) // SITE_BYTES
+        return self.site_at(address - self._buffer.ctypes.data)
+
+    def site_at(self, distance: int) -> int:
+        """The instruction to which the memory record belongs so many bytes from the start."""
+        place = (distance - self.kernel.areas.sites_start) // SITE_BYTES
         return list(self.kernel.areas.sites)[place]
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in what native code notes in this worker."""
+        return 0 <= address - self._buffer.ctypes.data < len(self._buffer)
 
     def add_to_site(self, number: int, name: str, amount: int) -> None:
         """Add to a count of a memory instruction."""

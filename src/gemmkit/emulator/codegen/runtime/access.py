@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, vector
 from gemmkit.emulator.codegen.layout import (
@@ -31,16 +32,32 @@ def define_words(module: Module) -> None:
     _define_words_row(module)
 
 
-def define(module: Module, space: str, bits: int, *, permutes: bool) -> None:
+class Extra(Protocol):
+    """What accesses do beside moving data, where there is more to do; `prefix` names them."""
+
+    prefix: str
+
+    def note(self, f: Function, kind: str, space: str, size: int, row: int) -> None:
+        """A step before an access that may be made, of `size` bytes a lane, or a row of them."""
+
+    def define_slow(
+        self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
+    ) -> None:
+        """Define the function for an access that is not quite plain."""
+
+
+def define(
+    module: Module, space: str, bits: int, *, permutes: bool, extra: Extra | None = None
+) -> None:
     """Add loads and stores of global or shared memory, of one width.
 
     `permutes` where the host has AVX2's permutation of words.
     """
     if bits == 32:
-        _define_row(module, space, permutes)
+        _define_row(module, space, permutes, extra)
     for kind in ("load", "store"):
         for count_ in COUNTS:
-            _define_move(module, kind, space, bits, count_, permutes)
+            _define_move(module, kind, space, bits, count_, permutes, extra)
 
 
 def data_parameters(count: int) -> tuple[Value, ...]:
@@ -54,23 +71,30 @@ def return_if_idle(f: Function) -> None:
         f.ret()
 
 
-def host_pointer(f: Function, space: str) -> Value:
+def host_pointer(f: Function, space: str, base: Value = BASE) -> Value:
     """Where the first active lane's access goes."""
     if space == "global":
-        return f.value("ptr", f"inttoptr {BASE} to ptr")
-    return f.offset(f.load("ptr", C, WORKER["shared"]), BASE)
+        return f.value("ptr", f"inttoptr {base} to ptr")
+    return f.offset(f.load("ptr", C, WORKER["shared"]), base)
 
 
 def _define_move(
-    module: Module, kind: str, space: str, bits: int, count_: int, permutes: bool
+    module: Module,
+    kind: str,
+    space: str,
+    bits: int,
+    count_: int,
+    permutes: bool,
+    extra: Extra | None,
 ) -> None:
     """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…).
 
     What is not quite plain is left to a second function, so that this one needs no stack.
     """
     data = data_parameters(count_)
-    name = f"gemmkit.{kind}_{space}_{bits}x{count_}"
-    slow = f"gemmkit.slow_{kind}_{space}_{bits}x{count_}"
+    prefix = "gemmkit." + (extra.prefix if extra else "")
+    name = f"{prefix}{kind}_{space}_{bits}x{count_}"
+    slow = f"{prefix}slow_{kind}_{space}_{bits}x{count_}"
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
         size = bits // 8 * count_
         memo = Memo(f, space, size, store=kind == "store")
@@ -78,6 +102,8 @@ def _define_move(
         with f.when(f.not_(certain)):
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
         memo.add()
+        if extra:
+            extra.note(f, kind, space, size, size)
         at = host_pointer(f, space)
         if kind == "load" and bits == 32 and permutes:
             _load_windows(f, at, data)
@@ -86,11 +112,14 @@ def _define_move(
         if bits == 32:
             f.leave(f"gemmkit.{kind}_words_x{count_}", P, at, *data)
         else:
-            (_load_each if kind == "load" else _store_each)(f, at, data, bits)
+            (load_each if kind == "load" else store_each)(f, at, data, bits)
             f.ret()
+    if extra:
+        extra.define_slow(module, kind, space, bits, data, slow)
+        return
     with module.function(slow, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
         begin(f, space, size, store=kind == "store")
-        (_load_each if kind == "load" else _store_each)(f, host_pointer(f, space), data, bits)
+        (load_each if kind == "load" else store_each)(f, host_pointer(f, space), data, bits)
         f.ret()
 
 
@@ -102,18 +131,19 @@ def _define_words(module: Module, count_: int) -> None:
         f.ret()
     with module.function(f"gemmkit.store_words_x{count_}", "void", (P, at, *data)) as f:
         _store_words(f, at, data)
-        _store_each(f, at, data, 32)
+        store_each(f, at, data, 32)
         f.ret()
 
 
-def _define_row(module: Module, space: str, permutes: bool) -> None:
+def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None) -> None:
     """load_row_<space>(worker, site, pattern, base, registers): loads of four neighbouring words.
 
     They are four instructions, whose records lie side by side, as their registers do.
     """
     row = Value("ptr", "%d")
     parameters = (C, SITE_POINTER, P, BASE, row)
-    with module.function(f"gemmkit.load_row_{space}", "void", parameters) as f:
+    prefix = "gemmkit." + (extra.prefix if extra else "")
+    with module.function(f"{prefix}load_row_{space}", "void", parameters) as f:
         places = range(TOGETHER)
         bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
         memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
@@ -121,20 +151,23 @@ def _define_row(module: Module, space: str, permutes: bool) -> None:
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):
-            f.tail_call(f"gemmkit.slow_load_row_{space}", *parameters)
+            f.tail_call(f"{prefix}slow_load_row_{space}", *parameters)
         for place, memo in enumerate(memos):
             memo.add(f.offset(SITE_POINTER, SITE_BYTES * place))
+        if extra:
+            extra.note(f, "load", space, 4, 4 * TOGETHER)
         at = host_pointer(f, space)
         data = [f.offset(row, vector_bytes(32) * place) for place in places]
         if permutes:
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
-    with module.function(f"gemmkit.slow_load_row_{space}", "void", parameters, inline=False) as f:
+    slow = f"{prefix}slow_load_row_{space}"
+    with module.function(slow, "void", parameters, inline=False) as f:
         for place in range(TOGETHER):
             site = f.offset(SITE_POINTER, SITE_BYTES * place)
             register = f.offset(row, vector_bytes(32) * place)
             base = f.add(BASE, 4 * place)
-            f.call(f"gemmkit.load_{space}_32x1", "void", C, site, P, base, register)
+            f.call(f"{prefix}load_{space}_32x1", "void", C, site, P, base, register)
         f.ret()
 
 
@@ -221,7 +254,7 @@ def _columns(f: Function, parts: Sequence[Value], count_: int) -> list[Value]:
     return strips
 
 
-def _load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
+def load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
     """Lane by lane; narrow numbers become 32 bits wide."""
     width = max(bits, 32)
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
@@ -259,7 +292,8 @@ def _store_words(f: Function, at: Value, data: Sequence[Value]) -> None:
         f.ret()
 
 
-def _store_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
+def store_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
+    """Lane by lane; of wider registers the low bits."""
     width = max(bits, 32)
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         start = f.offset(at, element(f, P, lane, 64))

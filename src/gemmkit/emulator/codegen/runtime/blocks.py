@@ -6,6 +6,8 @@ goes back to Python for a moment.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
@@ -32,13 +34,27 @@ C, W = Value("ptr", "%c"), Value("ptr", "%w")
 CALL_COST = 4000
 
 
-def define(module: Module) -> None:
-    """Add the functions of this file to the runtime."""
-    _define_barriers(module)
-    _define_operate(module)
-    _define_start(module)
-    _define_turn(module)
-    _define_run(module)
+def define(module: Module, *, sanitize: bool = False) -> None:
+    """Add the functions of this file to the runtime; those for sanitizers have other names."""
+    names = Names("gemmkit.sanitized_" if sanitize else "gemmkit.", sanitize)
+    _define_barriers(module, names)
+    if not sanitize:
+        _define_operate(module)
+    _define_start(module, names)
+    _define_turn(module, names)
+    _define_run(module, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How the functions are called, and whether they tell the sanitizers what happens."""
+
+    prefix: str
+    sanitize: bool
+
+    def __call__(self, name: str) -> str:
+        """A function's full name."""
+        return self.prefix + name
 
 
 def _field(f: Function, name: str) -> Value:
@@ -53,10 +69,10 @@ def _pointer(f: Function, name: str) -> Value:
     return f.load("ptr", C, WORKER[name])
 
 
-def _define_barriers(module: Module) -> None:
+def _define_barriers(module: Module, names: Names) -> None:
     """arrive(worker, barrier, warps awaited): one more; end_warp(worker): one less to wait for."""
     number, needed = Value("i32", "%number"), Value("i32", "%needed")
-    with module.function("gemmkit.open", "void", (C, number)) as f:
+    with module.function(names("open"), "void", (C, number)) as f:
         place = _barrier(f, number)
         arrived, wanted = f.load("i64", place), f.load("i64", place, 8)
         everyone = f.compare("eq", wanted, 0)
@@ -65,6 +81,8 @@ def _define_barriers(module: Module) -> None:
         enough = f.and_(f.compare("uge", present, goal), f.compare("ne", arrived, 0))
         with f.when(f.not_(enough)):
             f.ret()
+        if names.sanitize:
+            f.call("gemmkit.opening", "void", C, number, f.resize(everyone, 32))
         f.store(literal("i64", 0), place)
         with f.loop(_field(f, "warp_count")) as each:
             warp = _warp(f, each)
@@ -73,16 +91,16 @@ def _define_barriers(module: Module) -> None:
             with f.when(f.and_(here, waiting)):
                 f.store(literal("i32", RUNNING), warp, WARP["status"])
         f.ret()
-    with module.function("gemmkit.arrive", "void", (C, number, needed)) as f:
+    with module.function(names("arrive"), "void", (C, number, needed)) as f:
         place = _barrier(f, number)
         f.increase(place, 0, 1)
         f.store(f.resize(needed, 64), place, 8)
-        f.call("gemmkit.open", "void", C, number)
+        f.call(names("open"), "void", C, number)
         f.ret()
-    with module.function("gemmkit.end_warp", "void", (C,)) as f:
+    with module.function(names("end_warp"), "void", (C,)) as f:
         f.increase(C, WORKER["ended"], 1)
         with f.loop(BARRIERS) as each:
-            f.call("gemmkit.open", "void", C, f.resize(each, 32))
+            f.call(names("open"), "void", C, f.resize(each, 32))
         f.ret()
 
 
@@ -106,10 +124,10 @@ def _define_operate(module: Module) -> None:
         f.ret()
 
 
-def _define_start(module: Module) -> None:
+def _define_start(module: Module, names: Names) -> None:
     """start(worker, block): set up a block."""
     block = Value("i64", "%block")
-    with module.function("gemmkit.start", "void", (C, block)) as f:
+    with module.function(names("start"), "void", (C, block)) as f:
         f.store(block, C, WORKER["block"])
         rest = block
         for axis in "xyz":
@@ -133,34 +151,38 @@ def _define_start(module: Module) -> None:
             for name in ("block", "exited", "depth", "status"):
                 f.store(literal("i32", 0), warp, WARP[name])
             f.clear(f.offset(warp, WARP_REGISTERS + 3 * 128), cleared)
+        if names.sanitize:
+            f.call("gemmkit.fresh_block", "void", C)
         f.ret()
 
 
-def _define_turn(module: Module) -> None:
+def _define_turn(module: Module, names: Names) -> None:
     """turn(worker, warp) -> what to tell Python, or -1 to go on."""
-    with module.function("gemmkit.turn", "i32", (C, W)) as f:
+    with module.function(names("turn"), "i32", (C, W)) as f:
         f.store(W, C, WORKER["running"])
+        if names.sanitize:
+            f.call("gemmkit.fresh_turn", "void", C, W)
         f.store(f.sub(_field(f, "fuel"), _field(f, "turn_cost")), C, WORKER["fuel"])
         function, scratch = _pointer(f, "warp_function"), _pointer(f, "scratch")
         status = f.value("i32", f"call i32 {function.name}({C}, {W}, {scratch})")
         paused = f.compare("eq", status, PAUSED)
         f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
+        with f.when(f.compare("eq", status, AT_BARRIER)):
+            number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
+            f.call(names("arrive"), "void", C, number, needed)
+        with f.when(f.compare("eq", status, DONE)):
+            f.call(names("end_warp"), "void", C)
         with f.when(f.compare("ne", _field(f, "fault"), 0)):
             f.ret(literal("i32", FAULTED))
         with f.when(f.compare("eq", status, TRAPPED)):
             f.ret(literal("i32", TRAP))
-        with f.when(f.compare("eq", status, AT_BARRIER)):
-            number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
-            f.call("gemmkit.arrive", "void", C, number, needed)
-        with f.when(f.compare("eq", status, DONE)):
-            f.call("gemmkit.end_warp", "void", C)
         spent = f.compare("slt", _field(f, "fuel"), 0)
         f.ret(f.select(spent, literal("i32", OUT_OF_FUEL), -1))
 
 
-def _define_run(module: Module) -> None:
+def _define_run(module: Module, names: Names) -> None:
     """run(worker) -> why it stops: no block left, no fuel left, or trouble."""
-    with module.function("gemmkit.run", "i32", (C,)) as f:
+    with module.function(names("run"), "i32", (C,)) as f:
         labels = {each: f.name(each) for each in ("next", "some", "round", "body", "over", "skip")}
         f.branch_if(f.compare("slt", _field(f, "block"), 0), labels["next"], labels["round"])
         f.label(labels["next"])
@@ -169,7 +191,7 @@ def _define_run(module: Module) -> None:
         f.store(literal("i64", -1), C, WORKER["block"])
         with f.when(f.compare("uge", taken, _field(f, "block_limit"))):
             f.ret(literal("i32", FINISHED))
-        f.call("gemmkit.start", "void", C, taken)
+        f.call(names("start"), "void", C, taken)
         f.branch(labels["round"])
         # One round: every warp that can run has a turn.
         f.label(labels["round"])
@@ -183,7 +205,7 @@ def _define_run(module: Module) -> None:
         warp = _warp(f, turn)
         with f.when(f.compare("eq", f.load("i32", warp, WARP["status"]), RUNNING)):
             f.set(ran, literal("i1", 1))
-            stop = f.call("gemmkit.turn", "i32", C, warp)
+            stop = f.call(names("turn"), "i32", C, warp)
             with f.when(f.compare("sge", stop, 0)):
                 f.ret(stop)
         f.branch(labels["body"])

@@ -43,7 +43,7 @@ def _lanes_where(f: Function, relation: str, number: int) -> Value:
     return found
 
 
-def _length(f: Function, lane: Value, size: Value) -> Value:
+def length(f: Function, lane: Value, size: Value) -> Value:
     """Bytes that a lane reads."""
     chosen = f.variable(size)
     with f.when(f.compare("ne", SIZES, NULL)):
@@ -65,7 +65,7 @@ def _define_search(module: Module) -> None:
             f.store(f.load("i64", region, 8), SITE_AT, SITE["region_bytes"])
         with f.each_bit(f.load("i32", FROM, PATTERN.mask)) as lane:
             address = f.add(FROM_BASE, element(f, FROM, lane, 64))
-            found = f.call("gemmkit.find", "ptr", C, address, _length(f, lane, size))
+            found = f.call("gemmkit.find", "ptr", C, address, length(f, lane, size))
             aligned = f.compare("eq", f.and_(address, f.sub(size, 1)), 0)
             for good, kind in (
                 (aligned, MISALIGNED),
@@ -138,8 +138,8 @@ def _copy_lane(
     f.clear(there, size)
     with f.when(f.compare("ne", reads, 0)):
         here = f.offset(start, element(f, FROM, lane, 64))
-        length = _length(f, lane, literal("i64", size))
-        with f.loop(length) as byte:
+        count = length(f, lane, literal("i64", size))
+        with f.loop(count) as byte:
             f.store(f.load("i8", f.offset(here, byte)), f.offset(there, byte))
         with f.when(f.compare("ne", SIZES, NULL)):
-            f.increase(SITE_AT, SITE["bytes"], length)
+            f.increase(SITE_AT, SITE["bytes"], count)

@@ -97,6 +97,8 @@ def _define_match(module: Module, bits: int) -> None:
         spare = f.and_(f.compare("ne", used, 0), f.compare("eq", other, 0))
         victim = f.select(spare, entries[1], entries[0])
         f.call(f"gemmkit.pattern{bits}", "void", victim, ADDRESSES, LANE_SET)
+        f.increase(WORKER_POINTER, WORKER["patterns"], 1)
+        f.store(f.load("i64", WORKER_POINTER, WORKER["patterns"]), victim, PATTERN.serial)
         f.store(f.sub(f.load("i64", WORKER_POINTER, WORKER["fuel"]), MISS_COST),
                 WORKER_POINTER, WORKER["fuel"])  # fmt: skip
         f.ret(victim)
@@ -177,5 +179,6 @@ def _define_build(module: Module, bits: int) -> None:
         flags = f.or_(f.select(fits, literal("i32", WINDOWS_FIT), 0),
                       f.select(linear, literal("i32", LINEAR), 0))  # fmt: skip
         f.store(flags, p, PATTERN.flags)
-        f.clear(f.offset(p, PATTERN.sectors), PATTERN.size - PATTERN.sectors)
+        f.clear(f.offset(p, PATTERN.sectors), PATTERN.serial - PATTERN.sectors)
+        f.store(literal("i64", 0), p, PATTERN.start_pairs)
         f.ret()

@@ -13,12 +13,18 @@ from gemmkit.emulator.codegen.runtime import (
     bounds,
     copies,
     counts,
+    delayed,
     lanes,
+    order,
     patterns,
+    shadow,
+    shadow_global,
     spaces,
+    watched,
 )
 
 CORE = "core"
+SANITIZERS = watched.PREFIX.removesuffix("_")
 _ACCESS = re.compile(r"(?:load|store)_(global|shared|local|generic)_(\d+)x\d")
 
 
@@ -29,10 +35,15 @@ def pieces_for(functions: Iterable[str]) -> list[str]:
         for piece in _pieces_of(function.removeprefix(RUNTIME_PREFIX)):
             if piece not in found:
                 found.append(piece)
-    return found
+    if any(piece.startswith(SANITIZERS) for piece in found):
+        found.insert(1, SANITIZERS)
+    return list(dict.fromkeys(found))
 
 
 def _pieces_of(function: str) -> list[str]:
+    if function.startswith(watched.PREFIX):
+        names = _pieces_of(function.removeprefix(watched.PREFIX))
+        return [SANITIZERS, *(_sanitized(name) for name in names)]
     match = _ACCESS.fullmatch(function)
     if match:
         space, bits = match.groups()
@@ -40,11 +51,16 @@ def _pieces_of(function: str) -> list[str]:
         return [f"{each}_{bits}" for each in (*parts, space)]
     if function.startswith("load_row_"):
         return [f"{function.removeprefix('load_row_')}_32"]
-    if function.startswith("copy_async") or function == "positive":
+    if function.startswith("copy_async") or function in ("positive", "commit", "wait"):
         return ["copies"]
     if function.startswith("atomic_"):
         return ["atomics"]
     return []
+
+
+def _sanitized(piece: str) -> str:
+    """The piece that the sanitizers have instead; there is one of local memory for all."""
+    return piece if piece.startswith("local_") else watched.PREFIX + piece
 
 
 def piece_module(piece: str, *, permutes: bool) -> Module:
@@ -57,14 +73,26 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         access.define_words(module)
         lanes.define(module)
         blocks.define(module)
-    elif piece == "copies":
-        copies.define(module)
+    elif piece == SANITIZERS:
+        shadow.define(module)
+        shadow_global.define(module)
+        order.define(module)
+        blocks.define(module, sanitize=True)
+    elif piece.startswith(watched.PREFIX):
+        _add(module, piece.removeprefix(watched.PREFIX), permutes, watched.Watching())
+    else:
+        _add(module, piece, permutes, None)
+    return module
+
+
+def _add(module: Module, piece: str, permutes: bool, extra: access.Extra | None) -> None:
+    if piece == "copies":
+        (copies if extra is None else delayed).define(module)
     elif piece == "atomics":
-        atomics.define(module)
+        (atomics.define if extra is None else watched.define_atomics)(module)
     else:
         space, bits = piece.split("_")
         if space in ("global", "shared"):
-            access.define(module, space, int(bits), permutes=permutes)
+            access.define(module, space, int(bits), permutes=permutes, extra=extra)
         else:
-            spaces.define(module, space, int(bits))
-    return module
+            spaces.define(module, space, int(bits), prefix=extra.prefix if extra else "")

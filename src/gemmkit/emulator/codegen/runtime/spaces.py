@@ -22,14 +22,17 @@ from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
 W = Value("ptr", "%w")
 
 
-def define(module: Module, space: str, bits: int) -> None:
-    """Add loads and stores of one width by `local` or `generic` addresses."""
+def define(module: Module, space: str, bits: int, *, prefix: str = "") -> None:
+    """Add loads and stores of one width by `local` or `generic` addresses.
+
+    `prefix` names the functions for global and shared memory that generic ones call.
+    """
     for kind in ("load", "store"):
         for count in COUNTS:
             if space == "local":
                 _define_local(module, kind, bits, count)
             else:
-                _define_generic(module, kind, bits, count)
+                _define_generic(module, kind, bits, count, prefix)
 
 
 def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
@@ -63,13 +66,13 @@ def local_memory(f: Function) -> Value:
     return f.offset(f.load("ptr", C, WORKER["local"]), f.binary("mul", index, warp_bytes))
 
 
-def _define_generic(module: Module, kind: str, bits: int, count_: int) -> None:
+def _define_generic(module: Module, kind: str, bits: int, count_: int, prefix: str) -> None:
     """By what the addresses say: shared, then local, then global memory."""
     data = data_parameters(count_)
-    name = f"gemmkit.{kind}_generic_{bits}x{count_}"
+    name = f"gemmkit.{prefix}{kind}_generic_{bits}x{count_}"
     with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
         return_if_idle(f)
-        for_each_part(f, f"{kind}_{{}}_{bits}x{count_}", data)
+        for_each_part(f, f"{kind}_{{}}_{bits}x{count_}", data, prefix=prefix)
         f.ret()
 
 
@@ -78,6 +81,7 @@ def for_each_part(
     name: str,
     rest: Sequence[Value],
     spaces: Sequence[str] = ("shared", "local", "global"),
+    prefix: str = "",
 ) -> None:
     """Call a function of the space for each space that active lanes address, global last."""
     lanes = f.load("i32", P, PATTERN.mask)
@@ -92,11 +96,16 @@ def for_each_part(
         if space != "global":
             inside = _lanes_within(f, addresses, lanes, WINDOWS[space])
             f.set(left, f.and_(f.get("i32", left), f.not_(inside)))
+        here = [C, W] if space == "local" else [C]
+        before = "gemmkit." if space == "local" else f"gemmkit.{prefix}"
+        function, start = before + name.format(space), WINDOWS.get(space, 0)
+        with f.when(f.compare("eq", inside, lanes)):
+            f.call(function, "void", *here, SITE_POINTER, P, f.sub(BASE, start), *rest)
+            f.ret()
         with f.when(f.compare("ne", inside, 0)):
             f.call("gemmkit.pattern64", "void", part, addresses, inside)
-            base = f.sub(f.load("i64", part, PATTERN.base), WINDOWS.get(space, 0))
-            here = [C, W] if space == "local" else [C]
-            f.call("gemmkit." + name.format(space), "void", *here, SITE_POINTER, part, base, *rest)
+            base = f.sub(f.load("i64", part, PATTERN.base), start)
+            f.call(function, "void", *here, SITE_POINTER, part, base, *rest)
 
 
 def _lanes_within(f: Function, addresses: Value, lanes: Value, start: int) -> Value:

@@ -1,0 +1,261 @@
+"""cp.async for the sanitizers: what a copy brings is not there before it was waited for.
+
+A copy reads its source when it is asked for and waits in a queue of its warp. Each lane counts the
+groups that it has closed; a wait lands the copies of the groups that it covers, lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, STRIP_LANES, STRIPS, WORKER
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
+from gemmkit.emulator.codegen.runtime.bounds import C, P, allowed
+from gemmkit.emulator.codegen.runtime.copies import FROM, FROM_BASE, NULL, SIZES, TO, TO_BASE
+from gemmkit.emulator.codegen.runtime.copies import length as length_of
+from gemmkit.emulator.codegen.runtime.counts import Memo
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.shadow import (
+    BYTES,
+    ROW_BYTES,
+    common_word,
+    each_word,
+    foreign_reads,
+    own_word,
+    shadow,
+    tell,
+)
+from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.shadow_layout import (
+    BOUNDS,
+    COMMON,
+    COPY,
+    COPY_BYTES,
+    COPY_EPOCH_BITS,
+    COPY_QUEUE,
+    COPY_SITE,
+    COPY_THREAD,
+    OWN,
+    OWN_READ,
+    OWN_WRITTEN,
+    RACE,
+    SHADOW,
+    STORED,
+    TAG_WARP,
+)
+
+Length = Callable[[Value], Value]
+
+_SLOT, _LANES = Value("ptr", "%slot"), Value("i32", "%lanes")
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    _define_send(module)
+    _define_mark_copy(module)
+    _define_land(module)
+    _define_commit(module)
+    _define_wait(module)
+    for size in (4, 8, 16):
+        _define_copy(module, size)
+
+
+def _define_send(module: Module) -> None:
+    """send(worker, site, pattern, base, bytes, row bytes): copies set out to these places."""
+    parameters = (C, SITE_AT, P, BASE, BYTES, ROW_BYTES)
+    with module.function("gemmkit.send", "void", parameters) as f:
+        s = shadow(f)
+        own = f.load("ptr", s, SHADOW["own"])
+        race, within = (f.variable(literal("i64", 0)) for _ in range(2))
+
+        def look(word: Value, touched: Value) -> None:
+            common, mine = common_word(f, s, word), own_word(f, own, word)
+            written, alarm = (f.load("i64", common, COMMON[each]) for each in ("written", "alarm"))
+            by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
+            foreign = f.or_(f.and_(written, f.not_(by_me)), alarm)
+            for found, bits in (
+                (race, f.or_(foreign, foreign_reads(f, s, own, word))),
+                (within, f.or_(by_me, read_by_me)),
+            ):
+                f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
+            f.store(f.or_(alarm, touched), common, COMMON["alarm"])
+
+        each_word(f, s, look)
+        with f.when(f.compare("ne", f.get("i64", race), 0)):
+            tell(f, RACE, extra=f.or_(BYTES, literal("i64", STORED << 8)))
+        with f.when(f.compare("ne", f.get("i64", within), 0)):
+            f.call("gemmkit.look_back", "void", C, SITE_AT, P, BASE, BYTES,
+                   literal("i64", STORED))  # fmt: skip
+        f.ret()
+
+
+def _define_mark_copy(module: Module) -> None:
+    """mark_copy(worker, slot, lane): remember whose copy is the last one to its granules."""
+    lane = Value("i64", "%lane")
+    with module.function("gemmkit.mark_copy", "void", (C, _SLOT, lane)) as f:
+        s = shadow(f)
+        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
+        thread = f.add(f.binary("mul", warp, LANES), lane)
+        note = f.or_(
+            f.shl(f.load("i64", _SLOT, COPY["site"]), COPY_SITE), f.shl(thread, COPY_THREAD)
+        )
+        epoch = f.and_(f.load("i64", s, SHADOW["epoch"]), (1 << COPY_EPOCH_BITS) - 1)
+        first, count = _granules(f, s, lane)
+        with f.loop(count) as further:
+            at = f.shl(f.add(first, further), 3)
+            f.store(f.or_(note, epoch), f.load("ptr", s, SHADOW["copies"]), at)
+        f.ret()
+
+
+def _granules(f: Function, s: Value, lane: Value) -> tuple[Value, Value]:
+    """The first granule of a lane's copy, and their number."""
+    shift = f.load("i64", s, SHADOW["granule_shift"])
+    place = f.resize(element(f, f.offset(_SLOT, COPY["places"]), lane, 32), 64)
+    return f.lshr(place, shift), f.lshr(f.load("i64", _SLOT, COPY["bytes"]), shift)
+
+
+def _define_land(module: Module) -> None:
+    """land(worker, slot, lanes): the copies of these lanes arrive."""
+    with module.function("gemmkit.land", "void", (C, _SLOT, _LANES)) as f:
+        s = shadow(f)
+        own, memory = f.load("ptr", s, SHADOW["own"]), f.load("ptr", C, WORKER["shared"])
+        words = f.lshr(f.load("i64", _SLOT, COPY["bytes"]), 2)
+        with f.each_bit(_LANES) as lane:
+            place = f.resize(element(f, f.offset(_SLOT, COPY["places"]), lane, 32), 64)
+            data = f.offset(_SLOT, f.add(f.shl(lane, 4), COPY["data"]))
+            with f.loop(words) as word:
+                step = f.shl(word, 2)
+                f.store(f.load("i32", data, step), f.offset(memory, place), step)
+            first, count = _granules(f, s, lane)
+            ones = f.sub(f.shl(literal("i64", 1), count), 1)
+            bits = f.shl(ones, f.and_(first, 63))
+            common = common_word(f, s, f.lshr(first, 6))
+            for name in ("written", "initialized"):
+                f.store(f.or_(f.load("i64", common, COMMON[name]), bits), common, COMMON[name])
+            for name in ("alarm", "atomic"):
+                kept = f.and_(f.load("i64", common, COMMON[name]), f.not_(bits))
+                f.store(kept, common, COMMON[name])
+            mine = own_word(f, own, f.lshr(first, 6))
+            f.store(f.or_(f.load("i64", mine, OWN_WRITTEN), bits), mine, OWN_WRITTEN)
+            f.call("gemmkit.mark_copy", "void", C, _SLOT, lane)
+        left = f.and_(f.resize(f.load("i64", _SLOT), 32), f.not_(_LANES))
+        f.store(f.resize(left, 64), _SLOT)
+        f.ret()
+
+
+def _define_commit(module: Module) -> None:
+    """commit(worker, lanes): close the group of copies of these lanes."""
+    with module.function(f"gemmkit.{PREFIX}commit", "void", (C, _LANES)) as f:
+        groups = f.offset(f.load("ptr", shadow(f), SHADOW["own"]), OWN["groups"])
+        for strip in range(STRIPS):
+            place = strip * STRIP_LANES * 4
+            count = f.load(vector("i32"), groups, place, 4)
+            more = f.resize(lanes_of(f, _LANES, strip), 32)
+            f.store(f.add(count, more), groups, place, 4)
+        f.ret()
+
+
+def _define_wait(module: Module) -> None:
+    """wait(worker, lanes, groups that may go on, or -1 to wait for all copies)."""
+    going = Value("i32", "%going")
+    with module.function(f"gemmkit.{PREFIX}wait", "void", (C, _LANES, going)) as f:
+        own = f.load("ptr", shadow(f), SHADOW["own"])
+        queue = f.load("ptr", own, OWN["copy_queue"])
+        kept = f.variable(literal("i64", 0))
+        everything = f.compare("slt", going, 0)
+        with f.loop(f.load("i64", own, OWN["copies"])) as number:
+            slot = f.offset(queue, f.binary("mul", number, COPY_BYTES))
+            ready = f.resize(everything, 32, signed=True)
+            for strip in range(STRIPS):
+                place = strip * STRIP_LANES * 4
+                closed = f.load(vector("i32"), own, OWN["groups"] + place, 4)
+                group = f.load(vector("i32"), slot, COPY["groups"] + place, 4)
+                arrives = f.compare("slt", group, f.sub(closed, f.splat(going)))
+                byte = f.resize(f.value("i8", f"bitcast {arrives} to i8"), 32)
+                ready = f.or_(ready, f.shl(byte, strip * STRIP_LANES))
+            on_way = f.resize(f.load("i64", slot), 32)
+            ready = f.and_(f.and_(ready, _LANES), on_way)
+            f.call("gemmkit.land", "void", C, slot, ready)
+            with f.when(f.compare("ne", f.load("i64", slot), 0)):
+                place_ = f.get("i64", kept)
+                to = f.offset(queue, f.binary("mul", place_, COPY_BYTES))
+                with f.when(f.compare("ne", place_, number)):
+                    f.move(to, slot, COPY_BYTES)
+                f.set(kept, f.add(place_, 1))
+        f.store(f.get("i64", kept), own, OWN["copies"])
+        f.ret()
+
+
+def _define_copy(module: Module, size: int) -> None:
+    """sanitized_copy_async_<bytes>(worker, site, to, to_base, from, from_base, sizes)."""
+    parameters = (C, SITE_AT, TO, TO_BASE, FROM, FROM_BASE, SIZES)
+    whole = literal("i64", size)
+    with module.function(f"gemmkit.{PREFIX}copy_async_{size}", "void", parameters) as f:
+        lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (TO, FROM))
+        with f.when(f.compare("eq", lanes, 0)):
+            f.ret()
+        good = f.variable(lanes)
+        certain = allowed(f, "shared", size, TO, TO_BASE)
+        with f.when(f.not_(certain)):
+            _refuse_lanes(f, good, lanes, TO, TO_BASE, "shared", lambda _: whole)
+        with f.when(f.compare("ne", reading, 0)):
+            memo = Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
+            memo.find()
+            memo.add()
+            certain = allowed(f, "global", size, FROM, FROM_BASE)
+            with f.when(f.not_(certain)):
+                _refuse_lanes(f, good, reading, FROM, FROM_BASE, "global",
+                              lambda lane: length_of(f, lane, whole))  # fmt: skip
+            with f.when(f.and_(certain, f.compare("eq", SIZES, NULL))):
+                f.call("gemmkit.note_load_global", "void", C, SITE_AT, FROM, FROM_BASE, whole)
+        with f.when(f.compare("eq", f.get("i32", good), lanes)):
+            f.call("gemmkit.send", "void", C, SITE_AT, TO, TO_BASE, whole, whole)
+        _queue(f, f.get("i32", good), reading, size)
+        f.ret()
+
+
+def _refuse_lanes(
+    f: Function, good: Value, lanes: Value, p: Value, base: Value, space: str, length: Length
+) -> None:
+    with f.each_bit(lanes) as lane:
+        address = f.add(base, element(f, p, lane, 64))
+        fits = f.call(f"gemmkit.admit_{space}", "i1", C, SITE_AT, address, length(lane))
+        with f.when(f.not_(fits)):
+            extra = f.or_(lane, literal("i64", 256 if space == "shared" else 0))
+            tell(f, BOUNDS, p, base, extra)
+            own = f.shl(literal("i32", 1), f.resize(lane, 32))
+            f.set(good, f.and_(f.get("i32", good), f.not_(own)))
+
+
+def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
+    """Put a copy into the warp's queue, with what it brings."""
+    own = f.load("ptr", shadow(f), SHADOW["own"])
+    queue = f.load("ptr", own, OWN["copy_queue"])
+    with f.when(f.compare("uge", f.load("i64", own, OWN["copies"]), COPY_QUEUE)):
+        f.call("gemmkit.land", "void", C, queue, f.resize(f.load("i64", queue), 32))
+        rest = (COPY_QUEUE - 1) * COPY_BYTES
+        f.move(queue, f.offset(queue, COPY_BYTES), rest)
+        f.store(literal("i64", COPY_QUEUE - 1), own, OWN["copies"])
+    count = f.load("i64", own, OWN["copies"])
+    f.store(f.add(count, 1), own, OWN["copies"])
+    slot = f.offset(queue, f.binary("mul", count, COPY_BYTES))
+    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_AT, C))
+    f.store(f.resize(lanes, 64), slot, COPY["lanes"])
+    f.store(literal("i64", size), slot, COPY["bytes"])
+    f.store(f.sub(site, worker), slot, COPY["site"])
+    f.move(f.offset(slot, COPY["groups"]), f.offset(own, OWN["groups"]), 4 * LANES)
+    with f.each_bit(lanes) as lane:
+        place = f.resize(f.add(TO_BASE, element(f, TO, lane, 64)), 32)
+        f.store(place, f.offset(slot, f.add(f.shl(lane, 2), COPY["places"])))
+        data = f.offset(slot, f.add(f.shl(lane, 4), COPY["data"]))
+        f.clear(data, size)
+        reads = f.and_(f.lshr(reading, f.resize(lane, 32)), 1)
+        with f.when(f.compare("ne", reads, 0)):
+            address = f.add(FROM_BASE, element(f, FROM, lane, 64))
+            here = f.value("ptr", f"inttoptr {address} to ptr")
+            length = length_of(f, lane, literal("i64", size))
+            f.move(data, here, length)
+            with f.when(f.compare("ne", SIZES, NULL)):
+                f.increase(SITE_AT, SITE["bytes"], length)
+        f.call("gemmkit.mark_copy", "void", C, slot, lane)

@@ -1,0 +1,385 @@
+"""What the sanitizers note of each access to shared memory, and what makes it suspicious.
+
+An access is a few words of bitmap. What looks wrong there is looked at closely by Python, which
+alone decides, and names both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
+from gemmkit.emulator.codegen.layout import PATTERN, STRIP_LANES, STRIPS, WORKER
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.shadow_layout import (
+    COMMON,
+    COMMON_BYTES,
+    LANES_RACE,
+    LOADED,
+    LOG_ENTRIES,
+    LOG_ENTRY,
+    LOG_ENTRY_BYTES,
+    LOOK_BACK,
+    OWN,
+    OWN_BITMAPS,
+    OWN_READ,
+    OWN_WORD_BYTES,
+    OWN_WRITTEN,
+    RACE,
+    SHADOW,
+    SHADOW_SITE_BYTES,
+    TAG_BYTES,
+    TAG_KIND,
+    TAG_WARP,
+    TOLD,
+    TOLD_BYTES,
+    TOLD_IN_BLOCK,
+    UNINITIALIZED,
+    UPDATED,
+)
+
+BYTES, ROW_BYTES = Value("i64", "%bytes"), Value("i64", "%row")
+KIND = Value("i64", "%kind")
+NULL, ZERO = Value("ptr", "null"), literal("i64", 0)
+_WINDOW = 48
+
+Body = Callable[[Value, Value], None]
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    _define_tell(module)
+    _define_starts(module)
+    _define_read(module)
+    _define_suspect_read(module)
+    _define_write(module)
+    _define_look_back(module)
+    _define_meet(module)
+
+
+def shadow(f: Function) -> Value:
+    """The worker's shadow."""
+    return f.load("ptr", C, WORKER["shadow"])
+
+
+def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
+    """What belongs to a memory instruction beside its record in the worker."""
+    distance = f.sub(
+        f.value("i64", f"ptrtoint {site} to i64"), f.value("i64", f"ptrtoint {C} to i64")
+    )
+    scale = (SHADOW_SITE_BYTES // 64).bit_length() - 1
+    return f.offset(f.load("ptr", s, SHADOW["sites"]), f.shl(distance, scale))
+
+
+def _define_tell(module: Module) -> None:
+    """tell(worker, class, site, pattern, base, extra): something looks wrong.
+
+    Python hears of it once an epoch, and of few in a block; the others are counted.
+    """
+    what, extra = Value("i64", "%what"), Value("i64", "%extra")
+    parameters = (C, what, SITE_POINTER, P, BASE, extra)
+    with module.function("gemmkit.tell", "void", parameters) as f:
+        s = shadow(f)
+        told = f.offset(site_shadow(f, s), f.binary("mul", what, TOLD_BYTES))
+        block, epoch = f.load("i64", C, WORKER["block"]), f.load("i64", s, SHADOW["epoch"])
+        with f.when(f.compare("ne", f.load("i64", told, TOLD["block"]), block)):
+            f.store(block, told, TOLD["block"])
+            f.store(literal("i64", 0), told, TOLD["times"])
+        again = f.compare("eq", f.load("i64", told, TOLD["epoch"]), epoch)
+        often = f.compare("uge", f.load("i64", told, TOLD["times"]), TOLD_IN_BLOCK)
+        with f.when(f.or_(again, often)):
+            f.increase(told, TOLD["untold"], 1)
+            f.ret()
+        true = event(f, s, what, BASE, P, extra)
+        f.store(epoch, told, TOLD["epoch"])
+        f.increase(told, TOLD["times"], f.resize(true, 64))
+        f.ret()
+
+
+def event(
+    f: Function, s: Value, what: Value, base: Value, p: Value = NULL, extra: Value = ZERO
+) -> Value:
+    """Tell Python; 1 if it agrees that something is wrong."""
+    function = f.load("ptr", s, SHADOW["event"])
+    arguments = ", ".join(map(str, (what, SITE_POINTER, p, base, extra)))
+    return f.value("i32", f"call i32 {function.name}({arguments})")
+
+
+def tell(f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0) -> None:
+    """Call it."""
+    more = literal("i64", extra) if isinstance(extra, int) else extra
+    f.call("gemmkit.tell", "void", C, literal("i64", what), SITE_POINTER, p, base, more)
+
+
+def _define_starts(module: Module) -> None:
+    """starts(shadow, pattern): where the lanes' accesses begin, as sets of granules."""
+    s = Value("ptr", "%s")
+    with module.function("gemmkit.starts", "void", (s, P)) as f:
+        shift = f.load("i64", s, SHADOW["granule_shift"])
+        least = f.load("i64", P, PATTERN.least)
+        left = f.variable(f.load("i32", P, PATTERN.mask))
+        pairs, seen = f.variable(literal("i64", 0)), f.variable(literal("i64", 0))
+        head, body, done = (f.name(each) for each in ("head", "body", "done"))
+        f.branch(head)
+        f.label(head)
+        f.branch_if(f.compare("ne", f.get("i32", left), 0), body, done)
+        f.label(body)
+        first = f.variable(literal("i64", (1 << 62)))
+        with f.each_bit(f.get("i32", left)) as lane:
+            f.set(first, f.intrinsic("umin", f.get("i64", first), _start(f, lane, least, shift)))
+        found = f.variable(literal("i64", 0))
+        with f.each_bit(f.get("i32", left)) as lane:
+            distance = f.sub(_start(f, lane, least, shift), f.get("i64", first))
+            with f.when(f.compare("ult", distance, _WINDOW)):
+                one = f.shl(literal("i64", 1), distance)
+                f.set(found, f.or_(f.get("i64", found), one))
+                own = f.shl(literal("i32", 1), f.resize(lane, 32))
+                f.set(left, f.and_(f.get("i32", left), f.not_(own)))
+        entry = f.offset(P, f.add(f.shl(f.get("i64", pairs), 4), PATTERN.starts))
+        f.store(f.get("i64", first), entry)
+        f.store(f.get("i64", found), entry, 8)
+        f.set(seen, f.add(f.get("i64", seen), f.intrinsic("ctpop", f.get("i64", found))))
+        f.set(pairs, f.add(f.get("i64", pairs), 1))
+        f.branch(head)
+        f.label(done)
+        f.store(f.get("i64", pairs), P, PATTERN.start_pairs)
+        lanes = f.resize(f.intrinsic("ctpop", f.load("i32", P, PATTERN.mask)), 64)
+        f.store(f.resize(f.compare("ne", f.get("i64", seen), lanes), 64), P, PATTERN.meets)
+        f.ret()
+
+
+def _start(f: Function, lane: Value, least: Value, shift: Value) -> Value:
+    return f.lshr(f.sub(element(f, P, lane, 64), least), shift)
+
+
+def each_word(f: Function, s: Value, body: Body) -> None:
+    """Call `body` for each word of bitmap that an access touches, with its bits there.
+
+    An access is BYTES wide; where ROW_BYTES is more, it is followed by others to the end of those.
+    """
+    with f.when(f.compare("eq", f.load("i64", P, PATTERN.start_pairs), 0)):
+        f.call("gemmkit.starts", "void", s, P)
+    shift = f.load("i64", s, SHADOW["granule_shift"])
+    first = f.lshr(f.add(BASE, f.load("i64", P, PATTERN.least)), shift)
+    width = f.resize(f.lshr(BYTES, shift), 128)
+    row = f.compare("ugt", ROW_BYTES, BYTES)
+    with f.loop(f.load("i64", P, PATTERN.start_pairs)) as pair:
+        entry = f.offset(P, f.add(f.shl(pair, 4), PATTERN.starts))
+        at = f.add(first, f.load("i64", entry))
+        # Accesses begin at multiples of their width, so a subtraction fills them.
+        starts = f.resize(f.load("i64", entry, 8), 128)
+        touched = f.sub(f.shl(starts, width), starts)
+        for times in (1, 2):
+            more = f.select(row, f.shl(width, times - 1), 0)
+            touched = f.or_(touched, f.shl(touched, more))
+        touched = f.shl(touched, f.resize(f.and_(at, 63), 128))
+        word = f.lshr(at, 6)
+        body(word, f.resize(touched, 64))
+        high = f.resize(f.lshr(touched, 64), 64)
+        with f.when(f.compare("ne", high, 0)):
+            body(f.add(word, 1), high)
+
+
+def common_word(f: Function, s: Value, word: Value) -> Value:
+    """A word of the block's bitmaps."""
+    place = f.shl(word, COMMON_BYTES.bit_length() - 1)
+    return f.offset(f.load("ptr", s, SHADOW["common"]), place)
+
+
+def own_word(f: Function, own: Value, word: Value) -> Value:
+    """A word of a warp's bitmaps."""
+    place = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
+    return f.offset(own, place)
+
+
+def _append(f: Function, s: Value, kind: Value) -> None:
+    """Add the access to the log."""
+    count = f.load("i64", s, SHADOW["log_count"])
+    place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+    entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+    f.store(P, entry, LOG_ENTRY["pattern"])
+    f.store(BASE, entry, LOG_ENTRY["base"])
+    f.store(f.load("i64", P, PATTERN.serial), entry, LOG_ENTRY["serial"])
+    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
+    tag = f.add(f.sub(site, worker), f.load("i64", s, SHADOW["own_tag"]))
+    tag = f.add(tag, f.shl(ROW_BYTES, TAG_BYTES))
+    f.store(f.add(tag, f.shl(kind, TAG_KIND)), entry, LOG_ENTRY["tag"])
+    f.store(f.add(count, 1), s, SHADOW["log_count"])
+
+
+def _define_read(module: Module) -> None:
+    """read(worker, site, pattern, base, bytes, row bytes): a load of shared memory."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_BYTES)
+    with module.function("gemmkit.read", "void", parameters) as f:
+        s = shadow(f)
+        own = f.load("ptr", s, SHADOW["own"])
+        suspicious = f.variable(literal("i64", 0))
+
+        def look(word: Value, touched: Value) -> None:
+            common, mine = common_word(f, s, word), own_word(f, own, word)
+            written, ready, alarm = (
+                f.load("i64", common, COMMON[each]) for each in ("written", "initialized", "alarm")
+            )
+            odd = f.and_(f.or_(f.or_(written, alarm), f.not_(ready)), touched)
+            f.set(suspicious, f.or_(f.get("i64", suspicious), odd))
+            f.store(f.or_(f.load("i64", mine, OWN_READ), touched), mine, OWN_READ)
+
+        each_word(f, s, look)
+        with f.when(f.compare("ne", f.get("i64", suspicious), 0)):
+            f.call("gemmkit.suspect_read", "void", *parameters)
+        _append(f, s, literal("i64", LOADED))
+        f.ret()
+
+
+def _define_suspect_read(module: Module) -> None:
+    """suspect_read(…): tell what may be wrong with a load."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_BYTES)
+    with module.function("gemmkit.suspect_read", "void", parameters, inline=False) as f:
+        s = shadow(f)
+        own = f.load("ptr", s, SHADOW["own"])
+        race, unready, within = (f.variable(literal("i64", 0)) for _ in range(3))
+
+        def look(word: Value, touched: Value) -> None:
+            common, mine = common_word(f, s, word), own_word(f, own, word)
+            written, ready, alarm = (
+                f.load("i64", common, COMMON[each]) for each in ("written", "initialized", "alarm")
+            )
+            by_me = f.load("i64", mine, OWN_WRITTEN)
+            foreign = f.or_(f.and_(written, f.not_(by_me)), alarm)
+            for found, bits in (
+                (race, foreign),
+                (unready, f.not_(f.or_(ready, alarm))),
+                (within, by_me),
+            ):
+                f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
+
+        each_word(f, s, look)
+        for found, what in ((race, RACE), (unready, UNINITIALIZED)):
+            with f.when(f.compare("ne", f.get("i64", found), 0)):
+                tell(f, what, extra=ROW_BYTES)
+        with f.when(f.compare("ne", f.get("i64", within), 0)):
+            f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES,
+                   literal("i64", LOADED))  # fmt: skip
+        f.ret()
+
+
+def _define_write(module: Module) -> None:
+    """write(worker, site, pattern, base, bytes, row bytes, kind): a store, or an atomic."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_BYTES, KIND)
+    with module.function("gemmkit.write", "void", parameters) as f:
+        s = shadow(f)
+        own = f.load("ptr", s, SHADOW["own"])
+        race, unready, within = (f.variable(literal("i64", 0)) for _ in range(3))
+        atomic = f.resize(f.compare("eq", KIND, UPDATED), 64, signed=True)
+
+        def look(word: Value, touched: Value) -> None:
+            common, mine = common_word(f, s, word), own_word(f, own, word)
+            written, ready, alarm, updated = (
+                f.load("i64", common, COMMON[each]) for each in COMMON
+            )
+            by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
+            foreign = f.and_(written, f.not_(by_me))
+            # Atomics do not race with each other.
+            plain = f.and_(foreign, f.not_(f.and_(updated, atomic)))
+            alarmed = f.and_(alarm, f.not_(f.and_(updated, atomic)))
+            against = f.or_(f.or_(plain, alarmed), foreign_reads(f, s, own, word))
+            missing = f.and_(atomic, f.not_(f.or_(ready, alarm)))
+            for found, bits in (
+                (race, against),
+                (unready, missing),
+                (within, f.or_(by_me, read_by_me)),
+            ):
+                f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
+            meeting = f.and_(f.and_(foreign, updated), f.and_(atomic, touched))
+            first = f.and_(f.and_(atomic, touched), f.not_(written))
+            kept = f.or_(f.and_(updated, f.or_(f.not_(touched), atomic)), first)
+            for name, bits in (
+                ("written", f.or_(written, touched)),
+                ("initialized", f.or_(ready, touched)),
+                ("alarm", f.or_(alarm, meeting)),
+                ("atomic", kept),
+            ):
+                f.store(bits, common, COMMON[name])
+            f.store(f.or_(by_me, touched), mine, OWN_WRITTEN)
+
+        each_word(f, s, look)
+        for found, what in ((race, RACE), (unready, UNINITIALIZED)):
+            with f.when(f.compare("ne", f.get("i64", found), 0)):
+                tell(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
+        with f.when(f.compare("ne", f.get("i64", within), 0)):
+            f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
+        _append(f, s, KIND)
+        f.ret()
+
+
+def foreign_reads(f: Function, s: Value, own: Value, word: Value) -> Value:
+    """What other warps have read in this epoch, of one word."""
+    found = f.variable(literal("i64", 0))
+    step, start = f.load("i64", s, SHADOW["warp_bytes"]), f.load("ptr", s, SHADOW["warps"])
+    with f.loop(f.load("i64", C, WORKER["warp_count"])) as warp:
+        its = f.offset(start, f.binary("mul", warp, step))
+        bits = f.load("i64", own_word(f, its, word), OWN_READ)
+        other = f.resize(f.value("i1", f"icmp ne {its}, {own.name}"), 64, signed=True)
+        f.set(found, f.or_(f.get("i64", found), f.and_(bits, other)))
+    return f.get("i64", found)
+
+
+def _define_look_back(module: Module) -> None:
+    """look_back(worker, site, pattern, base, bytes, kind): whether a lane touches what another
+    lane of its warp has touched since they were in step; tells the latest time."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES, KIND)
+    with module.function("gemmkit.look_back", "void", parameters, inline=False) as f:
+        s = shadow(f)
+        own, now = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
+        oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
+                             f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
+        back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOOK_BACK))
+        with f.loop(back) as step:
+            at = f.sub(f.sub(now, 1), step)
+            place = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+            entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+            tag, p = f.load("i64", entry, LOG_ENTRY["tag"]), f.load("ptr", entry)
+            warp = f.and_(f.lshr(tag, TAG_WARP), 255)
+            mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
+            kind = f.lshr(tag, TAG_KIND)
+            both = f.compare("eq", f.add(kind, KIND), 2 * LOADED)
+            atomics = f.compare("eq", f.add(kind, KIND), 2 * UPDATED)
+            worth = f.and_(f.compare("eq", warp, mine), f.not_(f.or_(both, atomics)))
+            with f.when(worth):
+                serial = f.load("i64", entry, LOG_ENTRY["serial"])
+                known = f.compare("eq", f.load("i64", p, PATTERN.serial), serial)
+                with f.when(f.and_(known, f.compare("ne", serial, 0))):
+                    base = f.load("i64", entry, LOG_ENTRY["base"])
+                    size = f.and_(f.lshr(tag, TAG_BYTES), 255)
+                    lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size)
+                    with f.when(f.compare("sge", lanes, 0)):
+                        tell(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
+                        f.ret()
+        f.ret()
+
+
+def _define_meet(module: Module) -> None:
+    """meet(pattern, base, bytes, pattern, base, bytes) -> two lanes that touch the same byte, the
+    first in the low 8 bits, or -1."""
+    q, other, size = Value("ptr", "%q"), Value("i64", "%other"), Value("i64", "%size")
+    with module.function("gemmkit.meet", "i64", (P, BASE, BYTES, q, other, size)) as f:
+        lanes = f.load("i32", q, PATTERN.mask)
+        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+            start = f.add(BASE, element(f, P, lane, 64))
+            end = f.add(start, BYTES)
+            met = literal("i32", 0)
+            for strip in range(STRIPS):
+                offsets = f.load(vector("i64"), q, strip * STRIP_LANES * 8)
+                begins = f.add(offsets, f.splat(other))
+                ends = f.add(begins, f.splat(size))
+                touch = f.and_(f.compare("slt", begins, f.splat(end)),
+                               f.compare("sgt", ends, f.splat(start)))  # fmt: skip
+                touch = f.and_(touch, lanes_of(f, lanes, strip))
+                byte = f.resize(f.value("i8", f"bitcast {touch} to i8"), 32)
+                met = f.or_(met, f.shl(byte, strip * STRIP_LANES))
+            met = f.and_(met, f.not_(f.shl(literal("i32", 1), f.resize(lane, 32))))
+            with f.when(f.compare("ne", met, 0)):
+                who = f.resize(f.lowest_bit(met), 64)
+                f.ret(f.or_(lane, f.shl(who, 8)))
+        f.ret(literal("i64", -1))

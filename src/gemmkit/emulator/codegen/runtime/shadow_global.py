@@ -1,0 +1,174 @@
+"""What the sanitizers note of accesses to global memory: bytes never written, blocks that meet."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, WORKER
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, shadow, site_shadow, tell
+from gemmkit.emulator.codegen.shadow_layout import (
+    ACTOR_BLOCK,
+    ACTOR_SITE,
+    LOADS_WANTED,
+    ROW,
+    ROW_BYTES,
+    SHADOW,
+    SHADOW_SITE,
+    TAG_WARP,
+    UNINITIALIZED,
+)
+
+NULL = Value("ptr", "null")
+_ROW = Value("ptr", "%row")
+_ADDRESS = Value("i64", "%address")
+# What each kind of access does to a region.
+_EFFECTS = {"load": ("loaded",), "store": ("stored",), "update": ()}
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    _define_admit(module)
+    _define_settle(module)
+    for kind in _EFFECTS:
+        _define_find_row(module, kind)
+        _define_note(module, kind)
+        _define_lanes(module, kind)
+    for kind in ("reader", "writer"):
+        _define_act(module, kind)
+
+
+def _define_admit(module: Module) -> None:
+    """admit_<space>(worker, site, address, bytes): whether one lane's access may be made."""
+    parameters = (C, SITE_POINTER, _ADDRESS, BYTES)
+    aligned = "eq", lambda f: f.and_(_ADDRESS, f.sub(BYTES, 1))
+    with module.function("gemmkit.admit_shared", "i1", parameters) as f:
+        limit = f.load("i64", C, WORKER["shared_bytes"])
+        room = f.sub(limit, BYTES)
+        inside = f.and_(f.compare("ule", _ADDRESS, room), f.compare("sge", room, 0))
+        f.ret(f.and_(inside, f.compare(aligned[0], aligned[1](f), 0)))
+    with module.function("gemmkit.admit_global", "i1", parameters) as f:
+        with f.when(f.compare("ne", aligned[1](f), 0)):
+            f.ret(literal("i1", 0))
+        region = f.call("gemmkit.find", "ptr", C, _ADDRESS, BYTES)
+        with f.when(f.compare("eq", region, NULL)):
+            f.ret(literal("i1", 0))
+        _take(f, region)
+        f.ret(literal("i1", 1))
+
+
+def _define_settle(module: Module) -> None:
+    """settle(worker, site, start, bytes): the site now touches the region that holds these bytes,
+    if one does."""
+    start = Value("i64", "%start")
+    with module.function("gemmkit.settle", "void", (C, SITE_POINTER, start, BYTES)) as f:
+        region = f.call("gemmkit.find", "ptr", C, start, BYTES)
+        with f.when(f.compare("ne", region, NULL)):
+            _take(f, region)
+        f.ret()
+
+
+def _take(f: Function, region: Value) -> None:
+    f.store(f.load("i64", region), SITE_POINTER, SITE["region"])
+    f.store(f.load("i64", region, 8), SITE_POINTER, SITE["region_bytes"])
+
+
+def _define_find_row(module: Module, kind: str) -> None:
+    """row_<kind>(worker, site): look up what is known of the region that the site now touches."""
+    with module.function(f"gemmkit.row_{kind}", "void", (C, SITE_POINTER)) as f:
+        s = shadow(f)
+        ours = site_shadow(f, s)
+        start = f.load("i64", SITE_POINTER, SITE["region"])
+        found = f.call("gemmkit.find", "ptr", C, start, literal("i64", 1))
+        at, first = (
+            f.value("i64", f"ptrtoint {each} to i64")
+            for each in (found, f.load("ptr", C, WORKER["regions"]))
+        )
+        index = f.lshr(f.sub(at, first), 4)
+        row = f.offset(f.load("ptr", s, SHADOW["rows"]), f.binary("mul", index, ROW_BYTES))
+        f.store(row, ours, SHADOW_SITE["row"])
+        f.store(start, ours, SHADOW_SITE["region"])
+        for effect in _EFFECTS[kind]:
+            f.store(literal("i64", 1), row, ROW[effect])
+        # Blocks may meet in what is both loaded and stored; so far, loads were not noted.
+        both = f.and_(f.load("i64", row, ROW["loaded"]), f.load("i64", row, ROW["stored"]))
+        unnoted = f.and_(f.compare("eq", f.load("ptr", row, ROW["last_reader"]), NULL),
+                         f.compare("ne", f.load("ptr", row, ROW["last_writer"]), NULL))  # fmt: skip
+        with f.when(f.and_(f.compare("ne", both, 0), unnoted)):
+            event(f, s, literal("i64", LOADS_WANTED), start)
+        f.ret()
+
+
+def _define_note(module: Module, kind: str) -> None:
+    """note_<kind>_global(worker, site, pattern, base, bytes): an access within one region."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES)
+    with module.function(f"gemmkit.note_{kind}_global", "void", parameters) as f:
+        ours = site_shadow(f, shadow(f))
+        region = f.load("i64", SITE_POINTER, SITE["region"])
+        with f.when(f.compare("ne", f.load("i64", ours, SHADOW_SITE["region"]), region)):
+            f.call(f"gemmkit.row_{kind}", "void", C, SITE_POINTER)
+        row = f.load("ptr", ours, SHADOW_SITE["row"])
+        wanted = f.load("i64", row, ROW["written"])
+        if kind != "update":
+            actor = {"load": "last_reader", "store": "last_writer"}[kind]
+            wanted = f.or_(wanted, f.load("i64", row, ROW[actor]))
+        with f.when(f.compare("ne", wanted, 0)):
+            f.leave(f"gemmkit.lanes_{kind}_global", *parameters, row)
+        f.ret()
+
+
+def _define_lanes(module: Module, kind: str) -> None:
+    """lanes_<kind>_global(worker, site, pattern, base, bytes, row): note it, lane by lane."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES, _ROW)
+    with module.function(f"gemmkit.lanes_{kind}_global", "void", parameters, inline=False) as f:
+        written = f.load("ptr", _ROW, ROW["written"])
+        known = f.compare("ne", written, NULL)
+        start = f.load("i64", _ROW, ROW["start"])
+        missing = f.variable(literal("i1", 0))
+        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+            offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
+            with f.when(known), f.loop(BYTES) as further:
+                byte = f.offset(written, f.add(offset, further))
+                if kind != "store":
+                    never = f.compare("eq", f.load("i8", byte), 0)
+                    f.set(missing, f.or_(f.get("i1", missing), never))
+                else:
+                    f.store(literal("i8", 1), byte)
+            if kind != "update":
+                actor = {"load": "reader", "store": "writer"}[kind]
+                with f.when(f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)):
+                    f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, lane, offset, BYTES,
+                           _ROW)  # fmt: skip
+        with f.when(f.get("i1", missing)):
+            tell(f, UNINITIALIZED, extra=BYTES)
+        if kind == "update":
+            with f.when(known), f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+                offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
+                with f.loop(BYTES) as further:
+                    f.store(literal("i8", 1), f.offset(written, f.add(offset, further)))
+        f.ret()
+
+
+def _define_act(module: Module, actor: str) -> None:
+    """act_<actor>(worker, site, lane, offset, bytes, row): which blocks touch these granules."""
+    lane, offset = Value("i64", "%lane"), Value("i64", "%offset")
+    parameters = (C, SITE_POINTER, lane, offset, BYTES, _ROW)
+    with module.function(f"gemmkit.act_{actor}", "void", parameters) as f:
+        s = shadow(f)
+        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
+        site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
+        place = f.lshr(f.sub(site, worker), 6)
+        block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
+        who = f.or_(block, f.shl(place, ACTOR_SITE))
+        who = f.or_(who, f.add(f.binary("mul", warp, LANES), lane))
+        shift = f.load("i64", s, SHADOW["global_shift"])
+        maps = [f.load("ptr", _ROW, ROW[f"{which}_{actor}"]) for which in ("last", "first")]
+        first = f.lshr(offset, shift)
+        with f.loop(f.lshr(BYTES, shift)) as further:
+            at = f.shl(f.add(first, further), 3)
+            for map_, number in zip(maps, (who, f.not_(who)), strict=True):
+                cell = f.offset(map_, at)
+                now = f.value("i64", f"load atomic i64, {cell} monotonic, align 8")
+                with f.when(f.compare("ult", now, number)):
+                    f.value("i64", f"atomicrmw umax {cell}, {number} monotonic, align 8")
+        f.ret()

@@ -1,0 +1,165 @@
+"""Loads, stores and atomics of global and shared memory with the sanitizers' steps.
+
+An access that memory does not allow is told and left out, lane by lane; the others are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import LANES, PATTERN
+from gemmkit.emulator.codegen.runtime.access import (
+    host_pointer,
+    load_each,
+    return_if_idle,
+    store_each,
+)
+from gemmkit.emulator.codegen.runtime.atomics import ACT, OPERAND, OTHER, RESULT
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed
+from gemmkit.emulator.codegen.runtime.counts import Memo
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.codegen.runtime.shadow import tell
+from gemmkit.emulator.codegen.runtime.spaces import for_each_part
+from gemmkit.emulator.codegen.shadow_layout import BOUNDS, STORED, UPDATED
+
+PREFIX = "sanitized_"
+_NOTES = {"load": "load", "store": "store", "atomic": "update"}
+
+
+class Watching:
+    """How `access` is extended."""
+
+    prefix = PREFIX
+
+    def note(self, f: Function, kind: str, space: str, size: int, row: int) -> None:
+        """Tell the sanitizers of an access of `size` bytes a lane that may be made, or of
+        neighbouring ones that have `row` bytes together."""
+        _note(f, kind, space, size, row)
+
+    def define_slow(
+        self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
+    ) -> None:
+        """An access that is not quite plain: its count is not known yet, or it may not be made."""
+        _define_slow(module, kind, space, bits, data, name)
+
+
+def _note(
+    f: Function, kind: str, space: str, size: int, row: int, p: Value = P, base: Value = BASE
+) -> None:
+    each, whole = literal("i64", size), literal("i64", row)
+    here = (C, SITE_POINTER, p, base)
+    if space == "global":
+        f.call(f"gemmkit.note_{_NOTES[kind]}_global", "void", *here, whole)
+    elif kind == "load":
+        f.call("gemmkit.read", "void", *here, each, whole)
+    else:
+        how = literal("i64", UPDATED if kind == "atomic" else STORED)
+        f.call("gemmkit.write", "void", *here, each, whole, how)
+
+
+def define_atomics(module: Module) -> None:
+    """atomic_<space>_<bits>, as `atomics` has them."""
+    for bits in (32, 64):
+        for space in ("global", "shared"):
+            _define_atomic(module, space, bits)
+        rest = (ACT, RESULT, OPERAND, OTHER)
+        parameters = (C, SITE_POINTER, P, BASE, *rest)
+        name = f"gemmkit.{PREFIX}atomic_generic_{bits}"
+        with module.function(name, "void", parameters) as f:
+            return_if_idle(f)
+            for_each_part(f, f"atomic_{{}}_{bits}", rest, ("shared", "global"), PREFIX)
+            f.ret()
+
+
+def _define_atomic(module: Module, space: str, bits: int) -> None:
+    parameters = (C, SITE_POINTER, P, BASE, ACT, RESULT, OPERAND, OTHER)
+    with module.function(f"gemmkit.{PREFIX}atomic_{space}_{bits}", "void", parameters) as f:
+        return_if_idle(f)
+
+        def act(p: Value, base: Value) -> None:
+            at = host_pointer(f, space, base)
+            f.emit(f"call void {ACT.name}({p}, {at}, {RESULT}, {OPERAND}, {OTHER})")
+
+        clear = (RESULT,)
+        _make(f, "atomic", space, bits // 8, act, lambda lane: _clear(f, clear, lane, bits))
+        f.ret()
+
+
+def _define_slow(
+    module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
+) -> None:
+    parts = f"gemmkit.{PREFIX}{kind}_part_{space}_{bits}x{len(data)}"
+    with module.function(parts, "void", (P, Value("ptr", "%at"), *data), inline=False) as f:
+        move = load_each if kind == "load" else store_each
+        move(f, Value("ptr", "%at"), data, bits)
+        f.ret()
+    with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
+        return_if_idle(f)
+
+        def act(p: Value, base: Value) -> None:
+            f.call(parts, "void", p, host_pointer(f, space, base), *data)
+
+        loaded = data if kind == "load" else ()
+        size = bits // 8 * len(data)
+        width = max(bits, 32)
+        _make(f, kind, space, size, act, lambda lane: _clear(f, loaded, lane, width))
+        f.ret()
+
+
+def _make(
+    f: Function,
+    kind: str,
+    space: str,
+    size: int,
+    act: Callable[[Value, Value], None],
+    refuse: Callable[[Value], None],
+) -> None:
+    """Count an access, then make it: as a whole where it may be, else lane by lane."""
+    memo = Memo(f, space, size, store=kind != "load")
+    memo.find()
+    memo.add()
+    with f.when(_whole(f, space, size)):
+        _note(f, kind, space, size, size)
+        act(P, BASE)
+        f.ret()
+    part = f.variable(literal(f"<{PATTERN.size} x i8>", 0))
+    addresses = f.variable(literal(f"<{LANES} x i64>", 0))
+    with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+        address = f.add(BASE, element(f, P, lane, 64))
+        fits = f.call(
+            f"gemmkit.admit_{space}", "i1", C, SITE_POINTER, address, literal("i64", size)
+        )
+        with f.when(fits):
+            f.store(address, f.value("ptr", f"getelementptr i64, {addresses}, {lane}"))
+            own = f.shl(literal("i32", 1), f.resize(lane, 32))
+            f.call("gemmkit.pattern64", "void", part, addresses, own)
+            _note(f, kind, space, size, size, part, address)
+            act(part, address)
+        with f.when(f.not_(fits)):
+            tell(f, BOUNDS, extra=lane)
+            refuse(lane)
+
+
+def _whole(f: Function, space: str, size: int) -> Value:
+    """Whether the access may be made in all lanes, in one region of memory."""
+    good = allowed(f, space, size)
+    if space != "global":
+        return good
+    found = f.variable(good)
+    with f.when(f.not_(good)):
+        start = f.add(BASE, f.load("i64", P, PATTERN.least))
+        whole = f.add(f.load("i64", P, PATTERN.extent), size)
+        aligned = f.and_(f.or_(BASE, f.load("i64", P, PATTERN.bits)), size - 1)
+        with f.when(f.compare("eq", aligned, 0)):
+            f.call("gemmkit.settle", "void", C, SITE_POINTER, start, whole)
+            f.set(found, allowed(f, space, size))
+    return f.get("i1", found)
+
+
+def _clear(f: Function, registers: Sequence[Value], lane: Value, bits: int) -> None:
+    """What a lane would have loaded is zero."""
+    for register in registers:
+        with f.when(f.compare("ne", register, Value("ptr", "null"))):
+            place = f.value("ptr", f"getelementptr i{bits}, {register}, {lane}")
+            f.store(literal(f"i{bits}", 0), place)

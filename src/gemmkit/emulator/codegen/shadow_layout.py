@@ -1,0 +1,102 @@
+"""Where the sanitizers keep what they know of memory, shared by native code and Python.
+
+Shared memory is divided into granules, as large as the smallest access of the kernel, and bitmaps
+hold one bit a granule, 64 in a word. An epoch lasts from one barrier of the whole block to the
+next: accesses in different epochs cannot race.
+"""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import LANES
+
+
+def _words(*names: str) -> dict[str, int]:
+    return {name: 8 * place for place, name in enumerate(names)}
+
+
+# 64-bit fields of a worker's shadow.
+SHADOW = _words(
+    # log2 of the bytes of a granule of shared memory; words of its bitmaps.
+    *("granule_shift", "words"),
+    # Bitmaps of the block, bitmaps of each warp, and the running warp's.
+    *("common", "warps", "warp_bytes", "own", "own_tag"),
+    # The accesses to shared memory of late, in a ring; how many there were, also when the epoch
+    # began; the number of the epoch, which no other of this worker has.
+    *("log", "log_count", "log_epoch", "epoch"),
+    # Records of memory instructions, beside those of the worker, and the function to tell Python.
+    *("sites", "event"),
+    # What is known of each region of global memory, and log2 of the bytes of its granules.
+    *("rows", "global_shift"),
+    # For each granule of shared memory, the copy by cp.async that was last sent there.
+    "copies",
+)
+
+# A word of the block's bitmaps: granules written in this epoch; ever written; to be looked at
+# closely, since a copy is on its way there or atomics of several warps have met; written by
+# atomics only.
+COMMON = _words("written", "initialized", "alarm", "atomic")
+COMMON_BYTES = 32
+
+# A warp's shadow: the place in the log where its lanes were last in step, copies by cp.async on
+# their way, groups of copies that each lane has closed (32 bits each). Then its bitmaps.
+OWN = _words("in_step", "copies", "copy_queue") | {"groups": 24}
+OWN_BITMAPS = 192
+# A word of a warp's bitmaps: granules read and written in this epoch.
+OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
+
+# An entry of the log: the pattern, its base address and serial number, and a tag that holds the
+# record's place in the worker (32 bits), the warp (8), the bytes of each lane (8) and the kind.
+LOG_ENTRY = _words("pattern", "base", "serial", "tag")
+LOG_ENTRY_BYTES = 32
+LOG_ENTRIES = 1 << 14
+TAG_WARP, TAG_BYTES, TAG_KIND = 32, 40, 48
+LOADED, STORED, UPDATED = range(3)
+# How far back accesses of the same warp are compared, lane with lane.
+LOOK_BACK = 64
+
+# A copy on its way: its lanes (bits), bytes of each, its instruction; for each lane the group, the
+# place in shared memory, and the data.
+COPY = _words("lanes", "bytes", "site") | {
+    "groups": 32,
+    "places": 32 + 4 * LANES,
+    "data": 32 + 8 * LANES,
+}
+COPY_BYTES = 32 + 8 * LANES + 16 * LANES
+# Copies of one warp on their way; beyond that the oldest lands early.
+COPY_QUEUE = 128
+# Of the last copy to a granule: record's place in the worker (32 bits), warp and lane, and the
+# lowest bits of the epoch in which it landed.
+COPY_SITE, COPY_THREAD, COPY_EPOCH_BITS = 32, 16, 16
+
+# What goes wrong at a memory instruction, each with a record of its own in which native code keeps
+# from telling Python too often: the epoch and block of the last time, times told in that block,
+# times not told.
+BOUNDS, UNINITIALIZED, RACE, LANES_RACE = range(4)
+CLASSES = 4
+TOLD = _words("epoch", "block", "times", "untold")
+TOLD_BYTES = 32
+TOLD_IN_BLOCK = 4
+# Among what native code tells of two lanes: they store at the same time.
+SAME_STORE = 1 << 15
+# Behind those, the row of the region that the instruction touched last, and the region's address.
+SHADOW_SITE = {"row": CLASSES * TOLD_BYTES, "region": CLASSES * TOLD_BYTES + 8}
+SHADOW_SITE_BYTES = 256
+
+# What goes wrong beside memory accesses.
+BARRIER_DIVERGENT, BARRIER_EXITED, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
+    CLASSES, CLASSES + 6
+)
+# No fault: blocks may meet in a region whose loads must be noted for that from the start.
+LOADS_WANTED = CLASSES + 6
+
+# A region of global memory: its bytes that were written (one byte each) or null where all were;
+# for each granule the last and the first block that stored to it, and that loaded it; whether the
+# launch loaded or stored at all.
+ROW = _words(
+    *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
+    "start",
+)
+ROW_BYTES = 64
+# A granule's writer or reader: the block plus one, the record's place among the instructions, the
+# thread. The first one's bits are inverted, so that the larger number stands for it too.
+ACTOR_BLOCK, ACTOR_SITE = 32, 10

@@ -1,0 +1,114 @@
+"""Races in global memory: blocks that touch one address, one of them storing to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gemmkit.emulator.codegen.layout import SITE_BYTES
+from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
+from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
+from gemmkit.emulator.sanitizer.sites import Names, at, verb
+from gemmkit.record import Finding
+
+
+def meetings(
+    names: Names, known: GlobalShadow, numbers: dict[int, int]
+) -> Iterator[tuple[Finding, int]]:
+    """Each pair of instructions by which blocks met, with the number of the earlier block.
+
+    `numbers` gives an instruction by the place of its memory record in a worker.
+    """
+    for start in known.regions[:, 0].tolist():
+        last, first = (known.actors.get((start, f"{which}_writer")) for which in ("last", "first"))
+        if last is None or first is None or not last.any():
+            continue
+        stored = np.flatnonzero(last)
+        last_writer, first_writer = last[stored], ~first[stored]
+        pairs = [(first_writer, last_writer, "write after write")]
+        readers = known.actors.get((start, "last_reader"))
+        if readers is not None:
+            firsts = known.actors[start, "first_reader"]
+            last_reader, first_reader = readers[stored], ~firsts[stored]
+            none = last_reader == 0
+            last_reader = np.where(none, first_writer, last_reader)
+            first_reader = np.where(none, last_writer, first_reader)
+            pairs.append((first_writer, last_reader, "read after write"))
+            pairs.append((first_reader, last_writer, "write after read"))
+        for earlier, later, kind in pairs:
+            yield from _pairs(names, start, stored, earlier, later, kind, known.granule, numbers)
+
+
+def _pairs(
+    names: Names,
+    start: int,
+    granules: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    earlier: Words,
+    later: Words,
+    kind: str,
+    granule: int,
+    numbers: dict[int, int],
+) -> Iterator[tuple[Finding, int]]:
+    block = np.uint64(ACTOR_BLOCK)
+    met = (earlier >> block) < (later >> block)
+    if not met.any():
+        return
+    earlier, later, granules = earlier[met], later[met], granules[met]
+    mask = np.uint64((1 << ACTOR_BLOCK) - (1 << ACTOR_SITE))
+    sites = (earlier & mask) << np.uint64(32) | later & mask
+    for pair in np.unique(sites):
+        chosen = np.flatnonzero(sites == pair)
+        # The first block in the grid, then the first address.
+        place = chosen[np.argmin(earlier[chosen] >> block)]
+        yield _finding(
+            names,
+            start + int(granules[place]) * granule,
+            int(earlier[place]),
+            int(later[place]),
+            kind,
+            len(chosen),
+            numbers,
+        )
+
+
+def _finding(
+    names: Names,
+    address: int,
+    earlier: int,
+    later: int,
+    kind: str,
+    count: int,
+    numbers: dict[int, int],
+) -> tuple[Finding, int]:
+    sites, blocks = [], []
+    for actor in (earlier, later):
+        number = numbers[(actor & (1 << ACTOR_BLOCK) - 1) >> ACTOR_SITE]
+        thread = names.thread(actor & (1 << ACTOR_SITE) - 1)
+        sites.append((number, names.site(number, thread)))
+        blocks.append((actor >> ACTOR_BLOCK) - 1)
+    (before, first), (after, second) = sites
+    array, offset = names.device(address)
+    where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
+    message = (
+        f"{kind}: {at(second)} of block {names.block(blocks[1])} {verb(names.actions[after])} "
+        f"{where}, which {at(first)} of block {names.block(blocks[0])} "
+        f"{verb(names.actions[before])}; blocks run in any order"
+    )
+    finding = Finding(
+        check="racecheck",
+        kind=kind,
+        message=message,
+        block=names.block(blocks[1]),
+        here=second,
+        other=first,
+        array=array,
+        offset=offset,
+        count=count,
+    )
+    return finding, blocks[0]
+
+
+def places(sites: dict[int, int], start: int) -> dict[int, int]:
+    """The instruction of each memory record, by the record's place in a worker's buffer."""
+    return {(start + SITE_BYTES * place) // SITE_BYTES: number for number, place in sites.items()}

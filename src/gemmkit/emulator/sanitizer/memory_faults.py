@@ -1,0 +1,139 @@
+"""Explains accesses that memory does not allow, and reads of memory never written."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.machine.fault import ACCESS_KINDS
+from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.emulator.sanitizer.shadow import (
+    BlockShadow,
+    Pattern,
+    bits_at,
+    granules_of,
+)
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.record import Finding
+
+
+def space_at(action: Action, address: int) -> str:
+    """The state space of an address that native code works with."""
+    declared = action.form.modifiers.get("S", "").removesuffix("::cta")
+    if declared in ("shared", "local") and action.operation != "copy_async":
+        return declared
+    if declared in ("global", "const"):
+        return "global"
+    for space, start in WINDOWS.items():
+        if 0 <= address - start < WINDOW_BYTES:
+            return space
+    return "shared" if 0 <= address < WINDOW_BYTES else "global"
+
+
+def outside(
+    names: Names, worker: Worker, number: int, thread: int, address: int, space: str
+) -> Finding:
+    """An access of one thread that is misaligned or out of bounds."""
+    action = names.actions[number]
+    size, here = access_bytes(action), names.site(number, names.thread(thread))
+    misaligned = address % size != 0
+    array, offset, place = _place(names, worker, space, address, size)
+    what = f"{ACCESS_KINDS[action.operation]} of {size} bytes"
+    block = names.block(worker.field("block"))
+    kind = "misaligned" if misaligned else "out of bounds"
+    return Finding(
+        check="memcheck",
+        kind=kind,
+        message=f"{kind}: {what} {place}, by thread {here.thread} of block {block} at {here}",
+        block=block,
+        here=here,
+        array=array,
+        offset=offset,
+    )
+
+
+def _place(
+    names: Names, worker: Worker, space: str, address: int, size: int
+) -> tuple[str, int | None, str]:
+    """The array that was meant, the byte in it, and both in words."""
+    if space == "local":
+        nbytes = worker.flow.kernel.local_bytes
+        return "", None, f"at byte {address} of {nbytes} bytes of local memory"
+    if space == "shared":
+        array, offset = names.shared(address)
+        end = worker.shared_bytes
+        if address + size > end:
+            return array, offset, f"at byte {address} of {end} bytes of shared memory"
+        return array, offset, f"at byte {offset} of '{array}'"
+    array, offset = names.device(address)
+    nearest = names.memory.nearest(address)
+    if nearest is None:
+        return "", None, f"at {address:#x}, where no memory is allocated"
+    name = f"'{array}'" if array else "an array"
+    if offset < 0:
+        return array, offset, f"{-offset} bytes before {name} ({nearest.nbytes} bytes)"
+    if offset >= nearest.nbytes:
+        behind = offset - nearest.nbytes
+        return array, offset, f"{behind} bytes behind the end of {name} ({nearest.nbytes} bytes)"
+    return array, offset, f"at byte {offset} of {name} ({nearest.nbytes} bytes)"
+
+
+def unwritten(
+    names: Names,
+    worker: Worker,
+    shadow: BlockShadow,
+    numbers: tuple[int, ...],
+    pattern: Pattern,
+    base: int,
+    nbytes: int,
+) -> Finding | None:
+    """A read of bytes that nothing has written; `numbers` are the instructions of a row."""
+    space = space_at(names.actions[numbers[0]], base)
+    if space == "shared":
+        granules = granules_of(pattern, base, nbytes, shadow.shift)
+        missing = ~bits_at(shadow.common_bits("initialized"), granules)
+        missing &= ~bits_at(shadow.common_bits("alarm"), granules)
+        if not missing.any():
+            return None
+        row, column = (int(each[0]) for each in np.nonzero(missing))
+        lane = int(pattern.lanes[row])
+        address = max(int(granules[row, column]) << shadow.shift, base + int(pattern.offsets[lane]))
+        array, offset = names.shared(address)
+    else:
+        found = _unwritten_device(names, pattern, base, nbytes)
+        if found is None:
+            return None
+        lane, address = found
+        array, offset = names.device(address)
+    start = base + int(pattern.offsets[lane])
+    number = numbers[min((address - start) // max(nbytes // len(numbers), 1), len(numbers) - 1)]
+    warp = worker.warp_number(worker.field("running"))
+    here = names.site(number, names.thread(warp * LANES + lane))
+    block = names.block(worker.field("block"))
+    where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
+    return Finding(
+        check="initcheck",
+        kind="uninitialized",
+        message=f"uninitialized: thread {here.thread} of block {block} reads {where} at {here}, "
+        "which was never written",
+        block=block,
+        here=here,
+        array=array,
+        offset=offset,
+    )
+
+
+def _unwritten_device(
+    names: Names, pattern: Pattern, base: int, nbytes: int
+) -> tuple[int, int] | None:
+    for lane in pattern.lanes.tolist():
+        address = base + int(pattern.offsets[lane])
+        found = names.memory.find(address)
+        written = names.memory.written(found.address) if found is not None else None
+        if found is None or written is None:
+            continue
+        part = written[address - found.address :][:nbytes]
+        if not part.all():
+            return lane, address + int(np.argmin(part))
+    return None

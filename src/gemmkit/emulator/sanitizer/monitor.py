@@ -1,0 +1,239 @@
+"""`Sanitizer`: watches the workers of one launch, and gathers what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gemmkit.emulator.codegen.kernel import LoadedKernel
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.shadow_layout import (
+    BOUNDS,
+    LANES_RACE,
+    LOADED,
+    LOADS_WANTED,
+    MEMBERS,
+    RACE,
+    STORED,
+    UNINITIALIZED,
+    UPDATED,
+    WARP_BARRIER,
+)
+from gemmkit.emulator.launch import LaunchRequest
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.sanitizer import stops
+from gemmkit.emulator.sanitizer.collection import Collection, Key
+from gemmkit.emulator.sanitizer.meetings import meetings, places
+from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
+from gemmkit.emulator.sanitizer.races import Access, Races
+from gemmkit.emulator.sanitizer.shadow import (
+    BlockShadow,
+    Event,
+    GlobalShadow,
+    Pattern,
+    granule_bytes,
+)
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.record import Finding
+
+_ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
+
+
+@dataclass
+class Sanitizer:
+    """Of one launch; `readers` are regions of memory whose loads are noted from the start.
+
+    `readers_wanted` grows where a launch must be run again with more of those: a region that is
+    both loaded and stored to, which blocks may race for. `stop` ends the launch.
+    """
+
+    kernel: LoadedKernel
+    flow: ControlFlow
+    request: LaunchRequest
+    memory: DeviceMemory
+    readers: frozenset[int] = frozenset()
+    readers_wanted: set[int] = field(default_factory=set)
+    stop: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        actions = self.kernel.actions
+        self.names = Names(self.flow, actions, self.request, self.memory)
+        self.collection = Collection()
+        self.granule = granule_bytes(actions, "shared")
+        self.known = GlobalShadow(
+            self.memory,
+            self.memory.regions(),
+            granule_bytes(actions, "global"),
+            meetings=not any(_orders_blocks(action) for action in actions),
+            readers=self.readers,
+        )
+        self._watches: list[_Watch] = []
+
+    def attach(self, worker: Worker) -> None:
+        """Watch a worker."""
+        self._watches.append(_Watch(self, worker))
+
+    def add(self, worker: Worker, finding: Finding) -> None:
+        """A finding in the block that a worker runs."""
+        self.collection.add(finding, worker.field("block"))
+
+    def fault(self, worker: Worker) -> None:
+        """The access that native code refused, which was left out."""
+        number = worker.site_number(worker.field("fault_site"))
+        address = worker.field("fault_address")
+        warp = worker.warp_number(worker.field("running"))
+        thread = warp * LANES + worker.field("fault_lane")
+        self.outside(worker, number, thread, address)
+
+    def outside(self, worker: Worker, number: int, thread: int, address: int) -> None:
+        """One thread's access that memory does not allow."""
+        space = space_at(self.names.actions[number], address)
+        if self.names.actions[number].form.modifiers.get("S") == "" and space == "shared":
+            space = "local"
+        self.add(worker, outside(self.names, worker, number, thread, address, space))
+
+    def deadlock(self, worker: Worker) -> None:
+        """All warps of a block wait."""
+        self.add(worker, stops.deadlock(self.names, worker))
+
+    def trap(self, worker: Worker) -> None:
+        """The kernel stopped itself."""
+        self.add(worker, stops.trap(self.names, worker))
+
+    def endless(self, worker: Worker, limit: int) -> None:
+        """A block has run for longer than it may."""
+        self.add(worker, stops.endless(self.names, worker, limit))
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, when all workers have ended."""
+        for watch in self._watches:
+            watch.finish()
+        sites = self.kernel.areas
+        numbers = places(sites.sites, sites.sites_start)
+        for finding, block in meetings(self.names, self.known, numbers):
+            self.collection.add(finding, block)
+        return self.collection.findings()
+
+
+def _orders_blocks(action: Action) -> bool:
+    """Whether an instruction may order what different blocks do."""
+    if action.operation in _ATOMICS:
+        return not action.form["S"].startswith("shared")
+    fences = action.form.opcode.startswith(("membar", "fence"))
+    named = (".volatile", ".relaxed", ".acquire", ".release")
+    return fences or any(word in action.form.opcode for word in named)
+
+
+class _Watch:
+    """One worker, as the sanitizer sees it."""
+
+    def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
+        self._sanitizer, self._worker = sanitizer, worker
+        self._names = sanitizer.names
+        self._event = Event(self._hear)
+        self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
+        self._races = Races(sanitizer.names, worker, self._shadow)
+        # What was found last for each memory record and class, to which what is untold belongs.
+        self._last: dict[tuple[int, int], Key] = {}
+        # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
+        self._waiting: tuple[int, int, int, int, int] | None = None
+
+    def finish(self) -> None:
+        """Take what is left."""
+        for (place, what), key in self._last.items():
+            self._take_untold(place, what, key)
+        self._nobody_came()
+        self._event = Event()
+
+    def _hear(self, what: int, site: int | None, pattern: int | None, base: int, more: int) -> int:
+        """Native code tells that something looks wrong; 1 if it is."""
+        try:
+            if what == LOADS_WANTED:
+                self._sanitizer.readers_wanted.add(base)
+                self._sanitizer.stop()
+                return 0
+            if site is None or pattern is None:
+                return self._hear_of_order(what, base, more)
+            return self._hear_of_memory(what, site, Pattern(pattern), base, more)
+        except BaseException as error:
+            self._worker.fail(error)
+            return 0
+
+    def _hear_of_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
+        number = self._worker.site_number(site)
+        place = self._worker.kernel.areas.sites[number]
+        finding = self._explain(what, number, pattern, base, more)
+        if finding is None:
+            return 0
+        earlier = self._last.get((place, what))
+        if earlier is not None:
+            self._take_untold(place, what, earlier)
+        block = self._worker.field("block")
+        self._last[place, what] = self._sanitizer.collection.add(finding, block)
+        return 1
+
+    def _take_untold(self, place: int, what: int, key: Key) -> None:
+        untold = self._shadow.take_untold(place, what)
+        if untold:
+            self._sanitizer.collection.more(key, untold)
+
+    def _explain(
+        self, what: int, number: int, pattern: Pattern, base: int, more: int
+    ) -> Finding | None:
+        names, worker = self._names, self._worker
+        action = names.actions[number]
+        warp = worker.warp_number(worker.field("running"))
+        if what == BOUNDS:
+            lane = more & 31
+            address = (base + int(pattern.offsets[lane])) % (1 << 64)
+            space = "shared" if more >> 8 else space_at(action, address)
+            return outside(names, worker, number, warp * LANES + lane, address, space)
+        nbytes = more & 255 if what != LANES_RACE else access_bytes(action)
+        row = self._races.row(number, nbytes, access_bytes(action))
+        if what == UNINITIALIZED:
+            return unwritten(names, worker, self._shadow, row, pattern, base, nbytes)
+        kind = LOADED if action.operation == "load" else STORED
+        if action.operation in _ATOMICS:
+            kind = UPDATED
+        access = Access(row, pattern, base, nbytes, warp, kind)
+        if what == RACE:
+            return self._races.between_warps(access)
+        return self._races.between_lanes(access, more)
+
+    def _hear_of_order(self, what: int, number: int, more: int) -> int:
+        worker, names = self._worker, self._names
+        warp = worker.warp_number(worker.field("running"))
+        lanes, members = more & 0xFFFFFFFF, more >> 32 & 0xFFFFFFFF
+        if what == WARP_BARRIER:
+            self._at_warp_barrier(warp, number, lanes, members)
+        elif what == MEMBERS:
+            found = stops.absent_members(names, worker, number, lanes, members, warp)
+            self._sanitizer.add(worker, found)
+        else:
+            self._sanitizer.add(worker, stops.barrier(names, worker, what, number, more))
+        return 1
+
+    def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
+        """Lanes may come to a barrier of their warp one after the other, also at other lines."""
+        worker = self._worker
+        block = worker.field("block")
+        here = (block, warp, members)
+        if self._waiting is not None and self._waiting[:3] == here:
+            lanes |= self._waiting[4]
+        else:
+            self._nobody_came()
+        initial, exited = (int(worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
+        self._waiting = None
+        if members & initial & ~exited & ~lanes or lanes & ~members:
+            self._waiting = (*here, number, lanes)
+
+    def _nobody_came(self) -> None:
+        if self._waiting is None:
+            return
+        block, warp, members, number, lanes = self._waiting
+        self._waiting = None
+        found = stops.absent_members(self._names, self._worker, number, lanes, members, warp)
+        self._sanitizer.collection.add(found, block)

@@ -1,0 +1,265 @@
+"""Explains races in shared memory: who touches what others touch with nothing between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemmkit.emulator.codegen.areas import Areas
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.shadow_layout import (
+    COPY_EPOCH_BITS,
+    COPY_SITE,
+    COPY_THREAD,
+    LOADED,
+    LOG_ENTRIES,
+    OWN_WRITTEN,
+    SAME_STORE,
+    STORED,
+    TAG_BYTES,
+    TAG_KIND,
+    TAG_WARP,
+    UPDATED,
+)
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.shadow import (
+    BlockShadow,
+    Pattern,
+    bits_at,
+    granules_of,
+)
+from gemmkit.emulator.sanitizer.sites import Names, at, verb
+from gemmkit.record import Finding, Triple
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access of a warp to shared memory, `nbytes` a lane; `numbers` are its instructions,
+    several where neighbouring loads are made together."""
+
+    numbers: tuple[int, ...]
+    pattern: Pattern
+    base: int
+    nbytes: int
+    warp: int
+    kind: int
+
+    def number_at(self, lane: int, address: int) -> int:
+        """The instruction that touches an address for a lane."""
+        distance = address - self.base - int(self.pattern.offsets[lane])
+        place = distance // max(self.nbytes // len(self.numbers), 1)
+        return self.numbers[min(max(place, 0), len(self.numbers) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """Two threads at one address; the other's instruction and thread, if they are known."""
+
+    lane: int
+    address: int
+    other: int | None
+    thread: int | None
+    kind: int
+
+
+class Races:
+    """Explains the races of one worker's blocks."""
+
+    def __init__(self, names: Names, worker: Worker, shadow: BlockShadow) -> None:
+        self._names, self._worker, self._shadow = names, worker, shadow
+        self._areas: Areas = worker.kernel.areas
+
+    def between_warps(self, access: Access) -> Finding | None:
+        """The race of this access with another warp's, or with a copy on its way."""
+        copied = self._copy_on_its_way(access)
+        if copied is not None:
+            return self._finding(access, copied, waiting=True)
+        met = self._other_warp(access) or self._landed_copy(access)
+        if met is not None:
+            return self._finding(access, met)
+        if self._names.strong(access.numbers[0]):
+            return None
+        return self._unknown(access)
+
+    def between_lanes(self, access: Access, more: int) -> Finding | None:
+        """The race of two lanes of one warp, as native code has found them."""
+        lane, other = more & 31, more >> 8 & 31
+        thread = access.warp * LANES + other
+        if more & SAME_STORE:
+            address = access.base + int(access.pattern.offsets[lane])
+            met = _Meeting(lane, address, access.numbers[0], thread, STORED)
+            return self._finding(access, met, within=True)
+        entry = self._entry(more >> 16)
+        if entry is None:
+            return None
+        starts = (each.base + int(each.pattern.offsets[who])
+                  for each, who in ((access, lane), (entry, other)))  # fmt: skip
+        address = max(starts)
+        met = _Meeting(lane, address, entry.number_at(other, address), thread, entry.kind)
+        return self._finding(access, met, within=True)
+
+    def row(self, number: int, nbytes: int, each: int) -> tuple[int, ...]:
+        """The instructions that an access stands for."""
+        return self._areas.group_of[number] if nbytes > each else (number,)
+
+    def _copy_on_its_way(self, access: Access) -> _Meeting | None:
+        shadow = self._shadow
+        granules = granules_of(access.pattern, access.base, access.nbytes, shadow.shift)
+        alarm = bits_at(shadow.common_bits("alarm"), granules)
+        alarm &= ~bits_at(shadow.common_bits("atomic"), granules)
+        if not alarm.any():
+            return None
+        row, column = (int(each[0]) for each in np.nonzero(alarm))
+        return self._copy_at(access, row, int(granules[row, column]))
+
+    def _copy_at(self, access: Access, row: int, granule: int) -> _Meeting:
+        lane = int(access.pattern.lanes[row])
+        note = int(self._shadow.copies[granule])
+        number = self._site_number(note >> COPY_SITE)
+        thread = note >> COPY_THREAD & 0xFFFF
+        start = access.base + int(access.pattern.offsets[lane])
+        return _Meeting(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
+
+    def _landed_copy(self, access: Access) -> _Meeting | None:
+        shadow = self._shadow
+        granules = granules_of(access.pattern, access.base, access.nbytes, shadow.shift)
+        notes = shadow.copies[granules]
+        mask = (1 << COPY_EPOCH_BITS) - 1
+        lately = (notes != 0) & (notes & np.uint64(mask) == shadow.field("epoch") & mask)
+        threads = notes >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)
+        lately &= threads // np.uint64(LANES) != access.warp
+        written = shadow.own_bits(OWN_WRITTEN)
+        others = np.bitwise_or.reduce(np.delete(written, access.warp, axis=0), axis=0)
+        lately &= bits_at(others, granules)
+        if not lately.any():
+            return None
+        row, column = (int(each[0]) for each in np.nonzero(lately))
+        return self._copy_at(access, row, int(granules[row, column]))
+
+    def _other_warp(self, access: Access) -> _Meeting | None:
+        """The latest access of another warp that conflicts, writes first."""
+        shift = self._shadow.shift
+        mine = granules_of(access.pattern, access.base, access.nbytes, shift)
+        strong = self._names.strong(access.numbers[0])
+        kinds: list[tuple[int, ...]] = [(STORED, UPDATED)]
+        if access.kind != LOADED:
+            kinds.append((LOADED,))
+        for wanted in kinds:
+            for entry in self._entries(access.warp, wanted, int(mine.min()), int(mine.max())):
+                if strong and self._names.strong(entry.numbers[0]):
+                    continue
+                theirs = granules_of(entry.pattern, entry.base, entry.nbytes, shift)
+                shared = np.isin(mine, theirs)
+                if not shared.any():
+                    continue
+                row, column = (int(each[0]) for each in np.nonzero(shared))
+                granule = int(mine[row, column])
+                lane = int(access.pattern.lanes[row])
+                other = int(entry.pattern.lanes[(theirs == granule).any(axis=1).argmax()])
+                starts = (each.base + int(each.pattern.offsets[who])
+                          for each, who in ((access, lane), (entry, other)))  # fmt: skip
+                address = max(granule << shift, *starts)
+                number = entry.number_at(other, address)
+                return _Meeting(lane, address, number, entry.warp * LANES + other, entry.kind)
+        return None
+
+    def _entries(
+        self, warp: int, kinds: tuple[int, ...], least: int, most: int
+    ) -> Iterator[Access]:
+        """Accesses of other warps in this epoch near these granules, the latest first."""
+        shadow, now = self._shadow, self._shadow.field("log_count")
+        first = max(shadow.field("log_epoch"), now - LOG_ENTRIES)
+        places = np.arange(first, now)[::-1]
+        tags = shadow.log[places % LOG_ENTRIES, 3]
+        chosen = (tags >> TAG_WARP & 255 != warp) & np.isin(tags >> TAG_KIND, kinds)
+        bounds: dict[int, tuple[int, int]] = {}
+        for place in places[chosen].tolist():
+            _, base, serial, tag = shadow.log[place % LOG_ENTRIES].tolist()
+            if serial not in bounds:
+                entry = self._entry(place)
+                if entry is None:
+                    continue
+                offsets = entry.pattern.offsets[entry.pattern.lanes]
+                bounds[serial] = int(offsets.min()), int(offsets.max())
+            low, high = bounds[serial]
+            nbytes = tag >> TAG_BYTES & 255
+            if base + high + nbytes <= least << shadow.shift:
+                continue
+            if base + low >= (most + 1) << shadow.shift:
+                continue
+            entry = self._entry(place)
+            if entry is not None:
+                yield entry
+
+    def _entry(self, place: int) -> Access | None:
+        """An access of the log, if its pattern is still there."""
+        pointer, base, serial, tag = self._shadow.log[place % LOG_ENTRIES].tolist()
+        if not serial or not self._worker.holds(pointer):
+            return None
+        pattern = Pattern(pointer)
+        if pattern.serial != serial:
+            return None
+        number = self._site_number(tag & 0xFFFFFFFF)
+        nbytes = tag >> TAG_BYTES & 255
+        action = self._names.actions[number]
+        each = action.form.type.bytes * max(len(action.dests), len(action.sources), 1)
+        row = self.row(number, nbytes, each if action.operation == "load" else nbytes)
+        return Access(row, pattern, base, nbytes, tag >> TAG_WARP & 255, tag >> TAG_KIND)
+
+    def _site_number(self, distance: int) -> int:
+        return self._worker.site_at(distance)
+
+    def _unknown(self, access: Access) -> Finding:
+        """A race whose other side the log does not hold any more."""
+        lane = int(access.pattern.lanes[0])
+        address = access.base + int(access.pattern.offsets[lane])
+        return self._finding(access, _Meeting(lane, address, None, None, STORED))
+
+    def _finding(
+        self, access: Access, met: _Meeting, *, waiting: bool = False, within: bool = False
+    ) -> Finding:
+        names = self._names
+        block: Triple = names.block(self._worker.field("block"))
+        number = access.number_at(met.lane, met.address)
+        here = names.site(number, names.lane(access.warp, met.lane))
+        array, offset = names.shared(met.address)
+        action = names.actions[number]
+        what = f"{at(here)} of block {block} {verb(action)} byte {offset} of '{array}'"
+        reads = access.kind == LOADED
+        if met.other is None:
+            kind = "read after write" if reads else "write after access"
+            return Finding(
+                check="racecheck",
+                kind=kind,
+                message=f"{kind}: {what}, which another warp touches with no barrier between",
+                block=block,
+                here=here,
+                array=array,
+                offset=offset,
+            )
+        thread = names.thread(met.thread) if met.thread is not None else None
+        other = names.site(met.other, thread)
+        does = verb(names.actions[met.other])
+        if waiting:
+            kind = "read before wait" if reads else "write before wait"
+            rest = f"before the cp.async of {at(other)} to it was waited for"
+        else:
+            kind = "read after write" if reads else "write after write"
+            if not reads and met.kind == LOADED:
+                kind = "write after read"
+            between = "no __syncwarp() or barrier" if within else "no barrier"
+            rest = f"which {at(other)} {does} with {between} between"
+            if within and other.line == here.line and met.other == number:
+                rest = f"to which {at(other)} writes another value at the same time"
+        return Finding(
+            check="racecheck",
+            kind=kind,
+            message=f"{kind}: {what}, {rest}",
+            block=block,
+            here=here,
+            other=other,
+            array=array,
+            offset=offset,
+        )

@@ -1,0 +1,188 @@
+"""The memory in which native code notes what a launch does, for the sanitizers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.effects import space_of
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE_BYTES, WORKER
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.shadow_layout import (
+    COMMON,
+    COPY_BYTES,
+    COPY_QUEUE,
+    LOG_ENTRIES,
+    LOG_ENTRY,
+    OWN,
+    OWN_BITMAPS,
+    OWN_WORD_BYTES,
+    ROW,
+    ROW_BYTES,
+    SHADOW,
+    SHADOW_SITE_BYTES,
+    TOLD,
+    TOLD_BYTES,
+)
+from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
+from gemmkit.emulator.machine.worker import Worker, access_bytes
+
+Words = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
+
+# (class, memory record, pattern, base address or instruction, more) -> 1 if something is wrong
+Event = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+)
+
+_MEMORY = frozenset(
+    ["load", "store", "atomic", "reduction", "compare_and_swap", "copy_async"],
+)
+
+
+def granule_bytes(actions: Iterable[Action], space: str) -> int:
+    """The smallest access that the kernel makes in a space, or may make there; 4 without any."""
+    sizes = [
+        access_bytes(action)
+        for action in actions
+        if action.operation in _MEMORY
+        and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
+    ]
+    return min(sizes, default=4)
+
+
+class Pattern:
+    """How the addresses of a warp lie, read from where native code keeps it."""
+
+    def __init__(self, address: int) -> None:
+        raw = np.frombuffer(ctypes.string_at(address, PATTERN.size), np.uint8)
+        self.offsets: Numbers = raw[PATTERN.offsets :][: 8 * LANES].view(np.int64).copy()
+        mask = int(raw[PATTERN.mask :][:4].view(np.uint32)[0])
+        self.lanes: Numbers = np.array([n for n in range(LANES) if mask >> n & 1], np.int64)
+        self.serial = int(raw[PATTERN.serial :][:8].view(np.int64)[0])
+
+
+class GlobalShadow:
+    """What is known of global memory during a launch: unwritten bytes, blocks that meet.
+
+    Args:
+        memory: where the kernel runs; bytes that it counts as never written are noted there.
+        regions: (first byte, size) of each allocation.
+        granule: bytes of the smallest access.
+        meetings: whether blocks can race: without atomics and fences.
+        readers: regions (by first byte) whose loads are to be noted as well.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        regions: Numbers,
+        granule: int,
+        *,
+        meetings: bool,
+        readers: frozenset[int],
+    ) -> None:
+        self.granule = granule
+        self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
+        self.rows = self.rows.reshape(-1, ROW_BYTES // 8)
+        self.regions = regions
+        self.actors: dict[tuple[int, str], Words] = {}
+        self._kept: list[NDArray[np.uint8]] = []
+        for row, (start, size) in zip(self.rows, regions.tolist(), strict=False):
+            row[ROW["start"] // 8] = start
+            written = memory.written(start)
+            if written is not None:
+                self._kept.append(written)
+                row[ROW["written"] // 8] = written.ctypes.data
+            names = ["last_writer", "first_writer"] if meetings else []
+            if meetings and start in readers:
+                names += ["last_reader", "first_reader"]
+            for name in names:
+                actors = np.zeros(-(-size // granule), np.uint64)
+                self.actors[start, name] = actors
+                row[ROW[name] // 8] = actors.ctypes.data
+
+
+class BlockShadow:
+    """What is known of one worker's block: shared memory, warps, the accesses of late."""
+
+    def __init__(self, worker: Worker, granule: int, known: GlobalShadow, event: object) -> None:
+        self.granule = granule
+        self.shift = granule.bit_length() - 1
+        granules = max(-(-worker.shared_bytes // granule), 1)
+        # One more, which an access across the end of a word may touch.
+        self.words = -(-granules // 64) + 1
+        self._header = aligned_bytes(8 * len(SHADOW)).view(np.int64)
+        self.common: Words = aligned_bytes(self.words * 8 * len(COMMON)).view(np.uint64)
+        self.common = self.common.reshape(self.words, len(COMMON))
+        size = -(-(OWN_BITMAPS + self.words * OWN_WORD_BYTES) // 64) * 64
+        self._warps = aligned_bytes(worker.warps * size).reshape(worker.warps, size)
+        self.log: Numbers = aligned_bytes(LOG_ENTRIES * 8 * len(LOG_ENTRY)).view(np.int64)
+        self.log = self.log.reshape(LOG_ENTRIES, len(LOG_ENTRY))
+        self.copies: Words = np.zeros(granules, np.uint64)
+        copies = any(action.operation == "copy_async" for action in worker.kernel.actions)
+        self._queues = aligned_bytes(worker.warps * COPY_QUEUE * COPY_BYTES * copies)
+        queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
+        queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
+        scale = SHADOW_SITE_BYTES // SITE_BYTES
+        self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
+        values = {
+            "granule_shift": self.shift,
+            "words": self.words,
+            "common": self.common.ctypes.data,
+            "warps": self._warps.ctypes.data,
+            "warp_bytes": size,
+            "log": self.log.ctypes.data,
+            # Native code reckons from the worker's start, not from its first record.
+            "sites": self._sites.ctypes.data - scale * worker.kernel.areas.sites_start,
+            "event": ctypes.cast(event, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
+            "rows": known.rows.ctypes.data,
+            "global_shift": known.granule.bit_length() - 1,
+            "copies": self.copies.ctypes.data,
+        }
+        for name, value in values.items():
+            self._header[SHADOW[name] // 8] = value
+        worker.fields[WORKER["shadow"] // 8] = self._header.ctypes.data
+
+    def field(self, name: str) -> int:
+        """A field of the shadow."""
+        return int(self._header[SHADOW[name] // 8])
+
+    def own_bits(self, offset: int) -> Words:
+        """One bitmap of every warp: granules it has read or written in this epoch."""
+        bitmaps = self._warps[:, OWN_BITMAPS : OWN_BITMAPS + self.words * OWN_WORD_BYTES]
+        words: Words = bitmaps.view(np.uint64).reshape(len(self._warps), self.words, 2)
+        return words[:, :, offset // 8]
+
+    def common_bits(self, name: str) -> Words:
+        """A bitmap of the block."""
+        return self.common[:, COMMON[name] // 8]
+
+    def take_untold(self, place: int, what: int) -> int:
+        """How often the same went wrong at a memory record since the last time, untold."""
+        start = place * SHADOW_SITE_BYTES + what * TOLD_BYTES + TOLD["untold"]
+        count = self._sites[start : start + 8].view(np.int64)
+        found = int(count[0])
+        count[0] = 0
+        return found
+
+
+def granules_of(pattern: Pattern, base: int, nbytes: int, shift: int) -> Numbers:
+    """The granules that each active lane touches, a row a lane."""
+    first = (base + pattern.offsets[pattern.lanes]) >> shift
+    return first[:, None] + np.arange(max(nbytes >> shift, 1))
+
+
+def bits_at(words: Words, granules: Numbers) -> NDArray[np.bool_]:
+    """The bits of a bitmap at these granules."""
+    shifts = (granules & 63).astype(np.uint64)
+    found: NDArray[np.bool_] = words[granules >> 6] >> shifts & np.uint64(1) != 0
+    return found

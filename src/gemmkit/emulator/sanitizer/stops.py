@@ -1,0 +1,133 @@
+"""Explains what is wrong with threads that wait: barriers, deadlocks, kernels without an end."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
+from gemmkit.emulator.codegen.shadow_layout import (
+    BARRIER_COUNT,
+    BARRIER_DIVERGENT,
+    BARRIER_EXITED,
+    BARRIER_NUMBER,
+)
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.sites import Names, at
+from gemmkit.record import Check, Finding, Triple
+
+
+def _finding(
+    names: Names,
+    worker: Worker,
+    kind: str,
+    number: int,
+    thread: Triple | None,
+    what: str,
+    check: Check = "synccheck",
+) -> Finding:
+    block = names.block(worker.field("block"))
+    here = names.site(number, thread)
+    message = f"{kind}: {what.format(here=at(here), line=here, block=block)}"
+    return Finding(check=check, kind=kind, message=message, block=block, here=here)
+
+
+def _lanes(mask: int) -> list[int]:
+    return [lane for lane in range(LANES) if mask >> lane & 1]
+
+
+def _span(lanes: list[int]) -> str:
+    """Lanes in words, runs shortened."""
+    runs: list[list[int]] = []
+    for lane in lanes:
+        if runs and lane == runs[-1][1] + 1:
+            runs[-1][1] = lane
+        else:
+            runs.append([lane, lane])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> Finding:
+    """A barrier that is used in a way that it does not allow."""
+    warp = worker.warp_number(worker.field("running"))
+    if what == BARRIER_NUMBER:
+        rest = f"{{here}} of block {{block}} waits at barrier {more}; there are {BARRIERS}"
+        return _finding(names, worker, "invalid barrier", number, names.lane(warp, 0), rest)
+    if what == BARRIER_COUNT:
+        rest = (
+            f"{{here}} of block {{block}} waits for {more} threads; the count must be a multiple "
+            f"of {LANES} and at most the block's {worker.warps * LANES}"
+        )
+        return _finding(names, worker, "invalid thread count", number, names.lane(warp, 0), rest)
+    if what == BARRIER_DIVERGENT:
+        living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
+        absent = _lanes(living & ~more)
+        first = _lanes(more & 0xFFFFFFFF)[0]
+        rest = (
+            f"{{here}} of block {{block}} comes to the barrier without lanes {_span(absent)} of "
+            f"its warp {warp}"
+        )
+        return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
+    assert what == BARRIER_EXITED
+    if number < 0:
+        number = _waiting_at(worker, more)
+    rest = "threads of block {block} wait at {line} after others of the block have exited"
+    return _finding(names, worker, "barrier after exit", number, None, rest)
+
+
+def _waiting_at(worker: Worker, barrier_number: int) -> int:
+    """The instruction at which the first warp waits at a barrier."""
+    status, numbers = worker.warp_fields("status"), worker.warp_fields("barrier")
+    at_ = worker.warp_fields("instruction")
+    waiting = [
+        int(at_[warp])
+        for warp in range(worker.warps)
+        if status[warp] == AT_BARRIER and numbers[warp] == barrier_number
+    ]
+    return waiting[0] if waiting else int(at_[0])
+
+
+def absent_members(
+    names: Names, worker: Worker, number: int, lanes: int, members: int, warp: int
+) -> Finding:
+    """A warp-wide instruction whose mask does not fit the lanes that take part."""
+    living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
+    absent, unnamed = _lanes(members & living & ~lanes), _lanes(lanes & ~members)
+    who = names.lane(warp, _lanes(lanes)[0])
+    if absent:
+        rest = f"names lanes {_span(absent)} of its warp {warp}, which do not take part"
+    else:
+        rest = f"takes part with lanes {_span(unnamed)} of its warp {warp} left out of the mask"
+    mask = f"{members & 0xFFFFFFFF:#010x}"
+    return _finding(
+        names,
+        worker,
+        "divergent warp instruction",
+        number,
+        who,
+        f"{{here}} of block {{block}}, with the mask {mask}, {rest}",
+    )
+
+
+def deadlock(names: Names, worker: Worker) -> Finding:
+    """Warps that wait for others in vain."""
+    status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
+    waiting = [warp for warp in range(worker.warps) if status[warp] == AT_BARRIER]
+    places = [f"warp {warp} at {names.site(int(at_[warp]), None)}" for warp in waiting]
+    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
+    rest = f"in block {{block}}, waiting in vain: {'; '.join(places[:4])}{more}"
+    return _finding(names, worker, "deadlock", int(at_[waiting[0]]), None, rest)
+
+
+def trap(names: Names, worker: Worker) -> Finding:
+    """The kernel stopped itself."""
+    warp = worker.warp_number(worker.field("running"))
+    number = int(worker.warp_fields("instruction")[warp])
+    rest = f"warp {warp} of block {{block}} stops the kernel at {{line}}"
+    return _finding(names, worker, "trap", number, None, rest, "memcheck")
+
+
+def endless(names: Names, worker: Worker, limit: int) -> Finding:
+    """A block that has run for longer than it may."""
+    status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
+    running = [warp for warp in range(worker.warps) if status[warp] == RUNNING]
+    number = int(at_[running[0]]) if running else 0
+    rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
+    return _finding(names, worker, "endless", number, None, rest)
