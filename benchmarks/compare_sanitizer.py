@@ -28,8 +28,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "corpus"))
 
 from mutation import CONFIGS, Mutation  # noqa: E402
+from planted import CLEAN, MUTATIONS, seen  # noqa: E402
 
-from corpus import CLEAN, MUTATIONS, seen  # noqa: E402
 from gemmkit import GemmProblem, Kernel, check, find_board, find_kernel  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -120,12 +120,24 @@ def test_findings_are_quoted_once_with_both_source_lines(call, fake, make_check)
     assert result.exit_code == 1
     assert "two      33x21x5  β=0.5 ldb=20 ldc=24  findings" in result.stdout
     assert result.stdout.count(RACE.message) == 1
-    assert "1. racecheck: read after write" in result.stdout
+    assert f"\n1. racecheck: {RACE.message}\n" in result.stdout
     assert f"  --> naive.cu:{GUARD}\n" in result.stdout
     assert f"    >{GUARD:5} |   if (row >= M || col >= N) return;" in result.stdout
     assert "  --> epilogue.cuh:1\n" in result.stdout
     assert "seen 10 times, at 33x20x5, 33x21x5 β=0.5 ldb=20 ldc=24" in result.stdout
     assert result.stdout.endswith("2 problems: 2 with findings; 1 distinct finding (1 racecheck)\n")
+
+
+def test_one_line_that_races_with_itself_is_quoted_once(call, fake, make_check):
+    finding = msgspec.structs.replace(RACE, other=msgspec.structs.replace(HERE, thread=(9, 0, 0)))
+    fake.records = [make_check(verdict="findings", findings=(finding,))]
+    assert call("check", "naive").stdout.count("--> ") == 1
+
+
+def test_memory_that_counts_as_never_written_is_explained(call, fake, make_check):
+    finding = msgspec.structs.replace(RACE, check="initcheck", kind="uninitialized", other=None)
+    fake.records = [make_check(verdict="findings", findings=(finding,))]
+    assert "β = 0 never reads C" in call("check", "naive").stdout
 
 
 def test_a_source_that_is_not_at_hand_is_named_only(call, fake, make_check):

@@ -222,11 +222,13 @@ PLANTED = (
         file="tile_io.cuh",
     ),
     Mutation(
-        name="sums start from shared memory that nobody has written",
+        name="sums start from shared memory of which a part is cleared",
         kernel="coarsening_2d",
         problem=GemmProblem(32, 32, 8),
         old="float sums[TM][TN] = {};",
         new="""__shared__ float start[TM][TN];
+  if (threadIdx.x < TM) start[threadIdx.x][0] = 0.0f;
+  __syncthreads();
   float sums[TM][TN];
   for (int i = 0; i < TM; ++i)
     for (int j = 0; j < TN; ++j) sums[i][j] = start[i][j];""",

@@ -58,7 +58,7 @@ def check(
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
         epilogue: fused into every write-back: "none", "bias", "relu" or "bias+relu"; by default
-            of each problem its own. The awkward problems have some of each where a rung fuses.
+            each problem its own; one of the awkward ones has bias and ReLU, where a rung fuses.
         alpha: of every problem; by default each its own.
         beta: of every problem; by default each its own.
         checks: findings of other checks are left out.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @config_option
 @click.option(
     "--epilogue",
-    help="Fused into every write-back: none, bias, relu or bias+relu.  [default: a rung some of "
-    "each, a file none]",
+    help="Fused into every write-back: none, bias, relu or bias+relu.  [default: none, but for one "
+    "problem of a rung]",
 )
 @click.option("--alpha", type=float, help="Scales A·B.  [default: 1, and others for some problems]")
 @click.option(

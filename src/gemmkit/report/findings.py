@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 SHOWN_CASES = 4
 
+# Why an argument can be memory that nobody has written.
+_UNREAD = {
+    "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
+    "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",
+    "C": "By the BLAS rules β = 0 never reads C, which is left unwritten then.",
+}
+
 _STYLES: dict[CheckVerdict, Style] = {
     "ok": "good",
     "findings": "bad",
@@ -129,12 +136,15 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
     sources = Sources(kernel)
     for number, each in enumerate(distinct_findings(records), 1):
         finding = each.finding
-        text.append(f"\n{number}. {finding.check}: {finding.kind}\n", "bold red")
+        text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
-        for site in dict.fromkeys(site for site in (finding.here, finding.other) if site):
-            text.append(f"  --> {site}\n", "cyan")
+        places = {str(site): site for site in (finding.here, finding.other) if site is not None}
+        for place, site in places.items():
+            text.append(f"  --> {place}\n", "cyan")
             for line in sources.excerpt(site):
                 text.append(f"    {line}\n", "bold" if line.startswith(">") else "dim")
+        if finding.check == "initcheck" and finding.array in _UNREAD:
+            text.append(f"  {_UNREAD[finding.array]}\n", "dim")
         text.append(f"  seen {_times(each)}\n", "dim")
     return text
 
