@@ -29,7 +29,7 @@ def emulated(monkeypatch):
 def h100(monkeypatch):
     monkeypatch.setattr(choose, "gpu_problem", lambda: None)
     fake = SimpleNamespace(kind="cuda", spec=BOARDS["h100"])
-    monkeypatch.setattr(cuda, "CudaDevice", lambda: fake)
+    monkeypatch.setattr(cuda, "CudaDevice", lambda printf_bytes: fake)
     return fake
 
 
@@ -72,7 +72,7 @@ def test_cuda_refuses_another_board(h100):
 
 
 def test_a_gpu_that_fails_to_open(monkeypatch):
-    def broken():
+    def broken(printf_bytes):
         raise DeviceError("opening the GPU failed")
 
     monkeypatch.setattr(choose, "gpu_problem", lambda: None)

@@ -178,6 +178,7 @@ def _run_all(
             workload = None
             workload = Workload(run.problem, device, seed)
         record = run_binary(run.kernel, run.config, run.plan, binary, workload, baseline=baseline)
+        progress.printed(workload.printed)
         progress.finished(record)
         records.append(record)
     return records

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gemmkit.devices.device import Device
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
@@ -12,7 +14,8 @@ class Progress:
     """Does nothing; a subclass overrides what it wants to hear.
 
     The order is: `opened`, `compiled` for each kernel, then for each run either `skipped`, or
-    `started` and `finished` (or `checked`) with `launched` any number of times in between.
+    `started` and `finished` (or `checked`) with `launched` any number of times in between, and
+    `printed` where the kernel prints.
     """
 
     def opened(self, device: Device, note: str) -> None:
@@ -29,6 +32,9 @@ class Progress:
 
     def launched(self, fraction: float) -> None:
         """So much of the current launch is emulated, 0 to 1."""
+
+    def printed(self, lines: Sequence[str]) -> None:
+        """What the kernel printed while it was emulated; a GPU prints to standard output."""
 
     def finished(self, record: Record) -> None:
         """A kernel's record is there."""

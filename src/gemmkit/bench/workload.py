@@ -46,6 +46,8 @@ class Workload:
         if not self.cases[0].reference.full:
             self.cases.append(_Case.make(problem, device, seed, "integer"))
         self.kept: list[Buffer] = []
+        # What the last kernel printed in the first of its launches.
+        self.printed: tuple[str, ...] = ()
         self._peers: dict[Baseline, tuple[str, Contender]] = {}
 
     def run(self, binary: Binary, plan: LaunchPlan) -> tuple[Launch, Verdict]:
@@ -58,6 +60,7 @@ class Workload:
             *(case.run(self.problem, self.device, binary, plan) for case in self.cases),
             strict=True,
         )
+        self.printed = launches[0].printed
         wrong = [verdict for verdict in verdicts if not verdict.correct]
         return launches[0], wrong[0] if wrong else verdicts[0]
 

@@ -19,6 +19,7 @@ from gemmkit.errors import GemmkitError
 VERBS = {
     "ladder": "Run every kernel on one problem, check it, and show what each step changes.",
     "sweep": "Run kernels on many sizes, as a table of errors, times and GFLOP/s.",
+    "bench": "Measure one kernel, a rung or a file of your own, like a rung.",
     "check": "Look for bugs in a kernel: wrong results, bad accesses, races, deadlocks.",
     "show": "Show one kernel: idea, configuration, source, PTX, SASS, resources.",
     "info": "Show GPU, compiler, known boards and caches, and what is missing.",

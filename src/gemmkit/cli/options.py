@@ -129,15 +129,37 @@ json_option = click.option(
     "the table on standard error.",
 )
 
+device_option = click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "emulator"]),
+    default="auto",
+    show_default=True,
+    help="Where to run; auto takes a GPU where one works.",
+)
+
+# For kernels that may run for ever, or print.
+max_steps_option = click.option(
+    "--max-steps",
+    type=click.IntRange(min=1),
+    default=1_000_000_000,
+    metavar="N",
+    help="Warp instructions after which the emulator takes a block to be endless.  [default: 1e9]",
+)
+launch_options = combine(
+    max_steps_option,
+    click.option(
+        "--printf-fifo",
+        "printf_bytes",
+        type=click.IntRange(min=1024),
+        metavar="BYTES",
+        help="Buffer in which a GPU keeps what kernels print; lines beyond it are lost. The "
+        "emulator loses none.  [default: the driver's]",
+    ),
+)
+
 # What `ladder` and `sweep` have in common.
 run_options = combine(
-    click.option(
-        "--device",
-        type=click.Choice(["auto", "cuda", "emulator"]),
-        default="auto",
-        show_default=True,
-        help="Where to run; auto takes a GPU where one works.",
-    ),
+    device_option,
     gpu_option,
     kernels_option,
     seed_option,

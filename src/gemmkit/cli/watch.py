@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import click
+
 from gemmkit.bench.progress import Progress
 from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.output import RecordWriter, StepBar, console
@@ -63,6 +65,11 @@ class Watch(Progress):
         """Show how much of the launch is done."""
         done, total, what = self._step
         self._bar.show(done + fraction, total, what)
+
+    def printed(self, lines: Sequence[str]) -> None:
+        """Print what the kernel printed, as a GPU does."""
+        for line in lines:
+            click.echo(line, err=self._writer.to_stdout)
 
     def finished(self, record: Record) -> None:
         """Keep and write the record."""

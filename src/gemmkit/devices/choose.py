@@ -18,6 +18,10 @@ DeviceKind = Literal["auto", "cuda", "emulator"]
 LEAST_DRIVER = 13000
 PATIENCE_S = 20.0
 
+# Warp instructions of one block; a 256×256 tile of a product with k = 16384 takes some tens of
+# millions. An endless loop is told after about ten seconds.
+DEFAULT_MAX_STEPS = 1_000_000_000
+
 NO_GPU = 100
 
 
@@ -28,7 +32,8 @@ def open_device(
     threads: int | None = None,
     progress: Callable[[float], None] | None = None,
     sanitize: bool = False,
-    max_steps: int | None = None,
+    max_steps: int | None = DEFAULT_MAX_STEPS,
+    printf_bytes: int | None = None,
 ) -> Device:
     """Open a device.
 
@@ -38,7 +43,10 @@ def open_device(
         threads: cores that the emulator uses, by default all.
         progress: called by the emulator with the done fraction of each launch, 0 to 1.
         sanitize: whether the emulator looks for faults; a GPU does not.
-        max_steps: warp instructions after which the emulator takes a block to be endless.
+        max_steps: warp instructions after which the emulator takes a block to be endless; None
+            waits for ever.
+        printf_bytes: size of the buffer in which a GPU keeps what kernels print; lines beyond it
+            are lost. By default as the driver has it (1 MiB). The emulator loses none.
 
     Raises:
         DeviceError: "cuda" is asked for and there is no usable GPU; the text says why.
@@ -48,7 +56,7 @@ def open_device(
         raise UsageError(f"unknown device '{kind}': use one of {', '.join(get_args(DeviceKind))}")
     board = find_board(gpu) if gpu is not None else None
     if kind != "emulator":
-        device = _open_gpu(board, required=kind == "cuda")
+        device = _open_gpu(board, required=kind == "cuda", printf_bytes=printf_bytes)
         if device is not None:
             return device
     from gemmkit.devices.emulated import EmulatedDevice
@@ -62,7 +70,7 @@ def open_device(
     )
 
 
-def _open_gpu(board: GpuSpec | None, *, required: bool) -> Device | None:
+def _open_gpu(board: GpuSpec | None, *, required: bool, printf_bytes: int | None) -> Device | None:
     """The GPU, if there is a usable one that is the board (if one is named)."""
     problem = gpu_problem()
     if problem is not None:
@@ -72,7 +80,7 @@ def _open_gpu(board: GpuSpec | None, *, required: bool) -> Device | None:
     from gemmkit.devices.cuda import CudaDevice
 
     try:
-        device = CudaDevice()
+        device = CudaDevice(printf_bytes=printf_bytes)
     except DeviceError:
         if required:
             raise

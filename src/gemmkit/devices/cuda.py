@@ -63,7 +63,8 @@ class CudaDevice:
     """The current CUDA device (the first that `CUDA_VISIBLE_DEVICES` leaves).
 
     `stream` is the cuda.core stream on which it works, `context` its cuda.core device. The object
-    belongs to the thread that made it.
+    belongs to the thread that made it. `printf_bytes` is the size of the buffer in which the GPU
+    keeps what kernels print until they have ended; by default as the driver has it.
 
     Raises:
         DeviceError: there is no driver or no GPU, or it is too old or taken.
@@ -71,8 +72,9 @@ class CudaDevice:
 
     kind = "cuda"
 
-    def __init__(self) -> None:
+    def __init__(self, *, printf_bytes: int | None = None) -> None:
         with cuda_errors("opening the GPU"):
+            from cuda.bindings import driver
             from cuda.core import Device
 
             self.context = Device()
@@ -80,6 +82,10 @@ class CudaDevice:
             self.stream = self.context.create_stream()
             name, properties = self.context.name, self.context.properties
             major, minor = self.context.compute_capability
+        if printf_bytes is not None:
+            with cuda_errors(f"setting aside {printf_bytes:,} bytes for printf"):
+                limit = driver.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE
+                _result(driver.cuCtxSetLimit(limit, printf_bytes))
         self.name = str(name)
         self.spec = spec_of(self.name, (int(major), int(minor)), properties)
         self._kernels: dict[tuple[str, str], Any] = {}

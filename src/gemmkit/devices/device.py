@@ -21,13 +21,15 @@ class Launch:
     """What one launch showed: counters where the device counts, seconds where it emulates.
 
     `line_counters` holds the same metrics per (file, line) of the source, `accesses` the counts of
-    each memory instruction. `findings` are a sanitizer's, where the device has one switched on.
+    each memory instruction. `findings` are a sanitizer's, where the device has one switched on,
+    `printed` the lines that the kernel printed; a GPU writes them to standard output itself.
     """
 
     counters: Mapping[str, float] = field(default_factory=dict)
     line_counters: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
     accesses: tuple[AccessCounts, ...] = ()
     findings: tuple[Finding, ...] = ()
+    printed: tuple[str, ...] = ()
     emulation_seconds: float | None = None
 
 

@@ -37,6 +37,14 @@ _RESIDENCY = (
     Column("occupancy"),
     Column("waves\nper SM"),
 )
+_BENCH_HEAD = (Column("M x N x K"), Column("kernel", "left"), _CORRECT)
+_BENCHED = (
+    Column("median\nµs"),
+    Column("20 % to 80 %\nµs"),
+    *_TIMED[1:3],
+    Column("cuBLAS\nµs"),
+    Column("× cuBLAS"),
+)
 _SWEEP_HEAD = (Column("M = N"), Column("K"), Column("kernel", "left"), _CORRECT)
 _SPREAD = (Column("min\nµs"), Column("avg\nµs"), Column("max\nµs"), Column("GFLOP/s"))
 _EMULATED = (*_COUNTERS[:3], Column("emulated\nin s"))
@@ -64,6 +72,33 @@ def ladder_table(records: Sequence[Record]) -> Table:
     if timed and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
     return Table(_caption(records), columns, rows, notes)
+
+
+def bench_table(records: Sequence[Record]) -> Table:
+    """One row a problem, of one kernel: time and ratio to cuBLAS where it was timed, or counters."""
+    timed = any(record.time_us for record in records)
+    rows = tuple(
+        Row(
+            (
+                Cell("x".join(map(str, (each.problem.m, each.problem.n, each.problem.k)))),
+                Cell(kernel_label(each)),
+                correctness(each),
+                *(_bench_cells(each) if timed else _counter_cells(each)),
+                *_residency_cells(each),
+            )
+        )
+        for each in records
+    )
+    columns = (*_BENCH_HEAD, *(_BENCHED if timed else _COUNTERS), *_RESIDENCY)
+    notes = _footnotes(records, timed)
+    if timed and all(record.baseline is None for record in records):
+        notes += (f"{MISSING}: {HOW_TO_GET}.",)
+    wrong = tuple(
+        f"{each.problem.m}x{each.problem.n}x{each.problem.k}: {each.check}."
+        for each in records
+        if not each.correct
+    )
+    return Table(_caption(records), columns, rows, wrong + notes)
 
 
 def sweep_table(records: Sequence[Record]) -> Table:
@@ -114,6 +149,14 @@ def _timed_cells(record: Record, previous: Record | None) -> tuple[Cell, ...]:
         _number(faster, 2),
         _number(record.baseline.speedup if record.baseline else None, 2),
     )
+
+
+def _bench_cells(record: Record) -> tuple[Cell, ...]:
+    time, peer = record.time_us, record.baseline
+    median, tflops, percent, _, speedup = _timed_cells(record, None)
+    spread = Cell(f"{time.p20:,.1f} to {time.p80:,.1f}" if time else MISSING)
+    theirs = _number(peer.time_us.median if peer else None, 1)
+    return median, spread, tflops, percent, theirs, speedup
 
 
 def _size_cells(record: Record) -> tuple[Cell, Cell]:

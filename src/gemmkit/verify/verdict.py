@@ -118,8 +118,11 @@ class Reference:
         found = c[row, column]
         place = np.array([row]), np.array([column])
         right = evaluate(self.problem, self.inputs, *place).values[0, 0]
-        unwritten = found.view(np.uint32) == CANARY_BITS
-        found_text = "the NaN it was filled with (never written)" if unwritten else f"{found:.9g}"
+        found_text = f"{found:.9g}"
+        if found.view(np.uint32) == CANARY_BITS:
+            found_text = "the NaN it was filled with (never written, or C was read though β is 0)"
+        elif np.isnan(found) and self.problem.beta == 0:
+            found_text = "nan (C held NaN: it must not be read where β is 0)"
         seed = f"{self.inputs.kind} inputs, seed {self.inputs.seed}"
         return f"C[{row}, {column}] is {found_text}, not {right:.9g} ± {worst.bound:.2g} ({seed})"
 
