@@ -121,7 +121,7 @@ class _FrontEnd:
         except Exception as error:
             # Each of numba's stages has exceptions of its own, from Python's to NVVM's.
             message = f"numba-cuda cannot compile '{name}' for sm_{capability[0]}{capability[1]}"
-            raise CompileError(f"{message}: {str(error).strip()}") from error
+            raise CompileError(f"{message}: {str(error).strip()}") from None
         # Line tables name the file as other sources are named, without its folder.
         ptx = ptx.replace(f'"{self.function.__code__.co_filename}"', f'"{self.source.name}"')
         source = SourceFile(ptx, f"{name}.ptx", "ptx")

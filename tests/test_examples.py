@@ -1,0 +1,68 @@
+"""The examples run as they are, and print the very figures that their texts and README name."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NUMBERED = sorted(path.name for path in EXAMPLES.glob("0*.py"))
+# Of 128³: what each of the scripts is about.
+FIGURES = {
+    "01_uncoalesced.py": {"sectors per request": 16.5, "sectors per store request": 32},
+    "02_coalesced.py": {"sectors per request": 2.5, "global loads/result": 2 * 128},
+    "03_shared_tiling.py": {"global loads/result": 2 * 128 / 32, "shared loads/result": 2 * 128},
+    "04_coarsening_1d.py": {"shared loads/result": 9 * 128 / 8, "bank conflicts": 0},
+    "05_coarsening_2d.py": {
+        "global loads/result": 2 * 128 / 64,
+        "shared loads/result": 128 / 4,
+        "bank conflicts": 0,
+    },
+    "07_ptx_kernel.py": {"sectors per request": 2.5, "global loads/result": 2 * 128},
+}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a script and return what it printed."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def run_it(name: str) -> str:
+        if "numba" in (EXAMPLES / name).read_text("utf-8") and find_spec("numba_cuda") is None:
+            pytest.skip("needs the extra numba")
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_it
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_right_and_with_the_figures_that_it_is_about(run, name):
+    printed = run(name)
+    assert re.findall(r"^  \d+x\d+x\d+: (.*)", printed, re.MULTILINE) == ["ok", "ok"]
+    figures = dict(re.findall(r"^    (\D+?) +([\d.,]+)$", printed, re.MULTILINE))
+    for counter, value in FIGURES[name].items():
+        assert float(figures[counter].replace(",", "")) == value
+
+
+def test_a_planted_bug_is_found(run):
+    printed = run("06_check_your_own_kernel.py")
+    verdicts = dict(re.findall(r"^(\w+\.cu, \d+x\d+x\d+): (.*)", printed, re.MULTILINE))
+    assert {verdicts[each] for each in verdicts if each.startswith("sgemm.cu")} == {"ok"}
+    assert verdicts["broken.cu, 1x1x1"] == "findings"
+    line = (EXAMPLES / "sgemm.cu").read_text("utf-8").partition("C[m * N + n] = ")[0].count("\n")
+    assert re.search(rf"memcheck: .*'C'.* at broken\.cu:{line + 1}", printed)
+    assert "4 sectors a load request" in printed
+    assert "0 bank conflicts" in printed
+
+
+def test_every_example_is_run_here_and_listed_in_the_readme():
+    assert {*FIGURES, "06_check_your_own_kernel.py"} == set(NUMBERED)
+    readme = (EXAMPLES / "README.md").read_text("utf-8")
+    for path in EXAMPLES.iterdir():
+        if path.suffix in (".cu", ".ptx") or path.name in NUMBERED:
+            assert f"[{path.name}]({path.name})" in readme
