@@ -95,7 +95,7 @@ def test_everything_asked_for_arrives(call, fake):
     call(
         "check", "naive", "--shape", "1x2x3, 4x5x6", "--shape", "7x8x9", "--only",
         "memcheck,racecheck", "--config", "BM=16", "--epilogue", "relu", "--alpha", "2", "--beta",
-        "0.5", "--gpu", "h100", "--seed", "7",
+        "0.5", "--gpu", "h100", "--seed", "7", "--max-steps", "99",
     )  # fmt: skip
     assert fake.kernel is find_kernel("naive")
     assert fake.shapes == ("1x2x3", "4x5x6", "7x8x9")
@@ -107,6 +107,7 @@ def test_everything_asked_for_arrives(call, fake):
         "beta": 0.5,
         "gpu": "h100",
         "seed": 7,
+        "max_steps": 99,
     }
 
 

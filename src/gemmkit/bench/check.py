@@ -27,6 +27,9 @@ from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
+# A block of the largest rung needs some ten million at K = 4096; an endless one takes seconds.
+MAX_STEPS = 100_000_000
+
 Shape = str | int | tuple[int, int, int] | GemmProblem
 
 
@@ -41,6 +44,7 @@ def check(
     beta: float | None = None,
     checks: Collection[Check] = CHECKS,
     seed: int = 0,
+    max_steps: int = MAX_STEPS,
     device: Device | None = None,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
@@ -63,7 +67,8 @@ def check(
         beta: of every problem; by default each its own.
         checks: findings of other checks are left out.
         seed: of the inputs.
-        device: an open emulator whose sanitizers are on, in place of `gpu`.
+        max_steps: warp instructions after which a block counts as endless.
+        device: an open emulator whose sanitizers are on, in place of `gpu` and `max_steps`.
         progress: is told what happens.
         cache_dir: root of the compiler's cache; by default the user's.
 
@@ -89,7 +94,9 @@ def check(
         (name, _changed(problem, alpha, beta, epilogue))
         for name, problem in _problems(found, chosen, shapes, epilogue)
     ]
-    device = device or open_device("emulator", gpu, sanitize=True, progress=progress.launched)
+    device = device or open_device(
+        "emulator", gpu, sanitize=True, progress=progress.launched, max_steps=max_steps
+    )
     progress.opened(device, "")
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 @click.option(
     "--beta", type=float, help="Scales what C held before.  [default: 0, and others for some]"
 )
+@click.option(
+    "--max-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Warp instructions after which a block is taken to be endless.  [default: 1e8]",
+)
 @gpu_option
 @seed_option
 @json_option
@@ -52,6 +58,7 @@ def command(
     epilogue: str | None,
     alpha: float | None,
     beta: float | None,
+    max_steps: int | None,
     gpu: str | None,
     seed: int,
     json_path: str | None,
@@ -66,7 +73,7 @@ def command(
 
     The exit status is 1 if there is a finding or a wrong result.
     """
-    from gemmkit.bench.check import CHECKS, check
+    from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.output import RecordWriter, StepBar, console
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch
@@ -88,6 +95,7 @@ def command(
                     beta=beta,
                     checks=only or CHECKS,
                     seed=seed,
+                    max_steps=max_steps or MAX_STEPS,
                     progress=watch,
                 )
         finally:
