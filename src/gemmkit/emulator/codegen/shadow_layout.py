@@ -38,8 +38,9 @@ COMMON = _words("written", "initialized", "alarm", "atomic")
 COMMON_BYTES = 32
 
 # A warp's shadow: the place in the log where its lanes were last in step, copies by cp.async on
-# their way, groups of copies that each lane has closed (32 bits each). Then its bitmaps.
-OWN = _words("in_step", "copies", "copy_queue") | {"groups": 24}
+# their way, the place in the log where the last of them landed, groups of copies that each lane
+# has closed (32 bits each). Then its bitmaps.
+OWN = _words("in_step", "copies", "copy_queue", "landed") | {"groups": 32}
 OWN_BITMAPS = 192
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
@@ -78,6 +79,8 @@ TOLD_BYTES = 32
 TOLD_IN_BLOCK = 4
 # Among what native code tells of two lanes: they store at the same time.
 SAME_STORE = 1 << 15
+# The other has brought by cp.async what this one reads.
+COPIED = 1 << 14
 # Behind those, the row of the region that the instruction touched last, and the region's address.
 SHADOW_SITE = {"row": CLASSES * TOLD_BYTES, "region": CLASSES * TOLD_BYTES + 8}
 SHADOW_SITE_BYTES = 256

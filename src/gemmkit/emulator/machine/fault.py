@@ -109,5 +109,5 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
     ]
     return DeviceError(
         f"kernel '{worker.flow.kernel.name}': block {worker.block} did not end within {limit:,} "
-        f"steps: {'; '.join(running[:4])}"
+        f"steps: {'; '.join(running[:4])}. If it only takes long, allow more (--max-steps)"
     )

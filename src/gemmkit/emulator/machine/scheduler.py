@@ -66,6 +66,9 @@ def run(
             for worker in workers:
                 sanitizer.attach(worker)
         launch.run(workers, progress)
+    except DeviceError as error:
+        error.printed = operations.printer.lines()
+        raise
     finally:
         for worker in workers:
             worker.release()

@@ -9,7 +9,7 @@ import numpy as np
 from gemmkit.emulator.codegen.layout import SITE_BYTES
 from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
-from gemmkit.emulator.sanitizer.sites import Names, at, verb
+from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.record import Finding
 
 
@@ -91,9 +91,10 @@ def _finding(
     array, offset = names.device(address)
     where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
     message = (
-        f"{kind}: {at(second)} of block {names.block(blocks[1])} {verb(names.actions[after])} "
-        f"{where}, which {at(first)} of block {names.block(blocks[0])} "
-        f"{verb(names.actions[before])}; blocks run in any order"
+        f"{kind}: thread {second.thread} of block {names.block(blocks[1])} "
+        f"{verb(names.actions[after])} {where} at {second}, which thread {first.thread} of block "
+        f"{names.block(blocks[0])} {verb(names.actions[before])} at {first}; blocks run in any "
+        "order"
     )
     finding = Finding(
         check="racecheck",

@@ -10,6 +10,7 @@ import numpy as np
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import (
+    COPIED,
     COPY_EPOCH_BITS,
     COPY_SITE,
     COPY_THREAD,
@@ -91,6 +92,8 @@ class Races:
             address = access.base + int(access.pattern.offsets[lane])
             met = _Meeting(lane, address, access.numbers[0], thread, STORED)
             return self._finding(access, met, within=True)
+        if more & COPIED:
+            return self._finding(access, self._copied(access, lane, thread), within=True)
         entry = self._entry(more >> 16)
         if entry is None:
             return None
@@ -121,6 +124,13 @@ class Races:
         thread = note >> COPY_THREAD & 0xFFFF
         start = access.base + int(access.pattern.offsets[lane])
         return _Meeting(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
+
+    def _copied(self, access: Access, lane: int, thread: int) -> _Meeting:
+        """Where a lane meets another thread's copy."""
+        row = access.pattern.lanes.tolist().index(lane)
+        granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
+        notes = self._shadow.copies[granules[row]] >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)
+        return self._copy_at(access, row, int(granules[row, (notes == thread).argmax()]))
 
     def _landed_copy(self, access: Access) -> _Meeting | None:
         shadow = self._shadow
@@ -226,7 +236,10 @@ class Races:
         here = names.site(number, names.lane(access.warp, met.lane))
         array, offset = names.shared(met.address)
         action = names.actions[number]
-        what = f"{at(here)} of block {block} {verb(action)} byte {offset} of '{array}'"
+        what = (
+            f"thread {here.thread} of block {block} {verb(action)} byte {offset} of '{array}' at "
+            f"{here}"
+        )
         reads = access.kind == LOADED
         if met.other is None:
             kind = "read after write" if reads else "write after access"
@@ -241,7 +254,6 @@ class Races:
             )
         thread = names.thread(met.thread) if met.thread is not None else None
         other = names.site(met.other, thread)
-        does = verb(names.actions[met.other])
         if waiting:
             kind = "read before wait" if reads else "write before wait"
             rest = f"before the cp.async of {at(other)} to it was waited for"
@@ -250,9 +262,10 @@ class Races:
             if not reads and met.kind == LOADED:
                 kind = "write after read"
             between = "no __syncwarp() or barrier" if within else "no barrier"
-            rest = f"which {at(other)} {does} with {between} between"
-            if within and other.line == here.line and met.other == number:
-                rest = f"to which {at(other)} writes another value at the same time"
+            does = f"thread {thread} {verb(names.actions[met.other])}"
+            rest = f"which {does} at {other} with {between} between"
+            if met.other == number and within:
+                rest = f"to which thread {thread} stores another value at the same time"
         return Finding(
             check="racecheck",
             kind=kind,

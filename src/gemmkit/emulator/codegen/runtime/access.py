@@ -37,7 +37,9 @@ class Extra(Protocol):
 
     prefix: str
 
-    def note(self, f: Function, kind: str, space: str, size: int, row: int) -> None:
+    def note(
+        self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
+    ) -> None:
         """A step before an access that may be made, of `size` bytes a lane, or a row of them."""
 
     def define_slow(
@@ -103,7 +105,7 @@ def _define_move(
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
         memo.add()
         if extra:
-            extra.note(f, kind, space, size, size)
+            extra.note(f, kind, space, size, size, data)
         at = host_pointer(f, space)
         if kind == "load" and bits == 32 and permutes:
             _load_windows(f, at, data)
@@ -155,7 +157,7 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
         for place, memo in enumerate(memos):
             memo.add(f.offset(SITE_POINTER, SITE_BYTES * place))
         if extra:
-            extra.note(f, "load", space, 4, 4 * TOGETHER)
+            extra.note(f, "load", space, 4, 4 * TOGETHER, ())
         at = host_pointer(f, space)
         data = [f.offset(row, vector_bytes(32) * place) for place in places]
         if permutes:

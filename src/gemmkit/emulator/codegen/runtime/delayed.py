@@ -36,6 +36,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_QUEUE,
     COPY_SITE,
     COPY_THREAD,
+    LOG_ENTRIES,
+    LOG_ENTRY_BYTES,
     OWN,
     OWN_READ,
     OWN_WRITTEN,
@@ -79,7 +81,10 @@ def _define_send(module: Module) -> None:
                 (within, f.or_(by_me, read_by_me)),
             ):
                 f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
-            f.store(f.or_(alarm, touched), common, COMMON["alarm"])
+
+        def mark(word: Value, touched: Value) -> None:
+            common = common_word(f, s, word)
+            f.store(f.or_(f.load("i64", common, COMMON["alarm"]), touched), common, COMMON["alarm"])
 
         each_word(f, s, look)
         with f.when(f.compare("ne", f.get("i64", race), 0)):
@@ -87,6 +92,7 @@ def _define_send(module: Module) -> None:
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_AT, P, BASE, BYTES,
                    literal("i64", STORED))  # fmt: skip
+        each_word(f, s, mark)
         f.ret()
 
 
@@ -141,6 +147,14 @@ def _define_land(module: Module) -> None:
             f.call("gemmkit.mark_copy", "void", C, _SLOT, lane)
         left = f.and_(f.resize(f.load("i64", _SLOT), 32), f.not_(_LANES))
         f.store(f.resize(left, 64), _SLOT)
+        with f.when(f.compare("ne", _LANES, 0)):
+            # An entry that says nothing, so that the place tells before from after.
+            count = f.load("i64", s, SHADOW["log_count"])
+            place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+            f.clear(f.offset(f.load("ptr", s, SHADOW["log"]), place), LOG_ENTRY_BYTES)
+            now = f.add(count, 1)
+            f.store(now, s, SHADOW["log_count"])
+            f.store(now, own, OWN["landed"])
         f.ret()
 
 

@@ -15,6 +15,9 @@ from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
 from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COMMON_BYTES,
+    COPIED,
+    COPY_EPOCH_BITS,
+    COPY_THREAD,
     LANES_RACE,
     LOADED,
     LOG_ENTRIES,
@@ -27,6 +30,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN_WORD_BYTES,
     OWN_WRITTEN,
     RACE,
+    SAME_STORE,
     SHADOW,
     SHADOW_SITE_BYTES,
     TAG_BYTES,
@@ -56,6 +60,8 @@ def define(module: Module) -> None:
     _define_write(module)
     _define_look_back(module)
     _define_meet(module)
+    _define_collide(module)
+    _define_copied_by_others(module)
 
 
 def shadow(f: Function) -> Value:
@@ -261,6 +267,9 @@ def _define_suspect_read(module: Module) -> None:
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES,
                    literal("i64", LOADED))  # fmt: skip
+            landed, in_step = (f.load("i64", own, OWN[each]) for each in ("landed", "in_step"))
+            with f.when(f.compare("ugt", landed, in_step)):
+                f.call("gemmkit.copied_by_others", "void", C, SITE_POINTER, P, BASE, ROW_BYTES)
         f.ret()
 
 
@@ -275,9 +284,7 @@ def _define_write(module: Module) -> None:
 
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
-            written, ready, alarm, updated = (
-                f.load("i64", common, COMMON[each]) for each in COMMON
-            )
+            written, ready, alarm, updated = _block_bits(f, common)
             by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
             foreign = f.and_(written, f.not_(by_me))
             # Atomics do not race with each other.
@@ -291,6 +298,12 @@ def _define_write(module: Module) -> None:
                 (within, f.or_(by_me, read_by_me)),
             ):
                 f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
+
+        def mark(word: Value, touched: Value) -> None:
+            common, mine = common_word(f, s, word), own_word(f, own, word)
+            written, ready, alarm, updated = _block_bits(f, common)
+            by_me = f.load("i64", mine, OWN_WRITTEN)
+            foreign = f.and_(written, f.not_(by_me))
             meeting = f.and_(f.and_(foreign, updated), f.and_(atomic, touched))
             first = f.and_(f.and_(atomic, touched), f.not_(written))
             kept = f.or_(f.and_(updated, f.or_(f.not_(touched), atomic)), first)
@@ -309,8 +322,14 @@ def _define_write(module: Module) -> None:
                 tell(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
+        each_word(f, s, mark)
         _append(f, s, KIND)
         f.ret()
+
+
+def _block_bits(f: Function, common: Value) -> list[Value]:
+    """A word of each of the block's bitmaps."""
+    return [f.load("i64", common, COMMON[name]) for name in COMMON]
 
 
 def foreign_reads(f: Function, s: Value, own: Value, word: Value) -> Value:
@@ -383,3 +402,63 @@ def _define_meet(module: Module) -> None:
                 who = f.resize(f.lowest_bit(met), 64)
                 f.ret(f.or_(lane, f.shl(who, 8)))
         f.ret(literal("i64", -1))
+
+
+def _define_collide(module: Module) -> None:
+    """collide(worker, site, pattern, base, register, bits): whether lanes store different values
+    at one place; tells the first two."""
+    data, bits = Value("ptr", "%data"), Value("i64", "%bits")
+    parameters = (C, SITE_POINTER, P, BASE, data, bits)
+    with module.function("gemmkit.collide", "void", parameters, inline=False) as f:
+        lanes = f.load("i32", P, PATTERN.mask)
+        with f.each_bit(lanes) as lane:
+            above = f.and_(lanes, f.shl(literal("i32", -2), f.resize(lane, 32)))
+            with f.each_bit(above) as other:
+                mine, its = (element(f, P, each, 64) for each in (lane, other))
+                with f.when(f.compare("eq", mine, its)):
+                    values = [_stored(f, data, each, bits) for each in (lane, other)]
+                    with f.when(f.compare("ne", *values)):
+                        both = f.or_(lane, f.shl(other, 8))
+                        tell(f, LANES_RACE, extra=f.or_(both, SAME_STORE))
+                        f.ret()
+        f.ret()
+
+
+def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
+    """What a lane stores of a register, which is 64 bits wide or else 32."""
+    wide = f.compare("eq", bits, 64)
+    scale = f.select(wide, literal("i64", 3), 2)
+    at = f.offset(data, f.shl(lane, scale))
+    low = f.resize(f.load("i32", at), 64)
+    high = f.variable(literal("i64", 0))
+    with f.when(wide):
+        f.set(high, f.shl(f.resize(f.load("i32", at, 4), 64), 32))
+    unused = f.sub(literal("i64", 64), bits)
+    return f.shl(f.or_(low, f.get("i64", high)), unused)
+
+
+def _define_copied_by_others(module: Module) -> None:
+    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what cp.async of
+    another lane of its warp has brought since they were in step; tells the first."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES)
+    with module.function("gemmkit.copied_by_others", "void", parameters, inline=False) as f:
+        s = shadow(f)
+        shift, copies = (
+            f.load("i64", s, SHADOW["granule_shift"]),
+            f.load("ptr", s, SHADOW["copies"]),
+        )
+        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
+        now = f.and_(f.load("i64", s, SHADOW["epoch"]), (1 << COPY_EPOCH_BITS) - 1)
+        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+            first = f.lshr(f.add(BASE, element(f, P, lane, 64)), shift)
+            with f.loop(f.lshr(BYTES, shift)) as further:
+                note = f.load("i64", copies, f.shl(f.add(first, further), 3))
+                lately = f.compare("eq", f.and_(note, (1 << COPY_EPOCH_BITS) - 1), now)
+                thread = f.and_(f.lshr(note, COPY_THREAD), (1 << COPY_THREAD) - 1)
+                here = f.compare("eq", f.lshr(thread, 5), warp)
+                other = f.compare("ne", f.and_(thread, 31), lane)
+                with f.when(f.and_(f.and_(lately, here), f.and_(other, f.compare("ne", note, 0)))):
+                    both = f.or_(lane, f.shl(f.and_(thread, 31), 8))
+                    tell(f, LANES_RACE, extra=f.or_(both, COPIED))
+                    f.ret()
+        f.ret()

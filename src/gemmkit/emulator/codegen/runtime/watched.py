@@ -32,10 +32,13 @@ class Watching:
 
     prefix = PREFIX
 
-    def note(self, f: Function, kind: str, space: str, size: int, row: int) -> None:
+    def note(
+        self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
+    ) -> None:
         """Tell the sanitizers of an access of `size` bytes a lane that may be made, or of
         neighbouring ones that have `row` bytes together."""
         _note(f, kind, space, size, row)
+        _compare(f, kind, space, size, data)
 
     def define_slow(
         self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
@@ -56,6 +59,16 @@ def _note(
     else:
         how = literal("i64", UPDATED if kind == "atomic" else STORED)
         f.call("gemmkit.write", "void", *here, each, whole, how)
+
+
+def _compare(f: Function, kind: str, space: str, size: int, data: Sequence[Value]) -> None:
+    """Have values compared that lanes store at one place."""
+    if kind != "store" or space != "shared":
+        return
+    bits = literal("i64", 8 * size // len(data))
+    with f.when(f.compare("ne", f.load("i64", P, PATTERN.meets), 0)):
+        for register in data:
+            f.call("gemmkit.collide", "void", C, SITE_POINTER, P, BASE, register, bits)
 
 
 def define_atomics(module: Module) -> None:
@@ -103,7 +116,7 @@ def _define_slow(
         loaded = data if kind == "load" else ()
         size = bits // 8 * len(data)
         width = max(bits, 32)
-        _make(f, kind, space, size, act, lambda lane: _clear(f, loaded, lane, width))
+        _make(f, kind, space, size, act, lambda lane: _clear(f, loaded, lane, width), data)
         f.ret()
 
 
@@ -114,6 +127,7 @@ def _make(
     size: int,
     act: Callable[[Value, Value], None],
     refuse: Callable[[Value], None],
+    data: Sequence[Value] = (),
 ) -> None:
     """Count an access, then make it: as a whole where it may be, else lane by lane."""
     memo = Memo(f, space, size, store=kind != "load")
@@ -121,6 +135,7 @@ def _make(
     memo.add()
     with f.when(_whole(f, space, size)):
         _note(f, kind, space, size, size)
+        _compare(f, kind, space, size, data)
         act(P, BASE)
         f.ret()
     part = f.variable(literal(f"<{PATTERN.size} x i8>", 0))
