@@ -67,7 +67,7 @@ def test_finding_that_was_not_asked_for_is_left_out(check_file):
 
 
 def test_kernel_that_never_ends_is_told_where_it_was(check_file):
-    endless = """__global__ void endless(int M, int N, int K, const float *A, float *C) {
+    endless = """__global__ void endless(int M, int N, const float *A, const float *B, float *C) {
   while (*(volatile const float *)A < 1e30f) {
   }
   C[0] = 1;
