@@ -17,21 +17,42 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-_ACCESSES = ("mem_global_op_ld", "mem_global_op_st", "mem_global_op_ldgsts")
+_ACCESSES = ("mem_global_op_ld", "mem_global_op_st", "mem_global_op_ldgsts_cache_access")
+_SHARED = ("mem_shared_op_ld", "mem_shared_op_st")
 WANTED = (
     *(f"l1tex__t_{what}_pipe_lsu_{each}.sum" for each in _ACCESSES
-      for what in ("requests", "sectors", "bytes")),
-    *(f"l1tex__t_sectors_pipe_lsu_{_ACCESSES[2]}_cache_{how}.sum" for how in ("access", "bypass")),
+      for what in ("requests", "sectors", "bytes", "set_accesses", "output_wavefronts")),
+    *(f"smsp__sass_l1tex_t_{what}_pipe_lsu_mem_global_op_ldgsts_cache_{how}.sum"
+      for what in ("requests", "sectors") for how in ("access", "bypass")),
     *(f"smsp__inst_executed_op_{each}.sum"
       for each in ("global_ld", "global_st", "shared_ld", "shared_st", "ldgsts")),
-    *(f"l1tex__data_pipe_lsu_wavefronts_mem_shared{each}.sum" for each in ("", "_op_ld", "_op_st")),
-    *(f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{each}.sum" for each in ("ld", "st")),
+    *(f"smsp__inst_executed_op_shared_{each}_pred_on_any.sum" for each in ("ld", "st")),
+    *(f"smsp__sass_inst_executed_op_shared_{each}.sum" for each in ("ld", "st")),
+    *(f"l1tex__data_pipe_lsu_wavefronts_{each}.sum"
+      for each in ("mem_shared", *_SHARED, "mem_shared_op_misc")),
+    *(f"l1tex__data_bank_conflicts_pipe_lsu_{each}.sum"
+      for each in (*_SHARED, "mem_shared_op_ldgsts")),
+    *(f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_{each}.sum"
+      for each in (*_SHARED, "mem_shared_op_ldgsts")),
+    "smsp__sass_l1tex_pipe_lsu_wavefronts_mem_shared.sum",
+    "smsp__sass_l1tex_tags_mem_global.sum",
+)  # fmt: skip
+# How ncu describes a launch; `--query-metrics` does not list these.
+LAUNCH = (
+    "sm__maximum_warps_per_active_cycle_pct",
+    *("launch__registers_per_thread", "launch__waves_per_multiprocessor"),
+    *(f"launch__shared_mem_per_block_{each}"
+      for each in ("static", "dynamic", "driver", "allocated")),
+    *(f"launch__occupancy_limit_{each}"
+      for each in ("barriers", "blocks", "registers", "shared_mem", "warps")),
 )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", default="512,1024", help="N or MxNxK, parted by commas")
+    parser.add_argument(
+        "--shapes", default="512,1024,255x257x129", help="N or MxNxK, parted by commas"
+    )
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--ncu", default="ncu", help="the profiler's command")
     arguments = parser.parse_args()
@@ -41,7 +62,7 @@ def main() -> None:
     found = {
         "gpu": gpu,
         "profiler": run([arguments.ncu, "--version"]).strip().splitlines()[-1],
-        "command": " ".join(["python", *sys.argv]),
+        "command": f"python benchmarks/compare_ncu.py --shapes {arguments.shapes}",
         "launches": launches,
     }
     arguments.results.mkdir(parents=True, exist_ok=True)
@@ -52,9 +73,10 @@ def main() -> None:
 
 
 def choose_metrics(query: str) -> list[str]:
-    """Those of `WANTED` that this profiler knows for this GPU, by its `--query-metrics`."""
+    """Those of `WANTED` that this profiler knows for this GPU, by its `--query-metrics`, and
+    those of `LAUNCH`."""
     known = {line.split()[0] for line in query.splitlines() if line.strip()}
-    return [name for name in WANTED if name.rsplit(".", 1)[0] in known]
+    return [*(name for name in WANTED if name.removesuffix(".sum") in known), *LAUNCH]
 
 
 def profile(ncu: str, shapes: str, metrics: Sequence[str]) -> list[dict[str, object]]:

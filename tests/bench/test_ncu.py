@@ -37,4 +37,4 @@ def test_rows(script):
 
 def test_only_metrics_that_the_profiler_knows(script):
     query = f"Device GH100\n{REQUESTS.rsplit('.', 1)[0]}   Counter  # of requests\nother  Counter\n"
-    assert script.choose_metrics(query) == [REQUESTS]
+    assert script.choose_metrics(query) == [REQUESTS, *script.LAUNCH]

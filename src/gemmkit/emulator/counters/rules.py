@@ -6,13 +6,20 @@ data. Other architectures are taken to follow them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 SECTOR_BYTES = 32
 LINE_BYTES = 128
 BANKS = 32
 LANES = 32
 WORD_BYTES = 4
+MATRIX_ROWS = 8
+MATRIX_ROW_BYTES = 16
+
+# Address bits whose parity is a bit of the number of a line's tag bank; four banks in all.
+TAG_BANK_BITS = ((7, 9, 11, 12, 14, 16, 18), (8, 10, 11, 13, 14, 15, 17))
+TAG_BANK_MASKS = tuple(sum(1 << bit for bit in bits) for bits in TAG_BANK_BITS)
 
 
 def global_sectors(addresses: Sequence[int], nbytes: int) -> int:
@@ -28,6 +35,33 @@ def global_sectors(addresses: Sequence[int], nbytes: int) -> int:
 def global_lines(addresses: Sequence[int], nbytes: int) -> int:
     """Distinct 128-byte cache lines of a request: its accesses to the tag stage of the L1."""
     return _distinct(addresses, nbytes, LINE_BYTES)
+
+
+def tag_wavefronts(addresses: Sequence[int], nbytes: int) -> int:
+    """Passes of a global request through the tag stage of the L1: the most lines in one tag bank.
+
+    What a request costs there once its lines are cached; the first requests for 16 lines or more
+    were seen to take more. Arguments as for `global_sectors`.
+    """
+    depth = Counter(map(tag_bank, _pieces(addresses, nbytes, LINE_BYTES)))
+    return max(depth.values(), default=0)
+
+
+def tag_bank(line: int) -> int:
+    """The tag bank, 0 to 3, of a cache line by its number (address over 128)."""
+    address = line * LINE_BYTES
+    return sum(
+        ((address & mask).bit_count() & 1) << place for place, mask in enumerate(TAG_BANK_MASKS)
+    )
+
+
+def ideal_sectors(addresses: Sequence[int], nbytes: int) -> int:
+    """The fewest 32-byte sectors that could hold the distinct bytes of a request.
+
+    Arguments as for `global_sectors`; accesses are aligned to their size, so that any two are the
+    same bytes or have none in common.
+    """
+    return -(-len(set(addresses)) * nbytes // SECTOR_BYTES)
 
 
 def local_sectors(offsets: Mapping[int, int], nbytes: int) -> int:
@@ -51,13 +85,16 @@ def local_sectors(offsets: Mapping[int, int], nbytes: int) -> int:
 
 
 def _distinct(addresses: Sequence[int], nbytes: int, unit: int) -> int:
-    return len(
-        {
-            piece
-            for address in addresses
-            for piece in range(address // unit, (address + nbytes - 1) // unit + 1)
-        }
-    )
+    return len(_pieces(addresses, nbytes, unit))
+
+
+def _pieces(addresses: Iterable[int], nbytes: int, unit: int) -> set[int]:
+    """Numbers of the aligned units of memory that accesses touch."""
+    return {
+        piece
+        for address in addresses
+        for piece in range(address // unit, (address + nbytes - 1) // unit + 1)
+    }
 
 
 def shared_phases(
@@ -109,12 +146,55 @@ def shared_wavefronts(
 
 
 def _deepest_bank(addresses: Sequence[int], nbytes: int) -> int:
-    words = {
-        word
-        for address in addresses
-        for word in range(address // WORD_BYTES, (address + nbytes - 1) // WORD_BYTES + 1)
-    }
-    depth = [0] * BANKS
-    for word in words:
-        depth[word % BANKS] += 1
-    return max(depth)
+    words = _pieces(addresses, nbytes, WORD_BYTES)
+    return max(Counter(word % BANKS for word in words).values())
+
+
+def matrix_wavefronts(rows: Sequence[int]) -> tuple[int, int]:
+    """Wavefronts of `ldmatrix` or `stmatrix`, and those of them by bank conflicts.
+
+    Each 8×8 matrix is a phase of its own.
+
+    Args:
+        rows: shared-memory addresses of the 16-byte rows, eight for each matrix.
+    """
+    phases = [rows[start : start + MATRIX_ROWS] for start in range(0, len(rows), MATRIX_ROWS)]
+    wavefronts = sum(_deepest_bank(phase, MATRIX_ROW_BYTES) for phase in phases)
+    return wavefronts, wavefronts - len(phases)
+
+
+def copy_wavefronts(
+    to: Sequence[int], start: Sequence[int], active: Sequence[bool], nbytes: int
+) -> tuple[int, int]:
+    """Wavefronts of `cp.async.ca` in shared memory, and those of them by bank conflicts.
+
+    Phases are those of a store. Within a phase lanes keep their order at every bank, those that
+    they read from (the L1 holds the source in the same banks) and those that they write to, also
+    where they touch the same word: a lane goes one wavefront after the last of the lanes before
+    it that share a bank with it. `cp.async.cg` takes none that are counted.
+
+    Args:
+        to: shared-memory addresses of all 32 lanes; those of inactive lanes are not looked at.
+        start: global-memory addresses, likewise.
+        active: which lanes take part.
+        nbytes: bytes a lane copies: 4, 8 or 16.
+    """
+    phases = shared_phases(to, active, nbytes, store=True)
+    wavefronts = sum(_longest_queue(lanes, to, start, nbytes) for lanes in phases)
+    return wavefronts, wavefronts - len(phases)
+
+
+def _longest_queue(
+    lanes: Sequence[int], to: Sequence[int], start: Sequence[int], nbytes: int
+) -> int:
+    last: dict[tuple[int, int], int] = {}
+    for lane in lanes:
+        words = range(nbytes // WORD_BYTES)
+        banks = [
+            (side, (addresses[lane] // WORD_BYTES + word) % BANKS)
+            for side, addresses in enumerate((start, to))
+            for word in words
+        ]
+        wavefront = 1 + max(last.get(bank, 0) for bank in banks)
+        last |= dict.fromkeys(banks, wavefront)
+    return max(last.values())
