@@ -100,7 +100,7 @@ PLANTED = (
         problem=_PROBLEM,
         old="cp_async<1>(&tile[col][row], walk.source(step)",
         new="cp_async<1>(&tile[row][col], walk.source(step)",
-        expects=("racecheck",),
+        expects=("memcheck", "racecheck"),
         file="cp_async.cuh",
     ),
     Mutation(

@@ -90,6 +90,17 @@ PLANTED = (
         problem=GemmProblem(9, 33, 5),
         old="blockIdx.x * BN",
         new="blockIdx.x / 2 * BN",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="write-back in every step along k",
+        kernel="naive",
+        problem=GemmProblem(9, 17, 5, beta=0.5),
+        old="sum += *element(A, lda, row, k) * *element(B, ldb, k, col);",
+        new="""{
+    sum += *element(A, lda, row, k) * *element(B, ldb, k, col);
+    Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, col);
+  }""",
         expects=(WRONG_RESULT,),
     ),
     Mutation(
