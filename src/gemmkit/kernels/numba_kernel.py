@@ -102,6 +102,8 @@ class _FrontEnd:
             CompileError: numba refuses the function.
             CompilerMissing: numba finds no NVVM.
         """
+        from cuda.pathfinder import DynamicLibNotFoundError
+
         cuda = _numba()
         capability = gpu.capability.major, gpu.capability.minor
         name = self.function.__name__
@@ -116,7 +118,7 @@ class _FrontEnd:
                 cc=capability,
                 **self.options,
             )
-        except ImportError as error:
+        except (ImportError, DynamicLibNotFoundError) as error:
             raise CompilerMissing(f"numba-cuda lacks NVVM ({_line(error)}): {HOW_TO_GET}") from None
         except Exception as error:
             # Each of numba's stages has exceptions of its own, from Python's to NVVM's.
@@ -150,8 +152,10 @@ def _numba() -> ModuleType:
     try:
         import numba_cuda  # noqa: F401 - numba alone has an older `numba.cuda`
         from numba import cuda
-    except ImportError as error:
-        raise CompilerMissing(f"numba-cuda is missing ({_line(error)}): {HOW_TO_GET}") from None
+    except (ImportError, RuntimeError) as error:
+        # Without the CUDA runtime library its import fails with a RuntimeError.
+        message = f"numba-cuda cannot be imported ({_line(error)})"
+        raise CompilerMissing(f"{message}: {HOW_TO_GET}") from None
     return cuda  # type: ignore[no-any-return]
 
 
