@@ -55,12 +55,12 @@ class ComputeCapability:
     def barriers_per_sm(self) -> int | None:
         """Numbered barriers that the resident blocks of an SM share; None where no limit is known.
 
-        As CUDA's occupancy header has it: two for each block that an SM can hold on data-centre
-        parts from 9.0 on, one on the others.
+        As the occupancy header of CUDA 13 has it, from 9.0 on: two for each block that an SM can
+        hold on 9.0 and 10.0, one on the others.
         """
         if self.major < 9:
             return None
-        return self.max_blocks_per_sm * (2 if self.major in (9, 10) else 1)
+        return self.max_blocks_per_sm * (2 if (self.major, self.minor) in ((9, 0), (10, 0)) else 1)
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"

@@ -84,7 +84,39 @@ def test_a_block_that_does_not_fit_has_zero_everywhere(registers, threads, share
     assert seen.limiter == limiter
 
 
-@pytest.mark.parametrize("wrong", [{"threads": 0}, {"registers": -1}, {"blocks": -1}])
+def test_limits_stand_side_by_side():
+    seen = occupancy(H100, registers=122, threads=256, shared_bytes=16640, blocks=1024)
+    assert dict(seen.limits) == {
+        "warps": 8,
+        "blocks": 32,
+        "registers": 2,
+        "shared memory": 13,
+        "barriers": 64,
+    }
+    assert (seen.warps_per_block, seen.warps_per_sm) == (8, 16)
+
+
+def test_barriers_can_limit_from_hopper_on():
+    launch = {"registers": 32, "threads": 32, "shared_bytes": 0, "blocks": 1, "barriers": 16}
+    assert occupancy(H100, **launch).limiter == "barriers"
+    assert occupancy(H100, **launch).blocks_per_sm == 4
+    assert occupancy(find_board("RTX 5090"), **launch).blocks_per_sm == 1
+    assert occupancy(RTX3090, **launch).limiter == "blocks"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "full_waves", "tail_idle"),
+    [(264, 1, 0.0), (265, 1, 263 / 264), (132, 0, 0.5), (576, 2, 1 - 48 / 264), (0, 0, 0.0)],
+)
+def test_the_last_wave_idles_where_it_is_not_full(blocks, full_waves, tail_idle):
+    seen = occupancy(H100, registers=122, threads=256, shared_bytes=0, blocks=blocks)
+    assert seen.full_waves == full_waves
+    assert seen.tail_idle == pytest.approx(tail_idle)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"threads": 0}, {"registers": -1}, {"blocks": -1}, {"barriers": -1}]
+)
 def test_impossible_launches_are_refused(wrong):
     launch = {"registers": 32, "threads": 32, "shared_bytes": 0, "blocks": 1} | wrong
     with pytest.raises(UsageError, match="no such launch"):
