@@ -30,7 +30,12 @@ class SanitizerFinding(GemmkitError):
 
 
 class DeviceError(GemmkitError):
-    """A device is missing, or it failed while it allocated, copied or ran."""
+    """A device is missing, or it failed while it allocated, copied or ran.
+
+    `printed` are the lines that a kernel had printed before it failed on the emulator.
+    """
+
+    printed: tuple[str, ...] = ()
 
 
 class TuningError(GemmkitError):

@@ -13,7 +13,7 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import DeviceKind, open_device
 from gemmkit.devices.device import Device, TimedDevice
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
@@ -177,7 +177,13 @@ def _run_all(
             # The former one's memory goes before the next one's comes.
             workload = None
             workload = Workload(run.problem, device, seed)
-        record = run_binary(run.kernel, run.config, run.plan, binary, workload, baseline=baseline)
+        try:
+            record = run_binary(
+                run.kernel, run.config, run.plan, binary, workload, baseline=baseline
+            )
+        except DeviceError as error:
+            progress.printed(error.printed)
+            raise
         progress.printed(workload.printed)
         progress.finished(record)
         records.append(record)

@@ -87,7 +87,7 @@ def find_target(
         if args is None:
             raise UsageError(f"{target} does not tell what its parameters are: give --args")
         return Kernel.from_ptx(target, **launch)
-    if suffix in CUDA_SUFFIXES or "/" in target or Path(target).is_file():
+    if suffix in CUDA_SUFFIXES or "/" in target or Path(target).exists():
         return Kernel.from_file(target, **launch, include_dirs=include_dirs, options=options)
     given = [name for name, value in launch.items() if value is not None]
     given += ["include"] * bool(include_dirs) + ["option"] * bool(options)

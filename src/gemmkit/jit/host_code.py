@@ -72,6 +72,7 @@ def without_host_code(text: str, macros: frozenset[str]) -> str:
 def _items(plain: str, start: int, end: int) -> Iterator[_Item]:
     """The declarations of a stretch, and of the namespaces and `extern "C"` blocks in it."""
     position = head = start
+    last: _Item | None = None
     while position < end:
         character = plain[position]
         if character in "([":
@@ -90,8 +91,13 @@ def _items(plain: str, start: int, end: int) -> Iterator[_Item]:
             if _ENTERED.fullmatch(plain, head, position):
                 yield from _items(plain, position + 1, close)
                 head = close + 1
+            elif last is not None and not plain[head:position].strip():
+                # The other body of a function with two, for either side of a condition.
+                yield _Item(last.start, last.head_end, close + 1)
+                head = close + 1
             elif _has_parameters(plain[head:position]):
-                yield _Item(head, position, close + 1)
+                last = _Item(head, position, close + 1)
+                yield last
                 head = close + 1
             else:
                 # A class, an enumeration or an initialiser goes on to its semicolon.

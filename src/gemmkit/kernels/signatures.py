@@ -90,7 +90,7 @@ def told_signature(
             )
         pointers = expression.names & set(POINTERS)
         if pointers and text not in POINTERS:
-            raise UsageError(f"argument '{text}' computes with an address: give {pointers.pop()}")
+            raise UsageError(f"argument '{text}' computes with an address: give {min(pointers)}")
         signature.append(text if text in ARGUMENT_NAMES else expression.bound(constants))
     if kernel is not None:
         _check_fit(signature, kernel)

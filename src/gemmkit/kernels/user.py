@@ -30,7 +30,6 @@ from gemmkit.kernels.kernel import (
 )
 from gemmkit.kernels.signatures import (
     SIZES,
-    describe,
     names_in,
     read_signature,
     told_signature,
@@ -40,6 +39,10 @@ from gemmkit.problem import GemmProblem
 
 # One to three expressions in CUDA's x, y, z order, or a single number.
 Extent = str | int | Sequence[str | int]
+
+_KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
+
+_DEFINITION = re.compile(r"-D(\w+)=(.+)")
 
 MAX_GRID_X = 2**31 - 1
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
@@ -60,13 +63,16 @@ def kernel_from_file(
     """See `Kernel.from_file`."""
     path = Path(path)
     text = read_source(path)
-    folders = tuple(str(Path(each).resolve()) for each in (path.parent, *include_dirs))
-    source = SourceFile(text, path.name, "cuda", folders, tuple(options))
+    own = [option.removeprefix("-I") for option in options if option.startswith("-I")]
+    folders = tuple(str(Path(each).resolve()) for each in (path.parent, *include_dirs, *own))
+    rest = tuple(option for option in options if not option.startswith("-I"))
+    source = SourceFile(text, path.name, "cuda", folders, rest)
     others = included_files(text, path.parent.resolve(), folders).values()
     declared = find_entry(entry, source, tuple(others))
     constants: dict[str, str] = {}
     for each in (*others, text):
         constants |= constants_in(each)
+    constants |= dict(each.groups() for each in map(_DEFINITION.fullmatch, rest) if each)
     constants |= _template_values(entry, declared)
     numbers = _numbers(constants)
     if args is not None:
@@ -239,9 +245,9 @@ def find_entry(
     if matches:
         _check_template(entry, matches[0], source.name)
         return matches[0]
-    last = wanted.split("::")[-1]
-    if any(re.search(rf"\b{re.escape(last)}\b", text) for text in (source.text, *included)) and (
-        last not in {each.name.split("::")[-1] for each in found}
+    texts = (source.text, *included)
+    if any(_KERNEL_MACRO.search(text) for text in texts) and any(
+        re.search(rf"[(,]\s*{re.escape(wanted)}\b", text) for text in texts
     ):
         return None
     raise UsageError(f"{source.name} has no kernel '{wanted}'; {_listed(found)}")
@@ -380,6 +386,3 @@ def _condition(
         return None
 
     return condition
-
-
-__all__ = ["describe", "kernel_from_file", "read_source", "user_kernel"]

@@ -75,7 +75,7 @@ def ladder_table(records: Sequence[Record]) -> Table:
 
 
 def bench_table(records: Sequence[Record]) -> Table:
-    """One row a problem, of one kernel: time and ratio to cuBLAS where it was timed, or counters."""
+    """One row a problem, of one kernel: time and ratio to cuBLAS if it was timed, else counters."""
     timed = any(record.time_us for record in records)
     rows = tuple(
         Row(

@@ -1,0 +1,184 @@
+"""Users' files on their way to NVRTC: host code, includes, headers that NVRTC lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemmkit.errors import CompileError
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_source
+from gemmkit.jit.host_code import device_macros, without_host_code
+from gemmkit.jit.translation import translate
+from gemmkit.kernels import include_files
+from gemmkit.kernels.kernel import SourceFile
+
+KERNEL = "__global__ void k(float* C) { C[threadIdx.x] = 1; }\n"
+
+# Each ends where device code begins again, so that what follows must be kept.
+HOST_CODE = [
+    "int main(int argc, char** argv) { k<<<1, dim3(32, 1)>>>(0); return 0; }",
+    "template <typename T> T* make(size_t n) { T* p; cudaMalloc(&p, n); return p; }",
+    "static inline void check(cudaError_t e, const char* s = \"{\") { if (e) exit('}'); }",
+    "void declared(cublasHandle_t, std::vector<float>&);",
+    "std::vector<int> sizes = {1, 2, {3}};\nfloat* buffer;",
+    'const std::string name = "a;b";',
+    "__host__ float only(float x) { return x; }",
+    "struct Timer { cudaEvent_t start; void go() { cudaEventRecord(start); } };",
+    "std::ostream& operator<<(std::ostream& o, const dim3& d) { return o << d.x; }",
+    'namespace host { int f() { return 1; } class C { public: C() { printf(""); } }; }',
+    'extern "C" { void f(int x) { x++; } }',
+    "int f()\n#if 0\n{ return 0; }\n#else\n{ return 1; }\n#endif",
+    "#define CHECK(x) do { if (x) \\\n  { exit(1); } } while (0)\nvoid g() { CHECK(f()); }",
+    "auto lambda = [](int x) { return x + 1; };",
+]
+DEVICE_CODE = [
+    "__device__ float twice(float x) { return 2 * x; }",
+    "__host__ __device__ inline int f(int a) { return a; }",
+    "constexpr int cdiv(int a, int b) { return (a + b - 1) / b; }",
+    "__constant__ float table[2] = {1, 2};",
+    "static const int N = 3; const float HALF = .5f; constexpr int M = N * 2;",
+    "struct Pair { int a; float b; };",
+    "struct Op { __device__ float operator()(float x) const { return x; } };",
+    "template <int N> struct Tile { float data[N]; };",
+    "enum Kind { ONE, TWO = 5 }; using F = float; typedef float4 V; union U { int i; float f; };",
+    "#define DEVICE __device__ __forceinline__\nDEVICE float g(float x) { return x; }",
+    "namespace a { namespace b { __device__ int h() { return 1; } } } using namespace a;",
+    'extern "C" { __device__ int h() { return 1; } }',
+    "extern __shared__ float dynamic[];",
+    "__managed__ int counter;",
+    'static_assert(sizeof(float) == 4, "yes");',
+    "template <> struct Tile<1>;",
+]
+
+
+def compiled(text: str, folder: Path, **rest: Any) -> Binary:
+    source = SourceFile(text, "my.cu", "cuda", (str(folder),), **rest)
+    return compile_source(source, "k", "sm_80", cache_dir=folder / "cache")
+
+
+def _bits(number: float) -> str:
+    """A number as PTX stores it where it is constant."""
+    return str(np.float32(number).view(np.uint32))
+
+
+@pytest.mark.parametrize("code", HOST_CODE)
+def test_host_code_is_left_out(code: str) -> None:
+    text = f"{KERNEL}{code}\n{KERNEL}"
+    left = without_host_code(text, device_macros([text]))
+    lines = [line for line in left.split("\n") if line.strip() and "#" not in line]
+    assert [line.strip() for line in lines if not line.endswith("while (0)")][:1] == [
+        KERNEL.strip()
+    ]
+    assert left.endswith(f"\n{KERNEL}")
+    assert len(left) == len(text)
+    assert [i for i, c in enumerate(left) if c == "\n"] == [
+        i for i, c in enumerate(text) if c == "\n"
+    ]
+    kept = {word for line in lines[1:-1] for word in line.split()}
+    assert not kept - {"namespace", "host", "extern", '"C"', "{", "}", "exit(1);", "while", "(0)"}
+
+
+@pytest.mark.parametrize("code", DEVICE_CODE)
+def test_device_code_is_kept(code: str) -> None:
+    text = f"{KERNEL}{code}\n{KERNEL}"
+    assert without_host_code(text, device_macros([text])) == text
+
+
+def test_unbalanced_text_stays_as_it_is() -> None:
+    text = "int f() { return 1;\n" + KERNEL
+    assert without_host_code(text, frozenset()) == text
+
+
+def test_a_whole_program_compiles(tmp_path: Path) -> None:
+    host = "\n".join(code for code in HOST_CODE if "#else" not in code)
+    device = "\n".join(code for code in DEVICE_CODE if code.count("template") == 0)
+    text = f"""
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <iostream>
+#include <vector>
+#include <cublas_v2.h>
+#include <stdint.h>
+#include <algorithm>
+#include <type_traits>
+#include <climits>
+#include <cmath>
+using namespace std;
+{device}
+{host}
+__global__ void k(float* C) {{
+  uint32_t n = std::min(cdiv(7, 2), INT_MAX) + f(1) + h();
+  if constexpr (std::is_same_v<F, float>) n += std::max(N, M);
+  printf("%d\\n", n);
+  C[n] = g(twice(HALF)) + table[1] + M_PI;
+}}
+"""
+    binary = compiled(text, tmp_path)
+    assert binary.ptx.count(".entry") == 1
+    line = text.split("\n").index("  C[n] = g(twice(HALF)) + table[1] + M_PI;") + 1
+    assert '.file\t1 "my.cu"' in binary.ptx
+    assert f".loc\t1 {line} " in binary.ptx
+
+
+def test_includes_come_from_the_users_folders(tmp_path: Path) -> None:
+    (tmp_path / "src" / "inner").mkdir(parents=True)
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "src/inner/a.cuh").write_text('#pragma once\n#include "../b.cuh"\nvoid host();\n')
+    (tmp_path / "src/b.cuh").write_text("#pragma once\n#include <c.cuh>\n#define B (C + 1)\n")
+    (tmp_path / "extra/c.cuh").write_text("#pragma once\n#define C 40\n")
+    text = (
+        '// #include "missing.cuh"\n#include "inner/a.cuh"\n#include "b.cuh"\n'
+        "__global__ void k(float* x) { x[0] = B; }"
+    )
+    folders = (str(tmp_path / "src"), str(tmp_path / "extra"))
+    source = SourceFile(text, "my.cu", "cuda", folders)
+    unit = translate(source, {})
+    extra = (tmp_path / "extra/c.cuh").as_posix()
+    assert {"inner/a.cuh", "b.cuh", extra} <= unit.headers.keys()
+    first = compile_source(source, "k", "sm_80", cache_dir=tmp_path / "cache")
+    assert _bits(41) in first.ptx
+    (tmp_path / "extra/c.cuh").write_text("#pragma once\n#define C 41\n")
+    second = compile_source(source, "k", "sm_80", cache_dir=tmp_path / "cache")
+    assert second.key != first.key
+    assert _bits(42) in second.ptx
+
+
+def test_the_ladders_headers_serve_copies_of_rungs(tmp_path: Path) -> None:
+    text = '#include "cp_async.cuh"\n' + KERNEL
+    source = SourceFile(text, "my.cu", "cuda", (str(tmp_path),))
+    headers = translate(source, include_files()).headers
+    assert headers["cp_async.cuh"] == include_files()["cp_async.cuh"]
+    (tmp_path / "cp_async.cuh").write_text("// mine\n")
+    assert translate(source, include_files()).headers["cp_async.cuh"] == "// mine\n"
+
+
+def test_cuda_headers(tmp_path: Path) -> None:
+    text = (
+        '#include <cuda_fp16.h>\n#include "cuda_bf16.h"\n#include <cuda_pipeline.h>\n'
+        "#include <climits>\n__global__ void k(__half* C) { C[0] = __float2half(2.f) * C[1]; }"
+    )
+    binary = compiled(text, tmp_path)
+    assert "mul" in binary.ptx
+    assert binary == compiled(text, tmp_path)
+
+
+def test_options_reach_the_compiler(tmp_path: Path) -> None:
+    text = "__global__ void k(float* x) { x[0] = VALUE; static_assert(__cplusplus > 201703L); }"
+    assert _bits(7) in compiled(text, tmp_path, options=("-DVALUE=7", "--std=c++20")).ptx
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("__global__ void k(float* C) {\n  C[0] = x;\n}", r"my\.cu:2: .*\"x\" is undefined"),
+        ('#include "gone.cuh"\n' + KERNEL, r"my\.cu:1: .*gone\.cuh"),
+        ("__global__ void k(float* C) { f(C); }\nvoid f(float* C) {}", r"my\.cu:1: .*\"f\""),
+    ],
+)
+def test_errors_tell_the_users_lines(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(CompileError, match=reason):
+        compiled(text, tmp_path)

@@ -1,0 +1,300 @@
+"""`Kernel.from_file`: what is read from a source, what is told, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import find_board
+from gemmkit.kernels.declarations import constants_in, head_comment, kernels_in
+from gemmkit.kernels.kernel import Kernel, LaunchPlan
+from gemmkit.problem import GemmProblem
+
+BOARD = find_board("rtx3090")
+PROBLEM = GemmProblem(300, 200, 100)
+LAUNCH = {"grid": "(N+15)/16,(M+15)/16", "block": "16,16"}
+
+PLAIN = "__global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {}"
+TILED = """
+// Tiles in registers
+#define TILE 16
+constexpr int kWarps = 4, unused = 1;
+static const unsigned int kThreads = 32 * 4;
+template <int BM, const int BN = TILE * 4, typename T = float>
+__global__ void __launch_bounds__((BM * BN) / 8, 1)
+tiled(int M, int N, int K, T alpha, const T* __restrict__ A, T* B, float beta, float* C) {}
+"""
+
+
+def planned(kernel: Kernel, problem: GemmProblem = PROBLEM) -> LaunchPlan:
+    return kernel.plan(problem, kernel.default, BOARD)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write_file(text: str, name: str = "my.cu") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+        return path
+
+    return write_file
+
+
+def test_a_plain_kernel(write: Any) -> None:
+    path = write(PLAIN)
+    kernel = Kernel.from_file(path, **LAUNCH)
+    assert (kernel.name, kernel.rung, kernel.idea, kernel.space) == ("my", None, "", {})
+    assert kernel.source == PLAIN
+    plan = planned(kernel)
+    assert (plan.entry, plan.signature) == ("gemm", ("M", "N", "K", "A", "B", "C"))
+    assert (plan.grid, plan.block, plan.shared_bytes) == ((13, 19, 1), (16, 16, 1), 0)
+    assert plan.source.include_dirs == (str(path.parent),)
+
+
+def test_template_arguments_and_constants_are_names(write: Any) -> None:
+    kernel = Kernel.from_file(
+        write(TILED),
+        entry="tiled<128>",
+        grid=["ceil_div(N, BN)", "(M+BM-1)/BM"],
+        block="kThreads*2",
+        shared="BM*TILE*sizeof(float)*EXTRA",
+        name="mine",
+        options=["-DEXTRA=3"],
+    )
+    assert (kernel.name, kernel.idea) == ("mine", "Tiles in registers")
+    plan = planned(kernel)
+    assert plan.entry == "tiled<128>"
+    assert (plan.grid, plan.block) == ((4, 3, 1), (256, 1, 1))
+    assert plan.shared_bytes == 128 * 16 * 4 * 3
+    assert plan.signature == ("M", "N", "K", "alpha", "A", "B", "beta", "C")
+    assert plan.source.options == ("-DEXTRA=3",)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "signature"),
+    [
+        ("float *a, float *b, float *c, int m, int n, int k", "A B C M N K"),
+        ("const float *dA, float* d_B, float C_d[], size_t K, unsigned N, long long M",
+         "A B C K N M"),
+        ("float ALPHA, double Beta, float* A, int lda, float* B, int LDB, float* C, int ldc, "
+         "int M, int N, int K", "alpha beta A lda B ldb C ldc M N K"),
+        ("float* A, float* B, float* C, float* bias, int M, int N, int K", "A B C bias M N K"),
+        ("float* A, float* B, float* C, int width", "A B C N"),
+        ("float *A, float *B, float *C, int numARows, int numAColumns, int numBRows, "
+         "int numBColumns, int numCRows, int numCColumns", "A B C M K K N M N"),
+        ("float4* matA, const float4 *matB, float4 *matC, int M, int K, int N", "A B C M K N"),
+    ],
+)  # fmt: skip
+def test_parameters_that_can_be_read(write: Any, parameters: str, signature: str) -> None:
+    path = write(f"__global__ void k({parameters}) {{}}")
+    assert Kernel.from_file(path, **LAUNCH).signature == tuple(signature.split())
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "float* x, float* y, float* z, int M, int N, int K",
+        "float* A, float* B, float* C, int M, int N, int K, int stride",
+        "float* A, float* a, float* C, int M, int N, int K",
+        "float* M, float* N, float* P, int width",
+        "float* A, float* B, float* C, float M, int N, int K",
+        "const float*, float* B, float* C, int M, int N, int K",
+        "",
+    ],
+)
+def test_parameters_that_cannot(write: Any, parameters: str) -> None:
+    path = write(f"__global__ void k({parameters}) {{}}")
+    with pytest.raises(UsageError, match=r"cannot all be told by their names: \(.*--args"):
+        Kernel.from_file(path, **LAUNCH)
+
+
+def test_arguments_that_are_told(write: Any) -> None:
+    text = (
+        "#define PAD 4\n"
+        "__global__ void k(float* x, const float* y, float* z, int rows, long pitch, float s,"
+        " int* n) {}"
+    )
+    kernel = Kernel.from_file(write(text), args="A, B, C, M*K, lda + PAD, 1.0f, nullptr", **LAUNCH)
+    assert kernel.signature == ("A", "B", "C", "M*K", "lda + (4)", "1.0f", "0")
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        ("M,N,K,A,B", r"takes 6 arguments, \(int M, .*float\* C\), and --args gives 5"),
+        ("M,N,A,K,B,C", r"'A' is an address, and 'int K' of 'gemm' no pointer"),
+        ("M,N,K,A,B,beta", r"'beta' goes to 'float\* C' of 'gemm', which is a pointer"),
+        ("M,N,alpha,A,B,C", r"'alpha' is an fp32 number, and 'int K' of 'gemm' an integer"),
+        ("M,N,K,A+4,B,C", r"'A\+4' computes with an address"),
+        ("M,N,Q,A,B,C", r"'Q' uses Q; the names are M, N, K, alpha"),
+        ("M,N,,A,B,C", "empty part"),
+        ("M,N,K;,A,B,C", "is no expression"),
+    ],
+)
+def test_arguments_that_do_not_fit(write: Any, args: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Kernel.from_file(write(PLAIN), args=args, **LAUNCH)
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "reason"),
+    [
+        (PLAIN, "sgemm", "my.cu has no kernel 'sgemm'; it has: gemm"),
+        (PLAIN + TILED, None, r"which kernel of my.cu\? Give --entry; it has: gemm, tiled<BM, "),
+        (TILED, None, r"'tiled' in my.cu is a template: give --entry 'tiled<BM, BN, T>'"),
+        (TILED, "tiled", "is a template"),
+        ("void f() {}", None, "my.cu has no __global__ function"),
+        ("// __global__ void no(int M) {}\n", "no", "it has: none"),
+    ],
+)
+def test_entries_that_are_not_there(write: Any, text: str, entry: str | None, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Kernel.from_file(write(text), entry=entry, **LAUNCH)
+
+
+def test_a_kernel_that_macros_make_is_told_in_full(write: Any) -> None:
+    text = "#define MAKE(name) __global__ void name(float* C) {}\nMAKE(made)\n"
+    with pytest.raises(UsageError, match=r"parameters of 'made' cannot be read from my\.cu"):
+        Kernel.from_file(write(text), entry="made", **LAUNCH)
+    kernel = Kernel.from_file(write(text), entry="made", args="C", **LAUNCH)
+    assert planned(kernel).entry == "made"
+
+
+def test_an_entry_in_an_included_file(write: Any) -> None:
+    write("#pragma once\nnamespace ns {\n" + PLAIN + "\n}", "inner/kernels.cuh")
+    path = write('#include "inner/kernels.cuh"\nint main() {}')
+    assert planned(Kernel.from_file(path, **LAUNCH)).entry == "ns::gemm"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "no text file")],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "my.cu"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=reason):
+        Kernel.from_file(path, **LAUNCH)
+
+
+@pytest.mark.parametrize(
+    ("launch", "reason"),
+    [
+        ({"grid": "1"}, "how is 'my' launched.*Give --block"),
+        ({}, "Give --grid and --block"),
+        ({"grid": "T/2", "block": 1}, r"'T/2' uses T; grid, block and shared memory may use M, N"),
+        ({"grid": "1,1,1,1", "block": 1}, "has 4 parts"),
+        ({"grid": 1, "block": 1, "shared": "alpha"}, "'alpha' uses alpha"),
+    ],
+)
+def test_launches_that_cannot_be_meant(write: Any, launch: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Kernel.from_file(write(PLAIN), **launch)
+
+
+@pytest.mark.parametrize(
+    ("launch", "reason"),
+    [
+        ({"grid": "M-301", "block": 1}, r"grid 'M-301' is -1 here; it must be 0 to"),
+        ({"grid": "1,M*1000", "block": 1}, r"grid 'M\*1000' is 300,000 here; .*65,535"),
+        ({"grid": "M/(N-200)", "block": 1}, r"divides by zero with M = 300, N = 200"),
+        ({"grid": 1, "block": "0,K"}, r"block '0' is 0 here; it must be 1"),
+        ({"grid": 1, "block": "32,33"}, r"1056 threads a block are more"),
+        ({"grid": 1, "block": "M/7.0"}, r"not a whole number"),
+        ({"grid": 1, "block": 1, "shared": "-K"}, r"shared '-K' is -100 here"),
+    ],
+)
+def test_launches_that_fail_for_a_problem(write: Any, launch: Any, reason: str) -> None:
+    kernel = Kernel.from_file(write(PLAIN), **launch)
+    with pytest.raises(UnsupportedProblem, match=f"^my: .*{reason}"):
+        planned(kernel)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (GemmProblem(3, 4, 5, alpha=2), "no argument 'alpha', so alpha can only be 1"),
+        (GemmProblem(3, 4, 5, beta=2), "no argument 'beta', so beta can only be 0"),
+        (GemmProblem(3, 4, 5, lda=6), "no argument 'lda', so lda can only be 5"),
+        (GemmProblem(3, 4, 5, ldc=6), "no argument 'ldc', so ldc can only be 4"),
+        (GemmProblem(3, 4, 5, epilogue=Epilogue(bias=True)), "no argument 'bias'"),
+    ],
+)
+def test_problems_that_the_signature_cannot_express(
+    write: Any, problem: GemmProblem, reason: str
+) -> None:
+    kernel = Kernel.from_file(write(PLAIN), **LAUNCH)
+    found = kernel.supports(problem, kernel.default, BOARD)
+    assert found is not None
+    assert reason in found
+    assert kernel.supports(GemmProblem(0, 4, 5), kernel.default, BOARD) is None
+
+
+def test_a_bias_is_wanted_where_there_is_an_argument(write: Any) -> None:
+    text = PLAIN.replace("float* C", "float* C, const float* bias")
+    kernel = Kernel.from_file(write(text), **LAUNCH)
+    assert "an epilogue with bias" in str(kernel.supports(PROBLEM, kernel.default, BOARD))
+    fused = GemmProblem(3, 4, 5, epilogue=Epilogue.parse("bias+relu"))
+    assert kernel.supports(fused, kernel.default, BOARD) is None
+
+
+def test_one_size_means_square(write: Any) -> None:
+    text = "__global__ void k(float* A, float* B, float* C, int N) {}"
+    kernel = Kernel.from_file(write(text), **LAUNCH)
+    assert kernel.supports(GemmProblem(8, 8, 8), kernel.default, BOARD) is None
+    assert "square matrices only" in str(kernel.supports(PROBLEM, kernel.default, BOARD))
+
+
+@pytest.mark.parametrize("kind", ["half", "__nv_bfloat16", "double", "int"])
+def test_other_element_types_are_refused(write: Any, kind: str) -> None:
+    kernel = Kernel.from_file(write(PLAIN.replace("float*", f"{kind}*")), **LAUNCH)
+    assert f"holds {kind}; problems here are fp32" in str(
+        kernel.supports(PROBLEM, kernel.default, BOARD)
+    )
+
+
+def test_declarations() -> None:
+    text = """
+    /* __global__ void commented(int M) {} */
+    #define K __global__ void in_macro() {}
+    const char* s = "__global__ void quoted() {} }";
+    __global__ void declared(int);
+    namespace a::b { namespace { extern "C" static __global__ void
+    __launch_bounds__(256, 2) inner(const float (*__restrict__ A)[4], float x = f(1, 2))
+    { if (1) {} }
+    } }
+    template __global__ void made<4>(int);
+    template <class T, int = 3> __global__ void __cluster_dims__(2, 1, 1) last(T&& t, int n[]);
+    """
+    found = {each.name: each for each in kernels_in(text)}
+    assert list(found) == ["declared", "a::b::inner", "last"]
+    assert [str(each) for each in found["a::b::inner"].parameters] == ["float* A", "float x"]
+    assert found["last"].template == (("T", ""), ("", "3"))
+    assert [each.pointer for each in found["last"].parameters] == [False, True]
+
+
+def test_constants() -> None:
+    text = (
+        "#define A (1 + 2) // three\n#define F(x) x\nconstexpr int B = A * 2;\n"
+        "const float c = 1;\nstatic constexpr unsigned D{4};"
+    )
+    assert constants_in(text) == {"A": "(1 + 2)", "B": "A * 2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("// one\n// two\nint x;", "one"),
+        ("\n/*\n * =====\n * Words here\n */", "Words here"),
+        ("int x; // late", ""),
+        ("", ""),
+    ],
+)
+def test_head_comments(text: str, line: str) -> None:
+    assert head_comment(text) == line
