@@ -121,6 +121,7 @@ class EmulatedDevice:
             counters=summarise(program.flow, execution.tally),
             line_counters=summarise_lines(program.flow, execution.tally),
             findings=execution.findings,
+            printed=execution.printed,
             emulation_seconds=execution.seconds,
         )
 

@@ -1,0 +1,109 @@
+"""`gemmkit bench`: a file of the user's own, measured like a rung."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gemmkit.cli import gemmkit
+
+SOURCE = """// One thread a result
+#include <cuda_runtime.h>
+#include <stdio.h>
+__global__ void gemm(int M, size_t N, int K, double alpha, const float* A, const float* B,
+                     float beta, float* C) {
+  int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= M || column >= N) return;
+  float sum = 0;
+  for (int k = 0; k < K; k++) sum += A[row * K + k] * B[k * N + column];
+  sum = alpha * sum + (beta == 0 ? 0 : beta * C[row * N + column]);
+  if (row + column == 0) printf("first: %.1f\\n", (float)K);
+  while (sum == 12345.0f) __nanosleep(1);
+  C[row * N + column] = sum;
+}
+int main() { printf("host\\n"); gemm<<<1, 1>>>(0, 0, 0, 0, 0, 0, 0, 0); }
+"""
+LAUNCH = ("--grid", "(N+15)/16,(M+7)/8", "--block", "16,8", "--device", "emulator")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "my.cu"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_a_file_is_measured_like_a_rung(call: Callable[..., Result], file: Path) -> None:
+    words = ("--shape", "33x18x21,40", "--shape", "8", "--alpha", 2, "--beta", 0.5)
+    result = call("bench", file, *LAUNCH, *words)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("first: ") == 3
+    assert "first: 21.0\n" in result.stdout
+    rows = [line.split()[:2] for line in result.stdout.splitlines() if " my " in line]
+    assert rows == [["33x18x21", "my"], ["40x40x40", "my"], ["8x8x8", "my"]]
+
+
+def test_records(file: Path) -> None:
+    words = ["bench", str(file), *LAUNCH, "--shape", "20", "--json", "-"]
+    result = CliRunner().invoke(gemmkit, words)
+    assert result.exit_code == 0
+    record = json.loads(result.stdout)
+    assert (record["kernel"], record["rung"], record["config"]) == ("my", None, {})
+    assert record["correct"]
+    assert record["counters"]["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] > 0
+    assert record["idea"] == "One thread a result"
+    assert "first: 20.0" in result.stderr
+
+
+def test_a_wrong_result_exits_with_1(call: Callable[..., Result], file: Path) -> None:
+    file.write_text(SOURCE.replace("k < K", "k < K - 1"))
+    result = call("bench", file, *LAUNCH, "--shape", "20x20x20")
+    assert result.exit_code == 1
+    assert "WRONG" in result.stdout
+    assert "20x20x20: C[" in result.stdout
+
+
+def test_beta_0_must_not_read_c(call: Callable[..., Result], file: Path) -> None:
+    file.write_text(SOURCE.replace("beta == 0 ? 0 : ", ""))
+    result = call("bench", file, *LAUNCH, "--shape", "20")
+    assert result.exit_code == 1
+    assert "C was read though β is 0" in " ".join(result.stdout.split())
+    assert call("bench", file, *LAUNCH, "--shape", "20", "--beta", 1).exit_code == 0
+
+
+def test_an_endless_kernel_is_told(call: Callable[..., Result], file: Path) -> None:
+    file.write_text(SOURCE.replace("sum == 12345.0f", "sum < 12345.0f"))
+    result = call("bench", file, *LAUNCH, "--shape", "16", "--max-steps", "100000")
+    assert result.exit_code == 2
+    assert "did not end within 100,000 steps: warp 0 at my.cu:12" in result.stderr
+    assert "--max-steps" in result.stderr
+    assert "first: 16.0" in result.stdout
+
+
+def test_a_rung(call: Callable[..., Result]) -> None:
+    words = ("--shape", "64", "--config", "BM=16", "--epilogue", "bias")
+    result = call("bench", "naive", "--device", "emulator", *words)
+    assert result.exit_code == 0
+    assert "64x64x64  naive + bias" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--lda", "3"), "No such option"),
+        (("--shape", "5x5"), "'5x5' is no shape"),
+        (("--epilogue", "bias"), "no argument 'bias'"),
+        (("--config", "BM=3"), "kernel 'my' has no key 'BM'; it has: none"),
+        (("--max-steps", "0"), "--max-steps"),
+    ],
+)
+def test_bad_usage(
+    call: Callable[..., Result], file: Path, words: tuple[str, ...], reason: str
+) -> None:
+    result = call("bench", file, *LAUNCH, *words)
+    assert result.exit_code == 2
+    assert reason in result.stderr
