@@ -365,10 +365,9 @@ def _define_look_back(module: Module) -> None:
             both = f.compare("eq", f.add(kind, KIND), 2 * LOADED)
             atomics = f.compare("eq", f.add(kind, KIND), 2 * UPDATED)
             worth = f.and_(f.compare("eq", warp, mine), f.not_(f.or_(both, atomics)))
-            with f.when(worth):
-                serial = f.load("i64", entry, LOG_ENTRY["serial"])
-                known = f.compare("eq", f.load("i64", p, PATTERN.serial), serial)
-                with f.when(f.and_(known, f.compare("ne", serial, 0))):
+            serial = f.load("i64", entry, LOG_ENTRY["serial"])
+            with f.when(f.and_(worth, f.compare("ne", serial, 0))):
+                with f.when(f.compare("eq", f.load("i64", p, PATTERN.serial), serial)):
                     base = f.load("i64", entry, LOG_ENTRY["base"])
                     size = f.and_(f.lshr(tag, TAG_BYTES), 255)
                     lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size)
