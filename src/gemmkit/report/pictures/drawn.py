@@ -228,7 +228,7 @@ def _draw_tile(axes: Axes, owned: Ownership, warps: int) -> None:
     _draw_rectangles(axes, outline, facecolor="none", edgecolor="black", linewidth=0.4)
     numbered: set[int] = set()
     for (top, left, height, width), lane in lanes:
-        if width * 70 >= cols and height * 70 >= rows and lane not in numbered:
+        if width * 50 >= cols and height * 70 >= rows and lane not in numbered:
             numbered.add(lane)
             _write(axes, (left + width / 2, top + height / 2), str(lane), light=False)
     axes.set_xlim(0, cols)

@@ -1,0 +1,49 @@
+"""Metrics that Nsight Compute measured beside those that the emulator counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmkit.analysis.ncu_report import MeasuredLaunch
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+
+_CLOSE_PERCENT = 2.0
+_COLUMNS = (
+    Column("metric", "left"),
+    Column("measured"),
+    Column("emulated"),
+    Column("difference"),
+)
+
+
+def measured_table(launch: MeasuredLaunch, emulated: Mapping[str, float], kernel: str) -> Table:
+    """A row for each measured metric that is emulated too; the others are named below.
+
+    The difference is of the emulated from the measured value, in per cent of that.
+    """
+    rows = tuple(
+        _row(name, value, emulated[name])
+        for name, value in launch.metrics.items()
+        if name in emulated
+    )
+    others = [name for name in launch.metrics if name not in emulated]
+    notes = [f"Not emulated: {', '.join(others)}."] if others else []
+    if not rows:
+        notes.insert(0, "None of the measured metrics is emulated: `gemmkit counters` lists those.")
+    caption = f"Measured by Nsight Compute, {launch.kernel}, beside {kernel}"
+    return Table(caption, _COLUMNS, rows, tuple(notes))
+
+
+def _row(name: str, measured: float, emulated: float) -> Row:
+    cells = Cell(name), Cell(_exact(measured)), Cell(_exact(emulated))
+    if measured == emulated:
+        return Row((*cells, Cell("equal", "good")))
+    if not measured:
+        return Row((*cells, Cell(MISSING)))
+    percent = 100 * (emulated - measured) / measured
+    style: Style = "plain" if abs(percent) <= _CLOSE_PERCENT else "bad"
+    return Row((*cells, Cell(f"{percent:+.2f} %", style)))
+
+
+def _exact(value: float) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.4f}"
