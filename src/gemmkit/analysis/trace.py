@@ -22,6 +22,8 @@ from gemmkit.problem import FLOAT_BYTES, GemmProblem
 TRACED_DEPTH = 64
 # The same where A's rows are as long as K, so that a smaller K moves them together.
 TRACED_DEPTH_TIGHT = 256
+# More than the first block of any kernel has, so that large matrices take little memory.
+TRACED_ROWS = 1024
 
 
 def sectors(access: WatchedAccess) -> int:
@@ -104,7 +106,8 @@ def trace(
     Args:
         kernel: what to run.
         problem: what to compute; its depth is cut to `TRACED_DEPTH` with A's rows as far apart as
-            they were, or to `TRACED_DEPTH_TIGHT` where the kernel knows no leading dimension.
+            they were, or to `TRACED_DEPTH_TIGHT` where the kernel knows no leading dimension; for
+            the first block also m, to `TRACED_ROWS`.
         gpu: the board to compile for.
         config: the kernel's default where none is given.
         block: number of the block in the grid, x fastest.
@@ -117,7 +120,7 @@ def trace(
     """
     config = config or kernel.default
     plan = kernel.plan(problem, config, gpu)
-    shallow = _shallow(problem, plan)
+    shallow = _shallow(problem, plan, block)
     plan = kernel.plan(shallow, config, gpu)
     if not 0 <= block < plan.blocks:
         raise UsageError(f"there is no block {block} in a grid of {plan.blocks:,} blocks")
@@ -135,8 +138,9 @@ def trace(
     return Trace(kernel.name, shallow, plan, accesses)
 
 
-def _shallow(problem: GemmProblem, plan: LaunchPlan) -> GemmProblem:
+def _shallow(problem: GemmProblem, plan: LaunchPlan, block: int) -> GemmProblem:
+    m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
     if "lda" in plan.signature:
-        return replace(problem, k=min(problem.k, TRACED_DEPTH))
+        return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH))
     k = min(problem.k, TRACED_DEPTH_TIGHT)
-    return replace(problem, k=k, lda=k)
+    return replace(problem, m=m, k=k, lda=k)
