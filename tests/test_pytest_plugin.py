@@ -80,6 +80,7 @@ def test_kernels_of_other_kinds(gemm_kernel):
         gemm_kernel(print, grid=1, block=1)
 """
 
+GUIDE = Path(__file__).parent.parent / "docs" / "check-your-kernel-in-ci.md"
 PTX = """
 .version 7.0
 .target sm_80
@@ -93,6 +94,7 @@ def project(tmp_path_factory):
     """A folder with kernels and their tests."""
     folder = tmp_path_factory.mktemp("project")
     text = SGEMM.read_text("utf-8")
+    (documented,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     sources = {
         "sgemm.cu": text,
         "out_of_bounds.cu": text.replace("if (m < M && n < N)", "if (m < M)"),
@@ -100,6 +102,7 @@ def project(tmp_path_factory):
         "broken.cu": text.replace("float sum[TM]", "flat sum[TM]"),
         "zero.ptx": PTX,
         "test_kernels.py": TESTS,
+        "test_guide.py": documented,
         "pytest.ini": "[pytest]\ngemmkit_gpu = rtx3080\nfilterwarnings = error\n",
     }
 
@@ -128,8 +131,9 @@ def report(project):
 
 
 def test_right_kernels_pass_and_the_others_fail(report):
-    assert "8 failed, 3 passed" in report[""]
+    assert "8 failed, 7 passed" in report[""]
     assert {"test_passing", "test_kernels_of_other_kinds"}.isdisjoint(report)
+    assert "test_guide.py ...." in report[""]
 
 
 def test_an_access_out_of_bounds_is_shown_with_line_and_thread(report):
