@@ -20,6 +20,8 @@ from gemmkit.kernels.kernel import LaunchPlan
 
 if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
+    from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.watching import WatchedAccess
 
 _POISON = 0xFF
@@ -124,6 +126,19 @@ class EmulatedDevice:
             printed=execution.printed,
             emulation_seconds=execution.seconds,
         )
+
+    def count(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+    ) -> tuple[ControlFlow, Tally]:
+        """Run the plan's grid; the kernel's instructions, and the raw counts of each.
+
+        Raises:
+            DeviceError: the board cannot take the launch, or the kernel failed.
+            UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
+        """
+        program, request = self._prepare(binary, plan, arguments)
+        execution = program.run(request, self.memory, threads=self.threads)
+        return program.flow, execution.tally
 
     def watch(
         self,

@@ -1,0 +1,244 @@
+"""Predict every timed launch in `results`, and set predicted beside measured speed.
+
+`.venv/bin/python benchmarks/predict.py` predicts the rows of `h100-ladder.json`,
+`h100-sweep.json` and `h100-configs.json`, and the figures that a step-by-step guide published for
+an RTX 3090, and writes `results/<board>-predicted.json`, the tables of `docs/predicted-speed.md`
+and its pictures. `--render` makes tables and pictures from the files as they are. `--fit` prints
+the errors for other exponents of the model on the rows that it is fitted on. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gemmkit.analysis.accuracy import PredictedRow
+from gemmkit.analysis.block_profile import profile_block
+from gemmkit.analysis.machine import machine_of
+from gemmkit.analysis.model import predict, predict_profile
+from gemmkit.analysis.roofline import intensities, roofline
+from gemmkit.gpu import GpuSpec, find_board
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
+from gemmkit.report.figures import svg
+from gemmkit.report.predicted import (
+    accuracy_table,
+    detail_table,
+    read_rows,
+    scatter_figure,
+    speed_table,
+    worst,
+)
+from gemmkit.report.readme import read_records, replace_generated
+from gemmkit.report.roofline import RooflinePoint, roofline_figure
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "predicted-speed.md"
+PICTURES = ROOT / "docs" / "images" / "predicted-speed"
+WRITER = "benchmarks/predict.py"
+MEASURED = ("h100-ladder", "h100-sweep", "h100-configs")
+FITTED_SIZES, FITTED_DEPTH = (128, 1024, 4096), 1024
+LATENCY_EXPONENTS, UNIT_EXPONENTS = (1.5, 2.0, 2.5, 3.0, 4.0), (2.0, 3.0, 4.0, 6.0, 10.0)
+ROOFLINE_SIZE = 4096
+
+# A step-by-step guide's figures for 1024³ on an RTX 3090: kernel, configuration, TFLOP/s.
+PUBLISHED: tuple[tuple[str, dict[str, int], float], ...] = (
+    ("naive", {"BM": 16, "BN": 16}, 2.2),
+    ("shared_tiling", {"BM": 16, "BN": 16, "BK": 16}, 2.9),
+    *(
+        ("coarsening_1d", {"BM": 16, "BN": 16, "BK": 16, "TM": stride}, tflops)
+        for stride, tflops in ((2, 4.1), (4, 5.1), (8, 6.0), (16, 3.8))
+    ),
+    ("coarsening_2d", {"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8}, 15.0),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--render", action="store_true", help="predict nothing anew")
+    parser.add_argument("--fit", action="store_true", help="print errors for other exponents")
+    arguments = parser.parse_args()
+    if arguments.fit:
+        fit()
+        return
+    if not arguments.render:
+        write("h100", [predicted(record) for record in timed_records()])
+        write("rtx3090", published_rows())
+    render()
+
+
+def timed_records() -> list[Record]:
+    rungs = {kernel.name for kernel in LADDER}
+    records = [each for name in MEASURED for each in read_records(RESULTS / f"{name}.json")]
+    return [each for each in records if each.time_us is not None and each.kernel in rungs]
+
+
+def predicted(record: Record) -> PredictedRow:
+    """One record, predicted."""
+    assert record.time_us is not None
+    assert record.tflops is not None
+    problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
+    on_default = record.config == find_kernel(record.kernel).default.as_dict()
+    fitted = on_default and problem.k == FITTED_DEPTH and problem.m in FITTED_SIZES
+    return row(
+        find_board(record.device.gpu),
+        record.kernel,
+        record.config,
+        problem,
+        measured_us=record.time_us.median,
+        measured_tflops=record.tflops,
+        fitted=fitted,
+        source=f"measured, commit {record.environment.get('commit', 'unknown')}",
+    )
+
+
+def published_rows() -> list[PredictedRow]:
+    """The guide's figures, predicted."""
+    board, problem = find_board("RTX 3090"), GemmProblem(1024, 1024, 1024)
+    return [
+        row(
+            board,
+            name,
+            config,
+            problem,
+            measured_us=None,
+            measured_tflops=tflops,
+            fitted=False,
+            source="published",
+        )
+        for name, config, tflops in PUBLISHED
+    ]
+
+
+def row(
+    board: GpuSpec,
+    name: str,
+    config: dict[str, int],
+    problem: GemmProblem,
+    *,
+    measured_us: float | None,
+    measured_tflops: float,
+    fitted: bool,
+    source: str,
+) -> PredictedRow:
+    kernel = find_kernel(name)
+    profile = profile_block(kernel, problem, board, config=kernel.configure(config))
+    seen = predict_profile(profile, problem, board)
+    assert profile.binary.resources is not None
+    return PredictedRow(
+        board=board.name,
+        kernel=name,
+        config=config,
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        predicted_us=seen.microseconds,
+        predicted_tflops=seen.tflops,
+        measured_us=measured_us,
+        measured_tflops=measured_tflops,
+        limiter=seen.limiter,
+        registers=profile.binary.resources.registers,
+        occupancy=seen.occupancy.theoretical,
+        fitted=fitted,
+        source=source,
+    )
+
+
+def write(board: str, rows: Sequence[PredictedRow]) -> None:
+    lines = b"".join(msgspec.json.encode(each) + b"\n" for each in rows)
+    (RESULTS / f"{board}-predicted.json").write_bytes(lines)
+
+
+def sections() -> dict[str, str]:
+    """The page's generated parts."""
+    rows = read_rows(RESULTS / "h100-predicted.json")
+    defaults = [each for each in rows if each.config == default(each.kernel)]
+    others = [each for each in rows if each.config != default(each.kernel)]
+    published = read_rows(RESULTS / "rtx3090-predicted.json")
+    return {
+        "accuracy": accuracy_table(defaults).to_markdown(),
+        "speeds": speed_table(defaults).to_markdown(),
+        "worst": detail_table(worst(defaults)).to_markdown(),
+        "configurations": detail_table(others).to_markdown(),
+        "published": detail_table(published).to_markdown(),
+    }
+
+
+def pictures() -> dict[str, str]:
+    """The page's pictures: file name to SVG text."""
+    rows = read_rows(RESULTS / "h100-predicted.json")
+    return {"h100.svg": svg(scatter_figure(rows)), "h100-roofline.svg": ladder_roofline(rows)}
+
+
+def ladder_roofline(rows: Sequence[PredictedRow]) -> str:
+    """The ladder's way under the roofs of L2 and shared memory, as measured."""
+    board = find_board("H100")
+    problem = GemmProblem(ROOFLINE_SIZE, ROOFLINE_SIZE, ROOFLINE_SIZE)
+    speeds = {
+        each.kernel: each.measured_tflops
+        for each in rows
+        if (each.m, each.n, each.k) == (problem.m, problem.n, problem.k)
+        and each.config == default(each.kernel)
+    }
+    points = []
+    for kernel in LADDER:
+        seen = predict(kernel, problem, board)
+        found = intensities(
+            problem,
+            {},
+            dram_bytes=seen.dram_bytes,
+            l2_bytes=seen.l2_bytes,
+            shared_bytes=seen.shared_bytes,
+        )
+        points += [
+            RooflinePoint(str(kernel.rung), level, intensity, speeds[kernel.name], predicted=False)
+            for level, intensity in found.items()
+            if level != "DRAM"
+        ]
+    return svg(roofline_figure(roofline(board), points))
+
+
+def default(kernel: str) -> dict[str, int]:
+    return find_kernel(kernel).default.as_dict()
+
+
+def render() -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name, text in pictures().items():
+        (PICTURES / name).write_text(text, "utf-8")
+    page = PAGE.read_text("utf-8")
+    PAGE.write_text(replace_generated(page, sections(), writer=WRITER), "utf-8")
+
+
+def fit() -> None:
+    """Median and mean error over the fitted rows, for each pair of exponents."""
+    board, cases = find_board("H100"), []
+    for record in read_records(RESULTS / "h100-sweep.json"):
+        if record.problem.m in FITTED_SIZES and record.time_us is not None:
+            kernel = find_kernel(record.kernel)
+            problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
+            cases.append((profile_block(kernel, problem, board), problem, record.time_us.median))
+    for latency in LATENCY_EXPONENTS:
+        for unit in UNIT_EXPONENTS:
+            machine = replace(machine_of(board), latency_exponent=latency, unit_exponent=unit)
+            errors = [
+                abs(predict_profile(profile, problem, board, machine=machine).microseconds / us - 1)
+                for profile, problem, us in cases
+            ]
+            print(
+                f"latency {latency:4.1f}  units {unit:4.1f}  "
+                f"median {np.median(errors):.4f}  mean {np.mean(errors):.4f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

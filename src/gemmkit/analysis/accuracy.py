@@ -1,0 +1,78 @@
+"""How far predicted times are off, over rows that were measured too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch, predicted beside measured; one JSON line.
+
+    Times are in microseconds, speeds in TFLOP/s. `fitted` marks rows that the model's two fitted
+    figures were chosen on. `measured_us` is null where only a speed was published.
+    """
+
+    board: str
+    kernel: str
+    config: dict[str, int]
+    m: int
+    n: int
+    k: int
+    predicted_us: float
+    predicted_tflops: float
+    measured_us: float | None
+    measured_tflops: float
+    limiter: str
+    registers: int
+    occupancy: float
+    fitted: bool
+    source: str
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, less 1: negative where the model is too fast."""
+        return self.measured_tflops / self.predicted_tflops - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Of some rows: median and 90th percentile of |error|, the worst error, rank correlation.
+
+    Errors are relative, of times; `rank_correlation` is Spearman's, of TFLOP/s.
+    """
+
+    rows: int
+    median_error: float
+    p90_error: float
+    worst_error: float
+    rank_correlation: float
+
+
+def accuracy(rows: Sequence[PredictedRow]) -> Accuracy:
+    """Summarise rows; there must be one at least."""
+    errors = np.array([row.error for row in rows])
+    size = np.abs(errors)
+    measured = _ranks(np.array([row.measured_tflops for row in rows]))
+    predicted = _ranks(np.array([row.predicted_tflops for row in rows]))
+    spread = float(np.std(measured) * np.std(predicted))
+    covariance = float(np.mean((measured - measured.mean()) * (predicted - predicted.mean())))
+    return Accuracy(
+        rows=len(rows),
+        median_error=float(np.median(size)),
+        p90_error=float(np.percentile(size, 90)),
+        worst_error=float(errors[size.argmax()]),
+        rank_correlation=covariance / spread if spread else 1.0,
+    )
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 0, the mean of their places for equal values."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    places: NDArray[np.float64] = last - (counts + 1) / 2
+    return places[inverse]

@@ -1,0 +1,238 @@
+"""`BlockProfile`: what one block of a kernel does, taken from short emulated runs.
+
+Two runs that differ in depth give every count as `a + b·K`; one watched block gives what each
+memory instruction costs and which bytes the block needs at all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.analysis.access_costs import AccessCost, access_costs, units
+from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
+from gemmkit.analysis.trace import Trace, trace
+from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.emulator.codegen.operands import Action, actions_of
+from gemmkit.emulator.counters.merging import merged_accesses
+from gemmkit.emulator.counters.rules import SECTOR_BYTES, WORD_BYTES
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.errors import GemmkitError
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.jit.ffma import multiply_adds
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# Rows and columns of C in the short runs: at most two of these, and as the problem's modulo one.
+_PERIOD = 256
+# Every kernel's step along k divides this, so that two depths apart by it differ by whole steps.
+_STEP = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockProfile:
+    """What one block does, for any depth K.
+
+    `executed_at` are the instructions that its warps execute, per PTX instruction, at the two
+    `depths`. `costs` maps memory instructions to their cost; of shared accesses that ptxas merges,
+    the first stands for all, and the others are in `merged_away`. `rows` and `columns` are those
+    of C that the block computes; `loaded_bytes_per_k` are distinct bytes, in whole sectors, that it
+    reads from global memory for each step of k, `stored_bytes` those that it writes.
+    `columns_on_x` says whether blocks that follow each other compute neighbouring columns.
+    `unroll` is how often ptxas repeats the body of a short loop, `ffma_issue` the cycles in which
+    its multiply-adds issue; both are read off the machine code.
+    """
+
+    plan: LaunchPlan
+    binary: Binary
+    flow: ControlFlow
+    actions: tuple[Action, ...]
+    warps: int
+    depths: tuple[int, int]
+    executed_at: tuple[NDArray[np.float64], NDArray[np.float64]]
+    costs: dict[int, AccessCost]
+    merged_away: frozenset[int]
+    rows: int
+    columns: int
+    loaded_bytes_per_k: float
+    stored_bytes: float
+    columns_on_x: bool
+    unroll: int
+    ffma_issue: float
+
+    def executed(self, k: int) -> NDArray[np.float64]:
+        """Executions by the block's warps of each instruction, at depth k."""
+        (low, high), (at_low, at_high) = self.depths, self.executed_at
+        if high == low:
+            return at_low
+        return np.maximum(at_low + (at_high - at_low) * (k - low) / (high - low), 0.0)
+
+    def requested_bytes(self, k: int) -> float:
+        """Bytes of the sectors that its warps ask for in global loads, each as often as asked."""
+        executed = self.executed(k)
+        return SECTOR_BYTES * sum(
+            float(executed[number]) * cost.sectors
+            for number, cost in self.costs.items()
+            if cost.space == "global" and cost.kind in ("load", "copy")
+        )
+
+    def shared_wavefronts(self, k: int) -> float:
+        """Passes over the banks of shared memory, at depth k."""
+        executed = self.executed(k)
+        return sum(
+            float(executed[number]) * cost.data_cycles
+            for number, cost in self.costs.items()
+            if cost.space == "shared" and number not in self.merged_away
+        )
+
+
+def profile_block(
+    kernel: Kernel,
+    problem: GemmProblem,
+    spec: GpuSpec,
+    *,
+    config: TileConfig | None = None,
+    cache_dir: Path | None = None,
+) -> BlockProfile:
+    """Profile the first block of a launch.
+
+    Args:
+        kernel: what to profile.
+        problem: what it computes; the runs are cut down in all three sizes.
+        spec: the board to compile for.
+        config: the kernel's default where none is given.
+        cache_dir: root of the compiler's cache; by default the user's.
+
+    Raises:
+        UnsupportedProblem: the kernel refuses the problem or the configuration.
+        DeviceError: the kernel failed, or the problem is empty.
+    """
+    config = config or kernel.default
+    low, high = _depths(problem)
+    small, deep = (_cut(problem, depth) for depth in (low, high))
+    plan = kernel.plan(small, config, spec)
+    binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
+    device = EmulatedDevice(spec, cache_dir=cache_dir)
+    flow, at_low = _executed(device, binary, plan, small)
+    at_high = at_low
+    if high != low:
+        deep_plan = kernel.plan(deep, config, spec)
+        deep_binary = compile_plan(deep_plan, spec.arch, cache_dir=cache_dir)
+        _, at_high = _executed(device, deep_binary, deep_plan, deep)
+    seen = trace(kernel, small, spec, config=config, cache_dir=cache_dir)
+    actions = actions_of(flow)
+    merged = merged_accesses(flow)
+    rows, columns, stored = _written(seen)
+    unroll, ffma_issue = _machine_code(binary, flow)
+    return BlockProfile(
+        plan=kernel.plan(problem, config, spec),
+        binary=binary,
+        flow=flow,
+        actions=actions,
+        warps=seen.warps,
+        depths=(low, high),
+        executed_at=(at_low, at_high),
+        costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
+        merged_away=frozenset(number for group in merged for number in group.numbers[1:]),
+        rows=rows,
+        columns=columns,
+        loaded_bytes_per_k=_loaded_bytes(seen) / max(seen.problem.k, 1),
+        stored_bytes=stored,
+        columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
+        unroll=unroll,
+        ffma_issue=ffma_issue,
+    )
+
+
+def _depths(problem: GemmProblem) -> tuple[int, int]:
+    rest = problem.k % _STEP
+    if problem.k <= 2 * _STEP + rest:
+        return problem.k, problem.k
+    return _STEP + rest, 2 * _STEP + rest
+
+
+def _cut(problem: GemmProblem, depth: int) -> GemmProblem:
+    """The same with fewer rows, columns and steps of k, and with rows as far apart as before."""
+
+    def clip(extent: int) -> int:
+        return extent if extent <= 2 * _PERIOD else _PERIOD + extent % _PERIOD
+
+    return replace(problem, m=clip(problem.m), n=clip(problem.n), k=depth)
+
+
+def _executed(
+    device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
+) -> tuple[ControlFlow, NDArray[np.float64]]:
+    """Executions of each instruction by an average block."""
+    extents = (
+        (problem.m, problem.lda),
+        (problem.k, problem.ldb),
+        (problem.m, problem.ldc),
+        (1, problem.n),
+    )
+    a, b, c, bias = (device.empty(FLOAT_BYTES * rows * pitch) for rows, pitch in extents)
+    arguments = bind_arguments(problem, a, b, c, bias)
+    flow, tally = device.count(binary, plan, arguments)
+    return flow, tally.executed / max(plan.blocks, 1)
+
+
+def _columns_on_x(
+    kernel: Kernel, config: TileConfig, spec: GpuSpec, rows: int, columns: int
+) -> bool:
+    """Whether blocks that follow each other in the grid lie side by side in a row of C.
+
+    That is what most kernels do, and what is taken of one that refuses the small problem.
+    """
+    try:
+        probe = kernel.plan(GemmProblem(2 * rows, 3 * columns, _STEP), config, spec)
+    except GemmkitError:
+        return True
+    return probe.grid[0] != 2
+
+
+def _machine_code(binary: Binary, flow: ControlFlow) -> tuple[int, float]:
+    """How often ptxas repeats short loops, and cycles of a multiply-add."""
+    found = multiply_adds(binary.cubin, binary.entry)
+    if found is None or not found.count:
+        return 1, MEASURED_FFMA_ISSUE
+    written = sum(form.opcode_class == "fma" for form in flow.forms)
+    times = found.count / max(written, 1)
+    return 2 ** int(math.log2(times)) if times >= 1 else 1, found.issue_cycles
+
+
+# --- what the block reads and writes -----------------------------------------------------------
+
+
+def _loaded_bytes(seen: Trace) -> int:
+    """Distinct bytes that the block reads from global memory, in whole sectors."""
+    sectors = {
+        (access.array, each)
+        for access in seen.accesses
+        if access.space == "global" and access.kind in ("load", "copy")
+        for each in units(access, SECTOR_BYTES)
+    }
+    return SECTOR_BYTES * len(sectors)
+
+
+def _written(seen: Trace) -> tuple[int, int, float]:
+    """Rows and columns of C that the block writes, and the bytes, in whole sectors."""
+    rows: set[int] = set()
+    columns: set[int] = set()
+    sectors: set[int] = set()
+    for access in seen.accesses:
+        if access.space != "global" or access.kind not in ("store", "atomic"):
+            continue
+        sectors.update(units(access, SECTOR_BYTES))
+        for unit in units(access, WORD_BYTES):
+            place = seen.element(access.array, unit * WORD_BYTES)
+            if place is not None:
+                rows.add(place[0])
+                columns.add(place[1])
+    return max(len(rows), 1), max(len(columns), 1), float(SECTOR_BYTES * len(sectors))

@@ -1,0 +1,74 @@
+"""Latencies and rates of an SM and of its L2, per architecture: what a predicted time rests on.
+
+Sources: fp32 and shared-memory figures were measured on an H100 with micro kernels of one warp;
+latencies and L2 rates are rounded from published micro-benchmarks of each generation. Boards of
+one generation share them, since no better figures are published for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+
+SCHEDULERS = 4
+
+# Cycles of a multiply-add in the 8×8 outer products of a compiled kernel, which reach 88 % of the
+# peak: for kernels whose machine code cannot be read.
+MEASURED_FFMA_ISSUE = 1 / 0.88
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Latencies in cycles at the boost clock, rates in bytes per cycle and SM.
+
+    `ffma_issue` is the issue cycles of a multiply-add, more than one where the banks of the
+    register file hold it up. `load_store_lanes` are the load/store units of an SM (the SM
+    diagrams of NVIDIA's architecture white papers: 32 in the data-centre parts, 16 in the others):
+    a request of a warp takes at least 32 over that many cycles, however few bytes it moves.
+
+    Two figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
+    (`benchmarks/predict.py --fit`), and used for every board: `latency_exponent` says how fast
+    latency fades as more warps fill the gaps, `unit_exponent` how little units that work side by
+    side hold each other up. Infinite exponents would give the longer of two times.
+    """
+
+    alu_latency: float = 4.0
+    shared_latency: float = 29.0
+    l1_latency: float = 38.0
+    l2_latency: float = 270.0
+    dram_latency: float = 650.0
+    barrier_latency: float = 30.0
+    ffma_issue: float = MEASURED_FFMA_ISSUE
+    load_store_lanes: int = 32
+    l1_fill_bytes: float = 64.0
+    l2_bytes: float = 28.0
+    l1_bytes: int = 128 * 1024
+    dram_efficiency: float = 0.90
+    latency_exponent: float = 2.0
+    unit_exponent: float = 4.0
+
+
+_DEFAULT = Machine()
+_MACHINES = {
+    (7, 5): Machine(
+        load_store_lanes=16, l1_latency=32.0, l2_latency=190.0, dram_latency=430.0, l2_bytes=20.0
+    ),
+    (8, 0): Machine(l2_latency=200.0, dram_latency=470.0),
+    (8, 6): Machine(load_store_lanes=16, l2_latency=240.0, dram_latency=480.0, l2_bytes=18.0),
+    (8, 7): Machine(load_store_lanes=16, l2_latency=240.0, dram_latency=480.0, l2_bytes=18.0),
+    (8, 9): Machine(load_store_lanes=16, l2_latency=270.0, dram_latency=600.0, l2_bytes=16.0),
+    (12, 0): Machine(load_store_lanes=16, l2_latency=300.0, dram_latency=700.0, l2_bytes=16.0),
+    (12, 1): Machine(load_store_lanes=16, l2_latency=300.0, dram_latency=700.0, l2_bytes=16.0),
+}
+
+
+def machine_of(spec: GpuSpec) -> Machine:
+    """The figures of a board's generation; those of the H100 where it has none of its own."""
+    capability = spec.capability
+    return _MACHINES.get((capability.major, capability.minor), _DEFAULT)
+
+
+def fma_pipe_cycles(spec: GpuSpec) -> float:
+    """Cycles for which one warp's multiply-add holds the fp32 lanes of its scheduler."""
+    return WARP_SIZE / (spec.capability.fp32_lanes_per_sm / SCHEDULERS)

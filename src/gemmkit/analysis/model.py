@@ -1,0 +1,326 @@
+"""A predicted time of a kernel on a board, from its code alone, and what limits it.
+
+An SM holds some blocks at once. One block alone takes as long as its warps' chains of dependent
+instructions allow (`warp_time`); many take as long as the busiest unit of the SM needs for them
+all. The two are joined so that latency counts in full for one block and fades as others fill the
+gaps. Nothing here was measured on the board asked for: every figure is a prediction.
+
+Two exponents are fitted (`Machine.latency_exponent`, `Machine.unit_exponent`); everything else is
+a published or measured constant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.analysis.block_profile import BlockProfile, profile_block
+from gemmkit.analysis.machine import SCHEDULERS, Machine, fma_pipe_cycles, machine_of
+from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
+from gemmkit.analysis.traffic import Traffic, traffic
+from gemmkit.analysis.warp_time import Segment, issue_cost, segments
+from gemmkit.errors import UsageError
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.problem import GemmProblem
+
+# From one kernel of a CUDA graph to the next: emptying the board, filling it again.
+LAUNCH_US = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One thing that takes time: what it is, and the microseconds if nothing else took any."""
+
+    name: str
+    microseconds: float
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted launch.
+
+    `terms` are sorted, the longest first; `limiter` is the first one's name. `busy_share` is the
+    share of all SMs' time, 0 to 1, in which the grid's blocks keep them busy: less than 1 where
+    the last wave, or the only one, leaves SMs without a block. The bytes are those of
+    `traffic.Traffic`. Units: microseconds, TFLOP/s, bytes.
+    """
+
+    microseconds: float
+    tflops: float
+    limiter: str
+    terms: tuple[Term, ...]
+    occupancy: Occupancy
+    busy_share: float
+    shared_bytes: float
+    l2_bytes: float
+    dram_bytes: float
+
+    @property
+    def summary(self) -> str:
+        """The prediction in one sentence."""
+        text = (
+            f"predicted {self.microseconds:,.1f} µs, {self.tflops:.2f} TFLOP/s; "
+            f"limited by {self.limiter}"
+        )
+        if self.busy_share < 0.9:
+            text += f"; the grid keeps the SMs busy {self.busy_share:.0%} of the time"
+        return text
+
+
+def predict(
+    kernel: Kernel,
+    problem: GemmProblem,
+    spec: GpuSpec,
+    *,
+    config: TileConfig | None = None,
+    cache_dir: Path | None = None,
+) -> Prediction:
+    """Predict the time of one launch on a board, with operands that start in DRAM.
+
+    Args:
+        kernel: what to launch.
+        problem: what it computes.
+        spec: the board.
+        config: the kernel's default where none is given.
+        cache_dir: root of the compiler's cache; by default the user's.
+
+    Raises:
+        UnsupportedProblem: the kernel refuses the problem or the configuration.
+        UsageError: the problem is empty, or no assembler has told the kernel's registers.
+        DeviceError: the kernel failed when a block of it was run.
+    """
+    if not problem.flops:
+        raise UsageError(f"{problem.shape} has nothing to multiply, so nothing to predict")
+    profile = profile_block(kernel, problem, spec, config=config, cache_dir=cache_dir)
+    return predict_profile(profile, problem, spec)
+
+
+def predict_profile(
+    profile: BlockProfile,
+    problem: GemmProblem,
+    spec: GpuSpec,
+    *,
+    machine: Machine | None = None,
+) -> Prediction:
+    """`predict` for a block that is profiled already, for this problem and board.
+
+    `machine` takes the place of what is known of the board's generation.
+
+    Raises:
+        UsageError: a block does not fit an SM, or nothing is known of its registers.
+    """
+    occupied = launch_occupancy(profile.plan, profile.binary, spec)
+    if not occupied.blocks_per_sm:
+        raise UsageError(
+            f"'{profile.plan.kernel}': a block does not fit an SM of {spec.name} "
+            f"({occupied.limiter})"
+        )
+    return _Model(profile, problem, spec, occupied, machine or machine_of(spec)).prediction()
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Cycles of each unit of an SM that one warp asks for: throughput, not latency.
+
+    `fma` and `slots` are of one scheduler, which serves a quarter of the warps; `data` and `tag`
+    are of the SM's one L1.
+    """
+
+    fma: float
+    slots: float
+    data: float
+    tag: float
+
+    def dispatch(self, ffma_issue: float) -> float:
+        """Cycles of the scheduler: all slots, with the waits of multiply-adds for registers."""
+        return max(self.fma, self.slots + self.fma * (1 - 1 / ffma_issue))
+
+
+class _Model:
+    """The times of one launch, in cycles of the boost clock."""
+
+    def __init__(
+        self,
+        profile: BlockProfile,
+        problem: GemmProblem,
+        spec: GpuSpec,
+        occupied: Occupancy,
+        machine: Machine,
+    ) -> None:
+        self.profile, self.problem, self.spec, self.occupied = profile, problem, spec, occupied
+        self.ffma_issue = max(profile.ffma_issue, fma_pipe_cycles(spec))
+        self.machine = replace(machine, ffma_issue=self.ffma_issue)
+        self.executed: NDArray[np.float64] = profile.executed(problem.k) / profile.warps
+        self.traffic: Traffic = traffic(profile, problem, spec, occupied)
+        # Blocks that the busiest SM gets; one that ends makes room for the next.
+        self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
+
+    def prediction(self) -> Prediction:
+        cycles = self._waves()
+        compute_us = cycles / self.spec.clock_mhz
+        dram_us = self._dram_us()
+        microseconds = LAUNCH_US + self._joined(compute_us, dram_us)
+        terms = tuple(sorted(self._terms(dram_us), key=lambda term: -term.microseconds))
+        return Prediction(
+            microseconds=microseconds,
+            tflops=self.problem.flops / microseconds / 1e6,
+            limiter=terms[0].name,
+            terms=terms,
+            occupancy=self.occupied,
+            busy_share=self.profile.plan.blocks / (self.blocks * self.spec.sm_count),
+            shared_bytes=self.traffic.shared_bytes,
+            l2_bytes=self.traffic.l2_bytes,
+            dram_bytes=self.traffic.dram_bytes,
+        )
+
+    # --- time ------------------------------------------------------------------------------
+
+    def _waves(self) -> float:
+        """The busiest SM's cycles: a first wave that finds nothing cached, then full ones."""
+        machine, resident = self.machine, self.occupied.blocks_per_sm
+        first = min(self.blocks, resident)
+        warm = machine.l2_latency + self.traffic.reread * (
+            machine.dram_latency - machine.l2_latency
+        )
+        full, rest = divmod(self.blocks - first, resident)
+        cycles = self._together(first, machine.dram_latency)
+        if full:
+            cycles += full * self._together(resident, warm)
+        if rest:
+            cycles += self._together(rest, warm)
+        return cycles
+
+    def _together(self, blocks: int, memory_latency: float) -> float:
+        """Cycles of so many blocks that run side by side on one SM."""
+        alone = self._block_alone(memory_latency)
+        return self._faded(alone, self._throughput(1), self._throughput(blocks))
+
+    def _block_alone(self, memory_latency: float) -> float:
+        """Cycles of one block, barrier after barrier."""
+        warps, cycles = self.profile.warps, 0.0
+        for segment, turns in self._segments(memory_latency):
+            demand = self._demand(segment.instructions)
+            one, all_warps = (self._busiest(demand, count) / turns for count in (1, warps))
+            cycles += turns * self._faded(segment.latency, one, all_warps)
+        return cycles
+
+    def _throughput(self, blocks: int) -> float:
+        """Cycles of the units for so many blocks, with no latency at all."""
+        busy = self._busiest(self._whole, blocks * self.profile.warps)
+        return self._joined(busy, blocks * self._l2_cycles)
+
+    def _busiest(self, demand: _Demand, warps: int) -> float:
+        on_scheduler = math.ceil(warps / SCHEDULERS)
+        return self._joined(
+            on_scheduler * demand.dispatch(self.ffma_issue),
+            warps * demand.data,
+            warps * demand.tag,
+        )
+
+    def _segments(self, memory_latency: float) -> list[tuple[Segment, float]]:
+        """Segments that run at all, and how often each warp runs through them."""
+        found = segments(self.profile, self.machine, memory_latency)
+        turns = [(segment, float(self.executed[segment.head])) for segment in found]
+        return [(segment, count) for segment, count in turns if count > 0]
+
+    def _demand(self, numbers: tuple[int, ...]) -> _Demand:
+        """Of one warp, over a whole launch, for these instructions."""
+        profile, executed = self.profile, self.executed
+        here = [number for number in numbers if number not in profile.merged_away]
+        fma = slots = data = tag = 0.0
+        for number in here:
+            action, times = profile.actions[number], float(executed[number])
+            if action.form.opcode_class == "fma":
+                fma += times * self.ffma_issue
+                slots += times
+            else:
+                slots += times * issue_cost(action, self.machine)
+            if number in profile.costs:
+                floor = WARP_SIZE / self.machine.load_store_lanes
+                data += times * max(profile.costs[number].data_cycles, floor)
+                tag += times * profile.costs[number].tag_cycles
+        return _Demand(fma, slots, data, tag)
+
+    @cached_property
+    def _whole(self) -> _Demand:
+        return self._demand(tuple(range(len(self.profile.actions))))
+
+    @cached_property
+    def _l2_cycles(self) -> float:
+        """Cycles in which the L2 delivers one block's bytes to an SM: its share, or its port."""
+        busy_sms = min(self.spec.sm_count, self.profile.plan.blocks)
+        share = self.machine.l2_bytes * self.spec.sm_count / busy_sms
+        per_block = self.traffic.l2_bytes / self.profile.plan.blocks
+        return per_block / min(share, self.machine.l1_fill_bytes)
+
+    def _dram_us(self) -> float:
+        rate = self.spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
+        return self.traffic.dram_bytes / rate
+
+    def _joined(self, *times: float) -> float:
+        """Time of units that work side by side: the longest, and more where others come near."""
+        longest, power = max(times), self.machine.unit_exponent
+        if longest == 0:
+            return 0.0
+        shares = sum((each / longest) ** power for each in times)
+        return float(longest * shares ** (1 / power))
+
+    def _faded(self, alone: float, one: float, many: float) -> float:
+        """Time of many like things, one of which takes `alone`; the units take `one` and `many`.
+
+        It is `alone` for one, and comes close to `many` where that is much longer.
+        """
+        power = self.machine.latency_exponent
+        total = alone**power + max(many**power - one**power, 0.0)
+        return float(total ** (1 / power))
+
+    # --- terms -----------------------------------------------------------------------------
+
+    def _terms(self, dram_us: float) -> list[Term]:
+        clock, whole = self.spec.clock_mhz, self._whole
+        warps = self.blocks * self.profile.warps
+        on_scheduler = math.ceil(warps / SCHEDULERS)
+        chain = sum(
+            turns * segment.latency for segment, turns in self._segments(self.machine.l2_latency)
+        )
+        waves = math.ceil(self.blocks / self.occupied.blocks_per_sm)
+        return [
+            Term(
+                "the FMA pipe",
+                on_scheduler * whole.fma / clock,
+                "multiply-adds, with the cycles in which they wait for the register file's banks",
+            ),
+            Term(
+                "issue slots",
+                on_scheduler * whole.slots / clock,
+                "instructions of all kinds, one a cycle and scheduler",
+            ),
+            Term(
+                "the data path of shared memory and L1",
+                warps * whole.data / clock,
+                "wavefronts of shared and global accesses, one a cycle and SM",
+            ),
+            Term(
+                "the L1's tag stage",
+                warps * whole.tag / clock,
+                "cache lines that global accesses look up",
+            ),
+            Term(
+                "L2 bandwidth",
+                self.blocks * self._l2_cycles / clock,
+                "bytes between L2 and the SMs",
+            ),
+            Term("DRAM bandwidth", dram_us, "bytes between L2 and DRAM"),
+            Term(
+                "latency",
+                waves * chain / clock,
+                "one warp's dependent instructions, loads and barriers, wave after wave",
+            ),
+        ]

@@ -1,0 +1,106 @@
+"""The roofline: how fast a board could run work of a given intensity, at each level of memory.
+
+After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (2009),
+with a roof for each level: attainable = min(peak, intensity × bandwidth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmkit.analysis.machine import machine_of
+from gemmkit.emulator.counters.rules import BANKS, SECTOR_BYTES, WORD_BYTES
+from gemmkit.gpu import GpuSpec
+from gemmkit.problem import GemmProblem
+
+Level = Literal["DRAM", "L2", "shared memory"]
+
+# Bytes that one wavefront can move: a word in each bank.
+WAVEFRONT_BYTES = BANKS * WORD_BYTES
+_SHARED_WAVEFRONTS = (
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+)
+_GLOBAL_SECTORS = (
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """One level's bandwidth in 1e9 bytes a second, and where the figure comes from."""
+
+    level: Level
+    gb_per_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """A board's fp32 peak in TFLOP/s and its bandwidths, the slowest level first."""
+
+    board: str
+    peak_tflops: float
+    ceilings: tuple[Ceiling, ...]
+
+    def bandwidth(self, level: Level) -> float:
+        """1e9 bytes a second of a level."""
+        return next(each.gb_per_s for each in self.ceilings if each.level == level)
+
+    def attainable(self, level: Level, intensity: float) -> float:
+        """TFLOP/s under the roof of a level, at so many FLOP for each of its bytes."""
+        return min(self.peak_tflops, intensity * self.bandwidth(level) / 1e3)
+
+    def ridge(self, level: Level) -> float:
+        """The intensity, in FLOP per byte, from which on the peak is the limit."""
+        return 1e3 * self.peak_tflops / self.bandwidth(level)
+
+
+def roofline(spec: GpuSpec) -> Roofline:
+    """The roofs of a board, at its boost clock."""
+    per_cycle = spec.sm_count * spec.clock_mhz / 1e3
+    return Roofline(
+        spec.name,
+        spec.peak_tflops,
+        (
+            Ceiling("DRAM", spec.dram_gb_per_s, "data sheet"),
+            Ceiling("L2", machine_of(spec).l2_bytes * per_cycle, "published micro-benchmarks"),
+            Ceiling("shared memory", WAVEFRONT_BYTES * per_cycle, "32 banks of 4 bytes a cycle"),
+        ),
+    )
+
+
+def intensities(
+    problem: GemmProblem,
+    counters: Mapping[str, float],
+    *,
+    dram_bytes: float | None = None,
+    l2_bytes: float | None = None,
+    shared_bytes: float | None = None,
+) -> dict[Level, float]:
+    """FLOP per byte at each level; a level that moves nothing is left out.
+
+    Args:
+        problem: what is computed.
+        counters: of the whole launch, by Nsight Compute's names. Shared memory's bytes are its
+            wavefronts × 128, so that a bank conflict counts as bytes that could have moved.
+        dram_bytes: bytes to and from DRAM; by default each operand once (`minimal_bytes`).
+        l2_bytes: bytes between L2 and the SMs; by default the sectors that warps ask for in global
+            accesses, of which the L1 may hold some: a lower bound of the intensity.
+        shared_bytes: bytes of shared memory's wavefronts, by default the counted ones'.
+    """
+
+    def total(names: tuple[str, ...], unit: int) -> float:
+        return unit * sum(counters.get(name, 0.0) for name in names)
+
+    moved: dict[Level, float] = {
+        "DRAM": problem.minimal_bytes if dram_bytes is None else dram_bytes,
+        "L2": total(_GLOBAL_SECTORS, SECTOR_BYTES) if l2_bytes is None else l2_bytes,
+        "shared memory": (
+            total(_SHARED_WAVEFRONTS, WAVEFRONT_BYTES) if shared_bytes is None else shared_bytes
+        ),
+    }
+    return {level: problem.flops / each for level, each in moved.items() if each}

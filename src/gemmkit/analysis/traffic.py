@@ -1,0 +1,75 @@
+"""Bytes that a launch moves from the L2 and from DRAM, by the reuse that its block order allows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.machine import machine_of
+from gemmkit.analysis.occupancy import Occupancy
+from gemmkit.analysis.roofline import WAVEFRONT_BYTES
+from gemmkit.gpu import GpuSpec
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# A line of A holds so many steps of k; what the resident blocks read in them must fit the L1, or
+# else sectors that one warp has fetched are gone before the next one asks for them.
+_LINE_STEPS = 32
+# The share of the L2 in which operands stay from wave to wave, beside results and what the other
+# half of a split L2 holds twice.
+_L2_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one launch: in shared memory, between L2 and the SMs, and between L2 and DRAM.
+
+    Those of shared memory are what its wavefronts could have moved, 128 bytes each. `reread` is
+    the share of the L2's reads, 0 to 1, that go on to DRAM after the first wave.
+    """
+
+    shared_bytes: float
+    l2_bytes: float
+    dram_bytes: float
+    reread: float
+
+
+def traffic(
+    profile: BlockProfile, problem: GemmProblem, spec: GpuSpec, occupied: Occupancy
+) -> Traffic:
+    """Traffic of a launch.
+
+    From the L2 comes what each block reads, each sector once where the L1 can hold a line of every
+    row in use, else each as often as warps ask for it. From DRAM comes each operand once where the
+    L2 can keep both; else each wave of blocks fetches the rows and columns that it covers.
+    """
+    blocks = profile.plan.blocks
+    resident = max(occupied.blocks_per_sm, 1)
+    loaded = profile.loaded_bytes_per_k * problem.k
+    window = resident * profile.loaded_bytes_per_k * _LINE_STEPS
+    if window > machine_of(spec).l1_bytes:
+        loaded = max(loaded, profile.requested_bytes(problem.k))
+    compulsory = float(problem.minimal_bytes)
+    operands = FLOAT_BYTES * problem.k * (problem.m + problem.n)
+    dram, reread = compulsory, 0.0
+    if operands > _L2_SHARE * spec.l2_bytes and blocks:
+        dram = max(compulsory, _waves_bytes(profile, problem, blocks, resident * spec.sm_count))
+        reread = min(1.0, dram / (loaded * blocks)) if loaded else 0.0
+    return Traffic(
+        shared_bytes=WAVEFRONT_BYTES * blocks * profile.shared_wavefronts(problem.k),
+        l2_bytes=blocks * (loaded + profile.stored_bytes),
+        dram_bytes=dram,
+        reread=reread,
+    )
+
+
+def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: int, places: int) -> float:
+    """Operands that all waves fetch, when nothing outlives a wave, and C."""
+    across, down = profile.columns, profile.rows
+    if not profile.columns_on_x:
+        across, down = down, across
+    in_wave = min(places, blocks)
+    wide = min(in_wave, profile.plan.grid[0])
+    high = math.ceil(in_wave / wide)
+    once = FLOAT_BYTES * problem.k * (wide * across + high * down)
+    return blocks / in_wave * once + FLOAT_BYTES * problem.m * problem.n

@@ -1,0 +1,213 @@
+"""How long one warp of a kernel takes alone: its chain of dependent instructions, and barriers.
+
+The PTX of each loop is laid out as a compiler would schedule it. Between two barriers, an
+instruction starts as soon as what it reads is there, branches around single accesses being
+turned into predicates; nothing moves over a barrier or around a loop's end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.analysis.access_costs import AccessCost
+from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.machine import Machine
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Immediate, Register
+
+# The state of a software pipeline repeats after a few turns of its loop.
+_TURNS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of code between two barriers, or between a barrier and a loop's end.
+
+    `latency` is the cycles that one warp alone needs for it, `instructions` are those in it.
+    `head` is the first of them: a warp runs through the segment as often as it executes that one.
+    """
+
+    head: int
+    latency: float
+    instructions: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """State of the dataflow walk: when each register is ready, and copies under way."""
+
+    ready: defaultdict[Register, float] = field(default_factory=lambda: defaultdict(float))
+    copies: list[float] = field(default_factory=list)
+    pending: float = 0.0
+
+
+def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> list[Segment]:
+    """All segments of a kernel that its warps run through, innermost loops apart.
+
+    Args:
+        profile: of the kernel.
+        machine: the latencies.
+        memory_latency: cycles until a sector is there that the SM does not hold yet.
+    """
+    executed = profile.executed_at[1]
+    found: list[Segment] = []
+    for blocks, loops in _regions(profile.flow, executed):
+        pieces = _pieces(profile, blocks)
+        copies = profile.unroll if loops and len(pieces) == 1 else 1
+        walk, clock = _Walk(), 0.0
+        latencies = [0.0] * len(pieces)
+        for _ in range(_TURNS if loops else 1):
+            for place, piece in enumerate(pieces):
+                end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
+                latencies[place] = (end - clock) / copies
+                clock = end
+        for latency, piece in zip(latencies, pieces, strict=True):
+            found.append(Segment(piece[0], latency, tuple(piece)))
+    return found
+
+
+def issue_cost(action: Action, machine: Machine) -> float:
+    """Issue slots that a PTX instruction takes as machine code, by this conversion.
+
+    A multiply-add takes `Machine.ffma_issue`. Guarded forward branches become predicates and
+    address conversions vanish: none. Moves between registers are renamed away; constants cost one.
+    64-bit integer arithmetic takes two. All else takes one.
+    """
+    operation, form = action.operation, action.form
+    if form.opcode_class == "fma":
+        return machine.ffma_issue
+    if operation in ("convert_address", "load_parameter", "no_operation"):
+        return 0.0
+    if operation == "move":
+        return 1.0 if any(isinstance(each, Immediate) for each in action.sources) else 0.0
+    if operation == "logic" and form["T"] == "pred":
+        return 0.0
+    wide = form.modifiers.get("T", "").endswith("64")
+    if form.opcode_class in ("integer", "bits") and wide:
+        return 2.0
+    return 1.0
+
+
+def _run(
+    profile: BlockProfile,
+    machine: Machine,
+    memory_latency: float,
+    piece: Sequence[int],
+    walk: _Walk,
+    start: float,
+) -> float:
+    """The end of a piece that begins at `start`."""
+    end, slots = start, 0.0
+    for number in piece:
+        action = profile.actions[number]
+        begin = start
+        for register in action.registers_read():
+            begin = max(begin, walk.ready[register])
+        begin = max(begin, _waits(action, walk))
+        done = begin + _latency(action, profile.costs.get(number), machine, memory_latency)
+        for target in action.dests:
+            if target is not None:
+                walk.ready[target] = done
+        if action.operation == "copy_async":
+            walk.pending = max(walk.pending, done)
+        elif action.operation == "copy_async_commit":
+            walk.copies.append(walk.pending)
+            walk.pending = 0.0
+        if number not in profile.merged_away:
+            slots += issue_cost(action, machine)
+        end = max(end, begin + 1)
+        if action.operation == "barrier":
+            end += machine.barrier_latency
+    return max(end, start + slots)
+
+
+def _waits(action: Action, walk: _Walk) -> float:
+    """When the copies are there that an instruction waits for."""
+    if action.operation != "copy_async_wait":
+        return 0.0
+    left = next((each.value for each in action.sources if isinstance(each, Immediate)), 0)
+    arrived = walk.copies[: len(walk.copies) - left] if left else [*walk.copies, walk.pending]
+    return max(arrived, default=0.0)
+
+
+def _latency(
+    action: Action, cost: AccessCost | None, machine: Machine, memory_latency: float
+) -> float:
+    if cost is None:
+        return machine.alu_latency
+    if cost.space == "shared":
+        return machine.shared_latency + cost.data_cycles - 1
+    hit = machine.l1_latency + max(cost.data_cycles, cost.tag_cycles)
+    if action.operation == "copy_async":
+        return hit + memory_latency
+    return hit + cost.first_touch * (memory_latency - machine.l1_latency)
+
+
+def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
+    """The instructions of these basic blocks, cut behind each barrier."""
+    pieces: list[list[int]] = [[]]
+    for block in blocks:
+        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end):
+            pieces[-1].append(number)
+            if profile.actions[number].operation == "barrier":
+                pieces.append([])
+    return [piece for piece in pieces if piece]
+
+
+# --- loops -----------------------------------------------------------------------------------
+
+
+def _regions(flow: ControlFlow, executed: NDArray[np.float64]) -> list[tuple[list[int], bool]]:
+    """Basic blocks that run, grouped by innermost loop, in their order; and whether it is one."""
+    order = _reverse_postorder(flow)
+    bodies = _loops(flow, order)
+    groups: defaultdict[int | None, list[int]] = defaultdict(list)
+    for block in order:
+        if executed[flow.blocks[block].start] > 0:
+            around = [head for head, body in bodies.items() if block in body]
+            groups[min(around, key=lambda head: len(bodies[head]), default=None)].append(block)
+    return [(blocks, head is not None) for head, blocks in groups.items()]
+
+
+def _loops(flow: ControlFlow, order: Sequence[int]) -> Mapping[int, set[int]]:
+    """Natural loops: the block at the top of each, and all of its blocks."""
+    rank = {block: place for place, block in enumerate(order)}
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for block in order:
+        for after in flow.blocks[block].successors:
+            before[after].append(block)
+    bodies: dict[int, set[int]] = {}
+    for block in order:
+        for head in flow.blocks[block].successors:
+            if head in rank and rank[head] <= rank[block]:
+                body = bodies.setdefault(head, {head})
+                open_blocks = [block]
+                while open_blocks:
+                    each = open_blocks.pop()
+                    if each not in body:
+                        body.add(each)
+                        open_blocks += before[each]
+    return bodies
+
+
+def _reverse_postorder(flow: ControlFlow) -> list[int]:
+    seen, order = {0}, list[int]()
+    stack = [(0, iter(flow.blocks[0].successors))] if flow.blocks else []
+    while stack:
+        block, following = stack[-1]
+        fresh = next(
+            (each for each in following if each not in seen and each < len(flow.blocks)), None
+        )
+        if fresh is None:
+            order.append(block)
+            stack.pop()
+        else:
+            seen.add(fresh)
+            stack.append((fresh, iter(flow.blocks[fresh].successors)))
+    return order[::-1]

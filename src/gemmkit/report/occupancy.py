@@ -1,0 +1,110 @@
+"""What-if curves of occupancy, as text for a terminal and as a figure, with "you are here"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemmkit.analysis.what_if import Curve, Step, WhatIf
+from gemmkit.report.figures import INK, Fill
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.text import Text
+
+_WIDTH = 60
+_BARS = " ▁▂▃▄▅▆▇█"
+_HERE, _LINE = "#d97a1e", "#2b6cb0"
+_UNITS = {
+    "registers per thread": "registers",
+    "shared bytes per block": "bytes of shared memory",
+    "threads per block": "threads",
+}
+
+
+def what_if_text(seen: WhatIf) -> Text:
+    """For each curve a row of bars, a mark below the kernel's place, and the next steps."""
+    from rich.text import Text
+
+    here = seen.here
+    text = Text()
+    text.append(
+        f"{seen.board}: {_percent(here.theoretical)} occupancy, {here.warps_per_sm} warps and "
+        f"{here.blocks_per_sm} blocks an SM, limited by {here.limiter}\n",
+        "bold",
+    )
+    limits = ", ".join(f"{name} {blocks}" for name, blocks in here.limits.items())
+    text.append(f"blocks an SM that each resource allows: {limits}\n", "dim")
+    for curve in seen.curves:
+        bars, place = _bars(curve)
+        text.append(f"\n{curve.quantity}, {curve.points[0].value:,} to ", "bold")
+        text.append(f"{curve.points[-1].value:,}\n", "bold")
+        text.append(f"{bars}\n", "cyan")
+        text.append(f"{' ' * place}^ here: {_value(curve, curve.here.value)}, ", "green")
+        text.append(f"{_percent(curve.here.theoretical)}\n", "green")
+        for step in (curve.next_gain, curve.next_loss):
+            if step is not None:
+                text.append(f"  {_sentence(curve, step)}\n")
+    return text
+
+
+def what_if_figure(seen: WhatIf) -> Fill:
+    """What draws the three staircases side by side."""
+
+    def fill(figure: Figure) -> None:
+        for axes, curve in zip(figure.subplots(1, 3, sharey=True), seen.curves, strict=True):
+            axes.step(
+                [point.value for point in curve.points],
+                [100 * point.theoretical for point in curve.points],
+                where="mid",
+                color=_LINE,
+            )
+            here = curve.here.value, 100 * curve.here.theoretical
+            axes.scatter(*here, color=_HERE, zorder=3)
+            axes.annotate(
+                "you are here",
+                here,
+                xytext=(0, 8),
+                textcoords="offset points",
+                color=INK,
+                fontsize=8,
+                ha="center",
+            )
+            axes.set_xlabel(curve.quantity)
+            axes.set_ylim(0, 108)
+            axes.grid()
+        figure.axes[0].set_ylabel("theoretical occupancy, %")
+        figure.suptitle(
+            f"{seen.board}: limited by {seen.here.limiter}", color=INK, fontsize="large"
+        )
+
+    return fill
+
+
+def _bars(curve: Curve) -> tuple[str, int]:
+    """Bars over the curve's points, each as high as its part at best, and the kernel's column."""
+    count = len(curve.points)
+    width = min(_WIDTH, count)
+    columns = [0.0] * width
+    for place, point in enumerate(curve.points):
+        column = place * width // count
+        columns[column] = max(columns[column], point.theoretical)
+    here = curve.points.index(curve.here) * width // count
+    top = len(_BARS) - 1
+    return "".join(_BARS[round(each * top)] for each in columns), here
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
+
+
+def _value(curve: Curve, value: int) -> str:
+    return f"{value:,} {_UNITS[curve.quantity]}"
+
+
+def _sentence(curve: Curve, step: Step) -> str:
+    """Such as `at 64 registers or fewer: 50 %`."""
+    near = min((step.first, step.last), key=lambda value: abs(value - curve.here.value))
+    side = "or fewer" if near < curve.here.value else "or more"
+    if curve.quantity == "threads per block":
+        side = ""
+    return f"at {_value(curve, near)}{' ' + side if side else ''}: {_percent(step.theoretical)}"

@@ -1,0 +1,124 @@
+"""The model: committed predictions come out again, limits are named, bad input is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.model import predict, predict_profile
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import GpuSpec, find_board
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.report.predicted import read_rows
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+H100 = find_board("H100")
+RECOMPUTED = (
+    ("naive_uncoalesced", 512),
+    ("naive", 4096),
+    ("coarsening_2d", 2048),
+    ("vectorized", 1024),
+    ("async_copy", 3072),
+)
+
+
+@pytest.fixture(scope="module")
+def pipelined(profile_of) -> BlockProfile:
+    return profile_of("double_buffered")
+
+
+def at(profile: BlockProfile, size: int, spec: GpuSpec = H100):
+    problem = GemmProblem(size, size, 1024)
+    kernel = find_kernel(profile.plan.kernel)
+    plan = kernel.plan(problem, kernel.default, spec)
+    return predict_profile(replace(profile, plan=plan), problem, spec)
+
+
+@pytest.mark.parametrize(("name", "size"), RECOMPUTED)
+def test_committed_predictions_come_out_again(name, size):
+    rows = read_rows(RESULTS / "h100-predicted.json")
+    row = next(each for each in rows if (each.kernel, each.m, each.k) == (name, size, 1024))
+    seen = predict(find_kernel(name), GemmProblem(size, size, 1024), H100)
+    assert seen.microseconds == pytest.approx(row.predicted_us, rel=0.01), (
+        "run `.venv/bin/python benchmarks/predict.py`"
+    )
+    assert seen.limiter == row.limiter
+    assert seen.microseconds == pytest.approx(row.measured_us, rel=0.25)
+
+
+@pytest.mark.parametrize("stride", [8, 16])
+def test_volkovs_case_on_an_rtx3090(stride):
+    """A stride of 8 at 33 % occupancy beats a stride of 1 at 100 %; one of 16 does not beat 8."""
+    kernel, problem = find_kernel("coarsening_1d"), GemmProblem(1024, 1024, 1024)
+    config = kernel.configure({"TM": stride})
+    seen = predict(kernel, problem, find_board("RTX 3090"), config=config)
+    rows = read_rows(RESULTS / "rtx3090-predicted.json")
+    row = next(each for each in rows if each.config.get("TM") == stride and "TN" not in each.config)
+    assert seen.tflops == pytest.approx(row.predicted_tflops, rel=0.01)
+    assert seen.occupancy.theoretical == pytest.approx(1 / 3)
+
+
+def test_terms_are_sorted_and_the_limiter_is_the_longest(pipelined):
+    seen = at(pipelined, 4096)
+    times = [term.microseconds for term in seen.terms]
+    assert times == sorted(times, reverse=True)
+    assert seen.limiter == seen.terms[0].name == "the FMA pipe"
+    assert seen.microseconds >= times[0]
+    assert len({term.name for term in seen.terms}) == len(seen.terms) == 7
+    assert "predicted" in seen.summary
+    assert seen.limiter in seen.summary
+
+
+def test_a_grid_of_few_blocks_leaves_sms_idle(pipelined):
+    few, many = at(pipelined, 1024), at(pipelined, 4096)
+    assert few.busy_share == pytest.approx(64 / 132)
+    assert "48% of the time" in few.summary
+    assert many.busy_share > 0.95
+    assert few.tflops < many.tflops / 2
+
+
+def test_the_time_of_full_waves_grows_with_them(pipelined):
+    times = [at(pipelined, size).microseconds for size in (128, 1024, 2048, 4096, 8192)]
+    assert times == sorted(times)
+    assert times[-1] / times[-2] == pytest.approx(4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "faster"),
+    [
+        ({"clock_mhz": 2 * H100.clock_mhz}, 1.9),
+        ({"sm_count": 2 * H100.sm_count}, 1.8),
+        ({"dram_gb_per_s": 2 * H100.dram_gb_per_s}, 1.0),
+    ],
+)
+def test_a_better_board_is_not_slower(pipelined, change, faster):
+    ratio = (
+        at(pipelined, 4096).microseconds / at(pipelined, 4096, replace(H100, **change)).microseconds
+    )
+    assert ratio >= faster
+
+
+def test_a_board_with_little_bandwidth_is_limited_by_it(pipelined):
+    slow = replace(H100, dram_gb_per_s=20.0)
+    assert at(pipelined, 4096, slow).limiter == "DRAM bandwidth"
+
+
+def test_what_cannot_be_predicted_is_refused(pipelined):
+    naive = find_kernel("naive")
+    with pytest.raises(UsageError, match="nothing to multiply"):
+        predict(naive, GemmProblem(16, 16, 0), H100)
+    with pytest.raises(UnsupportedProblem):
+        predict(naive, GemmProblem(2**31, 16, 16), H100)
+    silent = replace(pipelined, binary=replace_resources(pipelined))
+    with pytest.raises(UsageError, match="no assembler"):
+        predict_profile(silent, GemmProblem(1024, 1024, 1024), H100)
+
+
+def replace_resources(profile: BlockProfile):
+    import msgspec
+
+    return msgspec.structs.replace(profile.binary, resources=None)
