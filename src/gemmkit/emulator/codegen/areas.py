@@ -13,7 +13,8 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.neighbours import neighbours
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.ptx.cfg import BasicBlock
+from gemmkit.emulator.counters.merging import Merging
+from gemmkit.emulator.ptx.cfg import ControlFlow
 
 MEMORY_OPERATIONS = frozenset(
     ["load", "store", "copy_async", "atomic", "compare_and_swap", "reduction"]
@@ -30,9 +31,16 @@ def counted_apart(action: Action) -> bool:
 class Areas:
     """Offsets in a worker's buffer for one kernel."""
 
-    def __init__(self, blocks: Sequence[BasicBlock], actions: Sequence[Action]) -> None:
-        # Loads that are made together; their records stand side by side.
-        self.together = [group for block in blocks for group in neighbours(actions, block)]
+    def __init__(self, flow: ControlFlow, actions: Sequence[Action]) -> None:
+        self.merging = Merging.of(flow)
+        blocks = flow.blocks
+        # Loads that are made together; their records stand side by side, and all count alike.
+        self.together = [
+            group
+            for block in blocks
+            for group in neighbours(actions, block)
+            if len({self.merging.width.get(number) for number in group}) == 1
+        ]
         apart = [action.number for action in actions if counted_apart(action)]
         self.apart = {number: place for place, number in enumerate(apart, len(blocks))}
         self.group_of = {number: group for group in self.together for number in group}

@@ -66,7 +66,7 @@ def load_kernel(
     flavour = "sanitized" if sanitize else "kernel"
     key = f"{flavour}/{digest}/{flow.kernel.name}/{host().key}"
     actions = actions_of(flow)
-    areas = Areas(flow.blocks, actions)
+    areas = Areas(flow, actions)
 
     def make() -> bytes:
         return msgspec.msgpack.encode(_compile(flow, module, actions, sanitize))

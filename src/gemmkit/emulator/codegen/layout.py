@@ -61,7 +61,11 @@ NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 
 # A memory instruction: the region that it touched last, and counts: sectors of global and local
 # memory, wavefronts and conflicts of shared memory, bytes of cp.async with a source size.
-SITE = _words("region", "region_bytes", "sectors", "bytes", "wavefronts", "conflicts")
+# `counts_as` says how a shared access counts: in its low half which of a pattern's counts that is,
+# in its high half the bytes of a lane.
+SITE = _words(
+    *("region", "region_bytes", "sectors", "bytes", "wavefronts", "conflicts", "counts_as"),
+)
 SITE_BYTES = 64
 
 
@@ -102,6 +106,14 @@ class _Pattern:
 
 
 PATTERN = _Pattern()
+
+
+def counted_wavefronts(nbytes: int, *, store: bool) -> int:
+    """Where in a pattern the count lies of an access of so many bytes a lane: 4, 8, 16 or 32."""
+    index = {4: 1, 8: 8, 16: 9, 32: 10}[nbytes]
+    return PATTERN.wavefronts + 8 * (index + (16 if store else 0))
+
+
 WORKER_COUNTERS = NO_PATTERN + PATTERN.size
 # Of a basic block: times it ran, active lanes summed over those times. Of an instruction that does
 # not always act as its block does: times with an active lane (of a branch: times lanes parted), and

@@ -38,7 +38,7 @@ def generator_digest() -> str:
     """A digest of the code generator's own source: a change of it makes older objects useless."""
     digest = hashlib.sha256()
     package = resources.files("gemmkit.emulator")
-    for folder in ("codegen", "codegen/runtime", "isa", "ptx"):
+    for folder in ("codegen", "codegen/runtime", "counters", "isa", "ptx"):
         for file in sorted(package.joinpath(folder).iterdir(), key=lambda each: each.name):
             if file.name.endswith(".py"):
                 digest.update(file.read_bytes())

@@ -56,7 +56,7 @@ def write_warp(
 ) -> WarpCode:
     """Write the warp function of a kernel; with `sanitize` it tells the sanitizers what it does."""
     module = Module()
-    areas = Areas(analysis.flow.blocks, actions)
+    areas = Areas(analysis.flow, actions)
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}

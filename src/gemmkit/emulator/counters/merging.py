@@ -51,16 +51,23 @@ def merged_accesses(flow: ControlFlow) -> tuple[Merged, ...]:
     return tuple(sorted(found, key=lambda group: min(group.numbers)))
 
 
-def counted_bytes(flow: ControlFlow) -> dict[int, int]:
-    """The bytes of a lane with which an access counts, where that is not its own width.
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """How a kernel's accesses count after merging, by instruction number.
 
-    The first access of a group counts with the width of the whole; the others with 0, which is
-    not at all.
+    `width` is the width of the whole where an access is part of one, in bytes of a lane. It is
+    counted once, at the access with the lowest address; the others are `silent`.
     """
-    found: dict[int, int] = {}
-    for group in merged_accesses(flow):
-        found |= dict.fromkeys(group.numbers, 0) | {group.numbers[0]: group.nbytes}
-    return found
+
+    width: Mapping[int, int]
+    silent: frozenset[int]
+
+    @classmethod
+    def of(cls, flow: ControlFlow) -> Merging:
+        """What ptxas will do with a kernel."""
+        groups = merged_accesses(flow)
+        width = {number: group.nbytes for group in groups for number in group.numbers}
+        return cls(width, frozenset(number for group in groups for number in group.numbers[1:]))
 
 
 @dataclass(frozen=True, slots=True)

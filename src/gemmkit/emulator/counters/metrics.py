@@ -5,9 +5,8 @@ A name of Nsight Compute stands for the quantity that it stands for there. What 
 bytes that each thread asks for (Nsight Compute counts a word once that several threads share),
 carry the prefix `ptx__`, which no profiler uses.
 
-ptxas merges neighbouring shared-memory loads of one basic block into wider ones. The shared-load
-metrics are those of the PTX as written, before that; a rule for the merging belongs between the
-tally and the sums made here.
+ptxas merges neighbouring accesses to shared memory into wider ones. The metrics of shared memory
+are those after that, by the rule of `counters.merging`.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ class Basis(Enum):
     """How far a metric's value is the hardware's."""
 
     EXACT = "exact: what the hardware counts"
+    MERGED = "what the hardware counts, by the rule of which shared-memory accesses ptxas merges"
     PATTERN = "of the addresses alone; the hardware's count adds waits for other traffic"
-    BEFORE_MERGING = "of the PTX as written, before ptxas merges neighbouring shared-memory loads"
+    WARM = "of the addresses alone, as for lines that the L1 cache holds; others may take more"
     PTX = "of PTX instructions, which are not machine instructions"
 
 
@@ -102,19 +102,24 @@ METRICS: tuple[Metric, ...] = (
            "bytes that threads wrote in global stores", Basis.PTX, "data_bytes",
            "global store"),
     Metric("smsp__sass_inst_executed_op_shared_ld.sum",
-           "shared-memory loads executed by warps", Basis.BEFORE_MERGING, "executed",
-           "shared load"),
+           "shared-memory loads executed by warps", Basis.MERGED, "requests", "shared load"),
+    Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+           "passes over the banks that the addresses of shared-memory loads need", Basis.MERGED,
+           "wavefronts", "shared load"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-           "passes over the banks for shared-memory loads", Basis.BEFORE_MERGING, "wavefronts",
+           "passes over the banks for shared-memory loads", Basis.PATTERN, "wavefronts",
            "shared load"),
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-           "passes that bank conflicts add to shared-memory loads", Basis.BEFORE_MERGING,
-           "conflicts", "shared load"),
+           "passes that bank conflicts add to shared-memory loads", Basis.PATTERN, "conflicts",
+           "shared load"),
     Metric("ptx__data_bytes_mem_shared_op_ld.sum",
            "bytes that threads asked for in shared-memory loads", Basis.PTX, "data_bytes",
            "shared load"),
     Metric("smsp__sass_inst_executed_op_shared_st.sum",
-           "shared-memory stores executed by warps", Basis.EXACT, "executed", "shared store"),
+           "shared-memory stores executed by warps", Basis.MERGED, "requests", "shared store"),
+    Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+           "passes over the banks that the addresses of shared-memory stores need", Basis.MERGED,
+           "wavefronts", "shared store"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
            "passes over the banks for shared-memory stores", Basis.PATTERN, "wavefronts",
            "shared store"),

@@ -16,7 +16,8 @@ class Tally:
 
     An instruction whose guard is false in all lanes is executed but makes no request, as on the
     hardware. Requests are those to global, local and shared memory; parameters and constants make
-    none. cp.async counts on its global side in `requests`, `sectors` and `data_bytes`. Atomics
+    none. Accesses to shared memory that ptxas merges make their request, and its wavefronts,
+    together: they stand with the access that has the lowest address. cp.async counts on its global side in `requests`, `sectors` and `data_bytes`. Atomics
     count as stores do.
     """
 

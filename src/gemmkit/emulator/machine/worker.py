@@ -19,6 +19,7 @@ from gemmkit.emulator.codegen.layout import (
     WARP_REGISTERS,
     WORKER,
     WORKER_COUNTERS,
+    counted_wavefronts,
     vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
@@ -79,6 +80,7 @@ class Worker:
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._run = _Run(runtime().addresses[kernel.run])
         self._set_fields()
+        self._set_sites()
         self._set_warps()
 
     def _set_fields(self) -> None:
@@ -114,6 +116,18 @@ class Worker:
         self.fields = self._buffer[: 8 * len(WORKER)].view(np.int64)
         for name, value in values.items():
             self.fields[WORKER[name] // 8] = value
+
+    def _set_sites(self) -> None:
+        """As what each shared access counts, after merging."""
+        areas, place = self.kernel.areas, SITE["counts_as"] // 8
+        end = areas.sites_start + SITE_BYTES * len(areas.sites)
+        sites = self._buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
+        for number, row in areas.sites.items():
+            action = self.kernel.actions[number]
+            nbytes = areas.merging.width.get(number, access_bytes(action))
+            if nbytes >= _WORD:
+                start = counted_wavefronts(nbytes, store=action.operation != "load")
+                sites[row, place] = nbytes << 32 | start
 
     def _set_warps(self) -> None:
         """What stays as it is from block to block: the warps' numbers, their threads' places."""
@@ -199,6 +213,7 @@ class Worker:
         return _tally(self._buffer, self.kernel, self.flow)
 
 
+_WORD = 4
 _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
 
 
@@ -224,9 +239,10 @@ def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
         if action.form.modifiers.get("S") == "const":
             continue
         found = {name: int(sites[place, offset // 8]) for name, offset in SITE.items()}
-        tally.requests[number] = acting[number]
-        for name in ("sectors", "wavefronts", "conflicts"):
-            getattr(tally, name)[number] = found[name]
+        if number not in areas.merging.silent:
+            tally.requests[number] = acting[number]
+            for name in ("sectors", "wavefronts", "conflicts"):
+                getattr(tally, name)[number] = found[name]
         if action.operation == "copy_async" and len(action.sources) > 1:
             tally.data_bytes[number] = found["bytes"]
         else:

@@ -88,7 +88,8 @@ def _places(
     """Checks and counts an access, then gives the places where it goes."""
     check_aligned(addresses, lanes, nbytes)
     if space != "arguments" and step.form.modifiers.get("S") != "const":
-        tally.requests[step.number] += int(np.count_nonzero(lanes.any(axis=1)))
+        if not step.silent:
+            tally.requests[step.number] += int(np.count_nonzero(lanes.any(axis=1)))
         tally.data_bytes[step.number] += nbytes * int(np.count_nonzero(lanes))
     if space != "generic":
         yield from _places_in(group, step, space, addresses, lanes, nbytes, tally)
@@ -118,9 +119,9 @@ def _places_in(
         return
     owners = group.take(group.chunk.owners[space])
     yield from group.chunk.spaces[space].places(owners, addresses, lanes, nbytes)
-    if space == "shared":
+    if space == "shared" and not step.silent:
         store = step.form.operation != "load"
-        wavefronts, conflicts = wavefronts_of(addresses, lanes, nbytes, store)
+        wavefronts, conflicts = wavefronts_of(addresses, lanes, step.width or nbytes, store)
         tally.wavefronts[step.number] += wavefronts
         tally.conflicts[step.number] += conflicts
     elif space == "local":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmkit.emulator.counters.merging import Merging
 from gemmkit.emulator.isa.form import Form, OperandSpec
 from gemmkit.emulator.isa.types import TYPES, PtxType
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -23,7 +24,11 @@ PREDICATE = TYPES["pred"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction. Brace lists are laid flat; a destination that is None is thrown away."""
+    """One instruction. Brace lists are laid flat; a destination that is None is thrown away.
+
+    `width` is the bytes of a lane with which an access counts, where ptxas makes it a part of a
+    wider one; it does not count at all where it is `silent`.
+    """
 
     number: int
     instruction: Instruction
@@ -32,15 +37,17 @@ class Step:
     sources: tuple[tuple[Source, PtxType], ...]
     addresses: tuple[Address, ...]
     immediates: tuple[int, ...]
+    width: int | None
+    silent: bool
 
 
 def steps_of(flow: ControlFlow) -> tuple[Step, ...]:
     """The steps of a kernel, in order."""
-    pairs = zip(flow.kernel.body, flow.forms, strict=True)
-    return tuple(_step(number, *pair) for number, pair in enumerate(pairs))
+    pairs, merging = zip(flow.kernel.body, flow.forms, strict=True), Merging.of(flow)
+    return tuple(_step(number, *pair, merging) for number, pair in enumerate(pairs))
 
 
-def _step(number: int, instruction: Instruction, form: Form) -> Step:
+def _step(number: int, instruction: Instruction, form: Form, merging: Merging) -> Step:
     dests: list[tuple[Register | None, PtxType]] = []
     sources: list[tuple[Source, PtxType]] = []
     addresses: list[Address] = []
@@ -62,6 +69,8 @@ def _step(number: int, instruction: Instruction, form: Form) -> Step:
         tuple(sources),
         tuple(addresses),
         tuple(immediates),
+        merging.width.get(number),
+        number in merging.silent,
     )
 
 

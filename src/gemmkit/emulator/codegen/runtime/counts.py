@@ -20,26 +20,30 @@ class Memo:
     """A request's count as the pattern remembers it; 0 where it is not known yet.
 
     For global memory that is sectors, by the address's place within a sector. For shared memory
-    it is wavefronts and conflicts: the banks may be turned by any number of words alike.
+    it is wavefronts and conflicts: the banks may be turned by any number of words alike. What a
+    shared access counts as stands in its record, for ptxas may make it a part of a wider one.
     """
 
     def __init__(
         self, f: Function, space: str, size: int, *, store: bool, p: Value = P, base: Value = BASE
     ) -> None:
         self._f, self._p, self._base = f, p, base
-        self._space, self._size, self._store = space, size, store
+        self._space, self._store = space, store
+        self._size = literal("i32", size)
         if space == "global":
             index = f.lshr(f.or_(f.and_(base, 31), 32), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.sectors)
             self._place = f.value("ptr", f"getelementptr i16, {memo}, {index}")
             self._bits = 16
-        else:
-            if size < 4:
-                index = f.lshr(f.or_(f.and_(base, 3), 4), size.bit_length() - 1)
-            else:
-                index = literal("i64", {4: 1, 8: 8, 16: 9, 32: 10}[size])
+        elif size < 4:
+            index = f.lshr(f.or_(f.and_(base, 3), 4), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.wavefronts + (16 * 8 if store else 0))
             self._place = f.value("ptr", f"getelementptr i64, {memo}, {index}")
+            self._bits = 64
+        else:
+            counts_as = f.load("i64", SITE_POINTER, SITE["counts_as"])
+            self._place = f.offset(p, f.and_(counts_as, 0xFFFFFFFF))
+            self._size = f.resize(f.lshr(counts_as, 32), 32)
             self._bits = 64
 
     @property
@@ -54,8 +58,8 @@ class Memo:
             if self._space == "global":
                 f.call("gemmkit.sectors", "void", self._p, self._base, self._place)
             else:
-                size, store = literal("i32", self._size), literal("i1", self._store)
-                arguments = (self._p, self._base, size, store, self._place)
+                store = literal("i1", self._store)
+                arguments = (self._p, self._base, self._size, store, self._place)
                 f.call("gemmkit.wavefronts", "void", *arguments)
 
     def add(self, site: Value = SITE_POINTER) -> None:
