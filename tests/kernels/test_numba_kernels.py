@@ -88,6 +88,62 @@ def biased(A, B, bias, C):
         C[row, column] = sum_
 
 
+@cuda.jit(device=True, inline="never")
+def element(X, row, column):
+    if row < X.shape[0] and column < X.shape[1]:
+        return X[row, column]
+    return float32(0)
+
+
+def calling(A, B, C):
+    column, row = cuda.grid(2)
+    sum_ = float32(0)
+    for k in range(A.shape[1]):
+        sum_ += element(A, row, k) * element(B, k, column)
+    if row < C.shape[0] and column < C.shape[1]:
+        C[row, column] = sum_
+
+
+def reducing(M, N, K, A, B, C):
+    warp = cuda.grid(1) // 32
+    if warp < M * N:
+        row, column = divmod(warp, N)
+        sum_ = float32(0)
+        for k in range(cuda.laneid, K, 32):
+            sum_ += A[row, k] * B[k, column]
+        distance = 16
+        while distance > 0:
+            sum_ += cuda.shfl_down_sync(0xFFFFFFFF, sum_, distance)
+            distance //= 2
+        if cuda.laneid == 0:
+            C[row, column] = sum_
+
+
+def adding(A, B, C):
+    column, row = cuda.grid(2)
+    if row < C.shape[0] and column < C.shape[1]:
+        C[row, column] = 0
+        for k in range(A.shape[1]):
+            cuda.atomic.add(C, (row, column), A[row, k] * B[k, column])
+
+
+def dynamic(A, B, C):
+    rows = cuda.shared.array(0, float32)
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    column, row = cuda.grid(2)
+    sum_ = float32(0)
+    for k0 in range(0, A.shape[1], TILE):
+        inside = row < A.shape[0] and k0 + x < A.shape[1]
+        rows[y * TILE + x] = A[row, k0 + x] if inside else float32(0)
+        cuda.syncthreads()
+        if column < B.shape[1]:
+            for k in range(min(TILE, A.shape[1] - k0)):
+                sum_ += rows[y * TILE + k] * B[k0 + k, column]
+        cuda.syncthreads()
+    if row < C.shape[0] and column < C.shape[1]:
+        C[row, column] = sum_
+
+
 STRIDED = "float64, float32[:,:], float32[:,:], float64, float32[:,:]"
 SINGLE = "float32, float32[:,:], float32[:,:], float32, float32[:,:]"
 POINTERS = ["int64", "int32", types.int16, *[types.CPointer(types.float32)] * 3]
@@ -109,6 +165,22 @@ POINTERS = ["int64", "int32", types.int16, *[types.CPointer(types.float32)] * 3]
 def test_results_are_right(function, argument_types, problem):
     kernel = Kernel.from_numba(function, types=argument_types, **LAUNCH)
     record = run_kernel(kernel, problem, EmulatedDevice(find_board("rtx3090")))
+    assert record.correct, record.check
+
+
+@pytest.mark.parametrize(
+    ("function", "launch", "board"),
+    [
+        (calling, LAUNCH, "b200"),
+        (reducing, {"grid": "(M*N+3)/4", "block": 128}, "t4"),
+        (adding, LAUNCH, "b200"),
+        (dynamic, LAUNCH | {"shared": 4 * TILE * TILE}, "t4"),
+    ],
+    ids=["device function", "shuffles", "atomics", "dynamic shared memory"],
+)
+def test_what_else_numba_offers(function, launch, board):
+    kernel = Kernel.from_numba(function, **launch)
+    record = run_kernel(kernel, PLAIN, EmulatedDevice(find_board(board)))
     assert record.correct, record.check
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from gemmkit.errors import CompileError, CompilerMissing, UsageError
@@ -108,16 +109,17 @@ class _FrontEnd:
         capability = gpu.capability.major, gpu.capability.minor
         name = self.function.__name__
         try:
-            ptx, _ = cuda.compile(
-                self.function,
-                self.types,
-                device=False,
-                abi="numba",
-                output="ptx",
-                lineinfo=True,
-                cc=capability,
-                **self.options,
-            )
+            with _board_at_hand(capability):
+                ptx, _ = cuda.compile(
+                    self.function,
+                    self.types,
+                    device=False,
+                    abi="numba",
+                    output="ptx",
+                    lineinfo=True,
+                    cc=capability,
+                    **self.options,
+                )
         except (ImportError, DynamicLibNotFoundError) as error:
             raise CompilerMissing(f"numba-cuda lacks NVVM ({_line(error)}): {HOW_TO_GET}") from None
         except Exception as error:
@@ -157,6 +159,23 @@ def _numba() -> ModuleType:
         message = f"numba-cuda cannot be imported ({_line(error)})"
         raise CompilerMissing(f"{message}: {HOW_TO_GET}") from None
     return cuda  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _board_at_hand(capability: tuple[int, int]) -> Iterator[None]:
+    """Let numba's dispatcher take a board for present.
+
+    For each `@cuda.jit(device=True)` function that a kernel calls, it asks the current GPU for
+    its compute capability, whatever `cuda.compile` is told.
+    """
+    from numba.cuda import dispatcher
+
+    ask = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = ask
 
 
 def _option(function: object, key: str) -> Any:
