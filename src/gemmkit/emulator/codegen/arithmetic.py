@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmkit.emulator.codegen import floats, integers
+from gemmkit.emulator.codegen import floats, halves, integers
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.form import Form
@@ -15,7 +15,9 @@ _BY_HAND = frozenset(["move", "convert_address", "load_parameter", "call_paramet
 
 def native(form: Form) -> bool:
     """Whether native code can be made of a pure form."""
-    return form.operation in _BY_HAND or integers.native(form) or floats.native(form)
+    return form.operation in _BY_HAND or any(
+        kind.native(form) for kind in (integers, halves, floats)
+    )
 
 
 def scalar_native(action: Action) -> bool:
@@ -25,8 +27,10 @@ def scalar_native(action: Action) -> bool:
 
 def emit(f: Function, form: Form, sources: Sequence[Value]) -> Sequence[Value]:
     """The results of a form, from operands of the widths that it asks for."""
-    emitters = integers.EMITTERS if form.operation in integers.EMITTERS else floats.EMITTERS
-    return emitters[form.operation](f, form, sources)
+    if form.operation in integers.EMITTERS:
+        return integers.EMITTERS[form.operation](f, form, sources)
+    kind = halves if halves.native(form) else floats
+    return kind.EMITTERS[form.operation](f, form, sources)
 
 
 def pack(f: Function, bits: int, sources: Sequence[Value]) -> Value:

@@ -1,9 +1,9 @@
 """Native code for floating-point arithmetic, comparisons and conversions.
 
 Numbers stay in integer registers between instructions; here they are read as LLVM's floating-point
-types. What is not here (rounding other than to nearest, 16-bit formats, transcendental functions)
-runs through the definitions of `isa.semantics`. Where these give the canonical NaN, the processor's
-own comes out here, of any sign and payload.
+types. 16-bit formats are in `halves`. What is in neither (rounding other than to nearest,
+transcendental functions) runs through the definitions of `isa.semantics`. Where these give the
+canonical NaN, the processor's own comes out here, of any sign and payload.
 """
 
 from __future__ import annotations
@@ -122,6 +122,11 @@ def _holds(f: Function, form: Form, a: Value, b: Value) -> Value:
             return f.compare(relation, a, b)
         return f.compare(f"{'s' if form.type.is_signed else 'u'}{relation}", a, b)
     x, y = (_source(f, form, each) for each in (a, b))
+    return relation_holds(f, relation, x, y)
+
+
+def relation_holds(f: Function, relation: str, x: Value, y: Value) -> Value:
+    """A relation of PTX between floating-point numbers, such as `lt`, `neu` or `nan`."""
     if relation in ("num", "nan"):
         return f.compare_float("ord" if relation == "num" else "uno", x, y)
     unordered = relation.endswith("u")
