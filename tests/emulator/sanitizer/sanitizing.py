@@ -1,0 +1,80 @@
+"""Runs small CUDA kernels with the sanitizers on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator.launch import Dim3, Execution
+from gemmkit.jit.compiler import compile_kernel
+from gemmkit.record import Finding
+
+WORDS = np.zeros(64, np.float32)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found, and the arrays after the launch."""
+
+    execution: Execution
+    arrays: Mapping[str, NDArray[np.generic]]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.execution.findings
+
+    @property
+    def kinds(self) -> set[tuple[str, str]]:
+        return {(each.check, each.kind) for each in self.findings}
+
+    @property
+    def only(self) -> Finding:
+        assert len(self.findings) == 1, self.findings
+        return self.findings[0]
+
+
+@cache
+def compiled(source: str) -> str:
+    """PTX of a kernel `k`, whose text begins behind `__global__ void`; it has lines from 1 on."""
+    return compile_kernel('extern "C" __global__ void ' + source.strip(), "k", "sm_86").ptx
+
+
+def run(
+    source: str,
+    arguments: Mapping[str, NDArray[np.generic] | np.generic] | None = None,
+    *,
+    grid: Dim3 = (1, 1, 1),
+    block: Dim3 = (64, 1, 1),
+    shared_bytes: int = 0,
+    threads: int = 1,
+    max_steps: int | None = None,
+    unwritten: Collection[str] = (),
+    sanitize: bool = True,
+) -> Outcome:
+    """Run a kernel on arrays of these names; `unwritten` ones count as never written.
+
+    Without arguments it gets one array, `out`, of 64 words.
+    """
+    memory, packed, held = DeviceMemory(), b"", {}
+    for name, value in ({"out": WORDS} if arguments is None else arguments).items():
+        size = 8 if isinstance(value, np.ndarray) else value.nbytes
+        packed += b"\0" * (-len(packed) % size)
+        if isinstance(value, np.ndarray):
+            held[name] = memory.allocate(value.nbytes, name, initialized=name not in unwritten)
+            data = memory.view(held[name].address, value.nbytes)
+            data[:] = np.frombuffer(value.tobytes(), np.uint8)
+            packed += held[name].address.to_bytes(8, "little")
+        else:
+            packed += value.tobytes()
+    request = LaunchRequest(grid, block, packed, shared_bytes)
+    program = load(compiled(source), "k")
+    execution = program.run(
+        request, memory, threads=threads, max_steps=max_steps, sanitize=sanitize
+    )
+    arrays = {name: memory.view(each.address, each.nbytes).copy() for name, each in held.items()}
+    return Outcome(execution, arrays)

@@ -1,0 +1,172 @@
+"""cp.async: nothing may touch where a copy goes before it was waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sanitizing import run
+
+# Two groups, one for each stage; then a wait, and a read of some stage at some place.
+SOURCE = """k(float* out, const float* in) {
+    __shared__ float As[2][64];
+    int t = threadIdx.x;
+    unsigned first = __cvta_generic_to_shared(&As[0][t]);
+    unsigned second = __cvta_generic_to_shared(&As[1][t]);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(first), "l"(in + t) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(second), "l"(in + t) : "memory");
+    COMMIT
+    WAIT
+    out[t] = As[STAGE][INDEX];
+}"""
+COMMIT = 'asm volatile("cp.async.commit_group;" ::: "memory");'
+WAIT = 'asm volatile("cp.async.wait_group {};" ::: "memory");'
+WAIT_ALL = 'asm volatile("cp.async.wait_all;" ::: "memory");'
+BARRIER = "__syncthreads();"
+ARGUMENTS = {"out": np.zeros(64, np.float32), "in": np.arange(64, dtype=np.float32)}
+
+
+def source(wait: str, stage: int, index: str = "63 - t", commit: str = COMMIT) -> str:
+    text = SOURCE.replace("COMMIT", commit).replace("WAIT", wait)
+    return text.replace("STAGE", str(stage)).replace("INDEX", index)
+
+
+@pytest.mark.parametrize(
+    ("wait", "stage"),
+    [
+        (WAIT.format(0) + BARRIER, 1),
+        (WAIT.format(1) + BARRIER, 0),
+        (WAIT_ALL + BARRIER, 1),
+    ],
+)
+def test_waited_for(wait: str, stage: int) -> None:
+    outcome = run(source(wait, stage), ARGUMENTS)
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32).tolist() == list(range(63, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("wait", "stage"),
+    [
+        (WAIT.format(1) + BARRIER, 1),
+        (WAIT.format(2) + BARRIER, 0),
+        (BARRIER, 0),
+    ],
+)
+def test_not_waited_for(wait: str, stage: int) -> None:
+    outcome = run(source(wait, stage), ARGUMENTS)
+    found = outcome.only
+    assert (found.check, found.kind, found.count) == ("racecheck", "read before wait", 2)
+    assert (found.array, found.offset) == ("As", 256 * stage + 252)
+    assert found.other is not None
+    assert (found.here.line, found.other.line) == (11, 8 if stage else 6)
+    assert (found.here.thread, found.other.thread) == ((0, 0, 0), (63, 0, 0))
+    # The copies are on their way: what was there before is read.
+    assert outcome.arrays["out"].view(np.float32).tolist() == [0.0] * 64
+
+
+def test_a_group_that_is_never_closed() -> None:
+    assert run(source(WAIT.format(0) + BARRIER, 1, commit=""), ARGUMENTS).kinds == {
+        ("racecheck", "read before wait")
+    }
+    assert not run(source(WAIT_ALL + BARRIER, 1, commit=""), ARGUMENTS).findings
+
+
+def test_no_barrier_after_the_wait() -> None:
+    found = run(source(WAIT.format(0), 1), ARGUMENTS).findings
+    races = {each.kind: each for each in found if each.check == "racecheck"}
+    assert set(races) == {"read after write", "write after read"}
+    late = races["read after write"]
+    assert late.other is not None
+    assert (late.here.line, late.other.line) == (11, 8)
+    assert (late.here.thread, late.other.thread) == ((32, 0, 0), (31, 0, 0))
+
+
+def test_what_a_thread_has_copied_itself_needs_no_barrier() -> None:
+    assert not run(source(WAIT.format(0), 1, "t"), ARGUMENTS).findings
+
+
+def test_what_another_lane_has_copied_needs_one() -> None:
+    found = run(source(WAIT.format(0), 1, "t ^ 1"), ARGUMENTS).only
+    assert (found.kind, found.count) == ("read after write", 2)
+    assert not run(source(WAIT.format(0) + "__syncwarp();", 1, "t ^ 1"), ARGUMENTS).findings
+
+
+def test_copies_into_what_is_still_read() -> None:
+    text = """k(float* out, const float* in) {
+        __shared__ float As[64];
+        int t = threadIdx.x;
+        As[t] = t;
+        __syncthreads();
+        float other = As[63 - t];
+        BARRIER
+        unsigned to = __cvta_generic_to_shared(&As[t]);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(in + t) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        out[t] = other + As[t];
+    }"""
+    found = run(text.replace("BARRIER", ""), ARGUMENTS).findings
+    assert ("write after read", 9) in {(each.kind, each.here.line) for each in found}
+    assert not run(text.replace("BARRIER", BARRIER), ARGUMENTS).findings
+
+
+def test_lanes_apart_close_groups_of_their_own() -> None:
+    """Odd lanes close one group more, so the same count covers their first group too."""
+    text = """k(float* out, const float* in) {
+        __shared__ float As[32];
+        int t = threadIdx.x;
+        As[t] = -1;
+        unsigned to = __cvta_generic_to_shared(&As[t]);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(in + t) : "memory");
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (t & 1) asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        if (t & 1) out[t] = As[t];
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        if (!(t & 1)) out[t] = As[t];
+    }"""
+    outcome = run(text, ARGUMENTS, block=(32, 1, 1))
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32)[:32].tolist() == list(range(32))
+    early = run(text.replace("if (t & 1) out", "if (!(t & 1)) out"), ARGUMENTS, block=(32, 1, 1))
+    assert early.kinds == {("racecheck", "read before wait")}
+
+
+def test_zero_filled_places_count_as_written() -> None:
+    text = """k(float* out, const float* in, int n) {
+        __shared__ float As[64];
+        int t = threadIdx.x;
+        unsigned to = __cvta_generic_to_shared(&As[t]);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+            :: "r"(to), "l"(in + t), "r"(t < n ? 4 : 0) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+        out[t] = As[63 - t];
+    }"""
+    short = {**ARGUMENTS, "in": ARGUMENTS["in"][:10], "n": np.int32(10)}
+    outcome = run(text, short)
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32).tolist() == [0.0] * 54 + list(range(9, -1, -1))
+    found = run(text, {**short, "n": np.int32(11)}).findings
+    outside, missing = sorted(found, key=lambda each: each.check, reverse=True)
+    assert (missing.kind, missing.array, missing.offset) == ("uninitialized", "As", 40)
+    assert (outside.array, outside.offset, outside.here.thread) == ("in", 40, (10, 0, 0))
+
+
+def test_more_copies_than_the_queue_holds() -> None:
+    text = """k(float* out, const float* in) {
+        __shared__ float As[200];
+        for (int i = threadIdx.x; i < 200 * 32; i += 32)
+            if (i / 32 % 32 == threadIdx.x) {
+                unsigned to = __cvta_generic_to_shared(&As[i / 32]);
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                    :: "r"(to), "l"(in + i / 32 % 64) : "memory");
+            }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+        out[threadIdx.x] = As[threadIdx.x + 168];
+    }"""
+    outcome = run(text, ARGUMENTS, block=(32, 1, 1))
+    assert not outcome.findings
+    wanted = [float((lane + 168) % 64) for lane in range(32)]
+    assert outcome.arrays["out"].view(np.float32)[:32].tolist() == wanted
