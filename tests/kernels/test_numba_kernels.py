@@ -168,6 +168,15 @@ def test_results_are_right(function, argument_types, problem):
     assert record.correct, record.check
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("function", [naive, tiled, calling, adding])
+def test_on_a_gpu(function):
+    from gemmkit.devices.cuda import CudaDevice
+
+    record = run_kernel(Kernel.from_numba(function, **LAUNCH), PLAIN, CudaDevice())
+    assert record.correct, record.check
+
+
 @pytest.mark.parametrize(
     ("function", "launch", "board"),
     [

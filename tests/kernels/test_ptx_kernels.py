@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gemmkit.bench.run import run_kernel
@@ -16,6 +18,7 @@ from gemmkit.kernels.ptx import entries_in, readable_name
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "naive.ptx"
 GPU = find_board("rtx3090")
 PROBLEM = GemmProblem(70, 50, 33, alpha=1.5, beta=0.5, lda=36, ldb=51, ldc=56)
 ARGS = "M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,0"
@@ -74,6 +77,23 @@ def test_without_ptxas_it_runs_and_its_resources_are_unknown(naive, device, monk
     assert record.counters
     assert record.resources is record.occupancy is None
     assert Record.from_json(record.to_json()) == record
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("assembled", [True, False])
+def test_on_a_gpu_with_and_without_ptxas(assembled, monkeypatch, cache_dir):
+    from gemmkit.devices.cuda import CudaDevice
+
+    if not assembled:
+        monkeypatch.setattr(ptxas, "assembler", lambda: None)
+        monkeypatch.setattr(compiler, "assembler_version", lambda: None)
+    kernel = Kernel.from_ptx(
+        EXAMPLE, args="M,N,K,A,B,C", grid="(N+31)/32,(M+7)/8", block="32,8", name="by hand"
+    )
+    record = run_kernel(kernel, GemmProblem(70, 50, 33), CudaDevice(), cache_dir=cache_dir)
+    assert record.correct
+    assert record.time_us is not None
+    assert (record.resources is None) == (not assembled or ptxas.assembler() is None)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ MIB = 1024 * KIB
 _PEERS = (
     ("nvmath", "cuBLAS to compare with", "pip install 'gemmkit[baseline]'"),
     ("torch", "cuBLAS to compare with, by way of PyTorch", "pip install 'gemmkit[torch]'"),
+    ("numba_cuda", "kernels in Python", "pip install 'gemmkit[numba]'"),
 )
 
 
@@ -75,18 +76,22 @@ def _tools() -> dict[str, str]:
     from gemmkit.devices.host import cpu_model, package_version, usable_cores
     from gemmkit.errors import CompilerMissing
     from gemmkit.jit.nvrtc import compiler_version, supported_architectures
+    from gemmkit.jit.ptxas import assembler, assembler_version
     from gemmkit.jit.sass import disassembler
 
     try:
         compiler = f"NVRTC {compiler_version()}: {' '.join(supported_architectures())}"
     except CompilerMissing as error:
         compiler = f"missing: {error}"
-    tool = disassembler()
+    tool, ptxas = disassembler(), assembler()
     lines = {
         "CPU": f"{cpu_model()}, {usable_cores()} cores for the emulator",
         "compiler": compiler,
         "emulator": f"LLVM by llvmlite {package_version('llvmlite')}",
         "disassembler": str(tool) if tool else "missing: pip install 'gemmkit[sass]'",
+        "assembler": f"{assembler_version()}, {ptxas}"
+        if ptxas
+        else "missing, for registers of PTX kernels: pip install 'gemmkit[ptx]'",
     }
     for module, purpose, remedy in _PEERS:
         found = find_spec(module) is not None

@@ -24,7 +24,9 @@ _ADVICE = {
     "memory beyond the GPU's limits",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another GPU",
     "CUDA_ERROR_INVALID_IMAGE": "the driver cannot load this binary: update the NVIDIA driver",
-    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is too old: update the NVIDIA driver",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is too old for this PTX: update the NVIDIA "
+    "driver, or `pip install 'gemmkit[ptx]'` to have ptxas assemble it",
+    "CUDA_ERROR_INVALID_PTX": "the driver's assembler refuses this PTX",
     "CUDA_ERROR_NO_DEVICE": "there is no NVIDIA GPU",
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "another process holds the GPU in exclusive mode",
     "CUDA_ERROR_NOT_FOUND": "the binary has no kernel of that name",
