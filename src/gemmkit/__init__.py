@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gemmkit.analysis.explain import Explanation, explain
     from gemmkit.bench.check import check
     from gemmkit.bench.count import Counters, count
     from gemmkit.bench.ladder import ladder
@@ -31,6 +32,7 @@ __all__ = [
     "CheckRecord",
     "Counters",
     "Epilogue",
+    "Explanation",
     "Finding",
     "GemmProblem",
     "GemmkitError",
@@ -42,6 +44,7 @@ __all__ = [
     "__version__",
     "check",
     "count",
+    "explain",
     "find_board",
     "find_kernel",
     "ladder",
@@ -55,6 +58,7 @@ _HOME = {
     "CheckRecord": "gemmkit.record",
     "Counters": "gemmkit.bench.count",
     "Epilogue": "gemmkit.epilogue",
+    "Explanation": "gemmkit.analysis.explain",
     "Finding": "gemmkit.record",
     "GemmProblem": "gemmkit.problem",
     "GemmkitError": "gemmkit.errors",
@@ -65,6 +69,7 @@ _HOME = {
     "TileConfig": "gemmkit.kernels.kernel",
     "check": "gemmkit.bench.check",
     "count": "gemmkit.bench.count",
+    "explain": "gemmkit.analysis.explain",
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.ladder",
     "ladder": "gemmkit.bench.ladder",

@@ -21,6 +21,8 @@ VERBS = {
     "sweep": "Run kernels on many sizes, as a table of errors, times and GFLOP/s.",
     "bench": "Measure one kernel, a rung or a file of your own, like a rung.",
     "check": "Look for bugs in a kernel: wrong results, bad accesses, races, deadlocks.",
+    "explain": "Explain a kernel: counters, occupancy, predicted speed, and why it beats another.",
+    "counters": "List every metric: what it is, how it is obtained, and its limits.",
     "show": "Show one kernel: idea, configuration, source, PTX, SASS, resources.",
     "info": "Show GPU, compiler, known boards and caches, and what is missing.",
     "build": "Compile all kernels for a board ahead of time.",

@@ -33,18 +33,25 @@ def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tu
     return tuple(part.strip() for text in texts for part in text.split(","))
 
 
-def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
-    if text is None:
-        return None
-    settings: dict[str, int] = {}
+def read_settings(text: str) -> dict[str, int]:
+    """Read `KEY=VALUE,…`.
+
+    Raises:
+        click.BadParameter: a part is not of that form, or a key is given twice.
+    """
+    found: dict[str, int] = {}
     for part in text.split(","):
         key, _equals, number = (word.strip() for word in part.partition("="))
         if not (key and number.isdecimal()):
             raise click.BadParameter(f"'{part}' is not KEY=VALUE with a whole number")
-        if key in settings:
+        if key in found:
             raise click.BadParameter(f"'{key}' is given twice")
-        settings[key] = int(number)
-    return settings
+        found[key] = int(number)
+    return found
+
+
+def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
+    return None if text is None else read_settings(text)
 
 
 def combine(*decorators: Decorator) -> Decorator:

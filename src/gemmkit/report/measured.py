@@ -46,4 +46,4 @@ def _row(name: str, measured: float, emulated: float) -> Row:
 
 
 def _exact(value: float) -> str:
-    return f"{value:,.0f}" if value.is_integer() else f"{value:,.4f}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4f}"

@@ -1,0 +1,150 @@
+"""`explain`: gathers what is known of a kernel, and of one to hold it against."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from gemmkit.analysis.explain import derived
+from gemmkit.analysis.explain.derived import figures
+from gemmkit.analysis.explain.explanation import Explanation, Operand, SourceLine
+from gemmkit.analysis.explain.facts import Access, Facts, gather
+from gemmkit.analysis.explain.pair import Pair
+from gemmkit.analysis.explain.reasons import compare
+from gemmkit.analysis.explain.remarks import remarks
+from gemmkit.analysis.explain.sections import sections
+from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
+from gemmkit.kernels import include_files
+from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+
+
+def explain(
+    kernel: Kernel | str,
+    problem: GemmProblem | str | int = 1024,
+    *,
+    gpu: GpuSpec | str | None = None,
+    config: TileConfig | Mapping[str, int] | None = None,
+    against: Kernel | str | None = None,
+    against_config: TileConfig | Mapping[str, int] | None = None,
+    progress: Callable[[float], None] | None = None,
+    cache_dir: Path | None = None,
+) -> Explanation:
+    """Why a kernel is as fast as it is, and why it is faster or slower than another.
+
+    Args:
+        kernel: a rung, its name, or a kernel of one's own.
+        problem: what it computes; a text such as `512x300x200`, or a number for a cube.
+        gpu: the board to stand for, by default an RTX 3090.
+        config: the kernel's configuration, or changes to its default.
+        against: the kernel to hold it against, on the same problem and board.
+        against_config: likewise for that one.
+        progress: called with the fraction of each emulation that is done.
+        cache_dir: root of the caches; by default the user's.
+
+    Raises:
+        UsageError: no such kernel, board, shape or configuration key.
+        UnsupportedProblem: a kernel refuses the problem or the configuration.
+        CompileError: a kernel does not compile.
+        DeviceError: a kernel failed.
+    """
+    board = find_board(gpu) if isinstance(gpu, str) else gpu or DEFAULT_BOARD
+    if not isinstance(problem, GemmProblem):
+        problem = GemmProblem.from_shape(str(problem))
+
+    def collect(chosen: Kernel | str, changes: TileConfig | Mapping[str, int] | None) -> Facts:
+        found = find_kernel(chosen) if isinstance(chosen, str) else chosen
+        if not isinstance(changes, TileConfig):
+            changes = found.configure(changes or {})
+        return gather(found, problem, board, config=changes, progress=progress, cache_dir=cache_dir)
+
+    this = collect(kernel, config)
+    if against is None:
+        return explain_facts(this)
+    return explain_facts(this, collect(against, against_config))
+
+
+def explain_facts(this: Facts, other: Facts | None = None) -> Explanation:
+    """The explanation of facts that are gathered already; both of one problem and board."""
+    if other is None:
+        return _alone(this, this.name, figures(this))
+    pair = Pair(this, other, figures(this), figures(other))
+    mine, theirs = pair.names
+    return msgspec.structs.replace(
+        _alone(this, mine, pair.mine),
+        against=_alone(other, theirs, pair.theirs),
+        comparison=compare(pair),
+    )
+
+
+def _alone(facts: Facts, name: str, metrics: Mapping[str, float]) -> Explanation:
+    return Explanation(
+        kernel=name,
+        idea=facts.kernel.idea,
+        config=facts.config.as_dict(),
+        gpu=facts.gpu.name,
+        problem=facts.problem.shape,
+        counted=facts.counted.shape,
+        metrics=dict(metrics),
+        sections=sections(facts, metrics),
+        operands=tuple(map(_operand, facts.accesses)),
+        source=_source(facts),
+        sentences=remarks(facts, metrics),
+    )
+
+
+def _operand(access: Access) -> Operand:
+    def mean(total: int, of: int) -> float:
+        return total / of if of else 0.0
+
+    return Operand(
+        array=access.array,
+        space=access.space,
+        kind=access.kind,
+        requests=access.requests,
+        bytes_per_lane=access.bytes_per_lane,
+        sectors=access.sectors_per_request,
+        ideal_sectors=access.ideal_per_request,
+        tag_wavefronts=mean(access.tag_wavefronts, access.requests),
+        wavefronts=access.wavefronts_per_request,
+        ideal_wavefronts=mean(access.ideal_wavefronts, access.instructions),
+    )
+
+
+_COUNTS: Mapping[str, tuple[str, ...]] = {
+    "instructions": ("ptx__inst_executed.sum",),
+    "fma": ("ptx__inst_executed_op_fma.sum",),
+    "global_requests": (
+        "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+        "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    ),
+    "global_sectors": (
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    ),
+    "shared_wavefronts": derived.SHARED_WAVEFRONTS,
+    "bank_conflicts": derived.SHARED_CONFLICTS,
+}
+
+
+def _source(facts: Facts) -> tuple[SourceLine, ...]:
+    """Every line that executed an instruction, with its text where the source is at hand."""
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    texts[facts.plan.source.name] = facts.kernel.source.splitlines()
+    for name, text in include_files().items():
+        texts.setdefault(name, text.splitlines())
+    rows = []
+    for (file, line), counters in facts.launch.line_counters.items():
+        counts = {
+            field: sum(counters.get(metric, 0.0) for metric in metrics)
+            for field, metrics in _COUNTS.items()
+        }
+        if counts["instructions"]:
+            lines = texts[file]
+            text = lines[line - 1].strip() if line <= len(lines) else ""
+            rows.append(SourceLine(file=file, line=line, text=text, **counts))
+    return tuple(rows)

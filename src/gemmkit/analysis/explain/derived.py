@@ -1,0 +1,177 @@
+"""Metrics beside the emulator's counters: of the launch, of the board, of loads, and predicted.
+
+A name of Nsight Compute stands for what it stands for there; gemmkit's own begin with `gemmkit__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gemmkit.analysis.explain.facts import Facts
+from gemmkit.analysis.loads import (
+    GLOBAL_BYTES,
+    GLOBAL_REQUESTS,
+    SHARED_BYTES,
+    WORD_BYTES,
+    count_loads,
+)
+from gemmkit.analysis.occupancy import Limiter
+from gemmkit.gpu import WARP_SIZE
+
+STATIC = "static: from the compiler, the launch and the board's limits"
+COUNTED = "made of counters, and as exact as these"
+PREDICTED = "predicted: by a model of the board, not counted and not measured"
+
+OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
+WAVES = "launch__waves_per_multiprocessor"
+REGISTERS = "launch__registers_per_thread"
+TAIL_IDLE = "gemmkit__last_wave_idle_pct"
+GLOBAL_LOADS = "gemmkit__global_loads_per_result"
+SHARED_LOADS = "gemmkit__shared_loads_per_result"
+RESULTS_PER_THREAD = "gemmkit__results_per_thread"
+RESULTS_IN_FLIGHT = "gemmkit__results_in_flight_per_sm"
+FMA_PER_SHARED_LOAD = "gemmkit__fma_per_shared_load"
+GLOBAL_WIDTH = "gemmkit__bytes_per_lane_global_op_ld"
+SHARED_WIDTH = "gemmkit__bytes_per_lane_shared_op_ld"
+CONFLICT_SHARE = "gemmkit__bank_conflict_share_pct"
+ASYNC_SHARE = "gemmkit__cp_async_share_pct"
+INSTRUCTIONS_PER_FMA = "gemmkit__ptx_inst_per_fma"
+SPILLS = "gemmkit__spill_bytes_per_thread"
+TFLOPS = "gemmkit__predicted_tflops"
+MICROSECONDS = "gemmkit__predicted_time_us"
+PEAK_SHARE = "gemmkit__predicted_peak_pct"
+
+BUSY = "gemmkit__predicted_busy_sm_pct"
+PREDICTED_TERM = "gemmkit__predicted_term_us"
+IDEAL_SECTORS = "gemmkit__ideal_sectors_per_request"
+
+SECTORS_PER_REQUEST = {
+    "load": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+    "store": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
+}
+SHARED_LOAD_INSTRUCTIONS = "smsp__sass_inst_executed_op_shared_ld.sum"
+SHARED_WAVEFRONTS = (
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+)
+SHARED_CONFLICTS = (
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+)
+_FMA = "ptx__inst_executed_op_fma.sum"
+_INSTRUCTIONS = "ptx__inst_executed.sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A metric, and how it follows from facts; `value` gives None where it has no meaning."""
+
+    name: str
+    description: str
+    basis: str
+    value: Callable[[Facts], float | None]
+
+
+def _ratio(numerator: float, denominator: float, scale: float = 1.0) -> float | None:
+    return scale * numerator / denominator if denominator else None
+
+
+def _counter(facts: Facts, *metrics: str) -> float:
+    return sum(facts.counters.get(metric, 0.0) for metric in metrics)
+
+
+def _limit(limiter: Limiter) -> Callable[[Facts], float | None]:
+    return lambda facts: facts.occupancy.limits[limiter] if facts.occupancy else None
+
+
+def _results_per_thread(facts: Facts) -> float | None:
+    threads = facts.plan.blocks * facts.plan.threads_per_block
+    return _ratio(facts.problem.m * facts.problem.n, threads)
+
+
+def _results_in_flight(facts: Facts) -> float | None:
+    each = _results_per_thread(facts)
+    if facts.occupancy is None or each is None:
+        return None
+    return facts.occupancy.blocks_per_sm * facts.plan.threads_per_block * each
+
+
+def _loads(facts: Facts, kind: str) -> float | None:
+    loads = count_loads(facts.counters, facts.counted.m * facts.counted.n)
+    return getattr(loads, f"{kind}_per_result") if loads is not None else None
+
+
+def _multiply_adds(facts: Facts) -> int:
+    return facts.counted.flops // 2
+
+
+DERIVED: tuple[Derived, ...] = (
+    Derived("launch__grid_size", "blocks of the grid", STATIC, lambda f: f.plan.blocks),
+    Derived("launch__block_size", "threads of a block", STATIC,
+            lambda f: f.plan.threads_per_block),
+    Derived(REGISTERS, "registers of a thread, from ptxas", STATIC,
+            lambda f: f.binary.resources.registers if f.binary.resources else None),
+    Derived(SPILLS, "bytes that a thread spills to local memory and reads back, from ptxas", STATIC,
+            lambda f: f.binary.resources.spill_bytes if f.binary.resources else None),
+    Derived("launch__shared_mem_per_block_static", "bytes of static shared memory of a block",
+            STATIC, lambda f: f.binary.resources.shared_bytes if f.binary.resources else None),
+    Derived("launch__shared_mem_per_block_dynamic", "bytes of dynamic shared memory of a block",
+            STATIC, lambda f: f.plan.shared_bytes),
+    Derived(WAVES, "blocks of the grid over those that the whole board holds at once", STATIC,
+            lambda f: f.occupancy.waves_per_sm if f.occupancy else None),
+    Derived(TAIL_IDLE, "share of the places for blocks that stay empty in the last wave", STATIC,
+            lambda f: 100 * f.occupancy.tail_idle if f.occupancy else None),
+    Derived(OCCUPANCY, "theoretical occupancy: resident warps over those an SM can hold", STATIC,
+            lambda f: 100 * f.occupancy.theoretical if f.occupancy else None),
+    Derived("launch__occupancy_limit_warps", "blocks an SM that warps allow", STATIC,
+            _limit("warps")),
+    Derived("launch__occupancy_limit_blocks", "blocks an SM that the board allows at all", STATIC,
+            _limit("blocks")),
+    Derived("launch__occupancy_limit_registers", "blocks an SM that registers allow", STATIC,
+            _limit("registers")),
+    Derived("launch__occupancy_limit_shared_mem", "blocks an SM that shared memory allows", STATIC,
+            _limit("shared memory")),
+    Derived("launch__occupancy_limit_barriers", "blocks an SM that barriers allow", STATIC,
+            _limit("barriers")),
+    Derived(RESULTS_PER_THREAD, "elements of C over threads of the grid", STATIC,
+            _results_per_thread),
+    Derived(RESULTS_IN_FLIGHT,
+            "elements of C that the threads which an SM can hold compute at once: independent sums",
+            STATIC, _results_in_flight),
+    Derived(GLOBAL_LOADS, "words that threads load from global memory for each element of C",
+            COUNTED, lambda f: _loads(f, "global")),
+    Derived(SHARED_LOADS, "words that threads load from shared memory for each element of C",
+            COUNTED, lambda f: _loads(f, "shared")),
+    Derived(FMA_PER_SHARED_LOAD, "multiply-adds for each word loaded from shared memory", COUNTED,
+            lambda f: _ratio(_multiply_adds(f), _counter(f, *SHARED_BYTES) / WORD_BYTES)),
+    Derived(GLOBAL_WIDTH, "bytes that a global-load request brings to each lane of a warp",
+            COUNTED, lambda f: _ratio(_counter(f, *GLOBAL_BYTES),
+                                      WARP_SIZE * _counter(f, *GLOBAL_REQUESTS))),
+    Derived(SHARED_WIDTH, "bytes that a shared-memory load brings to each lane of a warp",
+            COUNTED, lambda f: _ratio(_counter(f, *SHARED_BYTES),
+                                      WARP_SIZE * _counter(f, SHARED_LOAD_INSTRUCTIONS))),
+    Derived(CONFLICT_SHARE, "share of the wavefronts of shared loads and stores that bank "
+            "conflicts cost", COUNTED,
+            lambda f: _ratio(_counter(f, *SHARED_CONFLICTS), _counter(f, *SHARED_WAVEFRONTS), 100)),
+    Derived(ASYNC_SHARE, "share of the bytes loaded from global memory that cp.async copies",
+            COUNTED, lambda f: _ratio(_counter(f, GLOBAL_BYTES[1]), _counter(f, *GLOBAL_BYTES),
+                                      100)),
+    Derived(INSTRUCTIONS_PER_FMA, "PTX instructions for each fused multiply-add", COUNTED,
+            lambda f: _ratio(_counter(f, _INSTRUCTIONS), _counter(f, _FMA))),
+    Derived(MICROSECONDS, "time of the launch", PREDICTED,
+            lambda f: f.prediction.microseconds if f.prediction else None),
+    Derived(TFLOPS, "speed of the launch, in TFLOP/s", PREDICTED,
+            lambda f: f.prediction.tflops if f.prediction else None),
+    Derived(BUSY, "share of the SMs' time in which the grid's blocks keep them busy", PREDICTED,
+            lambda f: 100 * f.prediction.busy_share if f.prediction else None),
+    Derived(PEAK_SHARE, "speed over the board's fp32 peak", PREDICTED,
+            lambda f: 100 * f.prediction.tflops / f.gpu.peak_tflops if f.prediction else None),
+)  # fmt: skip
+
+
+def figures(facts: Facts) -> Mapping[str, float]:
+    """All metrics that have a value: counters first, then the derived ones."""
+    derived = {each.name: each.value(facts) for each in DERIVED}
+    found = {name: value for name, value in derived.items() if value is not None}
+    return {**facts.counters, **found}

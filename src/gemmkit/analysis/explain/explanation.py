@@ -1,0 +1,101 @@
+"""`Explanation`: what is known of a kernel, and why it is faster or slower than another."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Favours = Literal["this", "other", "neither"]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that a sentence rests on, of this kernel and of the other one if there is one.
+
+    `operand` is the array that the metric is restricted to, empty for all.
+    """
+
+    metric: str
+    this: float
+    other: float | None = None
+    operand: str = ""
+
+
+class Sentence(msgspec.Struct, frozen=True, kw_only=True):
+    """Something true, and what shows it. `favours` is the kernel that it makes faster."""
+
+    text: str
+    evidence: tuple[Evidence, ...]
+    favours: Favours = "neither"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a section; a text as value where it is no number. `unit` may be empty."""
+
+    label: str
+    metric: str
+    value: float | str | None
+    unit: str = ""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures under a section's name of Nsight Compute."""
+
+    title: str
+    figures: tuple[Figure, ...]
+
+
+class Operand(msgspec.Struct, frozen=True, kw_only=True):
+    """All accesses of one kind to one array; the last six are means over requests.
+
+    `bytes_per_lane` is the width of an access. Figures that have no meaning in a space are 0.
+    """
+
+    array: str
+    space: str
+    kind: str
+    requests: int
+    bytes_per_lane: float
+    sectors: float
+    ideal_sectors: float
+    tag_wavefronts: float
+    wavefronts: float
+    ideal_wavefronts: float
+
+
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the instructions of one source line counted."""
+
+    file: str
+    line: int
+    text: str
+    instructions: float
+    fma: float
+    global_requests: float
+    global_sectors: float
+    shared_wavefronts: float
+    bank_conflicts: float
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `gemmkit explain` shows of one kernel, on one problem and one board.
+
+    `kernel` is its name with what of the configuration is not the default. Counters, operands and
+    source lines are of the problem `counted`, which is smaller than `problem` where that is large;
+    occupancy, waves and predictions are of `problem`. `sentences` are about the kernel alone,
+    `comparison` holds it against `against`, the reasons of the faster one first.
+    """
+
+    kernel: str
+    idea: str
+    config: dict[str, int]
+    gpu: str
+    problem: str
+    counted: str
+    metrics: dict[str, float]
+    sections: tuple[Section, ...]
+    operands: tuple[Operand, ...]
+    source: tuple[SourceLine, ...]
+    sentences: tuple[Sentence, ...]
+    against: Explanation | None = None
+    comparison: tuple[Sentence, ...] = ()

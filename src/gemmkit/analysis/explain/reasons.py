@@ -1,0 +1,94 @@
+"""Why one kernel is faster or slower than another, in sentences that follow from metrics.
+
+Each rule looks at figures only, never at which kernels they are of. It says nothing where the two
+do not differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmkit.analysis.explain import derived
+from gemmkit.analysis.explain.explanation import Evidence, Favours, Sentence
+from gemmkit.analysis.explain.memory import MEMORY_RULES
+from gemmkit.analysis.explain.pair import Pair
+from gemmkit.analysis.explain.residency import RESIDENCY_RULES
+from gemmkit.analysis.explain.wording import differ, number
+
+# A shorter time is told of where it is this share of the slower kernel's whole time.
+_WORTH_SAYING = 0.03
+
+
+def compare(pair: Pair) -> tuple[Sentence, ...]:
+    """The verdict, what speaks for the faster kernel, what for the other, and what is neutral.
+
+    Of each, the strongest reasons first. Without a predicted speed, this kernel's come first.
+    """
+    reasons = sorted(
+        (reason for rule in (*MEMORY_RULES, *RESIDENCY_RULES) for reason in rule(pair)),
+        key=lambda each: -each[0],
+    )
+    speeds = pair.both(derived.TFLOPS)
+    faster: Favours = "other" if speeds is not None and speeds[0] < speeds[1] else "this"
+    order = [faster, "this" if faster == "other" else "other", "neither"]
+    ranked = sorted(reasons, key=lambda each: order.index(each[1].favours))
+    return (*_verdict(pair), *(sentence for _, sentence in ranked))
+
+
+def _verdict(pair: Pair) -> Iterator[Sentence]:
+    speeds = pair.both(derived.TFLOPS)
+    if speeds is None:
+        return
+    this, other = speeds
+    where = f"on {pair.this.gpu.name}: {number(this)} against {number(other)} TFLOP/s"
+    name = pair.names[1]
+    if not differ(this, other):
+        text = f"It is predicted to be as fast as {name} {where}."
+        favours: Favours = "neither"
+    elif this > other:
+        text, favours = (
+            f"It is predicted to be {number(this / other)} times as fast as {name} {where}.",
+            "this",
+        )
+    else:
+        text = (
+            f"It is predicted to be slower than {name} {where}, {number(other / this)} times less."
+        )
+        favours = "other"
+    yield Sentence(text=text, evidence=pair.evidence(derived.TFLOPS), favours=favours)
+    yield from _limiters(pair)
+
+
+def _limiters(pair: Pair) -> Iterator[Sentence]:
+    """What held up the slower one, by the model, and what else it spent more time on."""
+    ours, theirs = pair.this.prediction, pair.other.prediction
+    if ours is None or theirs is None:
+        return
+    slower_is_other = theirs.microseconds > ours.microseconds
+    slower, faster = (theirs, ours) if slower_is_other else (ours, theirs)
+    fast_name, slow_name = pair.names if slower_is_other else reversed(pair.names)
+    took = {term.name: term.microseconds for term in slower.terms}
+    takes = {term.name: term.microseconds for term in faster.terms}
+
+    def sentence(text: str, name: str) -> Sentence:
+        mine, others = (takes, took) if slower_is_other else (took, takes)
+        evidence = Evidence(
+            metric=derived.PREDICTED_TERM, operand=name, this=mine[name], other=others[name]
+        )
+        favours: Favours = "neither"
+        if differ(took[name], takes[name]):
+            favours = "this" if (mine[name] < others[name]) else "other"
+        return Sentence(text=text, evidence=(evidence,), favours=favours)
+
+    limit = slower.limiter
+    if limit not in takes:
+        return
+    text = f"By the model, {slow_name} is limited by {limit}: {number(took[limit])} µs for that "
+    text += f"alone, {number(takes[limit])} µs in {fast_name}"
+    text += "." if faster.limiter == limit else f", whose limit is {faster.limiter}."
+    yield sentence(text, limit)
+    saved = {name: took[name] - takes[name] for name in took if name in takes and name != limit}
+    name = max(saved, key=saved.__getitem__, default="")
+    if name and saved[name] > _WORTH_SAYING * slower.microseconds:
+        text = f"By the model, the time for {name} alone is {number(took[name])} µs in {slow_name} "
+        yield sentence(f"{text}and {number(takes[name])} µs in {fast_name}.", name)

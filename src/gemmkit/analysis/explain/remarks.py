@@ -1,0 +1,183 @@
+"""What can be said of one kernel alone: its limiter, its access to each operand, what it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from gemmkit.analysis.explain import derived
+from gemmkit.analysis.explain.explanation import Evidence, Sentence
+from gemmkit.analysis.explain.facts import Access, Facts
+from gemmkit.analysis.explain.wording import differ, listed, number, percent
+
+Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
+
+
+def remarks(facts: Facts, metrics: Mapping[str, float]) -> tuple[Sentence, ...]:
+    """Sentences that each follow from metrics of the kernel."""
+    return tuple(sentence for remark in _REMARKS for sentence in remark(facts, metrics))
+
+
+def _evidence(metrics: Mapping[str, float], *names: str) -> tuple[Evidence, ...]:
+    return tuple(Evidence(metric=name, this=metrics[name]) for name in names if name in metrics)
+
+
+def _limiter(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+    prediction = facts.prediction
+    if prediction is None:
+        return
+    longest = max(prediction.terms, key=lambda term: term.microseconds)
+    yield Sentence(
+        text=f"It is predicted to take {number(prediction.microseconds)} µs on {facts.gpu.name}, "
+        f"{percent(metrics[derived.PEAK_SHARE])} of the fp32 peak, limited by {longest.name}: "
+        f"{longest.meaning.rstrip('.')}.",
+        evidence=(
+            *_evidence(metrics, derived.MICROSECONDS, derived.PEAK_SHARE),
+            Evidence(
+                metric=derived.PREDICTED_TERM, operand=longest.name, this=longest.microseconds
+            ),
+        ),
+    )
+
+
+def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # noqa: ARG001
+    """Whether the accesses to each array in global memory are coalesced."""
+    for access in facts.of("global", "load", "copy", "store"):
+        if not access.ideal_sectors:
+            continue
+        metric = derived.SECTORS_PER_REQUEST["store" if access.kind == "store" else "load"]
+        seen, needed = access.sectors_per_request, access.ideal_per_request
+        sectors = f"{number(seen)} sector{'' if seen == 1 else 's'} a request"
+        what = {"load": "Loads of", "copy": "Copies of", "store": "Stores to"}[access.kind]
+        what += f" {access.array}"
+        if not differ(seen, needed):
+            text = f"{what} are coalesced: {sectors} of a warp, the fewest that hold its bytes."
+        elif not differ(max(seen, access.asked_per_request), access.asked_per_request):
+            text = f"{what} touch {sectors} of a warp, where {number(needed)} would hold its bytes."
+        else:
+            text = (
+                f"{what} are not coalesced: {sectors} of a warp, where {number(needed)} would hold "
+                "its bytes."
+            )
+        ideal = Evidence(metric=derived.IDEAL_SECTORS, operand=access.array, this=needed)
+        yield Sentence(
+            text=text, evidence=(Evidence(metric=metric, operand=access.array, this=seen), ideal)
+        )
+
+
+def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+    accesses = [each for each in facts.of("shared", "load", "store") if each.wavefronts]
+    if not accesses:
+        return
+    for access in accesses:
+        if access.conflicts:
+            yield Sentence(
+                text=f"{_shared_name(access)} have bank conflicts: "
+                f"{number(access.wavefronts_per_request)} wavefronts a request, "
+                f"{percent(100 * access.conflicts / access.wavefronts)} of them by conflicts.",
+                evidence=(
+                    Evidence(
+                        metric=_SHARED[access.kind][1],
+                        operand=access.array,
+                        this=access.conflicts,
+                    ),
+                    Evidence(
+                        metric=_SHARED[access.kind][0],
+                        operand=access.array,
+                        this=access.wavefronts,
+                    ),
+                ),
+            )
+    free = [_shared_name(each) for each in accesses if not each.conflicts]
+    if free:
+        names = listed([free[0], *(name[0].lower() + name[1:] for name in free[1:])])
+        yield Sentence(
+            text=f"{names} have no bank conflicts.",
+            evidence=_evidence(metrics, *derived.SHARED_CONFLICTS),
+        )
+
+
+_SHARED = {
+    kind: (derived.SHARED_WAVEFRONTS[place], derived.SHARED_CONFLICTS[place])
+    for place, kind in enumerate(("load", "store"))
+}
+
+
+def _shared_name(access: Access) -> str:
+    return f"{'Loads of' if access.kind == 'load' else 'Stores to'} {access.array}"
+
+
+def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+    names = (derived.GLOBAL_LOADS, derived.SHARED_LOADS)
+    values = [metrics.get(name) for name in names]
+    if values[0] is None or values[1] is None:
+        return
+    k = facts.counted.k
+    shared = f" and {number(values[1])} from shared memory" if values[1] else ""
+    yield Sentence(
+        text=f"For each result, a chain of {k:,} multiply-adds, threads load {number(values[0])} "
+        f"words from global memory{shared}.",
+        evidence=_evidence(metrics, *names),
+    )
+
+
+def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+    seen = facts.occupancy
+    if seen is None:
+        return
+    if not seen.blocks_per_sm:
+        yield Sentence(
+            text=f"A block does not fit on an SM of {facts.gpu.name}: what it lacks is "
+            f"{_LIMITERS[seen.limiter]}.",
+            evidence=_evidence(metrics, derived.OCCUPANCY),
+        )
+        return
+    blocks = f"{seen.blocks_per_sm} block{'' if seen.blocks_per_sm == 1 else 's'}"
+    warps = f"{seen.warps_per_block} warp{'' if seen.warps_per_block == 1 else 's'}"
+    yield Sentence(
+        text=f"An SM holds {blocks} of {warps}, {percent(metrics[derived.OCCUPANCY])} of the warps "
+        f"that it can hold; the limit is {_LIMITERS[seen.limiter]}.",
+        evidence=_evidence(metrics, derived.OCCUPANCY, derived.REGISTERS),
+    )
+    idle = metrics[derived.TAIL_IDLE]
+    if idle:
+        last = "it" if seen.full_waves == 0 else "the last"
+        yield Sentence(
+            text=f"The grid is {number(seen.waves_per_sm)} waves; while {last} runs, "
+            f"{percent(idle)} of the places for blocks stay empty.",
+            evidence=_evidence(metrics, derived.WAVES, derived.TAIL_IDLE),
+        )
+
+
+_LIMITERS = {
+    "warps": "the number of warps that an SM can hold",
+    "blocks": "the number of blocks that an SM can hold",
+    "registers": "its registers",
+    "shared memory": "its shared memory",
+    "barriers": "its barriers",
+}
+
+
+def _work(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # noqa: ARG001
+    each = metrics.get(derived.RESULTS_PER_THREAD)
+    flight = metrics.get(derived.RESULTS_IN_FLIGHT)
+    if each is None or flight is None or math.isclose(each, 0):
+        return
+    results = f"{number(each)} result{'' if each == 1 else 's'}"
+    yield Sentence(
+        text=f"A thread computes {results}, so that an SM can have {number(flight)} independent "
+        "sums in flight.",
+        evidence=_evidence(metrics, derived.RESULTS_PER_THREAD, derived.RESULTS_IN_FLIGHT),
+    )
+
+
+def _spills(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # noqa: ARG001
+    spilled = metrics.get(derived.SPILLS)
+    if spilled:
+        yield Sentence(
+            text=f"A thread spills {number(spilled)} bytes to local memory.",
+            evidence=_evidence(metrics, derived.SPILLS, derived.REGISTERS),
+        )
+
+
+_REMARKS: tuple[Remark, ...] = (_limiter, _operands, _banks, _loads, _residency, _work, _spills)

@@ -1,0 +1,98 @@
+"""The figures of a kernel under the names that Nsight Compute's sections have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmkit.analysis.explain import derived
+from gemmkit.analysis.explain.explanation import Figure, Section
+from gemmkit.analysis.explain.facts import Facts
+
+_MEMORY: tuple[tuple[str, str, str], ...] = (
+    ("Global-load requests", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", ""),
+    ("Global-load sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", ""),
+    ("Sectors per load request", derived.SECTORS_PER_REQUEST["load"], ""),
+    ("Global-store requests", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", ""),
+    ("Sectors per store request", derived.SECTORS_PER_REQUEST["store"], ""),
+    ("Global loads per result", derived.GLOBAL_LOADS, "words"),
+    ("Copied by cp.async", derived.ASYNC_SHARE, "%"),
+    ("Shared-memory load instructions", derived.SHARED_LOAD_INSTRUCTIONS, ""),
+    ("Shared-memory load wavefronts", derived.SHARED_WAVEFRONTS[0], ""),
+    ("Shared-memory store wavefronts", derived.SHARED_WAVEFRONTS[1], ""),
+    ("Wavefronts by bank conflicts", derived.CONFLICT_SHARE, "%"),
+    ("Shared loads per result", derived.SHARED_LOADS, "words"),
+    ("Multiply-adds per shared load", derived.FMA_PER_SHARED_LOAD, ""),
+)
+_OCCUPANCY: tuple[tuple[str, str, str], ...] = (
+    ("Theoretical occupancy", derived.OCCUPANCY, "%"),
+    ("Block limit, registers", "launch__occupancy_limit_registers", "blocks"),
+    ("Block limit, shared memory", "launch__occupancy_limit_shared_mem", "blocks"),
+    ("Block limit, warps", "launch__occupancy_limit_warps", "blocks"),
+    ("Block limit, SM", "launch__occupancy_limit_blocks", "blocks"),
+    ("Block limit, barriers", "launch__occupancy_limit_barriers", "blocks"),
+    ("Results in flight per SM", derived.RESULTS_IN_FLIGHT, ""),
+)
+_LAUNCH: tuple[tuple[str, str, str], ...] = (
+    ("Grid size", "launch__grid_size", "blocks"),
+    ("Block size", "launch__block_size", "threads"),
+    ("Registers per thread", derived.REGISTERS, ""),
+    ("Spilled per thread", derived.SPILLS, "bytes"),
+    ("Static shared memory per block", "launch__shared_mem_per_block_static", "bytes"),
+    ("Dynamic shared memory per block", "launch__shared_mem_per_block_dynamic", "bytes"),
+    ("Results per thread", derived.RESULTS_PER_THREAD, ""),
+    ("Waves per SM", derived.WAVES, ""),
+    ("Idle in the last wave", derived.TAIL_IDLE, "%"),
+)
+
+
+def sections(facts: Facts, metrics: Mapping[str, float]) -> tuple[Section, ...]:
+    """The sections in Nsight Compute's order; rows without a value are left out."""
+    found = (
+        Section(title="GPU Speed Of Light (predicted)", figures=_speed(facts, metrics)),
+        Section(title="Memory Workload Analysis", figures=_rows(_MEMORY, metrics)),
+        Section(title="Occupancy", figures=(*_rows(_OCCUPANCY, metrics), *_limited(facts))),
+        Section(title="Launch Statistics", figures=_rows(_LAUNCH, metrics)),
+    )
+    return tuple(section for section in found if section.figures)
+
+
+def _rows(
+    rows: tuple[tuple[str, str, str], ...], metrics: Mapping[str, float]
+) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(label=label, metric=metric, value=metrics[metric], unit=unit)
+        for label, metric, unit in rows
+        if metric in metrics
+    )
+
+
+def _limited(facts: Facts) -> tuple[Figure, ...]:
+    if facts.occupancy is None:
+        return ()
+    return (Figure(label="Limited by", metric="", value=facts.occupancy.limiter),)
+
+
+def _speed(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
+    prediction = facts.prediction
+    if prediction is None:
+        return ()
+    rows = (
+        ("Duration", derived.MICROSECONDS, "µs"),
+        ("Speed", derived.TFLOPS, "TFLOP/s"),
+        ("Of the fp32 peak", derived.PEAK_SHARE, "%"),
+        ("SMs busy", derived.BUSY, "%"),
+    )
+    terms = sorted(prediction.terms, key=lambda term: -term.microseconds)
+    return (
+        *_rows(rows, metrics),
+        Figure(label="Limited by", metric="", value=prediction.limiter),
+        *(
+            Figure(
+                label=f"{term.name[0].upper()}{term.name[1:]}, alone",
+                metric=derived.PREDICTED_TERM,
+                value=term.microseconds,
+                unit="µs",
+            )
+            for term in terms
+        ),
+    )

@@ -1,0 +1,143 @@
+"""`gemmkit explain`: why a kernel is as fast as it is, and why faster or slower than another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmkit.cli.options import config_option, debug_option, gpu_option, read_settings
+from gemmkit.cli.target import target_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gemmkit.analysis.explain import Facts
+    from gemmkit.kernels.kernel import Kernel, TileConfig
+
+
+@click.command("explain")
+@target_options
+@click.option(
+    "--against",
+    metavar="KERNEL[:KEY=VALUE,…]",
+    help="Hold it against this rung, or this configuration of it; --against :stride=1 means the "
+    "target itself with another configuration.",
+)
+@click.option(
+    "--shape", default="1024", metavar="N|MxNxK", show_default=True, help="The problem to explain."
+)
+@gpu_option
+@config_option
+@click.option(
+    "--pictures",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Draw which addresses, banks and elements of the tiles the threads touch, into this "
+    "folder.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["svg", "png"]),
+    default="svg",
+    show_default=True,
+    help="Of the pictures.",
+)
+@click.option("--maps", is_flag=True, help="Print these pictures too, as text.")
+@click.option(
+    "--ncu",
+    "report",
+    type=click.Path(path_type=Path),
+    metavar="CSV",
+    help="Lay the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
+@debug_option
+def command(
+    against: str | None,
+    shape: str,
+    gpu: str | None,
+    config: dict[str, int] | None,
+    folder: Path | None,
+    form: str,
+    maps: bool,
+    report: Path | None,
+    as_json: bool,
+    **target: Any,
+) -> None:
+    """Explain a kernel: a rung, or a file of your own.
+
+    Its counters, occupancy and predicted speed under the names that Nsight Compute gives them, by
+    operand and by source line, and what follows from them. With --against, why it is faster or
+    slower than another kernel, each reason with the metrics that it rests on. No GPU is needed.
+
+    Without --gpu, for the GPU here, or else for an RTX 3090.
+    """
+    from gemmkit.analysis.explain import explain_facts, gather
+    from gemmkit.cli.board import board_at_hand
+    from gemmkit.cli.output import StepBar, console
+    from gemmkit.cli.target import find_target
+    from gemmkit.problem import GemmProblem
+
+    kernel = find_target(**target)
+    chosen = [(kernel, kernel.configure(config or {}))]
+    if against is not None:
+        chosen.append(_other(against, kernel))
+    problem, board = GemmProblem.from_shape(shape), board_at_hand(gpu)
+    with StepBar() as bar:
+        gathered: list[Facts] = []
+        for done, (each, settings) in enumerate(chosen):
+            bar.show(done, len(chosen), each.name)
+            gathered.append(gather(each, problem, board, config=settings))
+    explained = explain_facts(*gathered)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(explained).decode())
+        return
+    from gemmkit.report.explain_text import explanation_text
+
+    out = console()
+    out.print(explanation_text(explained), end="")
+    if report is not None:
+        _beside(out, report, gathered[0])
+    if maps or folder is not None:
+        for facts in gathered:
+            _draw(out, facts, folder, form, maps=maps)
+
+
+def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
+    """The kernel and configuration that `NAME:KEY=VALUE,…` means; no name is the target itself."""
+    from gemmkit.cli.target import find_rung
+
+    name, _, changes = text.partition(":")
+    kernel = find_rung(name) if name else target
+    return kernel, kernel.configure(read_settings(changes) if changes else {})
+
+
+def _beside(out: Console, path: Path, facts: Facts) -> None:
+    from gemmkit.analysis.explain.derived import figures
+    from gemmkit.analysis.ncu_report import read_report
+    from gemmkit.report.measured import measured_table
+
+    for launch in read_report(path):
+        out.print()
+        out.print(measured_table(launch, figures(facts), facts.name).to_text(), end="")
+
+
+def _draw(out: Console, facts: Facts, folder: Path | None, form: str, *, maps: bool) -> None:
+    from gemmkit.analysis.trace import trace
+    from gemmkit.report.pictures.drawn import pictures
+    from gemmkit.report.pictures.text import text_pictures
+
+    seen = trace(facts.kernel, facts.problem, facts.gpu, config=facts.config)
+    if maps:
+        for picture in text_pictures(seen):
+            out.print()
+            out.print(picture, end="")
+    if folder is not None:
+        for drawn in pictures(seen):
+            out.print(f"wrote {drawn.save(folder, form)}")

@@ -1,0 +1,244 @@
+"""An explanation as text: sections of figures, operands, source lines, and sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gemmkit.analysis.explain import Evidence, Explanation, Sentence
+from gemmkit.analysis.explain.explanation import Figure, Operand, Section, SourceLine
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_WIDTH = 100
+_MAX_SOURCE = 60
+# A source line that executes less than this share of the instructions is left out, unless it
+# touches memory.
+_WORTH_SHOWING = 0.01
+
+
+def explanation_text(explained: Explanation) -> Text:
+    """Everything of an explanation; `.plain` is the same without colours."""
+    from rich.text import Text
+
+    text = Text()
+    text.append(_heading(explained), "bold")
+    text.append("\n" + _wrapped(explained.idea) if explained.idea else "")
+    if explained.counted != explained.problem:
+        text.append(
+            _wrapped(
+                f"Counted at {explained.counted}, since {explained.problem} would take the "
+                "emulator long: requests, sectors and wavefronts below are of that product; "
+                "occupancy, waves and predictions are of the one asked about."
+            ),
+            "yellow",
+        )
+    for section in explained.sections:
+        text.append("\n")
+        text.append_text(_section_table(section, explained).to_text())
+        if section.title.startswith("Memory") and explained.operands:
+            text.append("\n")
+            text.append_text(operand_table(explained).to_text())
+            if explained.against is not None:
+                text.append("\n")
+                text.append_text(operand_table(explained.against).to_text())
+    if explained.source:
+        text.append("\n")
+        text.append_text(source_table(explained).to_text())
+    text.append(f"\nWhat the figures say of {explained.kernel}\n\n", "bold")
+    for sentence in explained.sentences:
+        _append_sentence(text, sentence)
+    if explained.against is not None:
+        _append_comparison(text, explained, explained.against)
+    return text
+
+
+def _heading(explained: Explanation) -> str:
+    against = f" against {explained.against.kernel}" if explained.against is not None else ""
+    return f"{explained.kernel}{against}, {explained.problem} on {explained.gpu}, with no GPU\n"
+
+
+def _append_comparison(text: Text, explained: Explanation, other: Explanation) -> None:
+    heads = {
+        "this": f"What speaks for {explained.kernel}",
+        "other": f"What speaks for {other.kernel}",
+        "neither": "What else sets them apart",
+    }
+    verdict = [each for each in explained.comparison if is_verdict(each)]
+    rest = [each for each in explained.comparison if not is_verdict(each)]
+    text.append(f"\n{explained.kernel} against {other.kernel}\n\n", "bold")
+    for sentence in verdict:
+        _append_sentence(text, sentence)
+    if not explained.comparison:
+        text.append("All their figures are equal.\n")
+    for favours in dict.fromkeys(each.favours for each in rest):
+        text.append(f"\n{heads[favours]}\n\n", "bold")
+        for sentence in rest:
+            if sentence.favours == favours:
+                _append_sentence(text, sentence)
+
+
+def is_verdict(sentence: Sentence) -> bool:
+    """Whether a sentence is the model's word on the whole, not one reason."""
+    return any(each.metric.startswith("gemmkit__predicted") for each in sentence.evidence)
+
+
+def _append_sentence(text: Text, sentence: Sentence) -> None:
+    text.append(_wrapped(sentence.text, "- ", "  "))
+    for each in sentence.evidence:
+        text.append(f"    {evidence_text(each)}\n", "dim")
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """The metric with its value, or both values."""
+    operand = f" [{evidence.operand}]" if evidence.operand else ""
+    other = f" | {_exact(evidence.other)}" if evidence.other is not None else ""
+    return f"{evidence.metric}{operand}: {_exact(evidence.this)}{other}"
+
+
+def _wrapped(sentence: str, first: str = "", indent: str = "") -> str:
+    return (
+        textwrap.fill(
+            sentence,
+            _WIDTH,
+            initial_indent=first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        + "\n"
+    )
+
+
+def _exact(value: float | str | None) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def _section_table(section: Section, explained: Explanation) -> Table:
+    """A row a figure, with the other kernel's beside it, and the metric's name."""
+    other = explained.against
+    beside = _figures_of(other, section.title) if other is not None else {}
+    labels = {each.label: each for each in section.figures}
+    names = [*labels, *(label for label in beside if label not in labels)]
+    rows, notes = [], []
+    for name in names:
+        mine, theirs = labels.get(name), beside.get(name)
+        shown = mine or theirs
+        assert shown is not None
+        values = [mine.value if mine else None]
+        if other is not None:
+            values.append(theirs.value if theirs else None)
+        if isinstance(shown.value, str):
+            notes.append(_told(name, values, explained))
+            continue
+        cells = Cell(name), *(Cell(_exact(value)) for value in values)
+        rows.append(Row((*cells, Cell(shown.unit), Cell(shown.metric, "quiet"))))
+    heads = [Column(each.kernel) for each in (explained, other) if each is not None]
+    columns = (Column("", "left"), *heads, Column("", "left"), Column("metric", "left"))
+    return Table(section.title, columns, tuple(rows), tuple(notes))
+
+
+def _told(label: str, values: Sequence[float | str | None], explained: Explanation) -> str:
+    """A figure that is a text, of both kernels where they differ."""
+    if explained.against is None or len(set(values)) == 1:
+        return f"{label}: {values[0]}."
+    return f"{label}: {explained.kernel} {values[0]}; {explained.against.kernel} {values[1]}."
+
+
+def _figures_of(explained: Explanation, title: str) -> dict[str, Figure]:
+    for section in explained.sections:
+        if section.title == title:
+            return {each.label: each for each in section.figures}
+    return {}
+
+
+_OPERAND_COLUMNS = (
+    Column("access", "left"),
+    Column("bytes\na lane"),
+    Column("requests"),
+    Column("sectors\na request"),
+    Column("at least"),
+    Column("tag wavefronts\na request"),
+    Column("bank wavefronts\na request"),
+    Column("without\nconflicts"),
+)
+
+
+def operand_table(explained: Explanation) -> Table:
+    """A row for each array and kind of access: what a request costs, and what it would at least."""
+    rows = tuple(_operand_row(each) for each in explained.operands if each.space != "local")
+    return Table(f"Accesses of {explained.kernel} by operand", _OPERAND_COLUMNS, rows)
+
+
+def _operand_row(operand: Operand) -> Row:
+    shared = operand.space == "shared"
+    where = "global" if not shared else "shared"
+    verb = {"load": "load of", "store": "store to", "copy": "cp.async of"}.get(
+        operand.kind, "atomic on"
+    )
+    worse = operand.sectors > operand.ideal_sectors
+    conflicts = operand.wavefronts > operand.ideal_wavefronts
+    return Row(
+        (
+            Cell(f"{where} {verb} {operand.array}"),
+            Cell(f"{operand.bytes_per_lane:.3g}"),
+            Cell(f"{operand.requests:,}"),
+            _mean(operand.sectors, shared, "bad" if worse else "good"),
+            _mean(operand.ideal_sectors, shared),
+            _mean(operand.tag_wavefronts, shared),
+            _mean(operand.wavefronts, not shared, "bad" if conflicts else "good"),
+            _mean(operand.ideal_wavefronts, not shared),
+        )
+    )
+
+
+def _mean(value: float, missing: bool, style: Style = "plain") -> Cell:
+    return Cell(MISSING) if missing else Cell(f"{value:.2f}", style)
+
+
+_SOURCE_COLUMNS = (
+    Column("line", "left"),
+    Column("% of PTX\ninst"),
+    Column("global\nrequests"),
+    Column("sectors a\nrequest"),
+    Column("shared\nwavefronts"),
+    Column("of conflicts"),
+    Column("source", "left"),
+)
+
+
+def source_table(explained: Explanation) -> Table:
+    """Source Counters: a row for each line that touches memory or executes much."""
+    return Table("Source Counters", _SOURCE_COLUMNS, tuple(_source_rows(explained.source)))
+
+
+def _source_rows(lines: Sequence[SourceLine]) -> Iterator[Row]:
+    total = sum(each.instructions for each in lines) or 1
+    for each in lines:
+        share = each.instructions / total
+        touches = each.global_requests or each.shared_wavefronts
+        if share < _WORTH_SHOWING and not touches:
+            continue
+        text = each.text if len(each.text) <= _MAX_SOURCE else each.text[: _MAX_SOURCE - 1] + "…"
+        per_request = each.global_sectors / each.global_requests if each.global_requests else None
+        yield Row(
+            (
+                Cell(f"{each.file}:{each.line}"),
+                Cell(f"{100 * share:.1f}"),
+                Cell(f"{each.global_requests:,.0f}" if each.global_requests else ""),
+                Cell(f"{per_request:.2f}" if per_request is not None else ""),
+                Cell(f"{each.shared_wavefronts:,.0f}" if each.shared_wavefronts else ""),
+                Cell(
+                    f"{each.bank_conflicts:,.0f}" if each.bank_conflicts else "",
+                    "bad" if each.bank_conflicts else "plain",
+                ),
+                Cell(text, "quiet"),
+            )
+        )

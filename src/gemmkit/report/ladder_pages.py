@@ -1,0 +1,198 @@
+"""The generated parts of the pages on the rungs: pictures, counters, limits, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gemmkit.analysis.explain import Explanation, Facts, Sentence, explain_facts
+from gemmkit.analysis.explain.derived import (
+    FMA_PER_SHARED_LOAD,
+    GLOBAL_LOADS,
+    OCCUPANCY,
+    REGISTERS,
+    RESULTS_IN_FLIGHT,
+    RESULTS_PER_THREAD,
+    SECTORS_PER_REQUEST,
+    SHARED_LOADS,
+    SHARED_WAVEFRONTS,
+    TFLOPS,
+    figures,
+)
+from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
+from gemmkit.analysis.model import Prediction
+from gemmkit.analysis.trace import Trace
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.record import Record
+from gemmkit.report.explain_text import is_verdict, operand_table
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.pictures.drawn import Picture, pictures
+
+WRITER = "benchmarks/render_docs.py"
+PICTURES, COUNTERS, LIMITS, COMPARISON = "pictures", "counters", "limits", "comparison"
+STRIDES = "strides"
+# TFLOP/s at 1024³ on an RTX 3090 for each stride, as a step-by-step guide published them.
+PUBLISHED_STRIDES: Mapping[int, float] = {1: 2.9, 2: 4.1, 4: 5.1, 8: 6.0, 16: 3.8}
+# Which pictures a page shows: those in which its idea is seen.
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "naive_uncoalesced": ("addresses", "tiles"),
+    "naive": ("addresses", "tiles"),
+    "shared_tiling": ("banks", "tiles"),
+    "coarsening_1d": ("banks", "tiles"),
+    "coarsening_2d": ("banks", "tiles"),
+    "vectorized": ("addresses", "banks"),
+    "conflict_free": ("banks", "tiles"),
+    "double_buffered": (),
+    "warp_tiled": ("banks", "tiles"),
+    "async_copy": ("addresses", "tiles"),
+}
+_ROWS = (
+    ("global-load requests", GLOBAL_REQUESTS[0]),
+    ("sectors of global loads", GLOBAL_SECTORS[0]),
+    ("sectors per load request", SECTORS_PER_REQUEST["load"]),
+    ("sectors per store request", SECTORS_PER_REQUEST["store"]),
+    ("global loads per result", GLOBAL_LOADS),
+    ("shared loads per result", SHARED_LOADS),
+    ("multiply-adds per shared load", FMA_PER_SHARED_LOAD),
+    ("wavefronts of shared loads", SHARED_WAVEFRONTS[0]),
+    ("wavefronts of shared stores", SHARED_WAVEFRONTS[1]),
+    ("registers per thread", REGISTERS),
+    ("theoretical occupancy, %", OCCUPANCY),
+    ("results per thread", RESULTS_PER_THREAD),
+)
+
+
+def page_name(kernel: Kernel) -> str:
+    """The file of a rung's page."""
+    return f"{kernel.rung:02}-{kernel.name}.md"
+
+
+def shown_pictures(seen: Trace) -> tuple[Picture, ...]:
+    """The pictures of a rung's page."""
+    wanted = {f"{seen.kernel}-{what}" for what in SHOWN.get(seen.kernel, ())}
+    return tuple(picture for picture in pictures(seen) if picture.name in wanted)
+
+
+def pictures_section(kernel: Kernel, folder: str) -> str:
+    """Links to the pictures of a rung's page; `folder` is theirs, as seen from the page."""
+    captions = {
+        "addresses": "which addresses the lanes of warp 0 touch",
+        "banks": "which banks the lanes of warp 0 meet in",
+        "tiles": "which threads fetch the tiles of A and B and store that of C",
+    }
+    return "\n".join(
+        f"![{kernel.name}: {captions[what]}]({folder}/{kernel.name}-{what}.svg)\n"
+        for what in SHOWN.get(kernel.name, ())
+    )
+
+
+def counters_section(facts: Facts, before: Facts | None) -> str:
+    """Metrics beside those of the rung before, and the accesses by operand."""
+    explained = explain_facts(facts)
+    columns = [explained]
+    if before is not None:
+        columns.append(explain_facts(before))
+    metrics = _metrics_table(columns).to_markdown()
+    operands = operand_table(explained).to_markdown()
+    caption = f"Counted at {explained.counted} with no GPU, compiled for an {explained.gpu}:\n\n"
+    return f"{caption}{metrics}\nOf each access, by operand:\n\n{operands}"
+
+
+def _metrics_table(explained: Sequence[Explanation]) -> Table:
+    rows = []
+    for label, metric in _ROWS:
+        values = [each.metrics.get(metric) for each in explained]
+        if any(values):
+            rows.append(Row((Cell(label), *map(_cell, values), Cell(f"`{metric}`"))))
+    heads = (Column(f"`{each.kernel}`") for each in explained)
+    return Table("", (Column("", "left"), *heads, Column("metric", "left")), tuple(rows))
+
+
+def _cell(value: float | None) -> Cell:
+    if value is None:
+        return Cell(MISSING)
+    return Cell(f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}")
+
+
+def limits_section(
+    name: str, predictions: Mapping[int, Prediction], measured: Sequence[Record]
+) -> str:
+    """Predicted and measured speed at each size of a cube, and what the model says limits it.
+
+    Args:
+        name: the kernel's.
+        predictions: size to prediction.
+        measured: timed records of the ladder on the same board.
+    """
+    speeds = {
+        record.problem.m: record.tflops
+        for record in measured
+        if record.kernel == name and record.problem.epilogue == "none"
+    }
+    rows = tuple(
+        Row(
+            (
+                Cell(f"{size}³"),
+                Cell(f"{prediction.tflops:.1f}"),
+                Cell(MISSING if (speed := speeds.get(size)) is None else f"{speed:.1f}"),
+                Cell(prediction.limiter),
+                Cell(f"{100 * prediction.busy_share:.0f} %"),
+            )
+        )
+        for size, prediction in predictions.items()
+    )
+    columns = (
+        Column("size"),
+        Column("predicted, TFLOP/s"),
+        Column("measured, TFLOP/s"),
+        Column("limited, by the model, by", "left"),
+        Column("SMs busy"),
+    )
+    return Table("", columns, rows).to_markdown()
+
+
+def comparison_section(facts: Facts, before: Facts) -> str:
+    """Why this rung is faster or slower than the one before, with the metric behind each reason."""
+    explained = explain_facts(facts, before)
+    heads = {
+        "this": f"**For `{facts.kernel.name}`**\n",
+        "other": f"**For `{before.kernel.name}`**\n",
+        "neither": "**Also**\n",
+    }
+    verdict = [each for each in explained.comparison if is_verdict(each)]
+    rest = [each for each in explained.comparison if not is_verdict(each)]
+    parts = ["".join(map(_item, verdict))]
+    for favours in dict.fromkeys(each.favours for each in rest):
+        items = [_item(each) for each in rest if each.favours == favours]
+        parts.append(f"{heads[favours]}\n{''.join(items)}")
+    return "\n".join(parts)
+
+
+def _item(sentence: Sentence) -> str:
+    return f"- {sentence.text} (`{sentence.evidence[0].metric}`)\n"
+
+
+def strides_section(facts: Mapping[int, Facts]) -> str:
+    """Rung 4 with each number of results a thread: occupancy falls, and speed does not.
+
+    Args:
+        facts: stride to facts, on the board of `PUBLISHED_STRIDES`.
+    """
+    metrics = (REGISTERS, OCCUPANCY, RESULTS_IN_FLIGHT, GLOBAL_LOADS, SHARED_LOADS, TFLOPS)
+    rows = []
+    for stride, each in facts.items():
+        values = figures(each)
+        published = PUBLISHED_STRIDES.get(stride)
+        cells = (_cell(values.get(metric)) for metric in metrics)
+        shown = Cell(MISSING if published is None else f"{published}")
+        rows.append(Row((Cell(str(stride)), *cells, shown)))
+    columns = (
+        Column("stride"),
+        Column("registers"),
+        Column("occupancy, %"),
+        Column("results in flight per SM"),
+        Column("global loads per result"),
+        Column("shared loads per result"),
+        Column("predicted, TFLOP/s"),
+        Column("published, TFLOP/s"),
+    )
+    return Table("", columns, tuple(rows)).to_markdown()

@@ -1,0 +1,43 @@
+"""The list of metrics as text, by how they are obtained."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gemmkit.analysis.metric_list import MetricInfo
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_WIDTH = 100
+_FOOTNOTE = (
+    "Names that begin with neither ptx__ nor gemmkit__ are Nsight Compute's, and stand for what "
+    "they stand for there. What PTX cannot tell has no metric here: cache hits, stalls, achieved "
+    "occupancy, measured time."
+)
+
+
+def metrics_text(metrics: Sequence[MetricInfo]) -> Text:
+    """A heading for each way of obtaining metrics, and below it each name with what it is."""
+    from rich.text import Text
+
+    groups: defaultdict[str, list[MetricInfo]] = defaultdict(list)
+    for metric in metrics:
+        groups[metric.basis].append(metric)
+    text = Text()
+    for basis, members in groups.items():
+        text.append(f"{basis[0].upper()}{basis[1:]}\n\n", "bold")
+        for metric in members:
+            text.append(f"  {metric.name}\n", "cyan")
+            text.append(_wrapped(metric.description, "      "))
+        text.append("\n")
+    text.append(_wrapped(_FOOTNOTE, ""), "dim")
+    return text
+
+
+def _wrapped(sentence: str, indent: str) -> str:
+    wrapped = textwrap.fill(sentence, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return wrapped + "\n"
