@@ -17,6 +17,7 @@ from gemmkit.analysis.loads import (
     count_loads,
 )
 from gemmkit.analysis.occupancy import Limiter
+from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
 
 STATIC = "static: from the compiler, the launch and the board's limits"
@@ -50,6 +51,7 @@ SECTORS_PER_REQUEST = {
     "load": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "store": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
 }
+INTENSITY = "gemmkit__predicted_flop_per_byte"
 SHARED_LOAD_INSTRUCTIONS = "smsp__sass_inst_executed_op_shared_ld.sum"
 SHARED_WAVEFRONTS = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
@@ -100,6 +102,22 @@ def _results_in_flight(facts: Facts) -> float | None:
 def _loads(facts: Facts, kind: str) -> float | None:
     loads = count_loads(facts.counters, facts.counted.m * facts.counted.n)
     return getattr(loads, f"{kind}_per_result") if loads is not None else None
+
+
+def _intensity(level: Level) -> Callable[[Facts], float | None]:
+    def value(facts: Facts) -> float | None:
+        moved = facts.prediction
+        if moved is None:
+            return None
+        return intensities(
+            facts.problem,
+            {},
+            dram_bytes=moved.dram_bytes,
+            l2_bytes=moved.l2_bytes,
+            shared_bytes=moved.shared_bytes,
+        ).get(level)
+
+    return value
 
 
 def _multiply_adds(facts: Facts) -> int:
@@ -165,6 +183,11 @@ DERIVED: tuple[Derived, ...] = (
             lambda f: f.prediction.tflops if f.prediction else None),
     Derived(BUSY, "share of the SMs' time in which the grid's blocks keep them busy", PREDICTED,
             lambda f: 100 * f.prediction.busy_share if f.prediction else None),
+    Derived(f"{INTENSITY}_dram", "FLOP for each byte that DRAM moves", PREDICTED,
+            _intensity("DRAM")),
+    Derived(f"{INTENSITY}_l2", "FLOP for each byte that L2 moves", PREDICTED, _intensity("L2")),
+    Derived(f"{INTENSITY}_shared", "FLOP for each byte that wavefronts of shared memory could move",
+            PREDICTED, _intensity("shared memory")),
     Derived(PEAK_SHARE, "speed over the board's fp32 peak", PREDICTED,
             lambda f: 100 * f.prediction.tflops / f.gpu.peak_tflops if f.prediction else None),
 )  # fmt: skip

@@ -81,6 +81,9 @@ def _speed(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
         ("Speed", derived.TFLOPS, "TFLOP/s"),
         ("Of the fp32 peak", derived.PEAK_SHARE, "%"),
         ("SMs busy", derived.BUSY, "%"),
+        ("Arithmetic intensity, DRAM", f"{derived.INTENSITY}_dram", "FLOP/B"),
+        ("Arithmetic intensity, L2", f"{derived.INTENSITY}_l2", "FLOP/B"),
+        ("Arithmetic intensity, shared memory", f"{derived.INTENSITY}_shared", "FLOP/B"),
     )
     terms = sorted(prediction.terms, key=lambda term: -term.microseconds)
     return (
