@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -36,9 +36,7 @@ class Program:
     ) -> None:
         self.module = module
         self.flow = flow
-        self._load = load_kernel
-        self._kernel = load_kernel(False)
-        self._sanitized: LoadedKernel | None = None
+        self._load = cache(load_kernel)
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
 
     def run(
@@ -80,15 +78,28 @@ class Program:
             progress=progress,
             max_steps=max_steps,
         )
-        return self._run_sanitized(run, request, memory) if sanitize else run(self._kernel)
+        kernel = self._load(sanitize)
+        return self._run_sanitized(run, kernel, request, memory) if sanitize else run(kernel)
+
+    def prepare(self, *, sanitize: bool) -> None:
+        """Compile the kernel, with or without sanitizers, before it runs.
+
+        Raises:
+            UnsupportedInstruction: it has an instruction that the emulator cannot execute.
+            DeviceError: this host cannot run the emulator.
+        """
+        self._load(sanitize)
 
     def _run_sanitized(
-        self, run: Callable[..., Execution], request: LaunchRequest, memory: DeviceMemory
+        self,
+        run: Callable[..., Execution],
+        kernel: LoadedKernel,
+        request: LaunchRequest,
+        memory: DeviceMemory,
     ) -> Execution:
         """Run with sanitizers, again from the start where these must know more from there on."""
         from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
-        kernel = self._sanitized = self._sanitized or self._load(True)
         readers: frozenset[int] = frozenset()
         before = memory.snapshot()
         while True:
@@ -128,13 +139,14 @@ class Program:
         return self._variables[memory].address
 
 
-def load(ptx: str, entry: str, *, cache_dir: Path | None = None) -> Program:
+def load(ptx: str, entry: str, *, cache_dir: Path | None = None, sanitize: bool = False) -> Program:
     """A kernel of a PTX text, compiled for this host or taken from the cache.
 
     Args:
         ptx: the text.
         entry: the kernel's symbol in it.
         cache_dir: where compiled objects are kept; by default in the user's cache folder.
+        sanitize: whether it will run with sanitizers; run the other way, it is compiled again.
 
     Raises:
         PtxSyntaxError: the text cannot be read.
@@ -143,10 +155,14 @@ def load(ptx: str, entry: str, *, cache_dir: Path | None = None) -> Program:
     """
     module, flow = _read(ptx, entry)
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
-    cache = DiskCache(folder)
-    return Program(
-        module, flow, lambda sanitize: load_kernel(flow, module, ptx, cache, sanitize=sanitize)
-    )
+    objects = DiskCache(folder)
+
+    def compiled(flavour: bool) -> LoadedKernel:
+        return load_kernel(flow, module, ptx, objects, sanitize=flavour)
+
+    program = Program(module, flow, compiled)
+    program.prepare(sanitize=sanitize)
+    return program
 
 
 def _read(ptx: str, entry: str) -> tuple[Module, ControlFlow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from gemmkit.emulator.codegen import checks
 from gemmkit.emulator.codegen.areas import counted_apart
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Function, Value, literal
@@ -16,7 +17,6 @@ from gemmkit.emulator.codegen.operands import (
     unsupported,
 )
 from gemmkit.emulator.codegen.runtime.atomics import is_native
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.surroundings import C, T, W
 from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
@@ -238,7 +238,7 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
     f = b.f
     places = [b.source(source, 32) for source in action.sources[:3]]
     slots = [b.in_memory(place, 32) for place in places]
-    check_members(b, action, _active(b, action))
+    checks.members(b, action, _active(b, action))
     result = b.scratch.take(32)
     inside = f.runtime(
         f"shuffle_{action.form['M']}", "i32", b.pointer(result), *(b.pointer(s) for s in slots)
@@ -259,7 +259,7 @@ def _vote(b: BlockWriter, action: Action) -> None:
         _through_python(b, action)
         return
     lanes = _active(b, action)
-    check_members(b, action, lanes)
+    checks.members(b, action, lanes)
     voters = f.and_(lanes, members)
     set_lanes = f.and_(b.lanes(b.source(action.sources[0], 1)), voters)
     if action.operation == "ballot":
@@ -292,48 +292,7 @@ def _is_space(b: BlockWriter, action: Action) -> None:
 
 
 def _nothing(b: BlockWriter, action: Action) -> None:
-    lanes = _active(b, action)
-    if not b.around.sanitize:
-        return
-    if action.form.opcode == "bar.warp.sync":
-        check_members(b, action, lanes, "warp_barrier")
-    elif action.form.opcode.startswith(("membar", "fence")):
-        b.f.runtime(PREFIX + "fence", "void", C)
-
-
-def _copy_async_commit(b: BlockWriter, action: Action) -> None:
-    lanes = _active(b, action)
-    if b.around.sanitize:
-        b.f.runtime(PREFIX + "commit", "void", C, lanes)
-
-
-def _copy_async_wait(b: BlockWriter, action: Action) -> None:
-    lanes = _active(b, action)
-    if b.around.sanitize:
-        groups = action.sources[0] if action.sources else Immediate(-1)
-        assert isinstance(groups, Immediate)
-        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", groups.value))
-
-
-def check_members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:
-    """Have the sanitizers look whether the lanes that an instruction names take part in it."""
-    if not b.around.sanitize:
-        return
-    f, members = b.f, b.source(action.sources[-1], 32)
-    number = literal("i64", action.number)
-    with f.when(f.compare("ne", lanes, 0)):
-        if isinstance(members, Scalar):
-            f.runtime(PREFIX + function, "void", C, W, lanes, members.value, number)
-        else:
-            masks = b.pointer(b.in_memory(members, 32))
-            f.runtime(PREFIX + function + "_each", "void", C, W, lanes, masks, number)
-
-
-def check_barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
-    """Have the sanitizers look whether these lanes may come to a barrier."""
-    threads = operands[1] if len(operands) > 1 else literal("i32", -1)
-    number = literal("i64", action.number)
-    b.f.runtime(PREFIX + "check_barrier", "void", C, W, lanes, operands[0], threads, number)
+    checks.nothing(b, action, _active(b, action))
 
 
 def _barrier_arrive(b: BlockWriter, action: Action) -> None:
@@ -341,8 +300,7 @@ def _barrier_arrive(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     number, threads = (first_lane(b, b.source(each, 32), lanes) for each in action.sources)
     with f.when(f.compare("ne", lanes, 0)):
-        if b.around.sanitize:
-            check_barrier(b, action, lanes, (number, threads))
+        checks.barrier(b, action, lanes, (number, threads))
         f.runtime(b.around.access("arrive"), "void", C, number, f.lshr(threads, 5))
 
 
@@ -365,7 +323,7 @@ def _through_python(b: BlockWriter, action: Action) -> None:
     f = b.f
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
-        check_members(b, action, lanes)
+        checks.members(b, action, lanes)
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))
@@ -416,9 +374,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "active_mask": _active_mask,
     "is_space": _is_space,
     "barrier_arrive": _barrier_arrive,
-    "no_operation": _nothing,
-    "copy_async_commit": _copy_async_commit,
-    "copy_async_wait": _copy_async_wait,
+    **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "reduce_warp", "elect", "call"), _through_python),
 }
 

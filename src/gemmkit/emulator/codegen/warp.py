@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.emulator.codegen import arithmetic, computing, effects
+from gemmkit.emulator.codegen import arithmetic, checks, computing, effects
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_apart
 from gemmkit.emulator.codegen.block import BlockWriter
@@ -256,8 +256,7 @@ class _WarpWriter:
             f.label(skip)
             self._go(number, number + 1)
             f.label(wait)
-        if self._around.sanitize:
-            effects.check_barrier(b, action, lanes, first)
+        checks.barrier(b, action, lanes, first)
         warps = f.lshr(first[1], 5) if len(first) > 1 else literal("i32", 0)
         f.store(first[0], W, WARP["barrier"])
         f.store(warps, W, WARP["barrier_warps"])

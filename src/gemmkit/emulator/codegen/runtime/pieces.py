@@ -14,6 +14,7 @@ from gemmkit.emulator.codegen.runtime import (
     copies,
     counts,
     delayed,
+    lane_races,
     lanes,
     order,
     patterns,
@@ -75,6 +76,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         blocks.define(module)
     elif piece == SANITIZERS:
         shadow.define(module)
+        lane_races.define(module)
         shadow_global.define(module)
         order.define(module)
         blocks.define(module, sanitize=True)

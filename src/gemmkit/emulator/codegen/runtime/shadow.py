@@ -8,34 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
-from gemmkit.emulator.codegen.layout import PATTERN, STRIP_LANES, STRIPS, WORKER
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import PATTERN, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COMMON_BYTES,
-    COPIED,
-    COPY_EPOCH_BITS,
-    COPY_THREAD,
-    LANES_RACE,
     LOADED,
     LOG_ENTRIES,
     LOG_ENTRY,
     LOG_ENTRY_BYTES,
-    LOOK_BACK,
     OWN,
     OWN_BITMAPS,
     OWN_READ,
     OWN_WORD_BYTES,
     OWN_WRITTEN,
     RACE,
-    SAME_STORE,
     SHADOW,
     SHADOW_SITE_BYTES,
     TAG_BYTES,
     TAG_KIND,
-    TAG_WARP,
     TOLD,
     TOLD_BYTES,
     TOLD_IN_BLOCK,
@@ -58,10 +51,6 @@ def define(module: Module) -> None:
     _define_read(module)
     _define_suspect_read(module)
     _define_write(module)
-    _define_look_back(module)
-    _define_meet(module)
-    _define_collide(module)
-    _define_copied_by_others(module)
 
 
 def shadow(f: Function) -> Value:
@@ -74,7 +63,7 @@ def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
     distance = f.sub(
         f.value("i64", f"ptrtoint {site} to i64"), f.value("i64", f"ptrtoint {C} to i64")
     )
-    scale = (SHADOW_SITE_BYTES // 64).bit_length() - 1
+    scale = (SHADOW_SITE_BYTES // SITE_BYTES).bit_length() - 1
     return f.offset(f.load("ptr", s, SHADOW["sites"]), f.shl(distance, scale))
 
 
@@ -342,122 +331,3 @@ def foreign_reads(f: Function, s: Value, own: Value, word: Value) -> Value:
         other = f.resize(f.value("i1", f"icmp ne {its}, {own.name}"), 64, signed=True)
         f.set(found, f.or_(f.get("i64", found), f.and_(bits, other)))
     return f.get("i64", found)
-
-
-def _define_look_back(module: Module) -> None:
-    """look_back(worker, site, pattern, base, bytes, kind): whether a lane touches what another
-    lane of its warp has touched since they were in step; tells the latest time."""
-    parameters = (C, SITE_POINTER, P, BASE, BYTES, KIND)
-    with module.function("gemmkit.look_back", "void", parameters, inline=False) as f:
-        s = shadow(f)
-        own, now = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
-        oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
-                             f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
-        back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOOK_BACK))
-        with f.loop(back) as step:
-            at = f.sub(f.sub(now, 1), step)
-            place = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-            entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
-            tag, p = f.load("i64", entry, LOG_ENTRY["tag"]), f.load("ptr", entry)
-            warp = f.and_(f.lshr(tag, TAG_WARP), 255)
-            mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-            kind = f.lshr(tag, TAG_KIND)
-            both = f.compare("eq", f.add(kind, KIND), 2 * LOADED)
-            atomics = f.compare("eq", f.add(kind, KIND), 2 * UPDATED)
-            worth = f.and_(f.compare("eq", warp, mine), f.not_(f.or_(both, atomics)))
-            serial = f.load("i64", entry, LOG_ENTRY["serial"])
-            with f.when(f.and_(worth, f.compare("ne", serial, 0))):
-                with f.when(f.compare("eq", f.load("i64", p, PATTERN.serial), serial)):
-                    base = f.load("i64", entry, LOG_ENTRY["base"])
-                    size = f.and_(f.lshr(tag, TAG_BYTES), 255)
-                    lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size)
-                    with f.when(f.compare("sge", lanes, 0)):
-                        tell(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
-                        f.ret()
-        f.ret()
-
-
-def _define_meet(module: Module) -> None:
-    """meet(pattern, base, bytes, pattern, base, bytes) -> two lanes that touch the same byte, the
-    first in the low 8 bits, or -1."""
-    q, other, size = Value("ptr", "%q"), Value("i64", "%other"), Value("i64", "%size")
-    with module.function("gemmkit.meet", "i64", (P, BASE, BYTES, q, other, size)) as f:
-        lanes = f.load("i32", q, PATTERN.mask)
-        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
-            start = f.add(BASE, element(f, P, lane, 64))
-            end = f.add(start, BYTES)
-            met = literal("i32", 0)
-            for strip in range(STRIPS):
-                offsets = f.load(vector("i64"), q, strip * STRIP_LANES * 8)
-                begins = f.add(offsets, f.splat(other))
-                ends = f.add(begins, f.splat(size))
-                touch = f.and_(f.compare("slt", begins, f.splat(end)),
-                               f.compare("sgt", ends, f.splat(start)))  # fmt: skip
-                touch = f.and_(touch, lanes_of(f, lanes, strip))
-                byte = f.resize(f.value("i8", f"bitcast {touch} to i8"), 32)
-                met = f.or_(met, f.shl(byte, strip * STRIP_LANES))
-            met = f.and_(met, f.not_(f.shl(literal("i32", 1), f.resize(lane, 32))))
-            with f.when(f.compare("ne", met, 0)):
-                who = f.resize(f.lowest_bit(met), 64)
-                f.ret(f.or_(lane, f.shl(who, 8)))
-        f.ret(literal("i64", -1))
-
-
-def _define_collide(module: Module) -> None:
-    """collide(worker, site, pattern, base, register, bits): whether lanes store different values
-    at one place; tells the first two."""
-    data, bits = Value("ptr", "%data"), Value("i64", "%bits")
-    parameters = (C, SITE_POINTER, P, BASE, data, bits)
-    with module.function("gemmkit.collide", "void", parameters, inline=False) as f:
-        lanes = f.load("i32", P, PATTERN.mask)
-        with f.each_bit(lanes) as lane:
-            above = f.and_(lanes, f.shl(literal("i32", -2), f.resize(lane, 32)))
-            with f.each_bit(above) as other:
-                mine, its = (element(f, P, each, 64) for each in (lane, other))
-                with f.when(f.compare("eq", mine, its)):
-                    values = [_stored(f, data, each, bits) for each in (lane, other)]
-                    with f.when(f.compare("ne", *values)):
-                        both = f.or_(lane, f.shl(other, 8))
-                        tell(f, LANES_RACE, extra=f.or_(both, SAME_STORE))
-                        f.ret()
-        f.ret()
-
-
-def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
-    """What a lane stores of a register, which is 64 bits wide or else 32."""
-    wide = f.compare("eq", bits, 64)
-    scale = f.select(wide, literal("i64", 3), 2)
-    at = f.offset(data, f.shl(lane, scale))
-    low = f.resize(f.load("i32", at), 64)
-    high = f.variable(literal("i64", 0))
-    with f.when(wide):
-        f.set(high, f.shl(f.resize(f.load("i32", at, 4), 64), 32))
-    unused = f.sub(literal("i64", 64), bits)
-    return f.shl(f.or_(low, f.get("i64", high)), unused)
-
-
-def _define_copied_by_others(module: Module) -> None:
-    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what cp.async of
-    another lane of its warp has brought since they were in step; tells the first."""
-    parameters = (C, SITE_POINTER, P, BASE, BYTES)
-    with module.function("gemmkit.copied_by_others", "void", parameters, inline=False) as f:
-        s = shadow(f)
-        shift, copies = (
-            f.load("i64", s, SHADOW["granule_shift"]),
-            f.load("ptr", s, SHADOW["copies"]),
-        )
-        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-        now = f.and_(f.load("i64", s, SHADOW["epoch"]), (1 << COPY_EPOCH_BITS) - 1)
-        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
-            first = f.lshr(f.add(BASE, element(f, P, lane, 64)), shift)
-            with f.loop(f.lshr(BYTES, shift)) as further:
-                note = f.load("i64", copies, f.shl(f.add(first, further), 3))
-                lately = f.compare("eq", f.and_(note, (1 << COPY_EPOCH_BITS) - 1), now)
-                thread = f.and_(f.lshr(note, COPY_THREAD), (1 << COPY_THREAD) - 1)
-                here = f.compare("eq", f.lshr(thread, 5), warp)
-                other = f.compare("ne", f.and_(thread, 31), lane)
-                with f.when(f.and_(f.and_(lately, here), f.and_(other, f.compare("ne", note, 0)))):
-                    both = f.or_(lane, f.shl(f.and_(thread, 31), 8))
-                    tell(f, LANES_RACE, extra=f.or_(both, COPIED))
-                    f.ret()
-        f.ret()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, WORKER
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, shadow, site_shadow, tell
@@ -157,7 +157,7 @@ def _define_act(module: Module, actor: str) -> None:
         s = shadow(f)
         warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
         site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
-        place = f.lshr(f.sub(site, worker), 6)
+        place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
         block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
         who = f.or_(block, f.shl(place, ACTOR_SITE))
         who = f.or_(who, f.add(f.binary("mul", warp, LANES), lane))

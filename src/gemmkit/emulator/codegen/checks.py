@@ -1,0 +1,52 @@
+"""Writes the calls by which the sanitizers hear of what orders threads, where they are to hear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.ir import Value, literal
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.surroundings import C, W
+from gemmkit.emulator.codegen.values import Scalar
+from gemmkit.emulator.ptx.module import Immediate
+
+
+def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
+    """An instruction that does nothing else: fences, groups of copies, a warp's own barrier."""
+    if not b.around.sanitize:
+        return
+    if action.operation == "copy_async_commit":
+        b.f.runtime(PREFIX + "commit", "void", C, lanes)
+    elif action.operation == "copy_async_wait":
+        groups = action.sources[0] if action.sources else Immediate(-1)
+        assert isinstance(groups, Immediate)
+        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", groups.value))
+    elif action.form.opcode == "bar.warp.sync":
+        members(b, action, lanes, "warp_barrier")
+    elif action.form.opcode.startswith(("membar", "fence")):
+        b.f.runtime(PREFIX + "fence", "void", C)
+
+
+def members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:
+    """Have looked whether the lanes that an instruction names take part in it."""
+    if not b.around.sanitize:
+        return
+    f, named = b.f, b.source(action.sources[-1], 32)
+    number = literal("i64", action.number)
+    if isinstance(named, Scalar):
+        masks, name = named.value, function
+    else:
+        masks, name = b.pointer(b.in_memory(named, 32)), function + "_each"
+    with f.when(f.compare("ne", lanes, 0)):
+        f.runtime(PREFIX + name, "void", C, W, lanes, masks, number)
+
+
+def barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
+    """Have looked whether these lanes may come to a barrier."""
+    if not b.around.sanitize:
+        return
+    threads = operands[1] if len(operands) > 1 else literal("i32", -1)
+    number = literal("i64", action.number)
+    b.f.runtime(PREFIX + "check_barrier", "void", C, W, lanes, operands[0], threads, number)
