@@ -181,7 +181,9 @@ class EmulatedDevice:
 
         key = binary.key, binary.entry
         if key not in self._programs:
-            self._programs[key] = load(binary.ptx, binary.entry, cache_dir=self._cache_dir)
+            self._programs[key] = load(
+                binary.ptx, binary.entry, cache_dir=self._cache_dir, sanitize=self.sanitize
+            )
         return self._programs[key]
 
     def _check(self, plan: LaunchPlan, program: Program) -> None:
