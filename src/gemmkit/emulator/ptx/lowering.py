@@ -32,12 +32,17 @@ _TABLE_JUMP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function's body, and the names by which it calls its results and parameters."""
+    """A function's body, and the names by which it calls its results and parameters.
+
+    `structs` are those of them that are arrays of bytes: pieces of them are written and read in
+    other widths.
+    """
 
     name: str
     body: str
     results: tuple[str, ...]
     parameters: tuple[str, ...]
+    structs: frozenset[str]
 
 
 def lowered(text: str) -> str:
@@ -76,7 +81,11 @@ class _Inliner:
                 body = self._body(function, within)
                 self._count += 1
                 expanded = _expanded(call, function, body, f"inlined_{self._count}", text)
+                start = text.rfind("{", 0, call.start())
+                end = _closing(text, call.end()) + len(expanded) - len(call[0])
                 text = text[: call.start()] + expanded + text[call.end() :]
+                scope = _with_structs_in_memory(text[start:end], call, function)
+                text = text[:start] + scope + text[end:]
         return text
 
     def _body(self, function: _Function, within: tuple[str, ...]) -> str:
@@ -99,6 +108,12 @@ def _functions(text: str) -> list[_Function]:
                 text[match.end() : end],
                 _names(match["results"]),
                 _names(match["parameters"]),
+                frozenset(
+                    name
+                    for part in f"{match['results'] or ''},{match['parameters']}".split(",")
+                    if "[" in part
+                    for name in _names(part)
+                ),
             )
         )
     return found
@@ -134,6 +149,17 @@ def _expanded(call: re.Match[str], function: _Function, body: str, end: str, tex
         return f"{{ {body} {end}: }}"
     after = f"\n{lines[-1]}\n" if lines else ""
     return f"{{ {body} {end}: {after} }}"
+
+
+def _with_structs_in_memory(scope: str, call: re.Match[str], function: _Function) -> str:
+    """The scope of a call, in which structs that are passed are local variables."""
+    given = (*_names(call["results"]), *_names(call["arguments"]))
+    for formal, name in zip((*function.results, *function.parameters), given, strict=False):
+        if formal in function.structs:
+            known = re.escape(name)
+            scope = re.sub(rf"\.param(\s[^;]*\b{known}\[)", r".local\1", scope)
+            scope = re.sub(rf"\b(ld|st)\.param(\S*\s[^;]*\[{known}\b)", r"\1.local\2", scope)
+    return scope
 
 
 def _without_tables(text: str) -> str:
