@@ -53,6 +53,11 @@ class Phase:
     banks: tuple[tuple[Lanes, ...], ...]
 
     @property
+    def lanes(self) -> int:
+        """How many lanes the phase serves."""
+        return len({lane for words in self.banks for lanes in words for lane in lanes})
+
+    @property
     def wavefronts(self) -> int:
         """Passes that the phase takes: the most words in one bank."""
         return max(len(words) for words in self.banks)

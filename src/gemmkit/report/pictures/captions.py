@@ -6,6 +6,9 @@ from gemmkit.analysis.patterns import Ownership, lines_of, phases_of
 from gemmkit.analysis.trace import Trace, sectors
 from gemmkit.emulator.watching import WatchedAccess
 
+# Bytes a lane of the widest access.
+_WIDEST = 16
+
 
 def plural(count: int, noun: str) -> str:
     """`1 line`, `2 lines`."""
@@ -34,8 +37,14 @@ def bank_caption(access: WatchedAccess) -> str:
     told = f"{plural(conflicts, 'bank conflict')}" if conflicts else "no bank conflicts"
     return (
         f"{access.bytes_per_lane} bytes a lane: {plural(len(phases), 'phase')}, "
-        f"{plural(passes, 'wavefront')}, {told}"
+        f"{plural(passes, 'wavefront')}, {told}{_merged(access)}"
     )
+
+
+def _merged(access: WatchedAccess) -> str:
+    if access.kind != "load" or access.bytes_per_lane >= _WIDEST:
+        return ""
+    return " (as PTX has it; ptxas may merge neighbouring loads)"
 
 
 def element_name(trace: Trace, access: WatchedAccess, offset: int) -> str:

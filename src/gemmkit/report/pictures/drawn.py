@@ -116,7 +116,14 @@ def bank_picture(trace: Trace, accesses: Sequence[WatchedAccess]) -> Picture:
             for number, phase in enumerate(phases_of(access)):
                 for depth in range(phase.wavefronts):
                     cells = [w[depth][0] if depth < len(w) else None for w in phase.banks]
-                    _draw_cells(axes, len(labels), cells, edge=_CONFLICT if depth else None)
+                    everyone = any(len(each) == phase.lanes > 1 for w in phase.banks for each in w)
+                    _draw_cells(
+                        axes,
+                        len(labels),
+                        cells,
+                        text="all" if everyone else None,
+                        edge=_CONFLICT if depth else None,
+                    )
                     labels.append("" if depth else f"phase {number}")
             _frame(axes, labels, every=4)
         axes.set_xlabel("bank; a red edge: a further pass for a bank that is in use")

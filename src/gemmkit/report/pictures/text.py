@@ -70,7 +70,10 @@ def _lane_colour(lane: int) -> str:
 
 
 def bank_map(access: WatchedAccess) -> Text:
-    """The 32 banks and the lanes that each serves; a second row of a phase is a second pass."""
+    """The 32 banks and the lanes that each serves; a second row of a phase is a second pass.
+
+    Of lanes that read one word the first is shown, or `##` where all of the phase do.
+    """
     from rich.text import Text
 
     text = Text(f"{access_name(access)}\n", "bold")
@@ -80,11 +83,11 @@ def bank_map(access: WatchedAccess) -> Text:
         for depth in range(phase.wavefronts):
             text.append(f"{f'phase {number}' if depth == 0 else '':9}")
             for words in phase.banks:
-                lane = f"{words[depth][0]}" if depth < len(words) else ""
-                text.append(
-                    f"{lane:>{_CELL}}",
-                    _CONFLICT if depth else _lane_colour(words[0][0]) if words else "",
-                )
+                lanes = words[depth] if depth < len(words) else ()
+                everyone = len(lanes) == phase.lanes > 1
+                shown = "##" if everyone else f"{lanes[0]}" if lanes else ""
+                colour = _CONFLICT if depth else _lane_colour(lanes[0]) if lanes else ""
+                text.append(f"{shown:>{_CELL}}", colour)
             text.append("\n")
     return text
 
