@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmkit.bench.check import check
 from gemmkit.bench.run import run_kernel
+from gemmkit.bench.workload import Workload
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import CompileError, UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
@@ -17,6 +19,7 @@ from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.ptx import entries_in, readable_name
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
+from gemmkit.report.findings import findings_text
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "naive.ptx"
 GPU = find_board("rtx3090")
@@ -24,6 +27,7 @@ PROBLEM = GemmProblem(70, 50, 33, alpha=1.5, beta=0.5, lda=36, ldb=51, ldc=56)
 ARGS = "M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,0"
 LAUNCH = {"args": ARGS, "grid": "(N+31)/32,(M+31)/32", "block": "32,32"}
 
+LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 HEAD = ".version 7.0\n.target sm_80\n.address_size 64\n"
 ZERO = ".visible .entry {}(.param .u64 c)\n{{ ret; }}\n"
 
@@ -77,6 +81,32 @@ def test_without_ptxas_it_runs_and_its_resources_are_unknown(naive, device, monk
     assert record.counters
     assert record.resources is record.occupancy is None
     assert Record.from_json(record.to_json()) == record
+
+
+def test_lines_are_those_of_the_ptx_where_it_has_no_line_information(device):
+    text = EXAMPLE.read_text("utf-8")
+    kernel = Kernel.from_ptx(EXAMPLE, args="M,N,K,A,B,C", grid="N/32,M/8", block="32,8")
+    problem = GemmProblem(8, 32, 4)
+    plan = kernel.plan(problem, kernel.default, GPU)
+    launch, _ = Workload(problem, device).run(compile_plan(plan, GPU.arch), plan)
+    loads = [where for where, counts in launch.line_counters.items() if counts[LOADS]]
+    assert {name for name, _ in loads} == {"naive.ptx"}
+    lines = [text.split("\n")[line - 1].strip() for _, line in loads]
+    assert lines == ["ld.global.f32 %x, [%a];", "ld.global.f32 %y, [%b];"]
+
+
+def test_findings_quote_the_line_of_the_ptx(tmp_path):
+    text = EXAMPLE.read_text("utf-8").replace(
+        "setp.ge.s32 %outside, %row", "setp.gt.s32 %outside, %row"
+    )
+    path = tmp_path / "broken.ptx"
+    path.write_text(text)
+    kernel = Kernel.from_ptx(path, args="M,N,K,A,B,C", grid="(N+31)/32,(M+7)/8", block="32,8")
+    (record,) = check(kernel, ["9x9x9"])
+    (line,) = [n for n, each in enumerate(text.split("\n"), 1) if "st.global.f32" in each]
+    report = findings_text([record], kernel).plain
+    assert f"--> broken.ptx:{line}" in report
+    assert f">{line:5} |   st.global.f32 [%c], %total;" in report
 
 
 @pytest.mark.gpu

@@ -169,20 +169,25 @@ class EmulatedDevice:
     ) -> tuple[Program, LaunchRequest]:
         from gemmkit.emulator import LaunchRequest
 
-        program = self._program(binary)
+        program = self._program(binary, plan)
         self._check(plan, program)
         parameters = packed(binary, bound_values(binary, plan, arguments))
         for name in address_names(plan):
             self.memory.rename(int(arguments[name]), name)
         return program, LaunchRequest(plan.grid, plan.block, parameters, plan.shared_bytes)
 
-    def _program(self, binary: Binary) -> Program:
+    def _program(self, binary: Binary, plan: LaunchPlan) -> Program:
         from gemmkit.emulator import load
 
         key = binary.key, binary.entry
         if key not in self._programs:
             self._programs[key] = load(
-                binary.ptx, binary.entry, cache_dir=self._cache_dir, sanitize=self.sanitize
+                binary.ptx,
+                binary.entry,
+                # Only what was written as PTX is quoted by its PTX lines.
+                name=plan.source.name if plan.source.language == "ptx" else "",
+                cache_dir=self._cache_dir,
+                sanitize=self.sanitize,
             )
         return self._programs[key]
 

@@ -139,12 +139,20 @@ class Program:
         return self._variables[memory].address
 
 
-def load(ptx: str, entry: str, *, cache_dir: Path | None = None, sanitize: bool = False) -> Program:
+def load(
+    ptx: str,
+    entry: str,
+    *,
+    name: str = "",
+    cache_dir: Path | None = None,
+    sanitize: bool = False,
+) -> Program:
     """A kernel of a PTX text, compiled for this host or taken from the cache.
 
     Args:
         ptx: the text.
         entry: the kernel's symbol in it.
+        name: how messages call the text, where it has no line information of its own.
         cache_dir: where compiled objects are kept; by default in the user's cache folder.
         sanitize: whether it will run with sanitizers; run the other way, it is compiled again.
 
@@ -153,7 +161,7 @@ def load(ptx: str, entry: str, *, cache_dir: Path | None = None, sanitize: bool 
         UnsupportedInstruction: the kernel has an instruction that is not in the table.
         DeviceError: there is no such kernel, or this host cannot run the emulator.
     """
-    module, flow = _read(ptx, entry)
+    module, flow = _read(ptx, entry, name)
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
     objects = DiskCache(folder)
 
@@ -165,8 +173,8 @@ def load(ptx: str, entry: str, *, cache_dir: Path | None = None, sanitize: bool 
     return program
 
 
-def _read(ptx: str, entry: str) -> tuple[Module, ControlFlow]:
-    module = parse(ptx)
+def _read(ptx: str, entry: str, name: str) -> tuple[Module, ControlFlow]:
+    module = parse(ptx, name)
     if entry not in module.kernels:
         known = ", ".join(module.kernels) or "none"
         raise DeviceError(f"the PTX has no kernel '{entry}'; it has: {known}")

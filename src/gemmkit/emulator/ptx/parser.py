@@ -60,8 +60,11 @@ _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
 _MOST_REGISTERS = 1 << 20
 
 
-def parse(text: str) -> Module:
+def parse(text: str, name: str = "") -> Module:
     """Read a PTX text.
+
+    Where it has no line information, its own lines are taken for the source's, in a file called
+    `name`, if that is given.
 
     Raises:
         PtxSyntaxError: a statement cannot be read; the message holds it and its line.
@@ -72,7 +75,7 @@ def parse(text: str) -> Module:
     outer = module_scope(text)
     kernels = {}
     for match in _ENTRY.finditer(text):
-        kernel = _KernelParser(text, match, files, outer).parse()
+        kernel = _KernelParser(text, match, files, outer, "" if files else name).parse()
         kernels[kernel.name] = kernel
     return Module(
         version=_first(r"\.version\s+(\S+)", text),
@@ -112,9 +115,15 @@ class _KernelParser:
     """Reads one entry function; names declared in an inner scope are made unique."""
 
     def __init__(
-        self, text: str, entry: re.Match[str], files: dict[int, str], outer: ModuleScope
+        self,
+        text: str,
+        entry: re.Match[str],
+        files: dict[int, str],
+        outer: ModuleScope,
+        text_name: str,
     ) -> None:
         self._text = text
+        self._text_name = text_name
         self._name = entry.group(1)
         self._files = files
         self._outer = outer
@@ -239,7 +248,10 @@ class _KernelParser:
             text = text[match.end() :]
         opcode, _, rest = text.partition(" ")
         operands = tuple(self._operand(each) for each in split_operands(rest))
-        self._body.append(Instruction(opcode, operands, guard, self._line, self._source, text))
+        source = self._source
+        if self._text_name:
+            source = SourceLine(self._text_name, self._line)
+        self._body.append(Instruction(opcode, operands, guard, self._line, source, text))
 
     def _declare(self, text: str) -> None:
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
