@@ -203,6 +203,16 @@ def test_a_kernel_is_compiled_for_each_board_once():
     assert {plan.source.language for plan in plans} == {"ptx"}
 
 
+def test_symbols_are_short_and_the_same_each_time():
+    kernels = [Kernel.from_numba(calling, **LAUNCH) for _ in range(2)]
+    board = find_board("rtx3090")
+    plans = [kernel.plan(PLAIN, kernel.default, board) for kernel in kernels]
+    assert plans[0].entry == "numba_calling"
+    assert ".entry numba_calling(" in plans[0].source.text
+    assert "NumbaEnv" not in plans[0].source.text
+    assert plans[0] == plans[1]
+
+
 def test_name_idea_source_and_lines_are_those_of_the_python_function():
     kernel = Kernel.from_numba(naive, **LAUNCH)
     assert (kernel.name, kernel.rung) == ("naive", None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ _EXTENTS = {
     "C": ("M", "N", "ldc"),
     "bias": ("1", "N", "N"),
 }
+_ENVIRONMENT = re.compile(r"_ZN08NumbaEnv[\w$]+")
 # Options of `@cuda.jit` that `cuda.compile` takes too.
 _OPTIONS = ("fastmath", "opt", "launch_bounds")
 
@@ -128,8 +130,8 @@ class _FrontEnd:
             raise CompileError(f"{message}: {str(error).strip()}") from None
         # Line tables name the file as other sources are named, without its folder.
         ptx = ptx.replace(f'"{self.function.__code__.co_filename}"', f'"{self.source.name}"')
+        symbol, ptx = _short_symbols(ptx, name)
         source = SourceFile(ptx, f"{name}.ptx", "ptx")
-        symbol = find_entry(None, ptx, source.name)
         if entries_in(ptx)[symbol] != len(self.signature):
             raise CompileError(
                 f"this version of numba-cuda passes '{name}' its arguments in a form that gemmkit "
@@ -159,6 +161,23 @@ def _numba() -> ModuleType:
         message = f"numba-cuda cannot be imported ({_line(error)})"
         raise CompilerMissing(f"{message}: {HOW_TO_GET}") from None
     return cuda  # type: ignore[no-any-return]
+
+
+def _short_symbols(ptx: str, name: str) -> tuple[str, str]:
+    """A kernel's new symbol, and its PTX with that in place of numba's.
+
+    numba's symbols are hundreds of characters long, and hold a number that counts what the process
+    has compiled, so that no cache would find the same function again. (A bare `add` or `vote` would
+    be an instruction in PTX.)
+    """
+    symbol = "numba_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
+    short = {find_entry(None, ptx, name): symbol}
+    for number, environment in enumerate(dict.fromkeys(_ENVIRONMENT.findall(ptx))):
+        short[environment] = f"numba_environment_{number}"
+    # The longest first: one may begin like another.
+    for long in sorted(short, key=len, reverse=True):
+        ptx = ptx.replace(long, short[long])
+    return symbol, ptx
 
 
 @contextmanager
