@@ -67,7 +67,20 @@ def test_targets_that_are_none(target: str, given: dict[str, object], reason: st
         find_target(target, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("verb", ["bench", "check"])
+def test_show_takes_a_file(call: Callable[..., Result], file: Path) -> None:
+    words = ("--entry", "gemm<8>", "--grid", "N/T,1", "--block", "T")
+    result = call("show", file, *words, "--shape", "5x64x3", "--gpu", "rtx3090")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "my"
+    assert {"entry      gemm<8>", "arguments  M, N, K, A, B, C"} <= set(lines)
+    assert "grid       8 × 1 × 1 = 8 blocks" in lines
+    assert result.stdout.endswith(SOURCE)
+    ptx = call("show", file, *words, "--ptx").stdout
+    assert ".entry _Z4gemmILi8EEviiiPKfS1_Pf" in ptx
+
+
+@pytest.mark.parametrize("verb", ["bench", "check", "show"])
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

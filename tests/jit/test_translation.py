@@ -163,6 +163,7 @@ def test_cuda_headers(tmp_path: Path) -> None:
     )
     binary = compiled(text, tmp_path)
     assert "mul" in binary.ptx
+    assert str(tmp_path) not in binary.ptx + binary.log
     assert binary == compiled(text, tmp_path)
 
 

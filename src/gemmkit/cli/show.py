@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmkit.cli.options import config_option, debug_option, epilogue_option, gpu_option
+from gemmkit.cli.target import target_options
 
 if TYPE_CHECKING:
     from gemmkit.gpu import GpuSpec
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("kernel")
+@target_options
 @click.option(
     "--shape",
     default="1024x1024x1024",
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
 @click.option("--sass", "form", flag_value="sass", help="Print the SASS, and nothing else.")
 @debug_option
 def command(
-    kernel: str,
     shape: str,
     epilogue: str,
     gpu: str | None,
     config: dict[str, int] | None,
     form: str | None,
+    **target: Any,
 ) -> None:
-    """Show a kernel's idea, configuration, launch, resources and source.
+    """Show a kernel's idea, configuration, launch, resources and source: a rung or a file.
 
     Without --gpu, for the GPU here, or else for an RTX 3090.
     """
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import console
+    from gemmkit.cli.target import find_target
     from gemmkit.epilogue import Epilogue
     from gemmkit.jit.compiler import compile_plan
-    from gemmkit.kernels.ladder import find_kernel
     from gemmkit.problem import GemmProblem
 
-    found = find_kernel(kernel)
+    found = find_target(**target)
     board = board_at_hand(gpu)
     problem = GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue))
     settings = found.configure(config or {})
@@ -66,8 +67,10 @@ def command(
 
     out = console()
     out.print(f"{found.name}, rung {found.rung}" if found.rung else found.name, style="bold")
-    out.print(found.idea + "\n", soft_wrap=False)
-    out.print(_configurations(found, settings, board))
+    if found.idea:
+        out.print(found.idea + "\n", soft_wrap=False)
+    if settings.as_dict():
+        out.print(_configurations(found, settings, board))
     out.print(_launch(plan, binary, board, problem.shape))
     if out.is_terminal:
         theme = "ansi_dark"
@@ -92,6 +95,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str
     rows = {
         "problem": f"{shape} on {board.name} ({board.arch})",
         "entry": plan.entry,
+        "arguments": ", ".join(plan.signature),
         "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
         "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
         **_residency(plan, binary, board),

@@ -102,10 +102,8 @@ def _compile(
             request.arch,
             headers=request.headers,
             file_name=request.file_name,
-            options=(
-                *(option for option in request.options if option not in left_out),
-                *(f"-I{folder}" for folder in folders),
-            ),
+            options=[option for option in request.options if option not in left_out],
+            include_dirs=folders,
         )
         return Binary(
             entry=program.entry,

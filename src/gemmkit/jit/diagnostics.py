@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from gemmkit.jit.stand_ins import STAND_INS
+
 # The name that NVRTC gives to the place where it looks a name expression up.
 _NAME_EXPRESSION_FILE = "__nv_name_map"
 
@@ -110,8 +112,8 @@ def _trace(ptx: str, ptx_line: int, sources: Mapping[str, str]) -> Iterator[str]
 
 
 def _explain_missing_header(name: str, sources: Mapping[str, str]) -> str:
-    headers = ", ".join(sorted(sources))
+    headers = ", ".join(sorted(sources.keys() - STAND_INS.keys()))
     return (
         f"'{name}' is none of the files that were given to the compiler ({headers}). NVRTC has "
-        "no C and C++ standard headers; for a folder of your own, add the option -I"
+        "no C and C++ standard headers; for a folder of your own, add the option -I FOLDER"
     )

@@ -59,12 +59,14 @@ def compile_program(
     headers: Mapping[str, str],
     file_name: str,
     options: Sequence[str] = DEFAULT_OPTIONS,
+    include_dirs: Sequence[str] = (),
 ) -> Program:
     """Compile one translation unit and look up one of its kernels.
 
     `entry` is a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel;
     `headers` maps names, as they are included, to text. The PTX's `.file` entries carry
-    `file_name` and the headers' names as given.
+    `file_name` and the headers' names as given, and of files found in `include_dirs` their names
+    in there.
 
     Raises:
         CompileError: the source, the entry, the options or the architecture are refused.
@@ -86,10 +88,12 @@ def compile_program(
     )
     try:
         _call(nvrtc, nvrtc.nvrtcAddNameExpression, program, entry.encode())
-        flags = [flag.encode() for flag in (f"-arch={arch}", *options)]
+        found = [f"-I{folder}" for folder in include_dirs]
+        flags = [flag.encode() for flag in (f"-arch={arch}", *options, *found)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        log = _cut_root(
-            _output(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        log = _cut_roots(
+            _output(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog),
+            include_dirs,
         )
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             raise CompileError(_refused_options(log, arch))
@@ -99,7 +103,9 @@ def compile_program(
         ):
             raise CompileError(f"NVRTC failed on {file_name}: {_error_name(nvrtc, status)}\n{log}")
         # After an error of ptxas, which names PTX lines, there is PTX too.
-        ptx = _cut_root(_output(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX))
+        ptx = _cut_roots(
+            _output(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX), include_dirs
+        )
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             message = render_log(log, {**headers, file_name: source}, entry, ptx)
             raise CompileError(f"{file_name} does not compile for {arch}:\n\n{message}")
@@ -219,8 +225,11 @@ def _numbered_from_one(name: str, text: str) -> bytes:
     return f'#line 1 "{_ROOT / name}"\n{text}'.encode()
 
 
-def _cut_root(text: str) -> str:
-    return text.replace(f"{_ROOT}/", "")
+def _cut_roots(text: str, include_dirs: Sequence[str]) -> str:
+    # The longer ones first: one may lie in the other.
+    for root in (str(_ROOT), *sorted(include_dirs, key=len, reverse=True)):
+        text = text.replace(f"{root}/", "")
+    return text
 
 
 def _refused_options(log: str, arch: str) -> str:
