@@ -29,6 +29,9 @@ SHADOW = _words(
     *("rows", "global_shift"),
     # For each granule of shared memory, the copy by cp.async that was last sent there.
     "copies",
+    # Where barriers hold back a part of the block: for each warp and each barrier what it does not
+    # know of each warp, as bitmaps like a warp's own. Else null.
+    "pairs",
 )
 
 # A word of the block's bitmaps: granules written in this epoch; ever written; to be looked at

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_THREAD,
     LOADED,
     LOG_ENTRIES,
+    OWN_READ,
     OWN_WRITTEN,
     SAME_STORE,
     STORED,
@@ -80,9 +81,16 @@ class Races:
         met = self._other_warp(access) or self._landed_copy(access)
         if met is not None:
             return self._finding(access, met)
-        if self._names.strong(access.numbers[0]):
+        if self._names.strong(access.numbers[0]) or not self._may_race(access):
             return None
         return self._unknown(access)
+
+    def _may_race(self, access: Access) -> bool:
+        """Whether other warps have touched what this access does, with nothing between."""
+        places = [OWN_WRITTEN] if access.kind == LOADED else [OWN_WRITTEN, OWN_READ]
+        granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
+        sets = (self._shadow.unordered(access.warp, place) for place in places)
+        return any(bits_at(bits, granules).any() for each in sets for bits in each)
 
     def between_lanes(self, access: Access, more: int) -> Finding | None:
         """The race of two lanes of one warp, as native code has found them."""
@@ -138,11 +146,13 @@ class Races:
         notes = shadow.copies[granules]
         mask = (1 << COPY_EPOCH_BITS) - 1
         lately = (notes != 0) & (notes & np.uint64(mask) == shadow.field("epoch") & mask)
-        threads = notes >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)
-        lately &= threads // np.uint64(LANES) != access.warp
-        written = shadow.own_bits(OWN_WRITTEN)
-        others = np.bitwise_or.reduce(np.delete(written, access.warp, axis=0), axis=0)
-        lately &= bits_at(others, granules)
+        if shadow.by_pairs:
+            lately = notes != 0
+        warps = (notes >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)) // np.uint64(LANES)
+        written = shadow.unordered(access.warp, OWN_WRITTEN)
+        for warp in np.unique(warps[lately]).tolist():
+            theirs = warps == warp
+            lately &= ~theirs | bits_at(written[warp], granules)
         if not lately.any():
             return None
         row, column = (int(each[0]) for each in np.nonzero(lately))
@@ -161,7 +171,9 @@ class Races:
                 if strong and self._names.strong(entry.numbers[0]):
                     continue
                 theirs = granules_of(entry.pattern, entry.base, entry.nbytes, shift)
-                shared = np.isin(mine, theirs)
+                place = OWN_READ if entry.kind == LOADED else OWN_WRITTEN
+                unordered = self._shadow.unordered(access.warp, place)[entry.warp]
+                shared = np.isin(mine, theirs) & bits_at(unordered, mine)
                 if not shared.any():
                     continue
                 row, column = (int(each[0]) for each in np.nonzero(shared))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.effects import space_of
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE_BYTES, WORKER
+from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
@@ -57,6 +57,12 @@ def granule_bytes(actions: Iterable[Action], space: str) -> int:
         and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
     ]
     return min(sizes, default=4)
+
+
+def _holds_a_part(action: Action) -> bool:
+    """Whether an instruction is a barrier that need not be for the whole block."""
+    counted = action.operation == "barrier" and len(action.sources) > 1
+    return counted or action.operation == "barrier_arrive"
 
 
 class Pattern:
@@ -133,6 +139,13 @@ class BlockShadow:
         queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
         scale = SHADOW_SITE_BYTES // SITE_BYTES
+        # What each warp, and behind those each barrier, does not know of each warp.
+        pairs = any(_holds_a_part(action) for action in worker.kernel.actions)
+        shape = (worker.warps + BARRIERS, worker.warps, self.words, OWN_WORD_BYTES // 8)
+        self._pairs: Words | None = None
+        if pairs:
+            flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
+            self._pairs = flat.reshape(shape)
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
         values = {
             "granule_shift": self.shift,
@@ -147,6 +160,7 @@ class BlockShadow:
             "rows": known.rows.ctypes.data,
             "global_shift": known.granule.bit_length() - 1,
             "copies": self.copies.ctypes.data,
+            "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value
@@ -156,8 +170,20 @@ class BlockShadow:
         """A field of the shadow."""
         return int(self._header[SHADOW[name] // 8])
 
-    def own_bits(self, offset: int) -> Words:
-        """One bitmap of every warp: granules it has read or written in this epoch."""
+    @property
+    def by_pairs(self) -> bool:
+        """Whether each pair of warps is looked at, since barriers hold back a part of a block."""
+        return self._pairs is not None
+
+    def unordered(self, warp: int, offset: int) -> Words:
+        """What a warp may race with: a bitmap of each warp's reads or writes; its own is empty."""
+        if self._pairs is not None:
+            return self._pairs[warp, :, :, offset // 8]
+        found = self._own_bits(offset).copy()
+        found[warp] = 0
+        return found
+
+    def _own_bits(self, offset: int) -> Words:
         bitmaps = self._warps[:, OWN_BITMAPS : OWN_BITMAPS + self.words * OWN_WORD_BYTES]
         words: Words = bitmaps.view(np.uint64).reshape(len(self._warps), self.words, 2)
         return words[:, :, offset // 8]

@@ -93,6 +93,8 @@ def _define_barriers(module: Module, names: Names) -> None:
         f.ret()
     with module.function(names("arrive"), "void", (C, number, needed)) as f:
         place = _barrier(f, number)
+        if names.sanitize:
+            f.call("gemmkit.arriving", "void", C, number)
         f.increase(place, 0, 1)
         f.store(f.resize(needed, 64), place, 8)
         f.call(names("open"), "void", C, number)

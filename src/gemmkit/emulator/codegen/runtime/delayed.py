@@ -21,8 +21,9 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     ROW_BYTES,
     common_word,
     each_word,
-    foreign_reads,
+    foreign_bits,
     own_word,
+    publish,
     shadow,
     tell,
 )
@@ -73,11 +74,11 @@ def _define_send(module: Module) -> None:
 
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
-            written, alarm = (f.load("i64", common, COMMON[each]) for each in ("written", "alarm"))
+            alarm = f.load("i64", common, COMMON["alarm"])
             by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
-            foreign = f.or_(f.and_(written, f.not_(by_me)), alarm)
+            foreign = f.or_(foreign_bits(f, word, OWN_WRITTEN), alarm)
             for found, bits in (
-                (race, f.or_(foreign, foreign_reads(f, s, own, word))),
+                (race, f.or_(foreign, foreign_bits(f, word, OWN_READ))),
                 (within, f.or_(by_me, read_by_me)),
             ):
                 f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
@@ -144,6 +145,7 @@ def _define_land(module: Module) -> None:
                 f.store(kept, common, COMMON[name])
             mine = own_word(f, own, f.lshr(first, 6))
             f.store(f.or_(f.load("i64", mine, OWN_WRITTEN), bits), mine, OWN_WRITTEN)
+            publish(f, s, f.lshr(first, 6), bits, OWN_WRITTEN)
             f.call("gemmkit.mark_copy", "void", C, _SLOT, lane)
         left = f.and_(f.resize(f.load("i64", _SLOT), 32), f.not_(_LANES))
         f.store(f.resize(left, 64), _SLOT)

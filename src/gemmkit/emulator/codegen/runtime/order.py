@@ -9,7 +9,7 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import BARRIERS, LANES, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
-from gemmkit.emulator.codegen.runtime.shadow import common_word, own_word, shadow
+from gemmkit.emulator.codegen.runtime.shadow import NULL, common_word, own_word, shadow
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
@@ -44,8 +44,7 @@ def define(module: Module) -> None:
 
 def _event(f: Function, what: int, instruction: Value, extra: Value) -> None:
     function = f.load("ptr", shadow(f), SHADOW["event"])
-    null = Value("ptr", "null")
-    arguments = ", ".join(map(str, (literal("i64", what), null, null, instruction, extra)))
+    arguments = ", ".join(map(str, (literal("i64", what), NULL, NULL, instruction, extra)))
     f.value("i32", f"call i32 {function.name}({arguments})")
 
 
@@ -69,6 +68,8 @@ def _define_fresh(module: Module) -> None:
             f.clear(f.offset(own, OWN["groups"]), size)
             f.store(now, own, OWN["in_step"])
             f.store(literal("i64", 0), own, OWN["copies"])
+        with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
+            f.call("gemmkit.fresh_pairs", "void", C)
         f.ret()
     with module.function("gemmkit.fresh_turn", "void", (C, W)) as f:
         s = shadow(f)
@@ -79,11 +80,7 @@ def _define_fresh(module: Module) -> None:
 
 
 def _define_opening(module: Module) -> None:
-    """opening(worker, barrier, everyone): a barrier opens, and a new epoch begins.
-
-    Where a barrier holds back a part of the block's warps only, the others count as ordered too:
-    some races are missed then, and none is made up.
-    """
+    """opening(worker, barrier, everyone): a barrier opens, and a new epoch begins."""
     number, everyone = Value("i32", "%number"), Value("i32", "%everyone")
     with module.function("gemmkit.opening", "void", (C, number, everyone)) as f:
         s = shadow(f)
@@ -91,6 +88,8 @@ def _define_opening(module: Module) -> None:
         with f.when(f.and_(ended, f.compare("ne", everyone, 0))):
             _event(f, BARRIER_EXITED, literal("i64", -1), f.resize(number, 64))
         f.increase(s, SHADOW["epoch"], 1)
+        with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
+            f.leave("gemmkit.opening_pairs", C, number, everyone)
         now = f.load("i64", s, SHADOW["log_count"])
         f.store(now, s, SHADOW["log_epoch"])
         words = f.load("i64", s, SHADOW["words"])
@@ -182,5 +181,6 @@ def _define_fence(module: Module) -> None:
             f.store(f.and_(written, f.not_(by_me)), common, COMMON["written"])
             for place in (OWN_READ, OWN_WRITTEN):
                 f.store(literal("i64", 0), mine, place)
+        f.call("gemmkit.forget", "void", C)
         f.call("gemmkit.in_step", "void", C)
         f.ret()

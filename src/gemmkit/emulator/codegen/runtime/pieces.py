@@ -21,6 +21,7 @@ from gemmkit.emulator.codegen.runtime import (
     shadow,
     shadow_global,
     spaces,
+    unordered,
     watched,
 )
 
@@ -79,6 +80,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         lane_races.define(module)
         shadow_global.define(module)
         order.define(module)
+        unordered.define(module)
         blocks.define(module, sanitize=True)
     elif piece.startswith(watched.PREFIX):
         _add(module, piece.removeprefix(watched.PREFIX), permutes, watched.Watching())

@@ -219,6 +219,7 @@ def _define_read(module: Module) -> None:
             odd = f.and_(f.or_(f.or_(written, alarm), f.not_(ready)), touched)
             f.set(suspicious, f.or_(f.get("i64", suspicious), odd))
             f.store(f.or_(f.load("i64", mine, OWN_READ), touched), mine, OWN_READ)
+            publish(f, s, word, touched, OWN_READ)
 
         each_word(f, s, look)
         with f.when(f.compare("ne", f.get("i64", suspicious), 0)):
@@ -237,11 +238,11 @@ def _define_suspect_read(module: Module) -> None:
 
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
-            written, ready, alarm = (
-                f.load("i64", common, COMMON[each]) for each in ("written", "initialized", "alarm")
+            ready, alarm = (
+                f.load("i64", common, COMMON[each]) for each in ("initialized", "alarm")
             )
             by_me = f.load("i64", mine, OWN_WRITTEN)
-            foreign = f.or_(f.and_(written, f.not_(by_me)), alarm)
+            foreign = f.or_(foreign_bits(f, word, OWN_WRITTEN), alarm)
             for found, bits in (
                 (race, foreign),
                 (unready, f.not_(f.or_(ready, alarm))),
@@ -273,13 +274,13 @@ def _define_write(module: Module) -> None:
 
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
-            written, ready, alarm, updated = _block_bits(f, common)
+            _, ready, alarm, updated = _block_bits(f, common)
             by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
-            foreign = f.and_(written, f.not_(by_me))
+            foreign = foreign_bits(f, word, OWN_WRITTEN)
             # Atomics do not race with each other.
             plain = f.and_(foreign, f.not_(f.and_(updated, atomic)))
             alarmed = f.and_(alarm, f.not_(f.and_(updated, atomic)))
-            against = f.or_(f.or_(plain, alarmed), foreign_reads(f, s, own, word))
+            against = f.or_(f.or_(plain, alarmed), foreign_bits(f, word, OWN_READ))
             missing = f.and_(atomic, f.not_(f.or_(ready, alarm)))
             for found, bits in (
                 (race, against),
@@ -304,6 +305,7 @@ def _define_write(module: Module) -> None:
             ):
                 f.store(bits, common, COMMON[name])
             f.store(f.or_(by_me, touched), mine, OWN_WRITTEN)
+            publish(f, s, word, touched, OWN_WRITTEN)
 
         each_word(f, s, look)
         for found, what in ((race, RACE), (unready, UNINITIALIZED)):
@@ -321,13 +323,12 @@ def _block_bits(f: Function, common: Value) -> list[Value]:
     return [f.load("i64", common, COMMON[name]) for name in COMMON]
 
 
-def foreign_reads(f: Function, s: Value, own: Value, word: Value) -> Value:
-    """What other warps have read in this epoch, of one word."""
-    found = f.variable(literal("i64", 0))
-    step, start = f.load("i64", s, SHADOW["warp_bytes"]), f.load("ptr", s, SHADOW["warps"])
-    with f.loop(f.load("i64", C, WORKER["warp_count"])) as warp:
-        its = f.offset(start, f.binary("mul", warp, step))
-        bits = f.load("i64", own_word(f, its, word), OWN_READ)
-        other = f.resize(f.value("i1", f"icmp ne {its}, {own.name}"), 64, signed=True)
-        f.set(found, f.or_(f.get("i64", found), f.and_(bits, other)))
-    return f.get("i64", found)
+def foreign_bits(f: Function, word: Value, place: int) -> Value:
+    """What other warps have read or written of a word that the running one may race with."""
+    return f.call("gemmkit.foreign", "i64", C, word, literal("i64", place))
+
+
+def publish(f: Function, s: Value, word: Value, bits: Value, place: int) -> None:
+    """The running warp has read or written; where each pair of warps is looked at, note it."""
+    with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
+        f.call("gemmkit.publish", "void", C, word, bits, literal("i64", place))
