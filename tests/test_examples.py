@@ -60,6 +60,20 @@ def test_a_planted_bug_is_found(run):
     assert "0 bank conflicts" in printed
 
 
+def test_the_code_of_the_page_on_front_ends_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("numba_cuda", reason="needs the extra numba")
+    monkeypatch.chdir(EXAMPLES.parent)
+    page = (EXAMPLES.parent / "docs" / "other-front-ends.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "page.py"
+    path.write_text("\n".join(blocks).replace("512x512x512", "64x64x64"), "utf-8")
+    runpy.run_path(str(path))
+    *verdicts, sectors, requests = capsys.readouterr().out.splitlines()
+    assert {line.split()[-1] for line in verdicts} == {"ok", "refused"}
+    assert float(sectors) == 2
+    assert int(requests) == 2 * 128 * 128 * 128 // 32
+
+
 def test_every_example_is_run_here_and_listed_in_the_readme():
     assert {*FIGURES, "06_check_your_own_kernel.py"} == set(NUMBERED)
     readme = (EXAMPLES / "README.md").read_text("utf-8")
