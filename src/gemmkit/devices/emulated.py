@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gemmkit.emulator.watching import WatchedAccess
 
 _POISON = 0xFF
+# Steps of a block, far more than a matrix product needs.
+_ENDLESS = 1_000_000_000
 
 
 class EmulatedBuffer:
@@ -46,7 +48,8 @@ class EmulatedDevice:
         cache_dir: where compiled objects are kept; by default in the user's cache folder.
         sanitize: look for faults while kernels run; `Launch.findings` holds them, and what is a
             `DeviceError` without it (a bad access, a deadlock, an endless kernel) is one of them.
-        max_steps: warp instructions, counted in loops, after which a block counts as endless.
+        max_steps: warp instructions, counted in loops, after which a block counts as endless; by
+            default a billion (some ten seconds) when sanitizing, and else none.
     """
 
     kind = "emulator"
@@ -67,7 +70,7 @@ class EmulatedDevice:
         self.threads = threads or usable_cores()
         self.memory = DeviceMemory()
         self.sanitize = sanitize
-        self._max_steps = max_steps
+        self._max_steps = max_steps or (_ENDLESS if sanitize else None)
         self._progress = progress
         self._cache_dir = cache_dir
         self._programs: dict[tuple[str, str], Program] = {}

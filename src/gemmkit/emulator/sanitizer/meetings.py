@@ -20,9 +20,9 @@ def meetings(
 
     `numbers` gives an instruction by the place of its memory record in a worker.
     """
-    for start in known.regions[:, 0].tolist():
+    for start in known.stored():
         last, first = (known.actors.get((start, f"{which}_writer")) for which in ("last", "first"))
-        if last is None or first is None or not last.any():
+        if last is None or first is None:
             continue
         stored = np.flatnonzero(last)
         last_writer, first_writer = last[stored], ~first[stored]

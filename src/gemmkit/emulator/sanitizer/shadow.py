@@ -117,6 +117,12 @@ class GlobalShadow:
                 row[ROW[name] // 8] = actors.ctypes.data
 
 
+    def stored(self) -> list[int]:
+        """Regions (their first bytes) that the launch stored to."""
+        rows = zip(self.regions.tolist(), self.rows, strict=False)
+        return [start for (start, _), row in rows if row[ROW["stored"] // 8]]
+
+
 class BlockShadow:
     """What is known of one worker's block: shared memory, warps, the accesses of late."""
 

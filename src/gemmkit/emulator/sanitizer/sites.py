@@ -48,6 +48,7 @@ class Names:
             line=source.line if source is not None else instruction.line,
             instruction=instruction.opcode,
             thread=thread,
+            called_from=source.called_from if source is not None else (),
         )
 
     def shared(self, address: int) -> tuple[str, int]:
