@@ -34,6 +34,12 @@ HOST_CODE = [
     "int f()\n#if 0\n{ return 0; }\n#else\n{ return 1; }\n#endif",
     "#define CHECK(x) do { if (x) \\\n  { exit(1); } } while (0)\nvoid g() { CHECK(f()); }",
     "auto lambda = [](int x) { return x + 1; };",
+    'const char* usage = R"(\nusage: { } \n)";',
+    "template <class T> class Matrix { vector<T> data; public: Matrix(int n) : data(n) {} };",
+    'torch::Tensor f(torch::Tensor a) { return a; }\nPYBIND11_MODULE(NAME, m) { m.def("f", &f); }',
+    "void f() try { } catch (...) { }",
+    "Foo::Foo(int a) : x(a) {}",
+    "auto f(int x) -> int { return x; }\n[[nodiscard]] static int g() noexcept(true) { return 2; }",
 ]
 DEVICE_CODE = [
     "__device__ float twice(float x) { return 2 * x; }",
@@ -107,6 +113,7 @@ def test_a_whole_program_compiles(tmp_path: Path) -> None:
 #include <type_traits>
 #include <climits>
 #include <cmath>
+#include <torch/extension.h>
 using namespace std;
 {device}
 {host}

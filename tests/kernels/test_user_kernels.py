@@ -165,6 +165,13 @@ def test_a_kernel_that_macros_make_is_told_in_full(write: Any) -> None:
     assert planned(kernel).entry == "made"
 
 
+def test_a_macro_may_stand_for_global(write: Any) -> None:
+    text = '#define KERNEL extern "C" __global__ \\\n  void\n' + PLAIN.replace(
+        "__global__ void", "KERNEL"
+    )
+    assert planned(Kernel.from_file(write(text), **LAUNCH)).entry == "gemm"
+
+
 def test_an_entry_in_an_included_file(write: Any) -> None:
     write("#pragma once\nnamespace ns {\n" + PLAIN + "\n}", "inner/kernels.cuh")
     path = write('#include "inner/kernels.cuh"\nint main() {}')

@@ -25,7 +25,10 @@ _KEPT = re.compile(
 )
 _RECORD = re.compile(r"\s*(?:typedef\s+)?(?:class|struct|union|enum)\b[^()=]*$")
 # What only the host has: a class with such members is left out as a whole.
-_HOST_ONLY = re.compile(r"<<<|\b(?:std\s*::|cuda[A-Z]\w*|cublas\w*|curand\w*|printf|malloc|new)\b")
+_HOST_ONLY = re.compile(
+    r"<<<|\bstd\s*::|\b(?:cuda[A-Z]\w*|cublas\w*|curand\w*|printf|malloc|new|FILE|string)\b"
+    r"|\b(?:vector|map|set|unordered_map|function|unique_ptr|shared_ptr|ostream)\b\s*[<&]"
+)
 _NUMBER_TYPES = re.compile(
     r"\b(?:bool|char|short|int|long|unsigned|signed|float|double|size_t|u?int\d+_t|auto)\b"
 )
@@ -139,8 +142,10 @@ def _is_host(plain: str, item: _Item, marks: frozenset[str]) -> bool:
         return is_record and bool(_HOST_ONLY.search(inner)) and "__device__" not in inner
     if _has_parameters(head):
         return True
-    is_constant = re.search(r"\bconst\b", declarator) and _NUMBER_TYPES.search(declarator)
-    return not is_constant or "std::" in whole
+    # Device code may use constant numbers of the host, and nothing else of its variables.
+    declared = declarator.partition("=")[0]
+    is_constant = re.search(r"\bconst\b", declared) and _NUMBER_TYPES.search(declared)
+    return not is_constant or "*" in declared or "std::" in whole
 
 
 def _blank(text: str) -> str:

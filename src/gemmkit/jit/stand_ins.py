@@ -93,10 +93,14 @@ iterator list map memory mutex numeric optional ostream queue random regex set s
 stdexcept string string_view thread tuple unordered_map unordered_set utility variant vector
 istream filesystem filesystem/path filesystem.h concepts span numbers format bit new cfenv
 thrust/host_vector.h thrust/device_vector.h
+helper_cuda.h helper_functions.h helper_string.h helper_timer.h
 """
+# Of whole libraries of the host: extensions of PyTorch, bindings to Python, unit tests.
+_LIBRARIES = ("torch/", "ATen/", "c10/", "pybind11/", "gtest/", "benchmark/", "boost/", "Eigen/")
+_NOTHING = "#pragma once\nnamespace std {}\n"
 
 STAND_INS = {
-    **dict.fromkeys(_EMPTY.split(), "#pragma once\nnamespace std {}\n"),
+    **dict.fromkeys(_EMPTY.split(), _NOTHING),
     **dict.fromkeys(("stdint.h", "cstdint", "inttypes.h", "cinttypes"), _INTEGERS),
     **dict.fromkeys(("float.h", "cfloat", "limits.h", "climits"), _LIMITS),
     **dict.fromkeys(("math.h", "cmath"), _MATH),
@@ -104,3 +108,8 @@ STAND_INS = {
     "type_traits": _TYPE_TRAITS,
     PRELUDE: _INTEGERS,
 }
+
+
+def stand_in(name: str) -> str | None:
+    """The text in the place of a header, or None where there is none."""
+    return STAND_INS.get(name) or (_NOTHING if name.startswith(_LIBRARIES) else None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gemmkit.errors import CompileError
 from gemmkit.jit.cache import included_headers
 from gemmkit.jit.host_code import device_macros, without_host_code
-from gemmkit.jit.stand_ins import PRELUDE, STAND_INS
+from gemmkit.jit.stand_ins import PRELUDE, STAND_INS, stand_in
 from gemmkit.kernels.declarations import without_comments
 from gemmkit.kernels.includes import INCLUDE, find_include, included_files
 from gemmkit.kernels.kernel import SourceFile
@@ -49,7 +49,8 @@ def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> Translat
     unit = _Unit(folder, source.include_dirs, device_macros([source.text, *files.values()]))
     text = unit.translated(source.text, folder)
     own = {unit.name_of(path): unit.translated(each, path.parent) for path, each in files.items()}
-    headers = included_headers(text, {**STAND_INS, **ladder_headers, **own})
+    others = {name: found for name in unit.others if (found := stand_in(name)) is not None}
+    headers = included_headers(text, {**others, **ladder_headers, **own})
     return TranslationUnit(
         text,
         {PRELUDE: STAND_INS[PRELUDE], **headers},

@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _COMMENT_OR_LITERAL = re.compile(
-    r"//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)"
+    r'//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)|\bR"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"'
     r'|"(?:[^"\\\n]|\\.)*"|(?<![0-9a-fA-F])\'(?:[^\'\\\n]|\\.)+\'',
     re.DOTALL,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n\\]+)$", re.MULTILINE)
+# A macro that stands for `__global__`, perhaps with more around it.
+_KERNEL_WORD = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(?:[^\n\\]|\\.)*?\b__global__\b",
+    re.MULTILINE | re.DOTALL,
+)
 _CONSTANT = re.compile(
     r"\b(?:(?:static|inline|const|constexpr|__device__|__constant__)\s+)+"
     r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+)\s*=\s*([^;{}\"]+);"
@@ -84,7 +89,10 @@ def without_directives(text: str) -> str:
 
 def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
     """The kernels of a source text, in order; where one is declared too, its definition."""
-    plain = without_directives(without_comments(text))
+    uncommented = without_comments(text)
+    plain = without_directives(uncommented)
+    for name in _KERNEL_WORD.findall(uncommented):
+        plain = re.sub(rf"\b{name}\b", "__global__", plain)
     found: dict[str, KernelDeclaration] = {}
     for match in re.finditer(r"\b__global__\b", plain):
         kernel = _read_kernel(plain, match.start(), match.end())
