@@ -8,7 +8,7 @@ from gemmkit.analysis.roofline import roofline
 from gemmkit.analysis.what_if import what_if
 from gemmkit.gpu import find_board
 from gemmkit.report.figures import svg
-from gemmkit.report.occupancy import what_if_figure, what_if_text
+from gemmkit.report.occupancy import boards_table, what_if_figure, what_if_text
 from gemmkit.report.roofline import RooflinePoint, roofline_figure
 
 H100 = find_board("H100")
@@ -58,3 +58,14 @@ def test_what_if_figure_has_a_panel_for_each_quantity():
     assert {"registers per thread", "shared bytes per block", "threads per block"} <= set(shown)
     assert shown.count("you are here") == 3
     assert "RTX 3090: limited by warps" in shown
+
+
+def test_boards_stand_side_by_side_with_every_limit():
+    boards = [find_board("RTX 3090"), H100]
+    table = boards_table(boards, registers=38, threads=256, shared_bytes=2048, blocks=4096)
+    rows = [[cell.text for cell in row.cells] for row in table.rows]
+    assert rows[0] == [
+        *("RTX 3090", "100 %", "48", "6", "6", "16", "6", "33", "16", "warps", "8.33", "67.48 %"),
+    ]
+    assert rows[1][:4] == ["H100", "75 %", "48", "6"]
+    assert all(len(row) == len(table.columns) for row in rows)

@@ -1,11 +1,15 @@
-"""What-if curves of occupancy, as text for a terminal and as a figure, with "you are here"."""
+"""Occupancy on several boards, and its what-if curves as text and as a figure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gemmkit.analysis.occupancy import Limiter, occupancy
 from gemmkit.analysis.what_if import Curve, Step, WhatIf
+from gemmkit.gpu import GpuSpec
 from gemmkit.report.figures import INK, Fill
+from gemmkit.report.layout import Cell, Column, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +49,47 @@ def what_if_text(seen: WhatIf) -> Text:
             if step is not None:
                 text.append(f"  {_sentence(curve, step)}\n")
     return text
+
+
+def boards_table(
+    boards: Iterable[GpuSpec], *, registers: int, threads: int, shared_bytes: int, blocks: int
+) -> Table:
+    """What one launch fills of each board, and what limits it; arguments as for `occupancy`."""
+    resources: tuple[Limiter, ...] = ("warps", "blocks", "registers", "shared memory", "barriers")
+    rows = []
+    for board in boards:
+        seen = occupancy(
+            board,
+            registers=registers,
+            threads=threads,
+            shared_bytes=shared_bytes,
+            blocks=blocks,
+        )
+        cells = (
+            board.name,
+            _percent(seen.theoretical),
+            str(seen.warps_per_sm),
+            str(seen.blocks_per_sm),
+            *(str(seen.limits[each]) for each in resources),
+            seen.limiter,
+            f"{seen.waves_per_sm:.2f}",
+            _percent(seen.tail_idle),
+        )
+        rows.append(Row(tuple(map(Cell, cells))))
+    heads = ("occupancy", "warps\nan SM", "blocks\nan SM", *(f"by\n{each}" for each in resources))
+    columns = (
+        Column("board", "left"),
+        *map(Column, heads),
+        Column("limited by", "left"),
+        Column("waves"),
+        Column("last wave\nidle"),
+    )
+    return Table(
+        f"{blocks:,} blocks of {threads} threads, {registers} registers a thread, "
+        f"{shared_bytes:,} bytes of shared memory a block",
+        columns,
+        tuple(rows),
+    )
 
 
 def what_if_figure(seen: WhatIf) -> Fill:
