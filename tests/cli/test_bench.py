@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,3 +109,32 @@ def test_bad_usage(
     result = call("bench", file, *LAUNCH, *words)
     assert result.exit_code == 2
     assert reason in result.stderr
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_file_is_timed(call: Callable[..., Result], file: Path) -> None:
+    file.write_text(SOURCE.replace("if (row + column == 0) printf", "if (false) printf"))
+    words = (*LAUNCH[:4], "--device", "cuda", "--shape", "33x18x21,256", "--beta", "0.5")
+    result = call("bench", file, *words)
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split()[:2] for line in result.stdout.splitlines() if " my " in line]
+    assert rows == [["33x18x21", "my"], ["256x256x256", "my"]]
+    assert "median" in result.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("fifo", "lost"), [(64 * 2**20, False), (2**20, True)])
+def test_the_fifo_of_a_gpu_holds_as_much_as_is_asked_for(file: Path, fifo: int, lost: bool) -> None:
+    lines = 100_000
+    loop = f"if (row + column == 0) for (int i = 0; i < {lines}; i++) printf"
+    file.write_text(SOURCE.replace("if (row + column == 0) printf", loop))
+    script = f"""
+from gemmkit import GemmProblem, Kernel, open_device, run_kernel
+kernel = Kernel.from_file({str(file)!r}, grid={LAUNCH[1]!r}, block={LAUNCH[3]!r})
+device = open_device("cuda", printf_bytes={fifo})
+assert run_kernel(kernel, GemmProblem(20, 20, 20), device, time=False).correct
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout.count("first: 20.0\n") < lines) is lost
