@@ -74,13 +74,15 @@ class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
     """Who did something: one thread (x, y, z in its block), at one instruction.
 
     `file` and `line` are of the CUDA C++ source where the kernel has line information, else the
-    PTX's. `thread` is null where the whole warp or block is meant.
+    PTX's. `thread` is null where the whole warp or block is meant. `called_from` are the lines
+    (`file:line`) of the calls that were inlined there, from the innermost outward, as far as known.
     """
 
     file: str
     line: int
     instruction: str
     thread: Triple | None
+    called_from: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -135,6 +135,18 @@ def test_one_line_that_races_with_itself_is_quoted_once(call, fake, make_check):
     assert call("check", "naive").stdout.count("--> ") == 1
 
 
+def test_calls_that_lead_to_a_line_are_quoted_and_told_apart(call, fake, make_check):
+    calls = (f"naive.cu:{GUARD}", "gone.cu:7")
+    inner = msgspec.structs.replace(THERE, called_from=calls)
+    first = msgspec.structs.replace(RACE, here=inner, other=None)
+    second = msgspec.structs.replace(RACE, here=THERE, other=None)
+    fake.records = [make_check(verdict="findings", findings=(first, second))]
+    shown = call("check", "naive").stdout
+    assert f"      called from {calls[0]}: if (row >= M || col >= N) return;\n" in shown
+    assert "      called from gone.cu:7\n" in shown
+    assert "2 distinct findings" in shown
+
+
 def test_memory_that_counts_as_never_written_is_explained(call, fake, make_check):
     finding = msgspec.structs.replace(RACE, check="initcheck", kind="uninitialized", other=None)
     fake.records = [make_check(verdict="findings", findings=(finding,))]

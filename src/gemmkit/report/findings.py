@@ -102,6 +102,11 @@ def _ratio(record: CheckRecord) -> str:
     return "∞" if record.error_ratio is None else f"{record.error_ratio:.2g}"
 
 
+def _way(site: AccessSite | None) -> tuple[str, ...]:
+    """The source line of an access, and the calls that lead there."""
+    return (str(site), *site.called_from) if site is not None else ()
+
+
 @dataclass(frozen=True)
 class DistinctFinding:
     """A finding with the problems that show it; `count` is over all of them."""
@@ -116,7 +121,7 @@ def distinct_findings(records: Sequence[CheckRecord]) -> list[DistinctFinding]:
     found: dict[tuple[object, ...], list[tuple[Finding, ProblemRecord]]] = {}
     for record in records:
         for each in record.findings:
-            key = (each.check, each.kind, each.array, str(each.here), str(each.other))
+            key = each.check, each.kind, each.array, _way(each.here), _way(each.other)
             found.setdefault(key, []).append((each, record.problem))
     return [
         DistinctFinding(
@@ -138,11 +143,13 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
         finding = each.finding
         text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
-        places = {str(site): site for site in (finding.here, finding.other) if site is not None}
-        for place, site in places.items():
-            text.append(f"  --> {place}\n", "cyan")
-            for line in sources.excerpt(site):
+        sites = {_way(site): site for site in (finding.here, finding.other) if site is not None}
+        for site in sites.values():
+            text.append(f"  --> {site}\n", "cyan")
+            for line in sources.excerpt(site.file, site.line):
                 text.append(f"    {line}\n", "bold" if line.startswith(">") else "dim")
+            for call in site.called_from:
+                text.append(f"      called from {call}: {sources.line(call)}".rstrip(": ") + "\n")
         if finding.check == "initcheck" and finding.array in _UNREAD:
             text.append(f"  {_UNREAD[finding.array]}\n", "dim")
         text.append(f"  seen {_times(each)}\n", "dim")
@@ -166,15 +173,24 @@ class Sources:
         self._name = kernel.file.name if kernel.file is not None else f"{kernel.name}.cu"
         self._own = kernel.source
         self._folders = kernel.file.include_dirs if kernel.file is not None else ()
-        self._read: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
 
-    def excerpt(self, site: AccessSite) -> list[str]:
-        """The site's line between its neighbours; nothing where the text is not at hand."""
-        if site.file not in self._read:
-            self._read[site.file] = self._text(site.file)
-        return excerpt(self._read[site.file], site.line)
+    def excerpt(self, file: str, line: int) -> list[str]:
+        """A line between its neighbours; nothing where the text is not at hand."""
+        return excerpt(self._text(file), line)
+
+    def line(self, place: str) -> str:
+        """The line at `file:line`, without its indent; empty where the text is not at hand."""
+        file, _, number = place.rpartition(":")
+        lines = self._text(file).splitlines()
+        return lines[int(number) - 1].strip() if 0 < int(number) <= len(lines) else ""
 
     def _text(self, file: str) -> str:
+        if file not in self._texts:
+            self._texts[file] = self._find(file)
+        return self._texts[file]
+
+    def _find(self, file: str) -> str:
         if file == self._name:
             return self._own
         for folder in (*self._folders, "."):

@@ -91,10 +91,15 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the CUDA C++ source."""
+    """A line of the CUDA C++ source.
+
+    Where it was inlined, `called_from` are the lines of the calls, from the innermost outward, as
+    far as they are known.
+    """
 
     file: str
     line: int
+    called_from: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.lines import LineTable
 from gemmkit.emulator.ptx.lowering import lowered
 from gemmkit.emulator.ptx.module import (
     Address,
@@ -72,10 +73,10 @@ def parse(text: str, name: str = "") -> Module:
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
     text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
-    outer = module_scope(text)
+    outer, table = module_scope(text), LineTable(text, files)
     kernels = {}
     for match in _ENTRY.finditer(text):
-        kernel = _KernelParser(text, match, files, outer, "" if files else name).parse()
+        kernel = _KernelParser(text, match, table, outer, "" if files else name).parse()
         kernels[kernel.name] = kernel
     return Module(
         version=_first(r"\.version\s+(\S+)", text),
@@ -118,14 +119,14 @@ class _KernelParser:
         self,
         text: str,
         entry: re.Match[str],
-        files: dict[int, str],
+        table: LineTable,
         outer: ModuleScope,
         text_name: str,
     ) -> None:
         self._text = text
         self._text_name = text_name
         self._name = entry.group(1)
-        self._files = files
+        self._table = table
         self._outer = outer
         self._position = entry.end()
         self._line = text.count("\n", 0, entry.end()) + 1
@@ -166,9 +167,7 @@ class _KernelParser:
             self._scopes.pop()
             self._operands.clear()
         elif token["loc"]:
-            _, file, line, *_ = token["loc"].split()
-            number = int(file)
-            self._source = SourceLine(self._files.get(number, f"file {number}"), int(line))
+            self._source = self._table.line(token["loc"])
         elif token["label"]:
             self._labels[self._rename(token["label"])] = len(self._body)
         elif token["statement"].strip():

@@ -1,0 +1,65 @@
+"""Which source line an instruction comes from, and which calls were inlined to put it there."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+from gemmkit.emulator.ptx.module import SourceLine
+
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)"
+    r"(?:\s*,\s*function_name\s+[^,\s]+\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
+)
+
+# File number, line, column.
+_Place = tuple[int, int, int]
+
+
+class LineTable:
+    """Reads the `.loc` directives of a PTX text; `files` are the names of its `.file` directives.
+
+    A directive names the call that its line was inlined at, not that call's own callers. Those
+    are followed for as long as the text knows one place only that the call was inlined at.
+    """
+
+    def __init__(self, text: str, files: Mapping[int, str]) -> None:
+        self._files = files
+        self._callers: defaultdict[_Place, set[_Place | None]] = defaultdict(set)
+        for match in _LOC.finditer(text):
+            place, caller = _places(match)
+            self._callers[place].add(caller)
+        self._lines: dict[str, SourceLine] = {}
+
+    def line(self, directive: str) -> SourceLine:
+        """The line that a `.loc` directive names.
+
+        Raises:
+            ValueError: it is no such directive.
+        """
+        if directive not in self._lines:
+            match = _LOC.match(directive)
+            if match is None:
+                raise ValueError(directive)
+            place, caller = _places(match)
+            self._lines[directive] = SourceLine(*self._named(place), self._chain(caller))
+        return self._lines[directive]
+
+    def _chain(self, caller: _Place | None) -> tuple[str, ...]:
+        calls: list[_Place] = []
+        while caller is not None and caller not in calls:
+            calls.append(caller)
+            known = self._callers[caller]
+            caller = next(iter(known)) if len(known) == 1 else None
+        return tuple("{}:{}".format(*self._named(call)) for call in calls)
+
+    def _named(self, place: _Place) -> tuple[str, int]:
+        number, line, _ = place
+        return self._files.get(number, f"file {number}"), line
+
+
+def _places(match: re.Match[str]) -> tuple[_Place, _Place | None]:
+    """A directive's own place, and that of the call it was inlined at."""
+    own = int(match[1]), int(match[2]), int(match[3])
+    return own, (int(match[4]), int(match[5]), int(match[6])) if match[4] else None

@@ -1,0 +1,70 @@
+"""Source lines, and the calls through which inlined code came there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmkit.emulator.ptx.lines import LineTable
+from gemmkit.emulator.ptx.parser import parse
+
+FILES = {1: "kernel.cu", 2: "tile.cuh"}
+OWN = ".loc 1 20 3"
+ONCE = ".loc 2 5 7, function_name $L__info_string0, inlined_at 1 20 3"
+TWICE = ".loc 2 9 1, function_name $L__info_string1, inlined_at 2 5 7"
+ELSEWHERE = ".loc 2 5 7, function_name $L__info_string0, inlined_at 1 30 3"
+
+
+def test_line_of_the_kernel_itself():
+    line = LineTable(OWN, FILES).line(OWN)
+    assert (line.file, line.line, line.called_from) == ("kernel.cu", 20, ())
+
+
+def test_calls_are_followed_outward():
+    table = LineTable("\n".join((OWN, ONCE, TWICE)), FILES)
+    assert table.line(ONCE).called_from == ("kernel.cu:20",)
+    assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:20")
+
+
+def test_calls_from_two_places_are_followed_no_further():
+    table = LineTable("\n".join((OWN, ONCE, TWICE, ELSEWHERE)), FILES)
+    assert table.line(TWICE).called_from == ("tile.cuh:5",)
+    # Which of the two each line was inlined at is said there itself.
+    assert table.line(ONCE).called_from == ("kernel.cu:20",)
+    assert table.line(ELSEWHERE).called_from == ("kernel.cu:30",)
+
+
+def test_calls_that_go_round_end():
+    text = (
+        ".loc 1 1 1, function_name $L0, inlined_at 1 2 2\n"
+        ".loc 1 2 2, function_name $L0, inlined_at 1 1 1"
+    )
+    first = LineTable(text, FILES).line(text.splitlines()[0])
+    assert first.called_from == ("kernel.cu:2", "kernel.cu:1")
+
+
+def test_file_without_a_name():
+    assert str(LineTable("", {}).line(".loc 7 3 0")) == "file 7:3"
+
+
+def test_what_is_no_directive_is_refused():
+    with pytest.raises(ValueError, match="x y"):
+        LineTable("", {}).line(".loc x y")
+
+
+def test_instructions_carry_them():
+    module = parse(f"""
+.version 8.5
+.target sm_80
+.address_size 64
+.file 1 "kernel.cu"
+.file 2 "tile.cuh"
+.visible .entry k()
+{{
+    {OWN}
+    {ONCE}
+    ret;
+}}
+""")
+    (instruction,) = module.kernels["k"].body
+    assert instruction.where == "tile.cuh:5"
+    assert instruction.source.called_from == ("kernel.cu:20",)
