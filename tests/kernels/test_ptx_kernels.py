@@ -30,6 +30,8 @@ LAUNCH = {"args": ARGS, "grid": "(N+31)/32,(M+31)/32", "block": "32,32"}
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 HEAD = ".version 7.0\n.target sm_80\n.address_size 64\n"
 ZERO = ".visible .entry {}(.param .u64 c)\n{{ ret; }}\n"
+FLOAT = HEAD + ".entry f(.param .f32 c)\n{ ret; }\n"
+STRUCT = HEAD + ".entry f(.param .align 4 .b8 c[8])\n{ ret; }\n"
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +146,12 @@ def test_symbols_as_they_were_written(symbol, name):
 def test_entries_are_found_among_comments_and_device_functions():
     text = HEAD + "/* .entry no(.param .u32 a) */ // .entry nor(\n.func helper(.param .b32 a) { }\n"
     text += ZERO.format("first") + ".visible .entry second\n.maxntid 32\n{ ret; }\n"
-    assert entries_in(text) == {"first": 1, "second": 0}
+    text += ".entry third(.param .u64 .ptr .align 1 a, .param .align 4 .b8 p[8], .param .f32 x) { }"
+    assert entries_in(text) == {
+        "first": ("u64",),
+        "second": (),
+        "third": ("u64", "b8[8]", "f32"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,11 @@ def test_entries_are_found_among_comments_and_device_functions():
             {"entry": "f"},
             "has several kernels 'f'; it has: _Z1fi, _Z1ff",
         ),
-        (HEAD + ZERO.format("f"), {"args": "A,C"}, "'f' has 1 parameters .* args gives 2: A,C"),
+        (HEAD + ZERO.format("f"), {"args": "A,C"}, r"'f' has 1 parameters .*\(u64\).*: A,C"),
+        (HEAD + ZERO.format("f"), {"args": "alpha"}, r"'alpha' .* number, .* parameter is \.u64"),
+        (FLOAT, {"args": "A"}, r"'A' of 'f' is an address, and its parameter is \.f32"),
+        (FLOAT, {"args": "K"}, r"'K' of 'f' is an integer, and its parameter is \.f32"),
+        (STRUCT, {"args": "4"}, r"'4' of 'f' is a number, and its parameter is \.b8\[8\]"),
         (HEAD + ZERO.format("f"), {"args": "D"}, "argument 'D' uses D"),
         (HEAD + ZERO.format("f"), {"args": "C", "grid": "N//0,"}, "empty part"),
     ],

@@ -132,7 +132,7 @@ class _FrontEnd:
         ptx = ptx.replace(f'"{self.function.__code__.co_filename}"', f'"{self.source.name}"')
         symbol, ptx = _short_symbols(ptx, name)
         source = SourceFile(ptx, f"{name}.ptx", "ptx")
-        if entries_in(ptx)[symbol] != len(self.signature):
+        if len(entries_in(ptx)[symbol]) != len(self.signature):
             raise CompileError(
                 f"this version of numba-cuda passes '{name}' its arguments in a form that gemmkit "
                 f"does not know: {HOW_TO_GET}"

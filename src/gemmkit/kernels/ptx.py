@@ -12,12 +12,19 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.declarations import head_comment
 from gemmkit.kernels.expressions import split_list
 from gemmkit.kernels.kernel import Kernel, SourceFile, TileConfig
-from gemmkit.kernels.signatures import told_signature
+from gemmkit.kernels.signatures import (
+    LEADING_DIMENSIONS,
+    POINTERS,
+    SCALES,
+    SIZES,
+    told_signature,
+)
 from gemmkit.kernels.user import Extent, read_source, user_kernel
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
 _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)[^,\[]*(\[\d+\])?")
 _IDENTIFIER = re.compile(r"(\d+)")
 
 
@@ -41,16 +48,19 @@ def kernel_from_ptx(
     listed = split_list(args) if isinstance(args, str) else [str(each) for each in args]
     name = name or readable_name(symbol)
     parameters = entries_in(text)[symbol]
-    if len(listed) != parameters:
+    if len(listed) != len(parameters):
         raise UsageError(
-            f"'{name}' has {parameters} parameters in {file_name}, and args gives {len(listed)}: "
-            f"{','.join(listed)}"
+            f"'{name}' has {len(parameters)} parameters in {file_name} ({', '.join(parameters)}), "
+            f"and args gives {len(listed)}: {','.join(listed)}"
         )
+    signature = told_signature(listed, None, {})
+    for argument, kind in zip(signature, parameters, strict=True):
+        _check_fit(name, argument, kind)
     source = SourceFile(text, file_name, "ptx")
     kernel = user_kernel(
         source,
         entry=symbol,
-        signature=told_signature(listed, None, {}),
+        signature=signature,
         grid=grid,
         block=block,
         shared=shared,
@@ -60,10 +70,16 @@ def kernel_from_ptx(
     return replace(kernel, rule=_target_rule(source))
 
 
-def entries_in(ptx: str) -> Mapping[str, int]:
-    """The kernels of a PTX text: symbol → number of parameters."""
+def entries_in(ptx: str) -> Mapping[str, tuple[str, ...]]:
+    """The kernels of a PTX text: symbol → the types of its parameters, such as `u64` and `f32`.
+
+    That of a struct is its array of bytes, such as `b8[12]`.
+    """
     plain = _COMMENT.sub(" ", ptx)
-    return {symbol: listed.count(".param") for symbol, listed in _ENTRY.findall(plain)}
+    return {
+        symbol: tuple(kind + extent for kind, extent in _PARAMETER.findall(listed))
+        for symbol, listed in _ENTRY.findall(plain)
+    }
 
 
 def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
@@ -100,6 +116,23 @@ def readable_name(symbol: str) -> str:
         position = length.end() + int(length[1])
         name = symbol[length.end() : position]
     return name or symbol
+
+
+def _check_fit(kernel: str, argument: str, kind: str) -> None:
+    """Raise a UsageError where a parameter of this type cannot take the argument."""
+    if argument in POINTERS:
+        fits, what = kind in ("u64", "s64", "b64"), "is an address"
+    elif argument in SCALES:
+        fits, what = kind in ("f32", "f64", "b32", "b64"), "is a floating-point number"
+    elif argument in (*SIZES, *LEADING_DIMENSIONS):
+        fits, what = kind[0] in "usb" and "[" not in kind, "is an integer"
+    else:
+        fits, what = "[" not in kind, "is a number"
+    if not fits:
+        raise UsageError(
+            f"argument '{argument}' of '{kernel}' {what}, and its parameter is .{kind}: args "
+            "must stand in the order of the parameters"
+        )
 
 
 def _idea(ptx: str) -> str:
