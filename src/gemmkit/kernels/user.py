@@ -216,7 +216,7 @@ def read_source(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     if b"\0" in data:
-        raise UsageError(f"{path} is no text file: CUDA C++ source is wanted")
+        raise UsageError(f"{path} is no text file: source code is wanted")
     # Comments in other encodings do no harm.
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     if not text.strip():
