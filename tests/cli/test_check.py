@@ -147,6 +147,17 @@ def test_calls_that_lead_to_a_line_are_quoted_and_told_apart(call, fake, make_ch
     assert "2 distinct findings" in shown
 
 
+def test_long_lists_are_cut(call, fake, make_check):
+    sites = [msgspec.structs.replace(HERE, line=line) for line in range(1, 24)]
+    findings = tuple(msgspec.structs.replace(RACE, here=site) for site in sites)
+    fake.records = [make_check(verdict="findings", findings=findings)]
+    shown = call("check", "naive").stdout
+    assert "\n20. racecheck" in shown
+    assert "\n21. racecheck" not in shown
+    assert "… and 3 more, which --json tells\n" in shown
+    assert "23 distinct findings (23 racecheck)" in shown
+
+
 def test_memory_that_counts_as_never_written_is_explained(call, fake, make_check):
     finding = msgspec.structs.replace(RACE, check="initcheck", kind="uninitialized", other=None)
     fake.records = [make_check(verdict="findings", findings=(finding,))]

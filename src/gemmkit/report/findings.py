@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SHOWN_CASES = 4
+SHOWN_FINDINGS = 20
 
 # Why an argument can be memory that nobody has written.
 _UNREAD = {
@@ -134,12 +135,13 @@ def distinct_findings(records: Sequence[CheckRecord]) -> list[DistinctFinding]:
 
 
 def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
-    """Each distinct finding with the source lines that it is about; empty if there is none."""
+    """The distinct findings, at most 20, with the source lines that they are about."""
     from rich.text import Text
 
     text = Text()
     sources = Sources(kernel)
-    for number, each in enumerate(distinct_findings(records), 1):
+    found = distinct_findings(records)
+    for number, each in enumerate(found[:SHOWN_FINDINGS], 1):
         finding = each.finding
         text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
@@ -153,6 +155,8 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
         if finding.check == "initcheck" and finding.array in _UNREAD:
             text.append(f"  {_UNREAD[finding.array]}\n", "dim")
         text.append(f"  seen {_times(each)}\n", "dim")
+    if len(found) > SHOWN_FINDINGS:
+        text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more, which --json tells\n")
     return text
 
 
