@@ -230,6 +230,14 @@ def test_name_idea_source_and_lines_are_those_of_the_python_function():
     assert {lines[line - 1].strip() for _, line in loads} == {"sum_ += A[row, k] * B[k, column]"}
 
 
+def test_a_function_that_stands_in_no_file_has_no_lines():
+    names = {"cuda": cuda, "float32": float32}
+    exec("def typed_in(A, B, C):\n    C[0, 0] = A[0, 0] * B[0, 0]\n", names)
+    kernel = Kernel.from_numba(names["typed_in"], grid=1, block=1)
+    assert kernel.source == ""
+    assert ".loc" not in kernel.plan(PLAIN, kernel.default, find_board("rtx3090")).source.text
+
+
 def test_counters_are_those_of_the_access_pattern():
     kernel = Kernel.from_numba(naive, grid="N/32,M/8", block="32,8")
     record = run_kernel(kernel, GemmProblem(64, 64, 64), EmulatedDevice(find_board("rtx3090")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,10 +85,10 @@ class _FrontEnd:
 
     @functools.cached_property
     def source(self) -> SourceFile:
-        """The Python file that the function stands in; empty if it stands in none."""
-        path = Path(self.function.__code__.co_filename)
-        text = path.read_text("utf-8") if path.is_file() else ""
-        return SourceFile(text, path.name, "python")
+        """The file or notebook cell that the function stands in; empty if it stands in none."""
+        file = self.function.__code__.co_filename
+        linecache.checkcache(file)
+        return SourceFile("".join(linecache.getlines(file)), Path(file).name, "python")
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -118,7 +119,8 @@ class _FrontEnd:
                     device=False,
                     abi="numba",
                     output="ptx",
-                    lineinfo=True,
+                    # numba warns where it does not find the lines.
+                    lineinfo=bool(self.source.text),
                     cc=capability,
                     **self.options,
                 )
