@@ -94,6 +94,8 @@ def counters_section(facts: Facts, before: Facts | None) -> str:
     metrics = _metrics_table(columns).to_markdown()
     operands = operand_table(explained).to_markdown()
     caption = f"Counted at {explained.counted} with no GPU, compiled for an {explained.gpu}:\n\n"
+    if not explained.operands:
+        return caption + metrics
     return f"{caption}{metrics}\nOf each access, by operand:\n\n{operands}"
 
 
@@ -114,7 +116,7 @@ def _cell(value: float | None) -> Cell:
 
 
 def limits_section(
-    name: str, predictions: Mapping[int, Prediction], measured: Sequence[Record]
+    name: str, predictions: Mapping[int, Prediction | None], measured: Sequence[Record]
 ) -> str:
     """Predicted and measured speed at each size of a cube, and what the model says limits it.
 
@@ -139,6 +141,7 @@ def limits_section(
             )
         )
         for size, prediction in predictions.items()
+        if prediction is not None
     )
     columns = (
         Column("size"),

@@ -1,0 +1,71 @@
+"""What is gathered of one kernel: metrics, operands, source lines, remarks."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmkit import GemmProblem, explain, find_board, find_kernel
+from gemmkit.analysis.explain import derived, explain_facts, facts, gather
+from gemmkit.analysis.explain.derived import DERIVED, figures
+from gemmkit.analysis.metric_list import metric_list
+from gemmkit.errors import UnsupportedProblem, UsageError
+
+
+def test_source_lines_hold_all_requests(gathered):
+    seen = gathered["vectorized"]
+    explained = explain_facts(seen)
+    loads = figures(seen)["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
+    stores = figures(seen)["l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"]
+    assert sum(each.global_requests for each in explained.source) == loads + stores
+    transposing = next(each for each in explained.source if each.bank_conflicts and each.text)
+    assert transposing.file.endswith((".cu", ".cuh"))
+    inner = max(explained.source, key=lambda each: each.fma)
+    assert "sums[i][j] += a[i] * b[j]" in inner.text
+
+
+def test_derived_metrics_by_formula(gathered):
+    tiled, naive = figures(gathered["shared_tiling"]), figures(gathered["naive"])
+    assert naive[derived.GLOBAL_LOADS] == 2 * 128
+    assert tiled[derived.GLOBAL_LOADS] == 2 * 128 / 32
+    assert tiled[derived.SHARED_LOADS] == 2 * 128
+    assert tiled[derived.FMA_PER_SHARED_LOAD] == 0.5
+    assert naive[derived.RESULTS_PER_THREAD] == 1
+    assert figures(gathered["vectorized"])[derived.GLOBAL_WIDTH] == 16
+    assert derived.FMA_PER_SHARED_LOAD not in naive, "it loads nothing from there"
+    assert tiled["launch__grid_size"] == 64
+
+
+def test_a_large_problem_is_counted_smaller_and_says_so(strides):
+    seen = strides[8]
+    assert not seen.is_full
+    explained = explain_facts(seen)
+    assert (explained.problem, explained.counted) == ("1024x1024x1024", "256x256x256")
+    assert explained.metrics["launch__grid_size"] == 4096
+    assert explained.metrics[derived.GLOBAL_LOADS] == 256 / 8
+
+
+def test_empty_and_unknown_are_left_out():
+    kernel, board = find_kernel("naive"), find_board("rtx3090")
+    seen = gather(kernel, GemmProblem(0, 8, 8), board)
+    explained = explain_facts(seen)
+    assert explained.operands == ()
+    assert derived.TFLOPS not in explained.metrics
+    assert all(section.figures for section in explained.sections)
+
+
+def test_wrong_arguments_are_told():
+    with pytest.raises(UsageError, match="unknown kernel 'naife'"):
+        explain("naife")
+    with pytest.raises(UsageError, match="has no key 'TM'"):
+        explain("naive", 64, config={"TM": 2})
+    with pytest.raises(UsageError, match="is no shape"):
+        explain("naive", "64x64")
+    with pytest.raises(UnsupportedProblem, match="BM, BN and BK must be equal"):
+        explain("shared_tiling", 64, config={"BM": 16})
+
+
+def test_every_metric_is_listed_once():
+    names = [each.name for each in metric_list()]
+    assert len(names) == len(set(names))
+    assert {each.name for each in DERIVED} <= set(names)
+    assert facts.LARGEST_COUNTED == 1024

@@ -1,0 +1,111 @@
+"""`gemmkit explain` and `gemmkit counters`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SMALL = ("--shape", "64x64x32", "--gpu", "rtx3090")
+REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+
+
+def test_a_rung_alone(call):
+    result = call("explain", "naive", *SMALL)
+    assert result.exit_code == 0, result.output
+    text = result.output
+    assert text.startswith("naive, 64x64x32 on RTX 3090, with no GPU\n")
+    for title in (
+        "GPU Speed Of Light (predicted)",
+        "Memory Workload Analysis",
+        "Occupancy",
+        "Launch Statistics",
+        "Source Counters",
+        "What the figures say of naive",
+    ):
+        assert f"\n{title}\n" in text
+    assert "sum += *element(A, lda, row, k)" in text
+
+
+def test_a_rung_against_another(call):
+    result = call("explain", "naive", "--against", "naive_uncoalesced", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "naive against naive_uncoalesced, 64x64x32 on RTX 3090" in result.output
+    _, _, comparison = result.output.partition("\nWhat speaks for naive\n")
+    assert "Its global loads touch 6.6 times fewer 32-byte sectors" in comparison
+    assert f"{REQUESTS}:" not in comparison, "both make equally many"
+
+
+def test_another_configuration_of_the_same_kernel_as_json(call):
+    result = call("explain", "coarsening_1d", "--against", ":stride=1", "--json", *SMALL)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["kernel"], found["against"]["kernel"]) == (
+        "coarsening_1d:TM=8",
+        "coarsening_1d:TM=1",
+    )
+    assert found["metrics"][REQUESTS] == found["against"]["metrics"][REQUESTS]
+    assert all(sentence["evidence"] for sentence in found["comparison"])
+
+
+def test_a_file_of_ones_own(call, tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        "__global__ void mine(int M, int N, int K, const float* A, const float* B, float* C) {\n"
+        "  int row = blockIdx.y, col = blockIdx.x * 32 + threadIdx.x;\n"
+        "  float sum = 0;\n"
+        "  for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];\n"
+        "  C[row * N + col] = sum;\n"
+        "}\n"
+    )
+    result = call("explain", path, "--grid", "N/32,M", "--block", "32", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "mine.cu:4" in result.output
+    assert "for (int k = 0; k < K; ++k) sum += A[row * K" in result.output
+
+
+def test_pictures_and_maps(call, tmp_path):
+    words = ("--pictures", tmp_path / "drawn", "--maps", "--format", "png", "--config", "BM=4")
+    result = call("explain", "naive", *words, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "load of B: ld.global.f32 at naive.cu:" in result.output
+    names = {path.name for path in (tmp_path / "drawn").iterdir()}
+    assert names == {"naive-addresses.png", "naive-tiles.png"}
+    assert f"wrote {tmp_path / 'drawn' / 'naive-tiles.png'}" in result.output
+
+
+def test_beside_what_ncu_measured(call, tmp_path):
+    path = tmp_path / "report.csv"
+    path.write_text(f'"ID","Kernel Name","{REQUESTS}"\n"","",""\n"0","naive","8,192"\n')
+    result = call("explain", "naive", "--ncu", path, *SMALL)
+    assert result.exit_code == 0, result.output
+    measured = result.output.partition("Measured by Nsight Compute, naive, beside naive")[2]
+    assert f"{REQUESTS}     8,192     8,192       equal" in measured
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("naife",), "did you mean naive"),
+        (("naive", "--against", "vektorized"), "did you mean vectorized"),
+        (("naive", "--against", "naive:BM"), "'BM' is not KEY=VALUE"),
+        (("naive", "--against", ":TM=4"), "has no key 'TM'"),
+        (("naive", "--config", "BM=64"), "threads a block are more than"),
+        (("naive", "--ncu", "/nowhere.csv", "--shape", "32"), "cannot read /nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_explained(call, words, reason):
+    result = call("explain", *words)
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert "Traceback" not in result.output
+
+
+def test_counters_by_how_they_are_obtained(call):
+    text = call("counters").output
+    assert "Exact: what the hardware counts\n" in text
+    assert "Predicted: by a model of the board" in text
+    assert f"\n  {REQUESTS}\n" in text
+    listed = json.loads(call("counters", "--json").stdout)
+    assert {"name", "description", "basis"} == set(listed[0])
+    assert all(f"  {each['name']}\n" in text for each in listed)
