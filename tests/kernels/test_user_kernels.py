@@ -87,6 +87,8 @@ def test_template_arguments_and_constants_are_names(write: Any) -> None:
         ("float* A, float* B, float* C, int width", "A B C N"),
         ("float *A, float *B, float *C, int numARows, int numAColumns, int numBRows, "
          "int numBColumns, int numCRows, int numCColumns", "A B C M K K N M N"),
+        ("float *C, float *A, float *B, int wA, int wB", "C A B K N"),
+        ("float* A, float* B, float* C, int hA, int widthA, int width_b", "A B C M K N"),
         ("float4* matA, const float4 *matB, float4 *matC, int M, int K, int N", "A B C M K N"),
     ],
 )  # fmt: skip

@@ -31,13 +31,16 @@ _NOT_FLOAT = _INTEGERS - {"char"} | {
 
 _POINTER_PREFIX = re.compile(r"^(?:d|dev|device|g|gpu|p|ptr|mat|matrix|input|in|output|out|s)_?")
 _POINTER_SUFFIX = re.compile(r"_?(?:d|dev|device|gpu|ptr|mat|matrix|global)$")
-_EXTENT = re.compile(r"(?:num|n|mat|matrix)?_?(?:([abc])_?)?(rows?|col(?:umn)?s?)(?:_?([abc]))?")
+_EXTENT = re.compile(
+    r"(?:num|n|mat|matrix)?_?(?:([abc])_?)?"
+    r"(rows?|col(?:umn)?s?|h(?:eight)?|w(?:idth)?)(?:_?([abc]))?"
+)
 # Sizes named after a matrix's rows and columns: A is M×K, B is K×N, C is M×N.
 _EXTENTS = {
     ("rows", "a"): "M", ("cols", "a"): "K", ("rows", "b"): "K", ("cols", "b"): "N",
     ("rows", "c"): "M", ("cols", "c"): "N",
 }  # fmt: skip
-_SQUARE = frozenset(["n", "m", "k", "width", "size", "dim", "len", "length", "wa"])
+_SQUARE = frozenset(["n", "m", "k", "width", "size", "dim", "len", "length"])
 
 
 def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
@@ -137,11 +140,11 @@ def _is_integer(parameter: Parameter) -> bool:
 
 
 def _extent(plain: str) -> str:
-    """The size that `num_rows_a`, `numARows`, `a_cols` and the like name."""
+    """The size that `num_rows_a`, `numARows`, `a_cols`, `wA` and the like name."""
     words = _EXTENT.fullmatch(plain)
     if words is None or (words[1] is None) == (words[3] is None):
         return ""
-    axis = "rows" if words[2].startswith("row") else "cols"
+    axis = "rows" if words[2].startswith(("r", "h")) else "cols"
     return _EXTENTS[axis, words[1] or words[3]]
 
 
