@@ -74,6 +74,15 @@ def test_the_code_of_the_page_on_front_ends_runs(tmp_path, monkeypatch, capsys):
     assert int(requests) == 2 * 128 * 128 * 128 // 32
 
 
+def test_the_guide_quotes_the_example_as_it_is():
+    guide = (EXAMPLES.parent / "docs" / "check-your-kernel-in-ci.md").read_text("utf-8")
+    source = (EXAMPLES / "sgemm.cu").read_text("utf-8").split("\n")
+    quoted = re.findall(r"^>? +(\d+) \| (.*)$", guide, re.MULTILINE)
+    assert len(quoted) == 3
+    assert all(source[int(number) - 1] == line for number, line in quoted)
+    assert set(re.findall(r"sgemm\.cu:(\d+)", guide)) == {quoted[1][0]}
+
+
 def test_every_example_is_run_here_and_listed_in_the_readme():
     assert {*FIGURES, "06_check_your_own_kernel.py"} == set(NUMBERED)
     readme = (EXAMPLES / "README.md").read_text("utf-8")
