@@ -60,12 +60,15 @@ WORKER_BARRIERS = 384
 NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 
 # A memory instruction: the region that it touched last, and counts: sectors of global and local
-# memory, wavefronts and conflicts of shared memory, bytes of cp.async with a source size.
-# `counts_as` says how a shared access counts: in its low half which of a pattern's counts that is,
-# in its high half the bytes of a lane.
+# memory, the fewest that could have done, wavefronts of the tag stage beyond one a request;
+# wavefronts and conflicts of shared memory. `counts_as` says how a shared access counts: in its low
+# half which of a pattern's counts that is, in its high half the bytes of a lane.
 SITE = _words(
-    *("region", "region_bytes", "sectors", "bytes", "wavefronts", "conflicts", "counts_as"),
+    *("region", "region_bytes", "sectors", "ideal_sectors", "wavefronts", "conflicts"),
+    *("more_tags", "counts_as"),
 )
+# Bytes of cp.async with a source size, which has no wavefronts.
+SITE_BYTES_COPIED = SITE["wavefronts"]
 SITE_BYTES = 64
 
 
@@ -78,8 +81,10 @@ class _Pattern:
     above it, `bits` all of them or-ed. `base` is the first active lane's address when the pattern
     was last met. A strip whose active lanes lie within 32 bytes, in whole words, is read as one
     vector at `strip_least` and permuted by `order`. `sectors` and `wavefronts` hold the counts
-    for each access size and alignment once found. `serial` is a number that no
-    pattern before it had.
+    for each access size and alignment once found, `tags` the wavefronts of the tag stage that a
+    base address takes which shares no bit with the offsets; base addresses from `tags_from` on
+    take as many as `tags_within` says above its low byte, which is how far on. `serial` is a
+    number that no pattern before it had.
 
     For the sanitizers, `starts` holds where the accesses begin, as pairs of 64-bit words: a
     distance from `least` in granules, and a set of the 48 granules from there; `start_pairs` their
@@ -97,12 +102,15 @@ class _Pattern:
     mask: int = 576
     flags: int = 580
     sectors: int = 584
-    wavefronts: int = 712
-    serial: int = 960
-    start_pairs: int = 968
-    meets: int = 976
-    starts: int = 984
-    size: int = 1536
+    wavefronts: int = 840
+    tags: int = 1064
+    tags_from: int = 1072
+    tags_within: int = 1080
+    serial: int = 1088
+    start_pairs: int = 1096
+    meets: int = 1104
+    starts: int = 1112
+    size: int = 1664
 
 
 PATTERN = _Pattern()
@@ -121,9 +129,11 @@ WORKER_COUNTERS = NO_PATTERN + PATTERN.size
 COUNTER_BYTES = 16
 # Ways of the pattern cache of one address in the code.
 PATTERN_WAYS = 8
-# Flags of a pattern: all strips fit a window; all lanes active, one word further each.
+# Flags of a pattern: all strips fit a window; all lanes active, one word further each; all lanes
+# active, none at a lower address than the lane before it.
 WINDOWS_FIT = 1
 LINEAR = 2
+RISING = 4
 
 # 32-bit fields of a warp. `meet` is the block where the running lanes wait for others, `depth`
 # the height of the stack of lanes that wait; `initial` the lanes that exist at all.

@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.counters.rules import global_sectors, shared_wavefronts
+from gemmkit.emulator.counters.rules import (
+    global_sectors,
+    ideal_sectors,
+    shared_wavefronts,
+    tag_wavefronts,
+)
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
 from gemmkit.emulator.machine.fault import outside_error
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
-from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.machine.worker import Worker, surely_global
 from gemmkit.errors import DeviceError
 
 
@@ -88,8 +93,12 @@ def _count(
 ) -> None:
     size = action.form.type.bytes
     if in_global.any():
-        sectors = global_sectors(addresses[in_global].tolist(), size)
-        worker.add_to_site(action.number, "sectors", sectors)
+        there = addresses[in_global].tolist()
+        # The first of each request is not written down where it is sure to go to global memory.
+        tags = tag_wavefronts(there, size) - surely_global(action)
+        worker.add_to_site(action.number, "sectors", global_sectors(there, size))
+        worker.add_to_site(action.number, "ideal_sectors", ideal_sectors(there, size))
+        worker.add_to_site(action.number, "more_tags", tags)
     if in_shared.any():
         lanes = in_shared.tolist()
         wavefronts, conflicts = shared_wavefronts(offsets.tolist(), lanes, size, store=True)

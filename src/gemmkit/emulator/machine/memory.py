@@ -1,4 +1,4 @@
-"""Device memory of the emulated GPU: pieces of the host's, aligned as cudaMalloc aligns them."""
+"""Device memory of the emulated GPU: pieces of the host's, aligned as large ones on a GPU are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from gemmkit.errors import DeviceError
 
-ALIGNMENT = 256
+# cudaMalloc aligns to 256 bytes at least and large pieces to 2 MiB. Which lines share a bank of the
+# L1's tag stage depends on as many low bits as these.
+ALIGNMENT = 512 << 10
 # Native code may read, never write, so many bytes behind an allocation, and throws them away.
 PADDING = 64
 

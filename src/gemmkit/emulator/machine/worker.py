@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.layout import (
     LANES,
     SITE,
     SITE_BYTES,
+    SITE_BYTES_COPIED,
     WARP,
     WARP_REGISTERS,
     WORKER,
@@ -214,6 +215,7 @@ class Worker:
 
 
 _WORD = 4
+_COUNTS = ("sectors", "ideal_sectors", "wavefronts", "conflicts")
 _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
 
 
@@ -241,13 +243,23 @@ def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
         found = {name: int(sites[place, offset // 8]) for name, offset in SITE.items()}
         if number not in areas.merging.silent:
             tally.requests[number] = acting[number]
-            for name in ("sectors", "wavefronts", "conflicts"):
+            for name in _COUNTS:
                 getattr(tally, name)[number] = found[name]
+            tally.tag_wavefronts[number] = found["more_tags"]
+            if surely_global(action):
+                tally.tag_wavefronts[number] += acting[number]
+        if action.operation == "copy_async":
+            tally.wavefronts[number] = 0
         if action.operation == "copy_async" and len(action.sources) > 1:
-            tally.data_bytes[number] = found["bytes"]
+            tally.data_bytes[number] = sites[place, SITE_BYTES_COPIED // 8]
         else:
             tally.data_bytes[number] = tally.lanes[number] * access_bytes(action)
     return tally
+
+
+def surely_global(action: Action) -> bool:
+    """Whether all requests of a memory instruction go to global memory."""
+    return action.operation == "copy_async" or action.form["S"] == "global"
 
 
 def access_bytes(action: Action) -> int:

@@ -12,7 +12,7 @@ from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.table import table
 from gemmkit.emulator.oracle.chunk import Group
-from gemmkit.emulator.oracle.counting import local_sectors_of, sectors_of, wavefronts_of
+from gemmkit.emulator.oracle.counting import global_counts_of, local_sectors_of, wavefronts_of
 from gemmkit.emulator.oracle.memory import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
@@ -114,7 +114,7 @@ def _places_in(
     if space == "global":
         found = list(global_places(group.chunk.memory, addresses, lanes, nbytes))
         if step.form.modifiers.get("S") != "const":
-            tally.sectors[step.number] += sectors_of(addresses, lanes)
+            _count_global(step, addresses, lanes, nbytes, tally)
         yield from found
         return
     owners = group.take(group.chunk.owners[space])
@@ -126,6 +126,15 @@ def _places_in(
         tally.conflicts[step.number] += conflicts
     elif space == "local":
         tally.sectors[step.number] += local_sectors_of(addresses, lanes, nbytes)
+
+
+def _count_global(
+    step: Step, addresses: Addresses, lanes: Lanes, nbytes: int, tally: Tally
+) -> None:
+    sectors, ideal, tags = global_counts_of(addresses, lanes, nbytes)
+    tally.sectors[step.number] += sectors
+    tally.ideal_sectors[step.number] += ideal
+    tally.tag_wavefronts[step.number] += tags
 
 
 def _tell(
@@ -164,7 +173,7 @@ def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
         for number in range(size // 4):
             place.moved(4 * number).store(data.view("u4")[..., number])
     tally.requests[step.number] += int(np.count_nonzero(reading.any(axis=1)))
-    tally.sectors[step.number] += sectors_of(start, reading)
+    _count_global(step, start, reading, size, tally)
     tally.data_bytes[step.number] += int(length[reading].sum())
 
 

@@ -10,21 +10,44 @@ from numpy.typing import NDArray
 from gemmkit.emulator.counters.rules import (
     LINE_BYTES,
     SECTOR_BYTES,
+    TAG_BANK_BITS,
     local_sectors,
     shared_wavefronts,
 )
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
 
 
-def sectors_of(addresses: Addresses, lanes: Lanes) -> int:
-    """Sectors of aligned accesses to global memory, none larger than a sector; a row is a warp."""
+def global_counts_of(addresses: Addresses, lanes: Lanes, nbytes: int) -> tuple[int, int, int]:
+    """Sectors, the fewest that could have done, and tag-stage wavefronts of accesses to global
+    memory; each lies within one sector, a row is a warp."""
     active = lanes.any(axis=1)
-    numbers, lanes = addresses[active] // SECTOR_BYTES, lanes[active]
-    if not len(numbers):
-        return 0
-    first = np.take_along_axis(numbers, lanes.argmax(axis=1)[:, None], axis=1)
-    numbers = np.sort(np.where(lanes, numbers, first), axis=1)
-    return len(numbers) + int(np.count_nonzero(np.diff(numbers, axis=1)))
+    addresses, lanes = addresses[active], lanes[active]
+    if not len(addresses):
+        return 0, 0, 0
+    first = np.take_along_axis(addresses, lanes.argmax(axis=1)[:, None], axis=1)
+    ordered: Addresses = np.sort(np.where(lanes, addresses, first), axis=1)
+    places = np.count_nonzero(_new(ordered), axis=1)
+    ideal = int((-(-places * nbytes // SECTOR_BYTES)).sum())
+    lines = ordered // LINE_BYTES
+    new = _new(lines)
+    sectors = int(np.count_nonzero(_new(ordered // SECTOR_BYTES)))
+    if not new[:, 1:].any():
+        return sectors, ideal, len(lines)
+    banks = np.zeros(lines.shape, np.int64)
+    for place, bits in enumerate(TAG_BANK_BITS):
+        odd = np.zeros(lines.shape, np.int64)
+        for bit in bits:
+            odd ^= (lines * np.uint64(LINE_BYTES) >> np.uint64(bit) & np.uint64(1)).astype(np.int64)
+        banks |= odd << place
+    depth = [np.count_nonzero(new & (banks == bank), axis=1) for bank in range(4)]
+    return sectors, ideal, int(np.max(depth, axis=0).sum())
+
+
+def _new(ordered: Addresses) -> Lanes:
+    """Where a number is not the one before it in its row."""
+    found: Lanes = np.ones(ordered.shape, bool)
+    found[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return found
 
 
 def wavefronts_of(addresses: Addresses, lanes: Lanes, nbytes: int, store: bool) -> tuple[int, int]:

@@ -97,12 +97,19 @@ def _define_move(
     prefix = "gemmkit." + (extra.prefix if extra else "")
     name = f"{prefix}{kind}_{space}_{bits}x{count_}"
     slow = f"{prefix}slow_{kind}_{space}_{bits}x{count_}"
+    prepare = f"{prefix}prepare_{kind}_{space}_{bits}x{count_}"
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
         size = bits // 8 * count_
         memo = Memo(f, space, size, store=kind == "store")
         certain = f.and_(allowed(f, space, size), memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
+        if space == "global":
+            with f.when(memo.crosses_lines(size)):
+                tags = memo.remembered_tags()
+                with f.when(f.compare("eq", tags, 0)):
+                    f.tail_call(prepare, C, SITE_POINTER, P, BASE, *data)
+                memo.add_more_tags(tags)
         memo.add()
         if extra:
             extra.note(f, kind, space, size, size, data)
@@ -116,6 +123,10 @@ def _define_move(
         else:
             (load_each if kind == "load" else store_each)(f, at, data, bits)
             f.ret()
+    if space == "global":
+        with module.function(prepare, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
+            f.call("gemmkit.tags", "i64", P, BASE)
+            f.tail_call(name, C, SITE_POINTER, P, BASE, *data)
     if extra:
         extra.define_slow(module, kind, space, bits, data, slow)
         return
@@ -145,6 +156,7 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
     row = Value("ptr", "%d")
     parameters = (C, SITE_POINTER, P, BASE, row)
     prefix = "gemmkit." + (extra.prefix if extra else "")
+    slow = f"{prefix}slow_load_row_{space}"
     with module.function(f"{prefix}load_row_{space}", "void", parameters) as f:
         places = range(TOGETHER)
         bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
@@ -153,9 +165,20 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):
-            f.tail_call(f"{prefix}slow_load_row_{space}", *parameters)
-        for place, memo in enumerate(memos):
-            memo.add(f.offset(SITE_POINTER, SITE_BYTES * place))
+            f.tail_call(slow, *parameters)
+        sites = [f.offset(SITE_POINTER, SITE_BYTES * place) for place in places]
+        if space == "global":
+            with f.when(memos[0].crosses_lines(4 * TOGETHER)):
+                # In aligned 16 bytes of each lane, all four loads touch the same lines.
+                offsets = f.load("i64", P, PATTERN.bits)
+                low = f.and_(f.or_(BASE, offsets), 4 * TOGETHER - 1)
+                tags = f.select(f.compare("eq", low, 0), memos[0].remembered_tags(), 0)
+                with f.when(f.compare("eq", tags, 0)):
+                    f.tail_call(slow, *parameters)
+                for site in sites:
+                    memos[0].add_more_tags(tags, site)
+        for site, memo in zip(sites, memos, strict=True):
+            memo.add(site)
         if extra:
             extra.note(f, "load", space, 4, 4 * TOGETHER, ())
         at = host_pointer(f, space)
@@ -163,7 +186,6 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
         if permutes:
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
-    slow = f"{prefix}slow_load_row_{space}"
     with module.function(slow, "void", parameters, inline=False) as f:
         for place in range(TOGETHER):
             site = f.offset(SITE_POINTER, SITE_BYTES * place)
@@ -189,6 +211,7 @@ def begin(f: Function, space: str, size: int, *, store: bool) -> None:
     memo = Memo(f, space, size, store=store)
     memo.find()
     memo.add()
+    memo.add_tags()
 
 
 def _strip_address(f: Function, data: Value, strip: Value, bits: int = 32) -> Value:

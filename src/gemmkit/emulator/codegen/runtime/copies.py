@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.layout import (
     OUT_OF_BOUNDS,
     PATTERN,
     SITE,
+    SITE_BYTES_COPIED,
     STRIP_LANES,
     STRIPS,
     WORKER,
@@ -97,6 +98,7 @@ def _define_copy(module: Module, size: int) -> None:
             memo = Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
             memo.find()
             memo.add()
+            memo.add_tags()
         to = f.offset(f.load("ptr", C, WORKER["shared"]), TO_BASE)
         start = f.value("ptr", f"inttoptr {FROM_BASE} to ptr")
         with f.when(f.compare("eq", f.and_(lanes, reading), ALL_LANES)):
@@ -105,7 +107,7 @@ def _define_copy(module: Module, size: int) -> None:
                 f.set(full, f.compare("eq", _lanes_where(f, "uge", size), ALL_LANES))
             with f.when(f.get("i1", full)):
                 with f.when(f.compare("ne", SIZES, NULL)):
-                    f.increase(SITE_AT, SITE["bytes"], 32 * size)
+                    f.increase(SITE_AT, SITE_BYTES_COPIED, 32 * size)
                 _copy_all(f, to, start, size)
                 f.ret()
         with f.each_bit(lanes) as lane:
@@ -142,4 +144,4 @@ def _copy_lane(
         with f.loop(count) as byte:
             f.store(f.load("i8", f.offset(here, byte)), f.offset(there, byte))
         with f.when(f.compare("ne", SIZES, NULL)):
-            f.increase(SITE_AT, SITE["bytes"], count)
+            f.increase(SITE_AT, SITE_BYTES_COPIED, count)

@@ -1,17 +1,22 @@
-"""What an access counts: sectors of global and local memory, wavefronts of shared memory."""
+"""What an access counts: sectors and tag-stage wavefronts of global memory, sectors of local
+memory, wavefronts of shared memory."""
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, RISING, SITE, STRIP_LANES, STRIPS
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element, strip_of
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
+from gemmkit.emulator.counters.rules import LINE_BYTES, TAG_BANK_MASKS
+
+_LINE_BITS = LINE_BYTES.bit_length() - 1
 
 
 def define(module: Module) -> None:
     """Add the functions that work counts out."""
     _define_sectors(module)
+    _define_tags(module)
     _define_wavefronts(module)
     _define_local_sectors(module)
 
@@ -19,7 +24,8 @@ def define(module: Module) -> None:
 class Memo:
     """A request's count as the pattern remembers it; 0 where it is not known yet.
 
-    For global memory that is sectors, by the address's place within a sector. For shared memory
+    For global memory that is sectors, and the fewest that could have done, by the address's place
+    within a sector; tag-stage wavefronts are found by whole addresses. For shared memory
     it is wavefronts and conflicts: the banks may be turned by any number of words alike. What a
     shared access counts as stands in its record, for ptxas may make it a part of a wider one.
     """
@@ -29,12 +35,12 @@ class Memo:
     ) -> None:
         self._f, self._p, self._base = f, p, base
         self._space, self._store = space, store
-        self._size = literal("i32", size)
+        self._nbytes, self._size = size, literal("i32", size)
         if space == "global":
             index = f.lshr(f.or_(f.and_(base, 31), 32), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.sectors)
-            self._place = f.value("ptr", f"getelementptr i16, {memo}, {index}")
-            self._bits = 16
+            self._place = f.value("ptr", f"getelementptr i32, {memo}, {index}")
+            self._bits = 32
         elif size < 4:
             index = f.lshr(f.or_(f.and_(base, 3), 4), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.wavefronts + (16 * 8 if store else 0))
@@ -56,7 +62,7 @@ class Memo:
         f = self._f
         with f.when(f.not_(self.known)):
             if self._space == "global":
-                f.call("gemmkit.sectors", "void", self._p, self._base, self._place)
+                f.call("gemmkit.sectors", "void", self._p, self._base, self._size, self._place)
             else:
                 store = literal("i1", self._store)
                 arguments = (self._p, self._base, self._size, store, self._place)
@@ -66,39 +72,175 @@ class Memo:
         """Add the count to an instruction's record."""
         f = self._f
         if self._space == "global":
-            sectors = f.resize(f.load("i16", self._place), 64)
-            f.increase(site, SITE["sectors"], sectors)
-            return
-        place = f.offset(site, SITE["wavefronts"])
-        both = f.value(
-            "<2 x i64>", f"zext {f.load('<2 x i32>', self._place, align=8)} to <2 x i64>"
-        )
+            self._add_pair(site, SITE["sectors"], f.load("<2 x i16>", self._place, align=4))
+        else:
+            self._add_pair(site, SITE["wavefronts"], f.load("<2 x i32>", self._place, align=8))
+
+    def add_tags(self) -> None:
+        """Add the wavefronts of the tag stage to the record, beyond the one of each request."""
+        f = self._f
+        if self._space == "global":
+            with f.when(self.crosses_lines(self._nbytes)):
+                count = f.call("gemmkit.tags", "i64", self._p, self._base)
+                self.add_more_tags(count)
+
+    def _add_pair(self, site: Value, field: int, counts: Value) -> None:
+        f, place = self._f, self._f.offset(site, field)
+        both = f.value("<2 x i64>", f"zext {counts} to <2 x i64>")
         f.store(f.add(f.load("<2 x i64>", place, align=16), both), place, align=16)
+
+    def crosses_lines(self, nbytes: int) -> Value:
+        """Whether so many bytes from each lane's address on lie in more than one cache line."""
+        f = self._f
+        start = f.add(self._base, f.load("i64", self._p, PATTERN.least))
+        last = f.add(f.add(start, f.load("i64", self._p, PATTERN.extent)), nbytes - 1)
+        return f.compare("ne", f.lshr(f.xor(start, last), _LINE_BITS), 0)
+
+    def remembered_tags(self) -> Value:
+        """Wavefronts of the tag stage if they need not be worked out, else 0.
+
+        Where base and offsets share no bit, all bases take the same; and so do bases near the
+        last one, as long as no lane comes into another line.
+        """
+        f, p = self._f, self._p
+        shared = f.and_(self._base, f.load("i64", p, PATTERN.bits))
+        regular = f.select(f.compare("eq", shared, 0), f.load("i64", p, PATTERN.tags), 0)
+        within = f.load("i64", p, PATTERN.tags_within)
+        distance = f.sub(self._base, f.load("i64", p, PATTERN.tags_from))
+        near = f.compare("ult", distance, f.and_(within, 255))
+        return f.select(near, f.lshr(within, 8), regular)
+
+    def add_more_tags(self, count: Value, site: Value = SITE_POINTER) -> None:
+        """Add wavefronts of the tag stage of one request to a record."""
+        self._f.increase(site, SITE["more_tags"], self._f.sub(count, 1))
 
 
 def _define_sectors(module: Module) -> None:
-    """sectors(pattern, base, memo): distinct 32-byte sectors of accesses within one each."""
-    p, base = P, BASE
-    with module.function("gemmkit.sectors", "void", (p, base, Value("ptr", "%memo"))) as f:
+    """sectors(pattern, base, bytes, memo): distinct 32-byte sectors of accesses within one each,
+    and how few sectors could hold all their bytes."""
+    p, base, size, memo = P, BASE, Value("i32", "%n"), Value("ptr", "%memo")
+    with module.function("gemmkit.sectors", "void", (p, base, size, memo)) as f:
         numbers = f.variable(literal(f"<{LANES} x i64>", 0))
         low = f.splat(f.and_(base, 31))
         for strip in range(STRIPS):
             offsets = strip_of(f, f.offset(p, PATTERN.offsets), strip, 64)
             f.store(f.binary("ashr", f.add(offsets, low), 5), numbers, strip * 64)
-        count = f.variable(literal("i32", 0))
         lanes = f.load("i32", p, PATTERN.mask)
-        with f.each_bit(lanes) as lane:
-            mine = f.splat(element(f, numbers, lane, 64))
-            below = f.and_(lanes, f.sub(f.shl(literal("i32", 1), f.resize(lane, 32)), 1))
-            same = literal("i32", 0)
-            for strip in range(STRIPS):
-                equal = f.compare("eq", strip_of(f, numbers, strip, 64), mine)
-                byte = f.resize(f.value("i8", f"bitcast {equal} to i8"), 32)
-                same = f.or_(same, f.shl(byte, strip * STRIP_LANES))
-            new = f.compare("eq", f.and_(same, below), 0)
-            f.set(count, f.add(f.get("i32", count), f.resize(new, 32)))
-        f.store(f.resize(f.get("i32", count), 16), Value("ptr", "%memo"))
+        sectors, places = (
+            f.intrinsic("ctpop", _first_lanes(f, lanes, array), result="i32")
+            for array in (numbers, f.offset(p, PATTERN.offsets))
+        )
+        nbytes = f.binary("mul", places, size)
+        ideal = f.lshr(f.add(nbytes, 31), 5)
+        f.store(f.or_(sectors, f.shl(ideal, 16)), memo)
         f.ret()
+
+
+def _first_lanes(f: Function, lanes: Value, numbers: Value) -> Value:
+    """Of these lanes, those whose number (64 bits each) no lane before has."""
+    found = f.variable(literal("i32", 0))
+    with f.each_bit(lanes) as lane:
+        mine = f.splat(element(f, numbers, lane, 64))
+        bit = f.shl(literal("i32", 1), f.resize(lane, 32))
+        same = literal("i32", 0)
+        for strip in range(STRIPS):
+            equal = f.compare("eq", strip_of(f, numbers, strip, 64), mine)
+            byte = f.resize(f.value("i8", f"bitcast {equal} to i8"), 32)
+            same = f.or_(same, f.shl(byte, strip * STRIP_LANES))
+        earlier = f.and_(f.and_(same, lanes), f.sub(bit, 1))
+        new = f.select(f.compare("eq", earlier, 0), bit, 0)
+        f.set(found, f.or_(f.get("i32", found), new))
+    return f.get("i32", found)
+
+
+def _define_tags(module: Module) -> None:
+    """tags(pattern, base): wavefronts of the tag stage, of accesses within one line each.
+
+    The rule is that of `counters.rules`: the most lines in one of four banks.
+    """
+    p, base = P, BASE
+    with module.function("gemmkit.tags", "i64", (p, base), inline=False) as f:
+        start = f.add(base, f.load("i64", p, PATTERN.least))
+        _return_for_two_lines(f, start, f.add(start, f.load("i64", p, PATTERN.extent)))
+        lanes = f.load("i32", p, PATTERN.mask)
+        numbers = f.variable(literal(f"<{LANES} x i64>", 0))
+        nearest, farthest = f.splat(literal("i64", LINE_BYTES)), f.splat(literal("i64", 0))
+        for strip in range(STRIPS):
+            address = f.add(strip_of(f, f.offset(p, PATTERN.offsets), strip, 64), f.splat(base))
+            inside = f.and_(address, LINE_BYTES - 1)
+            nearest = f.intrinsic("umin", nearest, inside)
+            farthest = f.intrinsic("umax", farthest, inside)
+            f.store(f.lshr(address, _LINE_BITS), numbers, strip * 64)
+        before, after = (
+            f.intrinsic(f"vector.reduce.u{which}", each, result="i64")
+            for which, each in (("min", nearest), ("max", farthest))
+        )
+        halves = []
+        for mask in TAG_BANK_MASKS:
+            odd = literal("i32", 0)
+            for strip in range(STRIPS):
+                line = f.resize(strip_of(f, numbers, strip, 64), 32)
+                folded = f.and_(line, mask >> _LINE_BITS)
+                for shift in (8, 4, 2, 1):
+                    folded = f.xor(folded, f.lshr(folded, shift))
+                bits = f.compare("ne", f.and_(folded, 1), 0)
+                byte = f.resize(f.value("i8", f"bitcast {bits} to i8"), 32)
+                odd = f.or_(odd, f.shl(byte, strip * STRIP_LANES))
+            halves.append(odd)
+        first = f.variable(literal("i32", 0))
+        rising = f.compare("ne", f.and_(f.load("i32", p, PATTERN.flags), RISING), 0)
+        with f.when(rising):
+            f.set(first, _where_new(f, numbers))
+        with f.when(f.not_(rising)):
+            f.set(first, _first_lanes(f, lanes, numbers))
+        most = literal("i32", 0)
+        for bank in range(1 << len(halves)):
+            chosen = f.get("i32", first)
+            for place, odd in enumerate(halves):
+                chosen = f.and_(chosen, odd if bank >> place & 1 else f.xor(odd, -1))
+            most = f.intrinsic("umax", most, f.intrinsic("ctpop", chosen, result="i32"))
+        count = f.resize(most, 64)
+        regular = f.compare("eq", f.and_(base, f.load("i64", p, PATTERN.bits)), 0)
+        with f.when(regular):
+            f.store(count, p, PATTERN.tags)
+        # As long as no lane comes into another line.
+        room = f.add(f.sub(literal("i64", LINE_BYTES), after), before)
+        f.store(f.sub(base, before), p, PATTERN.tags_from)
+        f.store(f.or_(f.shl(count, 8), room), p, PATTERN.tags_within)
+        f.ret(count)
+
+
+def _return_for_two_lines(f: Function, start: Value, last: Value) -> None:
+    """Of two neighbouring lines it is enough to know which bits of their numbers differ."""
+    first, second = (f.lshr(each, _LINE_BITS) for each in (start, last))
+    with f.when(f.compare("eq", f.sub(second, first), 1)):
+        different = f.xor(first, second)
+        apart = literal("i64", 0)
+        for mask in TAG_BANK_MASKS:
+            bits = f.intrinsic("ctpop", f.and_(different, mask >> _LINE_BITS), result="i64")
+            apart = f.or_(apart, f.and_(bits, 1))
+        count = f.sub(literal("i64", 2), apart)
+        f.store(BASE, P, PATTERN.tags_from)
+        f.store(f.or_(f.shl(count, 8), 1), P, PATTERN.tags_within)
+        f.ret(count)
+
+
+def _where_new(f: Function, numbers: Value) -> Value:
+    """Lanes whose number is not that of the lane before; lane 0 is one of them."""
+    found = literal("i32", 1)
+    for strip in range(STRIPS):
+        here = strip_of(f, numbers, strip, 64)
+        start = strip * STRIP_LANES - 1
+        if strip:
+            before = f.load(vector("i64"), numbers, start * 8, 8)
+        else:
+            order = ", ".join(f"i32 {max(lane - 1, 0)}" for lane in range(STRIP_LANES))
+            text = f"shufflevector {here}, {here.type} poison, <{STRIP_LANES} x i32> <{order}>"
+            before = f.value(vector("i64"), text)
+        differs = f.compare("ne", here, before)
+        byte = f.resize(f.value("i8", f"bitcast {differs} to i8"), 32)
+        found = f.or_(found, f.shl(byte, strip * STRIP_LANES))
+    return found
 
 
 def _define_wavefronts(module: Module) -> None:

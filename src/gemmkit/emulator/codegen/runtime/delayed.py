@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, STRIP_LANES, STRIPS, WORKER
+from gemmkit.emulator.codegen.layout import (
+    LANES,
+    PATTERN,
+    SITE_BYTES_COPIED,
+    STRIP_LANES,
+    STRIPS,
+    WORKER,
+)
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
 from gemmkit.emulator.codegen.runtime.bounds import C, P, allowed
 from gemmkit.emulator.codegen.runtime.copies import FROM, FROM_BASE, NULL, SIZES, TO, TO_BASE
@@ -219,6 +226,7 @@ def _define_copy(module: Module, size: int) -> None:
             memo = Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
             memo.find()
             memo.add()
+            memo.add_tags()
             certain = allowed(f, "global", size, FROM, FROM_BASE)
             with f.when(f.not_(certain)):
                 _refuse_lanes(f, good, reading, FROM, FROM_BASE, "global",
@@ -273,5 +281,5 @@ def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
             length = length_of(f, lane, literal("i64", size))
             f.move(data, here, length)
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.increase(SITE_AT, SITE["bytes"], length)
+                f.increase(SITE_AT, SITE_BYTES_COPIED, length)
         f.call("gemmkit.mark_copy", "void", C, slot, lane)

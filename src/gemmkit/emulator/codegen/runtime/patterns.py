@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.layout import (
     NO_PATTERN,
     PATTERN,
     PATTERN_WAYS,
+    RISING,
     STRIP_LANES,
     STRIPS,
     WINDOWS_FIT,
@@ -178,6 +179,11 @@ def _define_build(module: Module, bits: int) -> None:
         f.store(bits_set, p, PATTERN.bits)
         flags = f.or_(f.select(fits, literal("i32", WINDOWS_FIT), 0),
                       f.select(linear, literal("i32", LINEAR), 0))  # fmt: skip
+        rising = f.variable(f.compare("eq", LANE_SET, ALL_LANES))
+        with f.loop(literal("i64", LANES), start=1) as lane:
+            here, before = (element(f, p, each, 64) for each in (lane, f.sub(lane, 1)))
+            f.set(rising, f.and_(f.get("i1", rising), f.compare("sge", here, before)))
+        flags = f.or_(flags, f.select(f.get("i1", rising), literal("i32", RISING), 0))
         f.store(flags, p, PATTERN.flags)
         f.clear(f.offset(p, PATTERN.sectors), PATTERN.serial - PATTERN.sectors)
         f.store(literal("i64", 0), p, PATTERN.start_pairs)

@@ -100,12 +100,21 @@ def for_each_part(
         before = "gemmkit." if space == "local" else f"gemmkit.{prefix}"
         function, start = before + name.format(space), WINDOWS.get(space, 0)
         with f.when(f.compare("eq", inside, lanes)):
+            _count_global_request(f, space)
             f.call(function, "void", *here, SITE_POINTER, P, f.sub(BASE, start), *rest)
             f.ret()
         with f.when(f.compare("ne", inside, 0)):
             f.call("gemmkit.pattern64", "void", part, addresses, inside)
             base = f.sub(f.load("i64", part, PATTERN.base), start)
+            _count_global_request(f, space)
             f.call(function, "void", *here, SITE_POINTER, part, base, *rest)
+
+
+def _count_global_request(f: Function, space: str) -> None:
+    """Of an access by generic addresses it is not known how many requests go to global memory, so
+    that the one wavefront of the tag stage which each takes at least is counted here."""
+    if space == "global":
+        f.increase(SITE_POINTER, SITE["more_tags"], 1)
 
 
 def _lanes_within(f: Function, addresses: Value, lanes: Value, start: int) -> Value:

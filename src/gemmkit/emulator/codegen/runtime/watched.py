@@ -133,6 +133,7 @@ def _make(
     memo = Memo(f, space, size, store=kind != "load")
     memo.find()
     memo.add()
+    memo.add_tags()
     with f.when(_whole(f, space, size)):
         _note(f, kind, space, size, size)
         _compare(f, kind, space, size, data)
