@@ -1,8 +1,8 @@
 """Predict every timed launch in `results`, and set predicted beside measured speed.
 
 `.venv/bin/python benchmarks/predict.py` predicts the rows of `h100-ladder.json`,
-`h100-sweep.json` and `h100-configs.json`, and the figures that a step-by-step guide published for
-an RTX 3090, and writes `results/<board>-predicted.json`, the tables of `docs/predicted-speed.md`
+`h100-sweep.json` and `h100-configs.json`, and figures that others published for an RTX 3090 and an
+RTX A6000, and writes `results/<board>-predicted.json`, the tables of `docs/predicted-speed.md`
 and its pictures. `--render` makes tables and pictures from the files as they are. `--fit` prints
 the errors for other exponents of the model on the rows that it is fitted on. No GPU is needed.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,7 @@ from gemmkit.report.roofline import RooflinePoint, roofline_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+TIMED = RESULTS / "h100-predicted.json"
 PAGE = ROOT / "docs" / "predicted-speed.md"
 PICTURES = ROOT / "docs" / "images" / "predicted-speed"
 WRITER = "benchmarks/predict.py"
@@ -48,15 +49,57 @@ FITTED_SIZES, FITTED_DEPTH = (128, 1024, 4096), 1024
 LATENCY_EXPONENTS, UNIT_EXPONENTS = (1.5, 2.0, 2.5, 3.0, 4.0), (2.0, 3.0, 4.0, 6.0, 10.0)
 ROOFLINE_SIZE = 4096
 
-# A step-by-step guide's figures for 1024³ on an RTX 3090: kernel, configuration, TFLOP/s.
-PUBLISHED: tuple[tuple[str, dict[str, int], float], ...] = (
-    ("naive", {"BM": 16, "BN": 16}, 2.2),
-    ("shared_tiling", {"BM": 16, "BN": 16, "BK": 16}, 2.9),
-    *(
-        ("coarsening_1d", {"BM": 16, "BN": 16, "BK": 16, "TM": stride}, tflops)
-        for stride, tflops in ((2, 4.1), (4, 5.1), (8, 6.0), (16, 3.8))
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Somebody else's figures: kernels like ours, their configurations, and TFLOP/s."""
+
+    board: str
+    size: int
+    source: str
+    figures: tuple[tuple[str, dict[str, int], float], ...]
+
+    @property
+    def file(self) -> Path:
+        """Where the predictions of them are kept."""
+        return RESULTS / f"{find_board(self.board).key}-predicted.json"
+
+
+_TILE_16 = {"BM": 16, "BN": 16, "BK": 16}
+_TILE_128 = {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8}
+PUBLISHED = (
+    Published(
+        "RTX 3090",
+        1024,
+        "step-by-step guide",
+        (
+            ("naive", {"BM": 16, "BN": 16}, 2.2),
+            ("shared_tiling", _TILE_16, 2.9),
+            *(
+                ("coarsening_1d", _TILE_16 | {"TM": stride}, tflops)
+                for stride, tflops in ((2, 4.1), (4, 5.1), (8, 6.0), (16, 3.8))
+            ),
+            ("coarsening_2d", {"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8}, 15.0),
+        ),
     ),
-    ("coarsening_2d", {"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8}, 15.0),
+    Published(
+        "RTX A6000",
+        4092,
+        "SGEMM_CUDA",
+        (
+            ("naive_uncoalesced", {"BM": 32, "BN": 32}, 0.309),
+            ("naive", {"BM": 32, "BN": 32}, 1.9865),
+            ("shared_tiling", {"BM": 32, "BN": 32, "BK": 32}, 2.9803),
+            ("coarsening_1d", {"BM": 64, "BN": 64, "BK": 8, "TM": 8}, 8.4747),
+            ("coarsening_2d", _TILE_128, 15.9717),
+            ("vectorized", _TILE_128, 18.2373),
+            (
+                "warp_tiled",
+                _TILE_128 | {"BK": 16, "WM": 64, "WN": 64, "TM": 16},
+                21.7793,
+            ),
+        ),
+    ),
 )
 
 
@@ -71,8 +114,9 @@ def main() -> None:
         fit()
         return
     if not arguments.render:
-        write("h100", [predicted(record) for record in timed_records()])
-        write("rtx3090", published_rows())
+        write(TIMED, [predicted(record) for record in timed_records()])
+        for each in PUBLISHED:
+            write(each.file, published_rows(each))
     render()
 
 
@@ -101,21 +145,21 @@ def predicted(record: Record) -> PredictedRow:
     )
 
 
-def published_rows() -> list[PredictedRow]:
-    """The guide's figures, predicted."""
-    board, problem = find_board("RTX 3090"), GemmProblem(1024, 1024, 1024)
+def published_rows(published: Published) -> list[PredictedRow]:
+    """Somebody else's figures, predicted."""
+    problem = GemmProblem(published.size, published.size, published.size)
     return [
         row(
-            board,
+            find_board(published.board),
             name,
             config,
             problem,
             measured_us=None,
             measured_tflops=tflops,
             fitted=False,
-            source="published",
+            source=published.source,
         )
-        for name, config, tflops in PUBLISHED
+        for name, config, tflops in published.figures
     ]
 
 
@@ -153,29 +197,27 @@ def row(
     )
 
 
-def write(board: str, rows: Sequence[PredictedRow]) -> None:
-    lines = b"".join(msgspec.json.encode(each) + b"\n" for each in rows)
-    (RESULTS / f"{board}-predicted.json").write_bytes(lines)
+def write(path: Path, rows: Sequence[PredictedRow]) -> None:
+    path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
 
 
 def sections() -> dict[str, str]:
     """The page's generated parts."""
-    rows = read_rows(RESULTS / "h100-predicted.json")
+    rows = read_rows(TIMED)
     defaults = [each for each in rows if each.config == default(each.kernel)]
     others = [each for each in rows if each.config != default(each.kernel)]
-    published = read_rows(RESULTS / "rtx3090-predicted.json")
     return {
         "accuracy": accuracy_table(defaults).to_markdown(),
         "speeds": speed_table(defaults).to_markdown(),
         "worst": detail_table(worst(defaults)).to_markdown(),
         "configurations": detail_table(others).to_markdown(),
-        "published": detail_table(published).to_markdown(),
+        **{each.board: detail_table(read_rows(each.file)).to_markdown() for each in PUBLISHED},
     }
 
 
 def pictures() -> dict[str, str]:
     """The page's pictures: file name to SVG text."""
-    rows = read_rows(RESULTS / "h100-predicted.json")
+    rows = read_rows(TIMED)
     return {"h100.svg": svg(scatter_figure(rows)), "h100-roofline.svg": ladder_roofline(rows)}
 
 

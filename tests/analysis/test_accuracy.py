@@ -79,13 +79,16 @@ def test_order_holds_at_each_size_too(rows):
         assert accuracy(same).median_error <= 0.25, size
 
 
-def test_published_figures_of_the_rtx3090_come_in_their_order():
-    rows = read_rows(RESULTS / "rtx3090-predicted.json")
+@pytest.mark.parametrize("board", ["rtx3090", "rtxa6000"])
+def test_published_figures_come_in_their_order(board):
+    rows = read_rows(RESULTS / f"{board}-predicted.json")
     assert len(rows) == 7
     by_measured = sorted(rows, key=lambda row: row.measured_tflops)
     assert by_measured == sorted(rows, key=lambda row: row.predicted_tflops)
-    strides = {row.config["TM"]: row for row in rows if row.kernel == "coarsening_1d"}
-    assert strides[16].predicted_tflops < strides[8].predicted_tflops
+    assert accuracy(rows).median_error <= 0.15
+    strides = {row.config.get("TM"): row for row in rows if row.kernel == "coarsening_1d"}
+    if board == "rtx3090":
+        assert strides[16].predicted_tflops < strides[8].predicted_tflops
 
 
 def test_a_line_that_is_no_row_is_named(tmp_path):

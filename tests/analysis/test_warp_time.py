@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.warp_time import Segment, issue_cost, segments
 from gemmkit.gpu import find_board
+from gemmkit.jit.sass import disassemble, disassembler
 
 H100 = find_board("H100")
 MACHINE = machine_of(H100)
@@ -66,11 +70,43 @@ def test_each_instruction_that_runs_is_in_one_segment(profile_of):
 
 
 def test_issue_slots_follow_the_stated_conversion(profile_of):
-    actions = profile_of("double_buffered").actions
-    cost = {}
-    for action in actions:
-        cost.setdefault(action.form.opcode, set()).add(issue_cost(action, MACHINE))
+    profile = profile_of("double_buffered")
+    cost: dict[str, set[float]] = {}
+    for number, action in enumerate(profile.actions):
+        cost.setdefault(action.form.opcode, set()).add(issue_cost(profile, number, MACHINE))
     assert cost["fma.rn.f32"] == {MACHINE.ffma_issue}
     assert cost["add.s64"] == {2.0}
     assert cost["cvta.to.global.u64"] == {0.0}
     assert cost["st.shared.f32"] == {1.0}
+    # Around the loop's end, and over single accesses.
+    assert cost["bra"] == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("name", ["shared_tiling", "coarsening_1d", "conflict_free", "async_copy"])
+def test_issue_slots_of_the_main_loop_are_near_its_machine_instructions(profile_of, name):
+    if disassembler() is None:
+        pytest.skip("needs nvdisasm")
+    profile = profile_of(name)
+    plain = replace(MACHINE, ffma_issue=1.0)
+    slots = sum(
+        issue_cost(profile, number, plain)
+        for each in in_loop(profile, NEAR)
+        for number in each.instructions
+    )
+    assert slots == pytest.approx(longest_loop(disassemble(profile.binary.cubin)), rel=0.12)
+
+
+def longest_loop(sass: str) -> int:
+    """Instructions between a label and a branch back to it, at most."""
+    labels: dict[str, int] = {}
+    count = longest = 0
+    for line in sass.splitlines():
+        label = re.match(r"\.(L_x_\d+):", line)
+        if label:
+            labels[label[1]] = count
+        elif re.search(r"/\*[0-9a-f]{4,}\*/", line):
+            count += 1
+            back = re.search(r"BRA.*`\(\.(L_x_\d+)\)", line)
+            if back and back[1] in labels:
+                longest = max(longest, count - labels[back[1]])
+    return longest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ SCRIPT = ROOT / "benchmarks" / "predict.py"
 def script():
     spec = importlib.util.spec_from_file_location("predict", SCRIPT)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        # Where dataclasses look up what their annotations name.
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
     return module
 
 

@@ -116,7 +116,7 @@ def profile_block(
     """
     config = config or kernel.default
     low, high = _depths(problem)
-    small, deep = (_cut(problem, depth) for depth in (low, high))
+    small, deep = (_cut(problem, depth, kernel) for depth in (low, high))
     plan = kernel.plan(small, config, spec)
     binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
     device = EmulatedDevice(spec, cache_dir=cache_dir)
@@ -158,13 +158,25 @@ def _depths(problem: GemmProblem) -> tuple[int, int]:
     return _STEP + rest, 2 * _STEP + rest
 
 
-def _cut(problem: GemmProblem, depth: int) -> GemmProblem:
-    """The same with fewer rows, columns and steps of k, and with rows as far apart as before."""
+def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
+    """The same with fewer rows, columns and steps of k.
+
+    Rows stay as far apart as they were where the kernel is told how far; else they are tight.
+    """
 
     def clip(extent: int) -> int:
         return extent if extent <= 2 * _PERIOD else _PERIOD + extent % _PERIOD
 
-    return replace(problem, m=clip(problem.m), n=clip(problem.n), k=depth)
+    told = set(kernel.signature)
+    return replace(
+        problem,
+        m=clip(problem.m),
+        n=clip(problem.n),
+        k=depth,
+        lda=problem.lda if "lda" in told else 0,
+        ldb=problem.ldb if "ldb" in told else 0,
+        ldc=problem.ldc if "ldc" in told else 0,
+    )
 
 
 def _executed(

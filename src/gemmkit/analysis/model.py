@@ -241,7 +241,7 @@ class _Model:
                 fma += times * self.ffma_issue
                 slots += times
             else:
-                slots += times * issue_cost(action, self.machine)
+                slots += times * issue_cost(profile, number, self.machine)
             if number in profile.costs:
                 floor = WARP_SIZE / self.machine.load_store_lanes
                 data += times * max(profile.costs[number].data_cycles, floor)

@@ -19,7 +19,7 @@ from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Immediate, Register
+from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 
 # The state of a software pipeline repeats after a few turns of its loop.
 _TURNS = 6
@@ -72,17 +72,20 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
     return found
 
 
-def issue_cost(action: Action, machine: Machine) -> float:
+def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
     """Issue slots that a PTX instruction takes as machine code, by this conversion.
 
-    A multiply-add takes `Machine.ffma_issue`. Guarded forward branches become predicates and
-    address conversions vanish: none. Moves between registers are renamed away; constants cost one.
-    64-bit integer arithmetic takes two. All else takes one.
+    A multiply-add takes `Machine.ffma_issue`. Accesses that are part of another, address
+    conversions, and branches forward, which become predicates, take none. Moves between registers
+    are renamed away; constants cost one. 64-bit integer arithmetic takes two. All else takes one.
     """
+    action = profile.actions[number]
     operation, form = action.operation, action.form
     if form.opcode_class == "fma":
         return machine.ffma_issue
     if operation in ("convert_address", "load_parameter", "no_operation"):
+        return 0.0
+    if number in profile.merged_away or (operation == "branch" and _is_forward(profile, number)):
         return 0.0
     if operation == "move":
         return 1.0 if any(isinstance(each, Immediate) for each in action.sources) else 0.0
@@ -92,6 +95,11 @@ def issue_cost(action: Action, machine: Machine) -> float:
     if form.opcode_class in ("integer", "bits") and wide:
         return 2.0
     return 1.0
+
+
+def _is_forward(profile: BlockProfile, number: int) -> bool:
+    label = profile.actions[number].instruction.operands[0]
+    return isinstance(label, Symbol) and profile.flow.kernel.labels.get(label.name, 0) > number
 
 
 def _run(
@@ -119,8 +127,7 @@ def _run(
         elif action.operation == "copy_async_commit":
             walk.copies.append(walk.pending)
             walk.pending = 0.0
-        if number not in profile.merged_away:
-            slots += issue_cost(action, machine)
+        slots += issue_cost(profile, number, machine)
         end = max(end, begin + 1)
         if action.operation == "barrier":
             end += machine.barrier_latency
