@@ -180,6 +180,20 @@ def test_an_entry_in_an_included_file(write: Any) -> None:
     assert planned(Kernel.from_file(path, **LAUNCH)).entry == "ns::gemm"
 
 
+def test_includes_that_are_no_files(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = f'#include "{"x" * 5000}.h"\n#include "inner"\n#include <a\tb>\n'
+    write("// nothing", "inner/a.cuh")
+    assert planned(Kernel.from_file(write(odd + PLAIN), **LAUNCH)).entry == "gemm"
+
+    def refuse(path: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    path = write('#include "inner/a.cuh"\n' + PLAIN)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UsageError, match=r"cannot read .*a\.cuh: Permission denied"):
+        Kernel.from_file(path, **LAUNCH)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "no text file")],

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemmkit.errors import CompileError
 from gemmkit.jit.cache import included_headers
 from gemmkit.jit.host_code import device_macros, without_host_code
 from gemmkit.jit.stand_ins import PRELUDE, STAND_INS, stand_in
@@ -39,13 +38,10 @@ def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> Translat
     the host, or else from CUDA.
 
     Raises:
-        CompileError: an included file cannot be read.
+        UsageError: an included file cannot be read.
     """
     folder = Path(source.include_dirs[0])
-    try:
-        files = included_files(source.text, folder, source.include_dirs)
-    except OSError as error:
-        raise CompileError(f"cannot read {error.filename}: {error.strerror}") from None
+    files = included_files(source.text, folder, source.include_dirs)
     unit = _Unit(folder, source.include_dirs, device_macros([source.text, *files.values()]))
     text = unit.translated(source.text, folder)
     own = {unit.name_of(path): unit.translated(each, path.parent) for path, each in files.items()}

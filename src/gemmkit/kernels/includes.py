@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import without_comments
 
 INCLUDE = re.compile(
@@ -21,8 +22,12 @@ def find_include(
     folders = [*([folder] if quoted else []), *map(Path, include_dirs)]
     for each in folders:
         path = each / (quoted or bracketed or "")
-        if path.is_file():
-            return path.resolve()
+        try:
+            if path.is_file():
+                return path.resolve()
+        except (OSError, ValueError):
+            # No name that a file could have.
+            return None
     return None
 
 
@@ -30,6 +35,9 @@ def included_files(text: str, folder: Path, include_dirs: Sequence[str]) -> dict
     """The text of every file on disk that `text`, itself in `folder`, includes.
 
     Conditions of the preprocessor are not looked at: a file that is included in any case counts.
+
+    Raises:
+        UsageError: an included file cannot be read.
     """
     found: dict[Path, str] = {}
     pending = [(text, folder)]
@@ -38,6 +46,13 @@ def included_files(text: str, folder: Path, include_dirs: Sequence[str]) -> dict
         for match in INCLUDE.finditer(without_comments(current, keep_literals=True)):
             path = find_include(match["quoted"], match["bracketed"], here, include_dirs)
             if path is not None and path not in found:
-                found[path] = path.read_text("utf-8", errors="replace").replace("\r\n", "\n")
+                found[path] = _read(path)
                 pending.append((found[path], path.parent))
     return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace").replace("\r\n", "\n")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None

@@ -72,7 +72,7 @@ def kernel_from_file(
     constants: dict[str, str] = {}
     for each in (*others, text):
         constants |= constants_in(each)
-    constants |= dict(each.groups() for each in map(_DEFINITION.fullmatch, rest) if each)
+    constants |= {each[1]: each[2] for each in map(_DEFINITION.fullmatch, rest) if each}
     constants |= _template_values(entry, declared)
     numbers = _numbers(constants)
     if args is not None:
