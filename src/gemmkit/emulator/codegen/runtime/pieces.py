@@ -45,7 +45,9 @@ def pieces_for(functions: Iterable[str]) -> list[str]:
 def _pieces_of(function: str) -> list[str]:
     if function.startswith(watched.PREFIX):
         names = _pieces_of(function.removeprefix(watched.PREFIX))
-        return [SANITIZERS, *(_sanitized(name) for name in names)]
+        # What an atomic operation does is one function, with sanitizers or without.
+        plain = [name for name in names if name == "atomics"]
+        return [SANITIZERS, *plain, *map(_sanitized, names)]
     match = _ACCESS.fullmatch(function)
     if match:
         space, bits = match.groups()
