@@ -86,6 +86,12 @@ def test_an_endless_kernel_is_told(call: Callable[..., Result], file: Path) -> N
     assert "first: 16.0" in result.stdout
 
 
+def test_checks_show_what_is_printed_too(call: Callable[..., Result], file: Path) -> None:
+    result = call("check", file, *LAUNCH[:4], "--shape", "8,9x3x5")
+    assert result.exit_code == 0, result.stdout
+    assert result.stdout.startswith("first: 8.0\nfirst: 5.0\n")
+
+
 def test_a_rung(call: Callable[..., Result]) -> None:
     words = ("--shape", "64", "--config", "BM=16", "--epilogue", "bias")
     result = call("bench", "naive", "--device", "emulator", *words)

@@ -120,7 +120,9 @@ def check(
         if isinstance(plan, str):
             record = msgspec.structs.replace(blank, detail=plan)
         else:
-            record = _run(blank, Workload(problem, device, seed), next(binaries), plan, checks)
+            workload = Workload(problem, device, seed)
+            record = _run(blank, workload, next(binaries), plan, checks)
+            progress.printed(workload.printed)
         progress.checked(record)
         records.append(record)
     return records
@@ -181,6 +183,7 @@ def _run(
     try:
         launch, seen = workload.run(binary, plan)
     except DeviceError as error:
+        workload.printed = error.printed
         return msgspec.structs.replace(
             blank, verdict="failed", detail=str(error), environment=environment
         )
