@@ -64,7 +64,7 @@ def command(
     json_path: str | None,
     **target: Any,
 ) -> None:
-    """Look for bugs in a kernel: a rung, or a CUDA C++ file of your own.
+    """Look for bugs in a kernel: a rung, or a CUDA C++ or PTX file of your own.
 
     It runs on the emulator, over shapes that kernels get wrong (or those of --shape). Each result
     is held against a float64 reference, and each access is watched: memory out of bounds or
