@@ -111,6 +111,27 @@ def test_findings_quote_the_line_of_the_ptx(tmp_path):
     assert f">{line:5} |   st.global.f32 [%c], %total;" in report
 
 
+@pytest.mark.parametrize("shared", [1024, 512])
+def test_what_triton_made_runs_with_all_checks(shared):
+    kernel = Kernel.from_ptx(
+        Path(__file__).with_name("triton_matmul.ptx"),
+        args="A,B,C,M,N,K,0,0",
+        grid="(N+15)/16,(M+15)/16",
+        block=64,
+        shared=shared,
+    )
+    (record,) = check(kernel, ["17x33x40"])
+    if shared == 1024:
+        assert record.verdict == "ok", record.detail
+    else:
+        assert any(
+            each.check == "memcheck"
+            and each.kind == "out of bounds"
+            and each.here.file == "matmul.py"
+            for each in record.findings
+        )
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("assembled", [True, False])
 def test_on_a_gpu_with_and_without_ptxas(assembled, monkeypatch, cache_dir):
