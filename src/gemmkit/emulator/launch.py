@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.record import Finding
@@ -27,10 +28,12 @@ class LaunchRequest:
 class Execution:
     """What a launch showed: raw counts, wall time in seconds, and lines that the kernel printed.
 
-    `findings` are the sanitizers', where they were switched on.
+    `findings` are the sanitizers', where they were switched on. `regions` holds, by the number of
+    a memory instruction, the address of the piece of global memory that it touched last.
     """
 
     tally: Tally
     seconds: float
     printed: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    regions: Mapping[int, int] = field(default_factory=dict)

@@ -86,6 +86,22 @@ class Places:
         zeros = min((self._zeros(root) + _zeros(by) for root, by in found.terms), default=_MOST)
         return Place(found.terms, found.constant + address.offset, zeros)
 
+    def variables(self, address: Address) -> frozenset[str]:
+        """The shared variables out of which an address may be computed."""
+        found: set[str] = set()
+        seen: set[Operand | None] = set()
+        left: list[Operand | None] = [address.base]
+        while left:
+            operand = left.pop()
+            if operand in seen:
+                continue
+            seen.add(operand)
+            if isinstance(operand, Symbol) and operand.name in self._shared:
+                found.add(operand.name)
+            if isinstance(operand, Register):
+                left += [each for what in self._definitions[operand] for each in what.sources]
+        return frozenset(found)
+
     def _define(self, instruction: Instruction, form: Form) -> None:
         sides: dict[bool, list[Operand | None]] = {True: [], False: []}
         for operand, spec in zip(instruction.operands, form.operands, strict=False):

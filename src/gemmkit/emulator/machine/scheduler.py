@@ -75,7 +75,8 @@ def run(
     tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
     findings = sanitizer.findings() if sanitizer is not None else ()
     lines = operations.printer.lines()
-    return Execution(tally, time.perf_counter() - started, lines, findings)
+    regions = {number: at for worker in workers for number, at in worker.regions().items()}
+    return Execution(tally, time.perf_counter() - started, lines, findings, regions)
 
 
 class _Launch:

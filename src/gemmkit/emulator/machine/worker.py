@@ -120,9 +120,7 @@ class Worker:
 
     def _set_sites(self) -> None:
         """As what each shared access counts, after merging."""
-        areas, place = self.kernel.areas, SITE["counts_as"] // 8
-        end = areas.sites_start + SITE_BYTES * len(areas.sites)
-        sites = self._buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
+        areas, place, sites = self.kernel.areas, SITE["counts_as"] // 8, self._sites()
         for number, row in areas.sites.items():
             action = self.kernel.actions[number]
             nbytes = areas.merging.width.get(number, access_bytes(action))
@@ -208,6 +206,17 @@ class Worker:
         """Add to a count of a memory instruction."""
         at = self.kernel.areas.site(number) + SITE[name]
         self._buffer[at : at + 8].view(np.int64)[0] += amount
+
+    def regions(self) -> dict[int, int]:
+        """Where the piece of global memory begins that each instruction touched last."""
+        areas, place = self.kernel.areas, SITE["region"] // 8
+        first = {number: int(self._sites()[row, place]) for number, row in areas.sites.items()}
+        return {number: address for number, address in first.items() if address}
+
+    def _sites(self) -> NDArray[np.int64]:
+        areas = self.kernel.areas
+        end = areas.sites_start + SITE_BYTES * len(areas.sites)
+        return self._buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
 
     def tally(self) -> Tally:
         """What was counted so far."""

@@ -1,0 +1,103 @@
+"""What each memory instruction of a kernel counted, with the array that it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gemmkit.emulator.counters.alignment import Places
+from gemmkit.emulator.counters.merging import merged_accesses
+from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Address, Immediate, Instruction
+from gemmkit.emulator.ptx.names import source_name
+from gemmkit.record import AccessCounts
+
+KINDS = {
+    "load": "load",
+    "store": "store",
+    "copy_async": "copy",
+    **dict.fromkeys(("atomic", "compare_and_swap", "reduction"), "atomic"),
+}
+DYNAMIC = "shared memory"
+
+
+def access_counts(
+    flow: ControlFlow, tally: Tally, global_array: Callable[[int], str]
+) -> tuple[AccessCounts, ...]:
+    """The counts of every memory instruction, in the order of the code.
+
+    Args:
+        flow: the kernel.
+        tally: what it counted.
+        global_array: the name of the array in global memory that an instruction touched, by the
+            instruction's number; empty where that is not known.
+    """
+    return tuple(_counts(flow, tally, global_array))
+
+
+def _counts(
+    flow: ControlFlow, tally: Tally, global_array: Callable[[int], str]
+) -> Iterator[AccessCounts]:
+    places = Places(flow)
+    requests = {number: int(count) for number, count in enumerate(tally.requests)}
+    for group in merged_accesses(flow):
+        requests |= dict.fromkeys(group.numbers, requests[group.numbers[0]])
+    for number, (instruction, form) in enumerate(zip(flow.kernel.body, flow.forms, strict=True)):
+        space = _space(number, form, tally)
+        if space is None:
+            continue
+        source = instruction.source
+        wavefronts, conflicts = (int(each[number]) for each in (tally.wavefronts, tally.conflicts))
+        yield AccessCounts(
+            file=source.file if source is not None else "",
+            line=source.line if source is not None else instruction.line,
+            number=number,
+            opcode=instruction.opcode,
+            array=global_array(number)
+            if space == "global"
+            else _array(flow, places, instruction)
+            if space == "shared"
+            else "",
+            space=space,
+            kind=KINDS[form.operation],
+            bytes_per_lane=_bytes(instruction, form),
+            lanes=int(tally.lanes[number]),
+            instructions=int(tally.requests[number]),
+            requests=requests[number],
+            sectors=int(tally.sectors[number]),
+            ideal_sectors=int(tally.ideal_sectors[number]),
+            tag_wavefronts=int(tally.tag_wavefronts[number]),
+            wavefronts=wavefronts,
+            ideal_wavefronts=wavefronts - conflicts,
+            conflicts=conflicts,
+        )
+
+
+def _space(number: int, form: Form, tally: Tally) -> str | None:
+    """Where an instruction goes; None where it is no access to global, shared or local memory."""
+    if form.operation not in KINDS:
+        return None
+    if form.operation == "copy_async":
+        return "global"
+    space = form["S"].removesuffix("::cta")
+    if not space:
+        return "shared" if tally.wavefronts[number] and not tally.sectors[number] else "global"
+    return space if space in ("global", "shared", "local") else None
+
+
+def _array(flow: ControlFlow, places: Places, instruction: Instruction) -> str:
+    """The shared variable that an address is of; dynamic shared memory has no name of its own."""
+    address = next(each for each in instruction.operands if isinstance(each, Address))
+    names = places.variables(address)
+    if len(names) != 1:
+        return DYNAMIC
+    (name,) = names
+    return source_name(name) if flow.kernel.shared[name].size else DYNAMIC
+
+
+def _bytes(instruction: Instruction, form: Form) -> int:
+    if form.operation == "copy_async":
+        return next(each.value for each in instruction.operands if isinstance(each, Immediate))
+    elements = int(form.modifiers.get("V", "").removeprefix("v") or 1)
+    return form.type.bytes * elements
