@@ -1,6 +1,6 @@
-"""Time the emulator: rungs by size and threads, compiling, loading from the cache.
+"""Time the emulator: rungs by size and threads, sanitizers, compiling, loading from the cache.
 
-    python benchmarks/emulator.py [--sizes 256,512,1024] [--threads 1,2]
+    python benchmarks/emulator.py [--sizes 256,512,1024] [--threads 1,2] [--only sanitizers]
 
 Times are the best of several runs, the variants taken in turn; processor time is that of all
 threads, summaries of counters included. It writes `results/emulator-<cpu>.json`;
@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,25 @@ def main() -> None:
     parser.add_argument("--threads", default=f"1,{usable_cores()}", help="parted by commas")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--only", choices=("launches", "sanitizers", "loads"))
     arguments = parser.parse_args()
     sizes = [int(each) for each in arguments.sizes.split(",")]
     threads = sorted({int(each) for each in arguments.threads.split(",")})
-    found = {
-        "environment": host_environment() | {"llvmlite": package_version("llvmlite")},
-        "runs": [run for size in sizes for run in launches(size, threads, arguments.repeats)],
-        "loads": loads(),
+    parts: dict[str, Callable[[], Any]] = {
+        "launches": lambda: [
+            run for size in sizes for run in launches(size, threads, arguments.repeats)
+        ],
+        "sanitizers": lambda: sanitizers(arguments.repeats),
+        "loads": loads,
     }
     key = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
     path = arguments.results / f"emulator-{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    found["environment"] = host_environment() | {"llvmlite": package_version("llvmlite")}
+    for part, measure in parts.items():
+        if arguments.only in (None, part):
+            found["runs" if part == "launches" else part] = measure()
     path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     print(path)
 
@@ -93,6 +102,33 @@ def launches(size: int, threads: Sequence[int], repeats: int) -> list[dict[str, 
     return rows
 
 
+def sanitizers(repeats: int) -> dict[str, Any]:
+    """How much slower each rung runs with sanitizers, 512³ in one thread, and the median of that.
+
+    The two ways are taken in turn, and the fastest of each compared.
+    """
+    rows = []
+    for kernel in LADDER:
+        binary, plan, problem = planned(kernel.name, 512, {})
+        seconds = {False: float("inf"), True: float("inf")}
+        for _ in range(repeats):
+            for sanitize in seconds:
+                launch, _ = launched(1, binary, plan, problem, sanitize=sanitize)
+                assert not launch.findings
+                seconds[sanitize] = min(seconds[sanitize], launch.emulation_seconds or 0.0)
+        row = {
+            "kernel": kernel.name,
+            "seconds": round(seconds[False], 6),
+            "sanitized_seconds": round(seconds[True], 6),
+            "times": round(seconds[True] / seconds[False], 3),
+        }
+        print(f"{kernel.name:18s} sanitizers {row['times']:.2f} times", flush=True)
+        rows.append(row)
+    median = statistics.median(row["times"] for row in rows)
+    print(f"{'median':18s} sanitizers {median:.2f} times", flush=True)
+    return {"rungs": rows, "median_times": round(median, 3)}
+
+
 def planned(
     name: str, size: int, changes: Mapping[str, int]
 ) -> tuple[Binary, LaunchPlan, GemmProblem]:
@@ -102,10 +138,15 @@ def planned(
 
 
 def launched(
-    threads: int, binary: Binary, plan: LaunchPlan, problem: GemmProblem
+    threads: int,
+    binary: Binary,
+    plan: LaunchPlan,
+    problem: GemmProblem,
+    *,
+    sanitize: bool = False,
 ) -> tuple[Launch, float]:
     """One launch, and the processor time of all threads in it."""
-    device = EmulatedDevice(BOARD, threads=threads)
+    device = EmulatedDevice(BOARD, threads=threads, sanitize=sanitize)
     rng = np.random.default_rng(0)
     size = problem.m
     a, b, c = (device.upload(rng.standard_normal((size, size), np.float32)) for _ in range(3))
