@@ -116,7 +116,8 @@ def _scalar(
     signed = -(1 << (bits - 1)) <= value < 0
     if not signed and not 0 <= value < 1 << bits:
         raise DeviceError(f"'{kernel}': {text} = {value:,} does not fit into {place.size} bytes")
-    return np.dtype(f"{'i' if signed else 'u'}{place.size}").type(value)
+    scalar: np.generic = np.dtype(f"{'i' if signed else 'u'}{place.size}").type(value)
+    return scalar
 
 
 def _misfit(kernel: str, what: str, place: Parameter) -> DeviceError:

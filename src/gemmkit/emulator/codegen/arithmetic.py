@@ -27,10 +27,10 @@ def scalar_native(action: Action) -> bool:
 
 def emit(f: Function, form: Form, sources: Sequence[Value]) -> Sequence[Value]:
     """The results of a form, from operands of the widths that it asks for."""
+    emitters = halves.EMITTERS if halves.native(form) else floats.EMITTERS
     if form.operation in integers.EMITTERS:
-        return integers.EMITTERS[form.operation](f, form, sources)
-    kind = halves if halves.native(form) else floats
-    return kind.EMITTERS[form.operation](f, form, sources)
+        emitters = integers.EMITTERS
+    return emitters[form.operation](f, form, sources)
 
 
 def pack(f: Function, bits: int, sources: Sequence[Value]) -> Value:
