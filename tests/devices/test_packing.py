@@ -43,7 +43,8 @@ def bound(parameters: str, *signature: str) -> list[Any]:
 def test_each_value_takes_the_parameters_width() -> None:
     assert bound(
         ".param .u32 a,\n.param .u64 b, .param .s16 c, .param .f32 d, .param .f64 e, "
-        ".param .b32 f, .param .b64 g, .param .u64 .ptr .global .align 16 h, .param .f32 i, .param .u8 j",
+        ".param .b32 f, .param .b64 g, .param .u64 .ptr .global .align 16 h, .param .f32 i, "
+        ".param .u8 j",
         *("M", "N", "K", "alpha", "alpha", "beta", "beta", "C", "2", "true"),
     ) == [
         (np.uint32, 300),
