@@ -44,7 +44,8 @@ TIMED = RESULTS / "h100-predicted.json"
 PAGE = ROOT / "docs" / "predicted-speed.md"
 PICTURES = ROOT / "docs" / "images" / "predicted-speed"
 WRITER = "benchmarks/predict.py"
-MEASURED = ("h100-ladder", "h100-sweep", "h100-configs")
+# Sizes that are no multiples of a tile are in `odd`, where somebody has measured them.
+MEASURED = tuple(RESULTS / f"h100-{name}.json" for name in ("ladder", "sweep", "configs", "odd"))
 FITTED_SIZES, FITTED_DEPTH = (128, 1024, 4096), 1024
 LATENCY_EXPONENTS, UNIT_EXPONENTS = (1.5, 2.0, 2.5, 3.0, 4.0), (2.0, 3.0, 4.0, 6.0, 10.0)
 ROOFLINE_SIZE = 4096
@@ -121,9 +122,14 @@ def main() -> None:
 
 
 def timed_records() -> list[Record]:
+    """The rungs' timed records of plain products."""
     rungs = {kernel.name for kernel in LADDER}
-    records = [each for name in MEASURED for each in read_records(RESULTS / f"{name}.json")]
-    return [each for each in records if each.time_us is not None and each.kernel in rungs]
+    records = [each for path in MEASURED if path.is_file() for each in read_records(path)]
+    return [
+        each
+        for each in records
+        if each.time_us is not None and each.kernel in rungs and each.problem.epilogue == "none"
+    ]
 
 
 def predicted(record: Record) -> PredictedRow:

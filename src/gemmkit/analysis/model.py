@@ -129,18 +129,20 @@ def predict_profile(
 class _Demand:
     """Cycles of each unit of an SM that one warp asks for: throughput, not latency.
 
-    `fma` and `slots` are of one scheduler, which serves a quarter of the warps; `data` and `tag`
-    are of the SM's one L1.
+    `fma`, `slots` and `waits` (of multiply-adds, for registers) are of one scheduler, which serves
+    a quarter of the warps; `data` and `tag` are of the SM's one L1.
     """
 
     fma: float
     slots: float
+    waits: float
     data: float
     tag: float
 
-    def dispatch(self, ffma_issue: float) -> float:
-        """Cycles of the scheduler: all slots, with the waits of multiply-adds for registers."""
-        return max(self.fma, self.slots + self.fma * (1 - 1 / ffma_issue))
+    @property
+    def dispatch(self) -> float:
+        """Cycles of the scheduler: its fp32 lanes, or its issue slots and what holds them up."""
+        return max(self.fma, self.slots + self.waits)
 
 
 class _Model:
@@ -155,8 +157,7 @@ class _Model:
         machine: Machine,
     ) -> None:
         self.profile, self.problem, self.spec, self.occupied = profile, problem, spec, occupied
-        self.ffma_issue = max(profile.ffma_issue, fma_pipe_cycles(spec))
-        self.machine = replace(machine, ffma_issue=self.ffma_issue)
+        self.machine = replace(machine, ffma_issue=max(profile.ffma_issue, fma_pipe_cycles(spec)))
         self.executed: NDArray[np.float64] = profile.executed(problem.k) / profile.warps
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
         # Blocks that the busiest SM gets; one that ends makes room for the next.
@@ -184,18 +185,25 @@ class _Model:
 
     def _waves(self) -> float:
         """The busiest SM's cycles: a first wave that finds nothing cached, then full ones."""
-        machine, resident = self.machine, self.occupied.blocks_per_sm
+        resident = self.occupied.blocks_per_sm
         first = min(self.blocks, resident)
-        warm = machine.l2_latency + self.traffic.reread * (
-            machine.dram_latency - machine.l2_latency
-        )
         full, rest = divmod(self.blocks - first, resident)
-        cycles = self._together(first, machine.dram_latency)
+        cycles = self._together(first, self.machine.dram_latency)
         if full:
-            cycles += full * self._together(resident, warm)
+            cycles += full * self._together(resident, self._warm_latency)
         if rest:
-            cycles += self._together(rest, warm)
+            cycles += self._together(rest, self._warm_latency)
         return cycles
+
+    @property
+    def _warm_latency(self) -> float:
+        """Cycles of a miss once a wave of blocks has been there: the L2 has it, or the most."""
+        near, far = self.machine.l2_latency, self.machine.dram_latency
+        return near + self.traffic.reread * (far - near)
+
+    def _chain(self, memory_latency: float) -> float:
+        """Cycles of one warp that has the SM for itself."""
+        return sum(turns * each.latency for each, turns in self._segments(memory_latency))
 
     def _together(self, blocks: int, memory_latency: float) -> float:
         """Cycles of so many blocks that run side by side on one SM."""
@@ -219,7 +227,7 @@ class _Model:
     def _busiest(self, demand: _Demand, warps: int) -> float:
         on_scheduler = math.ceil(warps / SCHEDULERS)
         return self._joined(
-            on_scheduler * demand.dispatch(self.ffma_issue),
+            on_scheduler * demand.dispatch,
             warps * demand.data,
             warps * demand.tag,
         )
@@ -234,19 +242,20 @@ class _Model:
         """Of one warp, over a whole launch, for these instructions."""
         profile, executed = self.profile, self.executed
         here = [number for number in numbers if number not in profile.merged_away]
-        fma = slots = data = tag = 0.0
+        fma = slots = waits = data = tag = 0.0
         for number in here:
             action, times = profile.actions[number], float(executed[number])
             if action.form.opcode_class == "fma":
-                fma += times * self.ffma_issue
+                fma += times * self.machine.ffma_issue
                 slots += times
+                waits += times * (profile.ffma_issue - 1)
             else:
                 slots += times * issue_cost(profile, number, self.machine)
             if number in profile.costs:
                 floor = WARP_SIZE / self.machine.load_store_lanes
                 data += times * max(profile.costs[number].data_cycles, floor)
                 tag += times * profile.costs[number].tag_cycles
-        return _Demand(fma, slots, data, tag)
+        return _Demand(fma, slots, waits, data, tag)
 
     @cached_property
     def _whole(self) -> _Demand:
@@ -287,10 +296,9 @@ class _Model:
         clock, whole = self.spec.clock_mhz, self._whole
         warps = self.blocks * self.profile.warps
         on_scheduler = math.ceil(warps / SCHEDULERS)
-        chain = sum(
-            turns * segment.latency for segment, turns in self._segments(self.machine.l2_latency)
-        )
-        waves = math.ceil(self.blocks / self.occupied.blocks_per_sm)
+        more_waves = math.ceil(self.blocks / self.occupied.blocks_per_sm) - 1
+        chain = self._chain(self.machine.dram_latency)
+        chain += more_waves * self._chain(self._warm_latency)
         return [
             Term(
                 "the FMA pipe",
@@ -320,7 +328,7 @@ class _Model:
             Term("DRAM bandwidth", dram_us, "bytes between L2 and DRAM"),
             Term(
                 "latency",
-                waves * chain / clock,
+                chain / clock,
                 "one warp's dependent instructions, loads and barriers, wave after wave",
             ),
         ]
