@@ -47,7 +47,7 @@ def command(
     alpha: float,
     beta: float,
     seed: int,
-    max_steps: int,
+    max_steps: int | None,
     printf_bytes: int | None,
     json_path: str | None,
     **target: Any,
@@ -63,7 +63,7 @@ def command(
     from gemmkit.bench.ladder import run_suite
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch, show_run
-    from gemmkit.devices.choose import open_device
+    from gemmkit.devices.choose import DEFAULT_MAX_STEPS, open_device
     from gemmkit.epilogue import Epilogue
     from gemmkit.problem import GemmProblem
     from gemmkit.record import Record
@@ -81,7 +81,7 @@ def command(
             device,
             gpu,
             progress=watch.launched,
-            max_steps=max_steps,
+            max_steps=max_steps or DEFAULT_MAX_STEPS,
             printf_bytes=printf_bytes,
         )
         return run_suite(

@@ -148,9 +148,9 @@ device_option = click.option(
 max_steps_option = click.option(
     "--max-steps",
     type=click.IntRange(min=1),
-    default=1_000_000_000,
     metavar="N",
-    help="Warp instructions after which the emulator takes a block to be endless.  [default: 1e9]",
+    help="Warp instructions after which the emulator takes a block to be endless.  [default: "
+    "10⁹, in a check 10⁸]",
 )
 launch_options = combine(
     max_steps_option,
