@@ -107,7 +107,7 @@ def sanitizers(repeats: int) -> dict[str, Any]:
 
     The two ways are taken in turn, and the fastest of each compared.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kernel in LADDER:
         binary, plan, problem = planned(kernel.name, 512, {})
         seconds = {False: float("inf"), True: float("inf")}

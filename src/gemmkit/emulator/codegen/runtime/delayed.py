@@ -63,7 +63,7 @@ _SLOT, _LANES = Value("ptr", "%slot"), Value("i32", "%lanes")
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_send(module)
-    _define_mark_copy(module)
+    _define_mark_copies(module)
     _define_land(module)
     _define_commit(module)
     _define_wait(module)
@@ -104,29 +104,30 @@ def _define_send(module: Module) -> None:
         f.ret()
 
 
-def _define_mark_copy(module: Module) -> None:
-    """mark_copy(worker, slot, lane): remember whose copy is the last one to its granules."""
-    lane = Value("i64", "%lane")
-    with module.function("gemmkit.mark_copy", "void", (C, _SLOT, lane)) as f:
+def _define_mark_copies(module: Module) -> None:
+    """mark_copies(worker, slot, lanes): remember whose copy is the last one to its granules."""
+    with module.function("gemmkit.mark_copies", "void", (C, _SLOT, _LANES)) as f:
         s = shadow(f)
-        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-        thread = f.add(f.binary("mul", warp, LANES), lane)
-        note = f.or_(
-            f.shl(f.load("i64", _SLOT, COPY["site"]), COPY_SITE), f.shl(thread, COPY_THREAD)
+        copies, shift = (
+            f.load("ptr", s, SHADOW["copies"]),
+            f.load("i64", s, SHADOW["granule_shift"]),
         )
+        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
         epoch = f.and_(f.load("i64", s, SHADOW["epoch"]), (1 << COPY_EPOCH_BITS) - 1)
-        first, count = _granules(f, s, lane)
-        with f.loop(count) as further:
-            at = f.shl(f.add(first, further), 3)
-            f.store(f.or_(note, epoch), f.load("ptr", s, SHADOW["copies"]), at)
+        note = f.or_(f.shl(f.load("i64", _SLOT, COPY["site"]), COPY_SITE), epoch)
+        note = f.or_(note, f.shl(warp, COPY_THREAD + LANES.bit_length() - 1))
+        count = f.lshr(f.load("i64", _SLOT, COPY["bytes"]), shift)
+        with f.each_bit(_LANES) as lane:
+            whose = f.or_(note, f.shl(lane, COPY_THREAD))
+            first = f.lshr(_place(f, lane), shift)
+            with f.loop(count) as further:
+                f.store(whose, copies, f.shl(f.add(first, further), 3))
         f.ret()
 
 
-def _granules(f: Function, s: Value, lane: Value) -> tuple[Value, Value]:
-    """The first granule of a lane's copy, and their number."""
-    shift = f.load("i64", s, SHADOW["granule_shift"])
-    place = f.resize(element(f, f.offset(_SLOT, COPY["places"]), lane, 32), 64)
-    return f.lshr(place, shift), f.lshr(f.load("i64", _SLOT, COPY["bytes"]), shift)
+def _place(f: Function, lane: Value) -> Value:
+    """Where a lane's copy goes in shared memory."""
+    return f.resize(element(f, f.offset(_SLOT, COPY["places"]), lane, 32), 64)
 
 
 def _define_land(module: Module) -> None:
@@ -134,15 +135,18 @@ def _define_land(module: Module) -> None:
     with module.function("gemmkit.land", "void", (C, _SLOT, _LANES)) as f:
         s = shadow(f)
         own, memory = f.load("ptr", s, SHADOW["own"]), f.load("ptr", C, WORKER["shared"])
-        words = f.lshr(f.load("i64", _SLOT, COPY["bytes"]), 2)
+        size, shift = f.load("i64", _SLOT, COPY["bytes"]), f.load("i64", s, SHADOW["granule_shift"])
+        quad = f.compare("eq", size, 16)
+        ones = f.sub(f.shl(literal("i64", 1), f.lshr(size, shift)), 1)
         with f.each_bit(_LANES) as lane:
-            place = f.resize(element(f, f.offset(_SLOT, COPY["places"]), lane, 32), 64)
-            data = f.offset(_SLOT, f.add(f.shl(lane, 4), COPY["data"]))
-            with f.loop(words) as word:
+            place = _place(f, lane)
+            to, data = f.offset(memory, place), f.offset(_SLOT, f.add(f.shl(lane, 4), COPY["data"]))
+            with f.when(quad):
+                f.store(f.load("<4 x i32>", data, align=16), to, align=16)
+            with f.when(f.not_(quad)), f.loop(f.lshr(size, 2)) as word:
                 step = f.shl(word, 2)
-                f.store(f.load("i32", data, step), f.offset(memory, place), step)
-            first, count = _granules(f, s, lane)
-            ones = f.sub(f.shl(literal("i64", 1), count), 1)
+                f.store(f.load("i32", data, step), to, step)
+            first = f.lshr(place, shift)
             bits = f.shl(ones, f.and_(first, 63))
             common = common_word(f, s, f.lshr(first, 6))
             for name in ("written", "initialized"):
@@ -153,7 +157,7 @@ def _define_land(module: Module) -> None:
             mine = own_word(f, own, f.lshr(first, 6))
             f.store(f.or_(f.load("i64", mine, OWN_WRITTEN), bits), mine, OWN_WRITTEN)
             publish(f, s, f.lshr(first, 6), bits, OWN_WRITTEN)
-            f.call("gemmkit.mark_copy", "void", C, _SLOT, lane)
+        f.call("gemmkit.mark_copies", "void", C, _SLOT, _LANES)
         left = f.and_(f.resize(f.load("i64", _SLOT), 32), f.not_(_LANES))
         f.store(f.resize(left, 64), _SLOT)
         with f.when(f.compare("ne", _LANES, 0)):
@@ -199,7 +203,8 @@ def _define_wait(module: Module) -> None:
                 ready = f.or_(ready, f.shl(byte, strip * STRIP_LANES))
             on_way = f.resize(f.load("i64", slot), 32)
             ready = f.and_(f.and_(ready, _LANES), on_way)
-            f.call("gemmkit.land", "void", C, slot, ready)
+            with f.when(f.compare("ne", ready, 0)):
+                f.call("gemmkit.land", "void", C, slot, ready)
             with f.when(f.compare("ne", f.load("i64", slot), 0)):
                 place_ = f.get("i64", kept)
                 to = f.offset(queue, f.binary("mul", place_, COPY_BYTES))
@@ -279,7 +284,12 @@ def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
             address = f.add(FROM_BASE, element(f, FROM, lane, 64))
             here = f.value("ptr", f"inttoptr {address} to ptr")
             length = length_of(f, lane, literal("i64", size))
-            f.move(data, here, length)
+            whole = f.compare("eq", length, size)
+            with f.when(whole):
+                kind = "<4 x i32>" if size == 16 else f"i{8 * size}"
+                f.store(f.load(kind, here, align=size), data, align=size)
+            with f.when(f.not_(whole)):
+                f.move(data, here, length)
             with f.when(f.compare("ne", SIZES, NULL)):
                 f.increase(SITE_AT, SITE_BYTES_COPIED, length)
-        f.call("gemmkit.mark_copy", "void", C, slot, lane)
+    f.call("gemmkit.mark_copies", "void", C, slot, lanes)
