@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gemmkit.analysis import count_loads, loads
+from gemmkit.analysis.loads import loads_by_formula
+from gemmkit.bench.run import run_kernel
+from gemmkit.devices.choose import open_device
 from gemmkit.emulator.counters.metrics import METRICS
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
 
 COUNTERS = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 125,
@@ -40,3 +47,28 @@ def test_the_emulator_counts_every_metric_that_is_summed():
         *(*loads.SHARED_BYTES, *loads.SHARED_WAVEFRONTS),
     )
     assert names.issuperset(summed)
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_formulas_give_what_is_counted(kernel):
+    problem = GemmProblem(256, 256, 32)
+    record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"))
+    seen = count_loads(record.counters, results=256 * 256)
+    counted = seen.global_per_result, seen.shared_per_result
+    assert counted == loads_by_formula(kernel, kernel.default, problem.k)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 8, 16])
+def test_coarsening_in_one_dimension(stride):
+    kernel, problem = find_kernel("coarsening_1d"), GemmProblem(64, 64, 64)
+    config = kernel.configure({"stride": stride})
+    record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"), config=config)
+    seen = count_loads(record.counters, results=64 * 64)
+    assert seen.global_per_result == problem.k / 8
+    assert seen.shared_per_result == problem.k * (stride + 1) / stride
+
+
+def test_formulas_of_the_public_kernels():
+    tiled, two = find_kernel("shared_tiling"), find_kernel("coarsening_2d")
+    assert loads_by_formula(tiled, tiled.default, 1024) == (2 * 1024 / 32, 2 * 1024)
+    assert loads_by_formula(two, two.default, 1024) == (1024 / 32, 1024 / 4)

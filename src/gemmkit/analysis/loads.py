@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gemmkit.kernels.kernel import Kernel, TileConfig
+
 WORD_BYTES = 4
 
 # The first two take in what cp.async copies; of the bytes each kind has its own.
@@ -65,3 +67,19 @@ def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
         global_per_result=per_result(GLOBAL_BYTES),
         shared_per_result=per_result(SHARED_BYTES),
     )
+
+
+def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float, float] | None:
+    """32-bit words loaded for each result, global and shared, as the kernel's idea says.
+
+    A block fetches BM + BN words of each step along k for BM·BN results: k/BM + k/BN, which is
+    2k/T for square tiles. Out of shared memory a thread takes TM + TN words for TM·TN results: k
+    (1/TM + 1/TN). Without tiles a result takes its row and its column, 2k words. The formulas hold
+    where the tiles divide the matrices; None for a kernel that is no rung.
+    """
+    if kernel.rung is None:
+        return None
+    if config.BK is None:
+        return 2.0 * k, 0.0
+    results = config.TM or 1, config.TN or 1
+    return k / config["BM"] + k / config["BN"], sum(k / each for each in results)
