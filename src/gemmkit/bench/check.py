@@ -133,8 +133,9 @@ def _problems(
 ) -> list[tuple[str, GemmProblem]]:
     """The problems to check; those that were asked for have no names."""
     if shapes is None:
-        fusing = kernel.rung is not None and kernel.fuses and epilogue is None
-        return list(awkward_problems(config, fusing=fusing).items())
+        rung = kernel.rung is not None
+        fusing = rung and kernel.fuses and epilogue is None
+        return list(awkward_problems(config, fusing=fusing, blas=rung).items())
     return [("", read_problem(shape)) for shape in shapes]
 
 
