@@ -170,3 +170,22 @@ def test_more_copies_than_the_queue_holds() -> None:
     assert not outcome.findings
     wanted = [float((lane + 168) % 64) for lane in range(32)]
     assert outcome.arrays["out"].view(np.float32)[:32].tolist() == wanted
+
+
+@pytest.mark.parametrize("size", ["", ", %2"])
+def test_copies_from_memory_never_written(size: str) -> None:
+    text = f"""k(float* out, const float* in, int bytes) {{
+        __shared__ float As[64];
+        int t = threadIdx.x;
+        unsigned to = __cvta_generic_to_shared(&As[t]);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4{size};"
+            :: "r"(to), "l"(in + t), "r"(bytes) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        out[t] = As[t];
+    }}"""
+    arguments = {**ARGUMENTS, "bytes": np.int32(4)}
+    found = run(text, arguments, unwritten=["in", "out"]).only
+    assert (found.check, found.kind, found.array) == ("initcheck", "uninitialized", "in")
+    if size:
+        nothing = {**ARGUMENTS, "bytes": np.int32(0)}
+        assert not run(text, nothing, unwritten=["in", "out"]).findings

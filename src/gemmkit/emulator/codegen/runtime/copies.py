@@ -29,13 +29,14 @@ NULL = Value("ptr", "null")
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     with module.function("gemmkit.positive", "i32", (SIZES,)) as f:
-        f.ret(_lanes_where(f, "ne", 0))
+        f.ret(lanes_where(f, "ne", 0))
     _define_search(module)
     for size in (4, 8, 16):
         _define_copy(module, size)
 
 
-def _lanes_where(f: Function, relation: str, number: int) -> Value:
+def lanes_where(f: Function, relation: str, number: int) -> Value:
+    """The lanes whose size compares so."""
     found = literal("i32", 0)
     for strip in range(STRIPS):
         sizes = f.load(vector("i32"), SIZES, strip * STRIP_LANES * 4)
@@ -104,7 +105,7 @@ def _define_copy(module: Module, size: int) -> None:
         with f.when(f.compare("eq", f.and_(lanes, reading), ALL_LANES)):
             full = f.variable(literal("i1", 1))
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.set(full, f.compare("eq", _lanes_where(f, "uge", size), ALL_LANES))
+                f.set(full, f.compare("eq", lanes_where(f, "uge", size), ALL_LANES))
             with f.when(f.get("i1", full)):
                 with f.when(f.compare("ne", SIZES, NULL)):
                     f.increase(SITE_AT, SITE_BYTES_COPIED, 32 * size)

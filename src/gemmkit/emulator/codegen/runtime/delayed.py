@@ -19,7 +19,15 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
 from gemmkit.emulator.codegen.runtime.bounds import C, P, allowed
-from gemmkit.emulator.codegen.runtime.copies import FROM, FROM_BASE, NULL, SIZES, TO, TO_BASE
+from gemmkit.emulator.codegen.runtime.copies import (
+    FROM,
+    FROM_BASE,
+    NULL,
+    SIZES,
+    TO,
+    TO_BASE,
+    lanes_where,
+)
 from gemmkit.emulator.codegen.runtime.copies import length as length_of
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
@@ -236,7 +244,12 @@ def _define_copy(module: Module, size: int) -> None:
             with f.when(f.not_(certain)):
                 _refuse_lanes(f, good, reading, FROM, FROM_BASE, "global",
                               lambda lane: length_of(f, lane, whole))  # fmt: skip
-            with f.when(f.and_(certain, f.compare("eq", SIZES, NULL))):
+            full = f.variable(lanes)
+            with f.when(f.compare("ne", SIZES, NULL)):
+                f.set(full, lanes_where(f, "uge", size))
+            # Lanes that read a part only are not looked at.
+            partial = f.and_(reading, f.not_(f.get("i32", full)))
+            with f.when(f.and_(certain, f.compare("eq", partial, 0))):
                 f.call("gemmkit.note_load_global", "void", C, SITE_AT, FROM, FROM_BASE, whole)
         with f.when(f.compare("eq", f.get("i32", good), lanes)):
             f.call("gemmkit.send", "void", C, SITE_AT, TO, TO_BASE, whole, whole)
