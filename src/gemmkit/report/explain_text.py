@@ -161,7 +161,7 @@ def _figures_of(explained: Explanation, title: str) -> dict[str, Figure]:
 
 _OPERAND_COLUMNS = (
     Column("access", "left"),
-    Column("bytes\na lane"),
+    Column("bytes\na request"),
     Column("requests"),
     Column("sectors\na request"),
     Column("at least"),
@@ -188,7 +188,7 @@ def _operand_row(operand: Operand) -> Row:
     return Row(
         (
             Cell(f"{where} {verb} {operand.array}"),
-            Cell(f"{operand.bytes_per_lane:.3g}"),
+            Cell(f"{operand.data_bytes:.4g}"),
             Cell(f"{operand.requests:,}"),
             _mean(operand.sectors, shared, "bad" if worse else "good"),
             _mean(operand.ideal_sectors, shared),

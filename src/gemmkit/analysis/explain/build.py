@@ -11,11 +11,12 @@ import msgspec
 from gemmkit.analysis.explain import derived
 from gemmkit.analysis.explain.derived import figures
 from gemmkit.analysis.explain.explanation import Explanation, Operand, SourceLine
-from gemmkit.analysis.explain.facts import Access, Facts, gather
+from gemmkit.analysis.explain.facts import Facts, gather
 from gemmkit.analysis.explain.pair import Pair
 from gemmkit.analysis.explain.reasons import compare
 from gemmkit.analysis.explain.remarks import remarks
 from gemmkit.analysis.explain.sections import sections
+from gemmkit.analysis.memory import MemoryRow
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel, TileConfig
@@ -97,21 +98,21 @@ def _alone(facts: Facts, name: str, metrics: Mapping[str, float]) -> Explanation
     )
 
 
-def _operand(access: Access) -> Operand:
+def _operand(row: MemoryRow) -> Operand:
     def mean(total: int, of: int) -> float:
         return total / of if of else 0.0
 
     return Operand(
-        array=access.array,
-        space=access.space,
-        kind=access.kind,
-        requests=access.requests,
-        bytes_per_lane=access.bytes_per_lane,
-        sectors=access.sectors_per_request,
-        ideal_sectors=access.ideal_per_request,
-        tag_wavefronts=mean(access.tag_wavefronts, access.requests),
-        wavefronts=access.wavefronts_per_request,
-        ideal_wavefronts=mean(access.ideal_wavefronts, access.instructions),
+        array=row.array,
+        space=row.space,
+        kind=row.kind,
+        requests=row.requests,
+        data_bytes=row.data_bytes / row.requests,
+        sectors=row.sectors / row.requests,
+        ideal_sectors=row.ideal_sectors / row.requests,
+        tag_wavefronts=row.tag_wavefronts / row.requests,
+        wavefronts=mean(row.wavefronts, row.instructions),
+        ideal_wavefronts=mean(row.ideal_wavefronts, row.instructions),
     )
 
 

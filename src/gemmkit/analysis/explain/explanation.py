@@ -46,16 +46,18 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operand(msgspec.Struct, frozen=True, kw_only=True):
-    """All accesses of one kind to one array; the last six are means over requests.
+    """All accesses of one kind to one array; all but `requests` are means over requests.
 
-    `bytes_per_lane` is the width of an access. Figures that have no meaning in a space are 0.
+    `requests` are those of the PTX; wavefronts are means over the instructions that ptxas's merging
+    leaves. `data_bytes` is what the lanes of a warp ask for. Figures that have no meaning in a
+    space are 0.
     """
 
     array: str
     space: str
     kind: str
     requests: int
-    bytes_per_lane: float
+    data_bytes: float
     sectors: float
     ideal_sectors: float
     tag_wavefronts: float

@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from gemmkit.analysis.memory import MemoryRow, array_table
 from gemmkit.analysis.model import Prediction, predict
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.devices.device import Launch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
-from gemmkit.record import AccessCounts
 from gemmkit.verify import make_inputs
 
 # No extent beyond this is emulated: 1024³ takes a second or two.
 LARGEST_COUNTED = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The counts of all accesses of one kind to one array; fields as in `AccessCounts`."""
-
-    array: str
-    space: str
-    kind: str
-    bytes_per_lane: float
-    lanes: int
-    requests: int
-    instructions: int
-    sectors: int
-    ideal_sectors: int
-    tag_wavefronts: int
-    wavefronts: int
-    ideal_wavefronts: int
-    conflicts: int
-
-    @property
-    def sectors_per_request(self) -> float:
-        """32-byte sectors that one request touches."""
-        return self.sectors / self.requests if self.requests else 0.0
-
-    @property
-    def ideal_per_request(self) -> float:
-        """Sectors that the distinct bytes of one request need at least."""
-        return self.ideal_sectors / self.requests if self.requests else 0.0
-
-    @property
-    def asked_per_request(self) -> float:
-        """Sectors that the bytes which all lanes of one request ask for would fill."""
-        return self.lanes * self.bytes_per_lane / SECTOR_BYTES / self.requests
-
-    @property
-    def wavefronts_per_request(self) -> float:
-        """Passes over the banks that one request takes."""
-        return self.wavefronts / self.instructions if self.instructions else 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,46 +66,14 @@ class Facts:
         return self.counted == self.problem
 
     @cached_property
-    def accesses(self) -> tuple[Access, ...]:
-        """Memory accesses by space, array and kind, those that move most first."""
-        groups: defaultdict[tuple[str, str, str], list[AccessCounts]] = defaultdict(list)
-        for each in self.launch.accesses:
-            if each.requests:
-                groups[each.space, each.array, each.kind].append(each)
-        found = [_together(*key, counts) for key, counts in groups.items()]
-        return tuple(sorted(found, key=lambda each: (each.space, -each.requests, each.array)))
+    def accesses(self) -> tuple[MemoryRow, ...]:
+        """Memory accesses by space, array and kind, those that make most requests first."""
+        rows = array_table(self.launch.accesses)
+        return tuple(sorted(rows, key=lambda each: (each.space, -each.requests, each.array)))
 
-    def of(self, space: str, *kinds: str) -> tuple[Access, ...]:
+    def of(self, space: str, *kinds: str) -> tuple[MemoryRow, ...]:
         """The accesses in a space of some kinds."""
         return tuple(each for each in self.accesses if each.space == space and each.kind in kinds)
-
-
-def _together(space: str, array: str, kind: str, counts: list[AccessCounts]) -> Access:
-    def total(field: str) -> int:
-        return sum(getattr(each, field) for each in counts)
-
-    requests = total("requests")
-    return Access(
-        array=array,
-        space=space,
-        kind=kind,
-        bytes_per_lane=sum(each.bytes_per_lane * each.requests for each in counts) / requests,
-        requests=requests,
-        **{
-            field: total(field)
-            for field in (
-                *(
-                    "lanes",
-                    "instructions",
-                    "sectors",
-                    "ideal_sectors",
-                    "tag_wavefronts",
-                    "wavefronts",
-                ),
-                *("ideal_wavefronts", "conflicts"),
-            )
-        },
-    )
 
 
 def gather(

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from gemmkit.analysis.explain import derived
 from gemmkit.analysis.explain.explanation import Evidence, Sentence
-from gemmkit.analysis.explain.facts import Access, Facts
+from gemmkit.analysis.explain.facts import Facts
 from gemmkit.analysis.explain.pair import Pair, Reason, Rule, fewer_is_better, more_is_better
 from gemmkit.analysis.explain.wording import differ, number, percent
 from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
+from gemmkit.analysis.memory import MemoryRow
 
 
 def _global_loads(pair: Pair) -> Iterator[Reason]:
@@ -45,14 +46,14 @@ def _coalescing(pair: Pair) -> Iterator[Reason]:
                     Evidence(
                         metric=metric,
                         operand=this.array,
-                        this=this.sectors_per_request,
-                        other=other.sectors_per_request,
+                        this=this.sectors / this.requests,
+                        other=other.sectors / other.requests,
                     ),
                     Evidence(
                         metric=derived.IDEAL_SECTORS,
                         operand=this.array,
-                        this=this.ideal_per_request,
-                        other=other.ideal_per_request,
+                        this=this.ideal_sectors / this.requests,
+                        other=other.ideal_sectors / other.requests,
                     ),
                 ),
                 favours="this" if excess < theirs else "other",
@@ -60,22 +61,22 @@ def _coalescing(pair: Pair) -> Iterator[Reason]:
         )
 
 
-def _sectors_told(access: Access) -> str:
-    seen, needed = access.sectors_per_request, access.ideal_per_request
+def _sectors_told(access: MemoryRow) -> str:
+    seen, needed = (each / access.requests for each in (access.sectors, access.ideal_sectors))
     told = f"{number(seen)} sector{'' if seen == 1 else 's'}"
     if not differ(seen, needed):
         return f"{told}, the fewest that its bytes need"
     return f"{told} where {number(needed)} would hold its bytes"
 
 
-def _verb(access: Access) -> str:
+def _verb(access: MemoryRow) -> str:
     return {"load": "load", "copy": "copy", "store": "store"}.get(access.kind, "update")
 
 
-def _common(pair: Pair, space: str) -> Iterator[tuple[Access, Access]]:
+def _common(pair: Pair, space: str) -> Iterator[tuple[MemoryRow, MemoryRow]]:
     """Accesses to the same array for the same purpose; cp.async is a load from global memory."""
 
-    def by_purpose(facts: Facts) -> dict[tuple[str, str], Access]:
+    def by_purpose(facts: Facts) -> dict[tuple[str, str], MemoryRow]:
         return {
             (each.array, {"copy": "load"}.get(each.kind, each.kind)): each
             for each in facts.accesses

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gemmkit.analysis.explain import derived
 from gemmkit.analysis.explain.explanation import Evidence, Sentence
-from gemmkit.analysis.explain.facts import Access, Facts
+from gemmkit.analysis.explain.facts import Facts
 from gemmkit.analysis.explain.wording import differ, listed, number, percent
+from gemmkit.analysis.memory import MemoryRow
+from gemmkit.emulator.counters.rules import SECTOR_BYTES
 
 Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
@@ -46,13 +48,16 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         if not access.ideal_sectors:
             continue
         metric = derived.SECTORS_PER_REQUEST["store" if access.kind == "store" else "load"]
-        seen, needed = access.sectors_per_request, access.ideal_per_request
+        seen, needed, asked = (
+            each / access.requests
+            for each in (access.sectors, access.ideal_sectors, access.data_bytes / SECTOR_BYTES)
+        )
         sectors = f"{number(seen)} sector{'' if seen == 1 else 's'} a request"
         what = {"load": "Loads of", "copy": "Copies of", "store": "Stores to"}[access.kind]
         what += f" {access.array}"
         if not differ(seen, needed):
             text = f"{what} are coalesced: {sectors} of a warp, the fewest that hold its bytes."
-        elif not differ(max(seen, access.asked_per_request), access.asked_per_request):
+        elif not differ(max(seen, asked), asked):
             text = f"{what} touch {sectors} of a warp, where {number(needed)} would hold its bytes."
         else:
             text = (
@@ -73,7 +78,7 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         if access.conflicts:
             yield Sentence(
                 text=f"{_shared_name(access)} have bank conflicts: "
-                f"{number(access.wavefronts_per_request)} wavefronts a request, "
+                f"{number(access.wavefronts / access.instructions)} wavefronts an instruction, "
                 f"{percent(100 * access.conflicts / access.wavefronts)} of them by conflicts.",
                 evidence=(
                     Evidence(
@@ -103,7 +108,7 @@ _SHARED = {
 }
 
 
-def _shared_name(access: Access) -> str:
+def _shared_name(access: MemoryRow) -> str:
     return f"{'Loads of' if access.kind == 'load' else 'Stores to'} {access.array}"
 
 
