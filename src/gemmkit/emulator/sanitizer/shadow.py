@@ -116,7 +116,6 @@ class GlobalShadow:
                 self.actors[start, name] = actors
                 row[ROW[name] // 8] = actors.ctypes.data
 
-
     def stored(self) -> list[int]:
         """Regions (their first bytes) that the launch stored to."""
         rows = zip(self.regions.tolist(), self.rows, strict=False)
