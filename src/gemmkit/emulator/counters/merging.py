@@ -5,7 +5,8 @@ bits. The rule here reproduces the machine code of sm_75 to sm_120: of loads tha
 aligned 16-byte window at least three of the four words suffice for a 128-bit load (the rest is
 read and thrown away), and both words of an aligned half for a 64-bit one; stores are widened only
 where every byte is written. What is not foreseen: merging across a short branch that ptxas turns
-into predicates, and loads of less than 32 bits.
+into predicates, loads of less than 32 bits, and addresses in registers that a PTX text writes
+more than once, which compilers do for loops only.
 """
 
 from __future__ import annotations
