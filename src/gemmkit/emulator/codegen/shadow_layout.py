@@ -79,7 +79,7 @@ BOUNDS, UNINITIALIZED, RACE, LANES_RACE = range(4)
 CLASSES = 4
 TOLD = _words("epoch", "block", "times", "untold")
 TOLD_BYTES = 32
-TOLD_IN_BLOCK = 4
+TOLD_IN_BLOCK = 2
 # Among what native code tells of two lanes: they store at the same time.
 SAME_STORE = 1 << 15
 # The other has brought by cp.async what this one reads.

@@ -195,7 +195,8 @@ class Races:
         first = max(shadow.field("log_epoch"), now - LOG_ENTRIES)
         places = np.arange(first, now)[::-1]
         tags = shadow.log[places % LOG_ENTRIES, 3]
-        chosen = (tags >> TAG_WARP & 255 != warp) & np.isin(tags >> TAG_KIND, kinds)
+        wanted = sum(1 << kind for kind in kinds)
+        chosen = (tags >> TAG_WARP & 255 != warp) & (wanted >> (tags >> TAG_KIND) & 1 != 0)
         bounds: dict[int, tuple[int, int]] = {}
         for place in places[chosen].tolist():
             _, base, serial, tag = shadow.log[place % LOG_ENTRIES].tolist()

@@ -43,6 +43,7 @@ Event = ctypes.CFUNCTYPE(
     ctypes.c_int64,
 )
 
+_LANE = np.arange(LANES)
 _MEMORY = frozenset(
     ["load", "store", "atomic", "reduction", "compare_and_swap", "copy_async"],
 )
@@ -72,7 +73,7 @@ class Pattern:
         raw = np.frombuffer(ctypes.string_at(address, PATTERN.size), np.uint8)
         self.offsets: Numbers = raw[PATTERN.offsets :][: 8 * LANES].view(np.int64).copy()
         mask = int(raw[PATTERN.mask :][:4].view(np.uint32)[0])
-        self.lanes: Numbers = np.array([n for n in range(LANES) if mask >> n & 1], np.int64)
+        self.lanes: Numbers = np.flatnonzero(mask >> _LANE & 1)
         self.serial = int(raw[PATTERN.serial :][:8].view(np.int64)[0])
 
 
