@@ -166,7 +166,7 @@ _OPERAND_COLUMNS = (
     Column("sectors\na request"),
     Column("at least"),
     Column("tag wavefronts\na request"),
-    Column("bank wavefronts\na request"),
+    Column("bank wavefronts\nan instruction"),
     Column("without\nconflicts"),
 )
 

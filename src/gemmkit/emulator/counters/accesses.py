@@ -62,7 +62,7 @@ def _counts(
             space=space,
             kind=KINDS[form.operation],
             bytes_per_lane=_bytes(instruction, form),
-            lanes=int(tally.lanes[number]),
+            lanes=_lanes(number, instruction, form, tally),
             instructions=int(tally.requests[number]),
             requests=requests[number],
             sectors=int(tally.sectors[number]),
@@ -94,6 +94,13 @@ def _array(flow: ControlFlow, places: Places, instruction: Instruction) -> str:
         return DYNAMIC
     (name,) = names
     return source_name(name) if flow.kernel.shared[name].size else DYNAMIC
+
+
+def _lanes(number: int, instruction: Instruction, form: Form, tally: Tally) -> int:
+    """Lanes that took part in requests: of cp.async, those that read anything."""
+    if form.operation == "copy_async":
+        return int(tally.data_bytes[number]) // _bytes(instruction, form)
+    return int(tally.lanes[number])
 
 
 def _bytes(instruction: Instruction, form: Form) -> int:
