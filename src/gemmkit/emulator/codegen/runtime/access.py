@@ -42,6 +42,9 @@ class Extra(Protocol):
     ) -> None:
         """A step before an access that may be made, of `size` bytes a lane, or a row of them."""
 
+    def whole(self, f: Function, space: str, size: int, align: int) -> Value:
+        """Whether an access may be made in all lanes, in one region of memory."""
+
     def define_slow(
         self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
     ) -> None:
@@ -187,12 +190,20 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
     with module.function(slow, "void", parameters, inline=False) as f:
-        for place in range(TOGETHER):
-            site = f.offset(SITE_POINTER, SITE_BYTES * place)
-            register = f.offset(row, vector_bytes(32) * place)
-            base = f.add(BASE, 4 * place)
-            f.call(f"{prefix}load_{space}_32x1", "void", C, site, P, base, register)
+        if extra:
+            with f.when(extra.whole(f, space, 4 * TOGETHER, 4)):
+                extra.note(f, "load", space, 4, 4 * TOGETHER, ())
+                _load_one_by_one(f, f"gemmkit.load_{space}_32x1", row)
+                f.ret()
+        _load_one_by_one(f, f"{prefix}load_{space}_32x1", row)
         f.ret()
+
+
+def _load_one_by_one(f: Function, function: str, row: Value) -> None:
+    for place in range(TOGETHER):
+        site = f.offset(SITE_POINTER, SITE_BYTES * place)
+        register = f.offset(row, vector_bytes(32) * place)
+        f.call(function, "void", C, site, P, f.add(BASE, 4 * place), register)
 
 
 def _define_words_row(module: Module) -> None:

@@ -45,8 +45,9 @@ def pieces_for(functions: Iterable[str]) -> list[str]:
 def _pieces_of(function: str) -> list[str]:
     if function.startswith(watched.PREFIX):
         names = _pieces_of(function.removeprefix(watched.PREFIX))
-        # What an atomic operation does is one function, with sanitizers or without.
-        plain = [name for name in names if name == "atomics"]
+        # What an atomic operation does is one function, with sanitizers or without, and rows of
+        # words that were looked at as a whole may be loaded one by one.
+        plain = [name for name in names if name in ("atomics", "global_32", "shared_32")]
         return [SANITIZERS, *plain, *map(_sanitized, names)]
     match = _ACCESS.fullmatch(function)
     if match:

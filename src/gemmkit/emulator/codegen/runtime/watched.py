@@ -40,6 +40,10 @@ class Watching:
         _note(f, kind, space, size, row)
         _compare(f, kind, space, size, data)
 
+    def whole(self, f: Function, space: str, size: int, align: int) -> Value:
+        """Whether an access may be made in all lanes, in one region of memory."""
+        return _whole(f, space, size, align)
+
     def define_slow(
         self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
     ) -> None:
@@ -157,19 +161,19 @@ def _make(
             refuse(lane)
 
 
-def _whole(f: Function, space: str, size: int) -> Value:
-    """Whether the access may be made in all lanes, in one region of memory."""
-    good = allowed(f, space, size)
+def _whole(f: Function, space: str, size: int, align: int = 0) -> Value:
+    align = align or size
+    good = allowed(f, space, size, align=align)
     if space != "global":
         return good
     found = f.variable(good)
     with f.when(f.not_(good)):
         start = f.add(BASE, f.load("i64", P, PATTERN.least))
         whole = f.add(f.load("i64", P, PATTERN.extent), size)
-        aligned = f.and_(f.or_(BASE, f.load("i64", P, PATTERN.bits)), size - 1)
+        aligned = f.and_(f.or_(BASE, f.load("i64", P, PATTERN.bits)), align - 1)
         with f.when(f.compare("eq", aligned, 0)):
             f.call("gemmkit.settle", "void", C, SITE_POINTER, start, whole)
-            f.set(found, allowed(f, space, size))
+            f.set(found, allowed(f, space, size, align=align))
     return f.get("i1", found)
 
 
