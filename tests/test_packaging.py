@@ -105,10 +105,24 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 
-def test_the_example_of_the_readme_runs(capsys):
+def readme_example(words):
     readme = (ROOT / "README.md").read_text("utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    exec(example.replace("512", "32"), {})
+    (example,) = (
+        each for each in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if words in each
+    )
+    return example
+
+
+def test_the_test_in_the_readme_passes(gemm_kernel):
+    found = {}
+    example = readme_example("def test_sgemm")
+    assert '"my.cu"' in example
+    exec(example.replace("my.cu", str(ROOT / "examples" / "sgemm.cu")).replace("512", "64"), found)
+    found["test_sgemm"](gemm_kernel)
+
+
+def test_the_example_of_the_readme_runs(capsys):
+    exec(readme_example("import gemmkit").replace("512", "32"), {})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(gemmkit.LADDER)
     assert all(line.split()[1] == "True" for line in lines)

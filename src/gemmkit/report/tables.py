@@ -11,9 +11,9 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 
 _COUNTED = (
     "Emulated, so there are no times: with an NVIDIA GPU, `--device cuda` measures them. Requests "
-    "and sectors are of global loads, copies by cp.async among them; shared-memory counts are of "
-    "the PTX as written, before ptxas merges neighbouring loads. Registers are the compiler's; "
-    "occupancy and waves follow from the board's limits."
+    "and sectors are of global loads, copies by cp.async among them; shared wavefronts are those "
+    "after ptxas has merged neighbouring loads. Registers are the compiler's; occupancy and waves "
+    "follow from the board's limits. `gemmkit explain KERNEL` says what a kernel's figures mean."
 )
 
 _CORRECT = Column("max error / bound")
