@@ -70,8 +70,31 @@ def test_pictures_and_maps(call, tmp_path):
     assert result.exit_code == 0, result.output
     assert "load of B: ld.global.f32 at naive.cu:" in result.output
     names = {path.name for path in (tmp_path / "drawn").iterdir()}
-    assert names == {"naive-addresses.png", "naive-tiles.png"}
-    assert f"wrote {tmp_path / 'drawn' / 'naive-tiles.png'}" in result.output
+    assert names == {
+        f"naive-BM=4-{picture}.png" for picture in ("addresses", "tiles", "occupancy", "roofline")
+    }
+    assert f"wrote {tmp_path / 'drawn' / 'naive-BM=4-tiles.png'}" in result.output
+
+
+def test_pictures_of_two_configurations_do_not_replace_each_other(call, tmp_path):
+    words = ("--against", ":TM=1", "--pictures", tmp_path)
+    result = call("explain", "coarsening_1d", *words, *SMALL)
+    assert result.exit_code == 0, result.output
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"coarsening_1d-banks.svg", "coarsening_1d-TM=1-banks.svg"} <= names
+    assert {"coarsening_1d-occupancy.svg", "coarsening_1d-TM=1-occupancy.svg"} <= names
+    assert {name for name in names if "roofline" in name} == {"coarsening_1d-roofline.svg"}
+    drawn = (tmp_path / "coarsening_1d-roofline.svg").read_text("utf-8")
+    assert drawn.count(">coarsening_1d:TM=1<") == 3, "one point for each level of memory"
+
+
+def test_what_if_it_took_more_or_less(call):
+    result = call("explain", "coarsening_1d", "--config", "TM=1", "--what-if", *SMALL)
+    assert result.exit_code == 0, result.output
+    text = result.output.partition("Occupancy of coarsening_1d:TM=1, if it took more or less")[2]
+    assert "RTX 3090: 100 % occupancy, 48 warps and 6 blocks an SM, limited by warps" in text
+    assert "^ here: 40 registers, 100 %\n  at 41 registers or more: 83.33 %" in text
+    assert {line.split("  ")[0] for line in text.splitlines()} >= {"T4", "RTX 3090", "H100", "B200"}
 
 
 def test_beside_what_ncu_measured(call, tmp_path):

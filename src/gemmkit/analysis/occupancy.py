@@ -54,19 +54,27 @@ def launch_occupancy(plan: LaunchPlan, binary: Binary, spec: GpuSpec) -> Occupan
     Raises:
         UsageError: nothing is known of the registers that the kernel takes.
     """
+    barriers = barriers_from_log(binary.log, binary.entry)
+    return occupancy(spec, **launch_resources(plan, binary), barriers=barriers)
+
+
+def launch_resources(plan: LaunchPlan, binary: Binary) -> dict[str, int]:
+    """What a compiled plan takes, as `occupancy` and `what_if` are told it.
+
+    Raises:
+        UsageError: nothing is known of the registers that the kernel takes.
+    """
     used = binary.resources
     if used is None:
         raise UsageError(
             f"'{plan.kernel}': no assembler has told its registers, so that its occupancy is open"
         )
-    return occupancy(
-        spec,
-        registers=used.registers,
-        threads=plan.threads_per_block,
-        shared_bytes=used.shared_bytes + plan.shared_bytes,
-        blocks=plan.blocks,
-        barriers=barriers_from_log(binary.log, binary.entry),
-    )
+    return {
+        "registers": used.registers,
+        "threads": plan.threads_per_block,
+        "shared_bytes": used.shared_bytes + plan.shared_bytes,
+        "blocks": plan.blocks,
+    }
 
 
 def occupancy(

@@ -135,7 +135,7 @@ def trace(
     bias = device.empty(FLOAT_BYTES * shallow.n) if shallow.epilogue.bias else None
     arguments = bind_arguments(shallow, a, b, c, bias)
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
-    return Trace(kernel.name, shallow, plan, accesses)
+    return Trace(kernel.label(config), shallow, plan, accesses)
 
 
 def _shallow(problem: GemmProblem, plan: LaunchPlan, block: int) -> GemmProblem:

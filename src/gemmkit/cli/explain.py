@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     "folder",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Draw which addresses, banks and elements of the tiles the threads touch, into this "
-    "folder.",
+    help="Draw which addresses, banks and elements of the tiles the threads touch, occupancy over "
+    "registers, shared memory and block size, and the roofline, into this folder.",
 )
 @click.option(
     "--format",
@@ -46,7 +46,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of the pictures.",
 )
-@click.option("--maps", is_flag=True, help="Print these pictures too, as text.")
+@click.option("--maps", is_flag=True, help="Print what the threads touch, as text.")
+@click.option(
+    "--what-if",
+    is_flag=True,
+    help="Print occupancy over registers, shared memory and block size, and on every known board.",
+)
 @click.option(
     "--ncu",
     "report",
@@ -64,6 +69,7 @@ def command(
     folder: Path | None,
     form: str,
     maps: bool,
+    what_if: bool,
     report: Path | None,
     as_json: bool,
     **target: Any,
@@ -104,9 +110,17 @@ def command(
     out.print(explanation_text(explained), end="")
     if report is not None:
         _beside(out, report, gathered[0])
+    if what_if:
+        for facts in gathered:
+            _print_residency(out, facts)
     if maps or folder is not None:
         for facts in gathered:
             _draw(out, facts, folder, form, maps=maps)
+    if folder is not None:
+        from gemmkit.report.pictures.board import board_pictures
+
+        for drawn in board_pictures(gathered):
+            out.print(f"wrote {drawn.save(folder, form)}")
 
 
 def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
@@ -126,6 +140,20 @@ def _beside(out: Console, path: Path, facts: Facts) -> None:
     for launch in read_report(path):
         out.print()
         out.print(measured_table(launch, figures(facts), facts.name).to_text(), end="")
+
+
+def _print_residency(out: Console, facts: Facts) -> None:
+    from gemmkit.report.pictures.board import residency
+
+    found = residency(facts)
+    out.print(f"\nOccupancy of {facts.name}, if it took more or less\n", style="bold")
+    if found is None:
+        out.print("Nothing is known of its registers, or its grid is empty.")
+        return
+    curves, boards = found
+    out.print(curves, end="")
+    out.print(f"\nOn every known board, with the registers that it takes on {facts.gpu.name}:")
+    out.print(boards.to_text(), end="")
 
 
 def _draw(out: Console, facts: Facts, folder: Path | None, form: str, *, maps: bool) -> None:

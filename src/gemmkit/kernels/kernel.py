@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -302,6 +302,17 @@ class Kernel:
                 raise UsageError(f"kernel '{self.name}' has no key '{given}'; it has: {keys}")
             own[key] = value
         return TileConfig(**own)
+
+    def label(self, config: TileConfig, keys: Iterable[str] | None = None) -> str:
+        """The name with some keys of a configuration, as command lines take it.
+
+        By default with those that are not the kernel's own: `coarsening_1d:TM=1`.
+        """
+        values, default = config.as_dict(), self.default.as_dict()
+        if keys is None:
+            keys = [key for key, value in values.items() if default.get(key) != value]
+        told = ",".join(f"{key}={values[key]}" for key in keys)
+        return f"{self.name}:{told}" if told else self.name
 
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on this board."""

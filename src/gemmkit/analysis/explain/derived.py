@@ -104,20 +104,22 @@ def _loads(facts: Facts, kind: str) -> float | None:
     return getattr(loads, f"{kind}_per_result") if loads is not None else None
 
 
-def _intensity(level: Level) -> Callable[[Facts], float | None]:
-    def value(facts: Facts) -> float | None:
-        moved = facts.prediction
-        if moved is None:
-            return None
-        return intensities(
-            facts.problem,
-            {},
-            dram_bytes=moved.dram_bytes,
-            l2_bytes=moved.l2_bytes,
-            shared_bytes=moved.shared_bytes,
-        ).get(level)
+def level_intensities(facts: Facts) -> dict[Level, float]:
+    """FLOP for each byte that the model moves at each level; empty without a prediction."""
+    moved = facts.prediction
+    if moved is None:
+        return {}
+    return intensities(
+        facts.problem,
+        {},
+        dram_bytes=moved.dram_bytes,
+        l2_bytes=moved.l2_bytes,
+        shared_bytes=moved.shared_bytes,
+    )
 
-    return value
+
+def _intensity(level: Level) -> Callable[[Facts], float | None]:
+    return lambda facts: level_intensities(facts).get(level)
 
 
 def _multiply_adds(facts: Facts) -> int:

@@ -47,13 +47,11 @@ class Facts:
     @property
     def name(self) -> str:
         """The kernel's name, with what of its configuration is not the default."""
-        default = self.kernel.default.as_dict()
-        return self.named([k for k, v in self.config.as_dict().items() if default.get(k) != v])
+        return self.kernel.label(self.config)
 
     def named(self, keys: Sequence[str]) -> str:
         """The kernel's name with some keys of its configuration, as a command line takes it."""
-        values = ",".join(f"{key}={self.config[key]}" for key in keys)
-        return f"{self.kernel.name}:{values}" if values else self.kernel.name
+        return self.kernel.label(self.config, keys)
 
     @property
     def counters(self) -> Mapping[str, float]:

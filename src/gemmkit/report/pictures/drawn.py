@@ -41,6 +41,7 @@ _WORDS_PER_SECTOR = SECTOR_BYTES // WORD_BYTES
 _MAP, _MAP_END = "viridis", 0.85
 _CONFLICT = "#c53030"
 _SMALL = 6
+_FILE_NAME = str.maketrans(":,", "--")
 
 # A row of a map: its label, and for each of 32 cells the lane that is shown, or None.
 _Cells = list[int | None]
@@ -68,7 +69,8 @@ class Picture:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
-        path = folder / f"{self.name}.{form}"
+        # Labels of configurations hold what some file systems do not take.
+        path = folder / f"{self.name.translate(_FILE_NAME)}.{form}"
         save(path, self._fill, self._size)
         return path
 
