@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from launching import Executor, kernel_ptx, launch
+from launching import ENGINE, Executor, kernel_ptx, launch
+
+from gemmkit.errors import UnsupportedInstruction
 
 LANES = np.arange(32, dtype=np.uint32)
 INPUT = (LANES * np.uint32(0x9E3779B1)) >> np.uint32(9)
@@ -255,3 +257,85 @@ def test_atomic_requests_are_counted(executor: Executor) -> None:
     assert out.count("requests", "red.global.add.u32") == 4
     assert out.count("sectors", "red.global.add.u32") == 2 * 4 + 2 * 1
     assert out.count("wavefronts", "red.shared.add.u32") == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("bar.red.popc.u32", [43, 0, 96, 95]),
+        ("bar.red.or.pred", [1, 0, 1, 1]),
+        ("bar.red.and.pred", [0, 0, 1, 0]),
+        ("barrier.red.and.aligned.pred", [0, 0, 1, 0]),
+    ],
+)
+def test_reductions_at_barriers(executor: Executor, form: str, wanted: list[int]) -> None:
+    """How many threads of three warps are below 43, below 0, below 96, not 50."""
+    dest, after = ("%p2", "selp.u32 %r2, 1, 0, %p2;") if form.endswith("pred") else ("%r2", "")
+    tests = ["lt.s32 %p1, %tid, 43", "lt.s32 %p1, %tid, 0", "lt.s32 %p1, %tid, 96"]
+    tests.append("ne.s32 %p1, %tid, 50")
+    body = "\n".join(
+        f"setp.{test}; {form} {dest}, {n // 2}, %p1; {after} st.global.u32 [%at+{n * 384}], %r2;"
+        for n, test in enumerate(tests)
+    )
+    out = launch(executor, kernel_ptx(body), np.full((4, 96), 99, np.uint32), block=96).arrays[0]
+    assert out.tolist() == [[value] * 96 for value in wanted]
+
+
+def test_reductions_at_barriers_in_a_loop_of_some_threads(executor: Executor) -> None:
+    """Lanes that left before are not asked; a warp that ended is not waited for."""
+    body = """
+        mov.u32 %r1, 0;
+        mov.u32 %r3, 0;
+        setp.ge.u32 %p1, %tid, 72;
+        @%p1 bra END;
+        AGAIN:
+        mad.lo.u32 %r4, %r1, 10, 5;
+        setp.lt.u32 %p2, %r4, %tid;
+        bar.red.popc.u32 %r5, 0, %p2;
+        add.u32 %r3, %r3, %r5;
+        bar.red.or.pred %p3, 0, %p2;
+        add.u32 %r1, %r1, 1;
+        @%p3 bra AGAIN;
+        END:
+        st.global.u32 [%at], %r3;
+    """
+    out = launch(executor, kernel_ptx(body), np.full(128, 99, np.uint32), block=128).arrays[0]
+    total = sum(max(72 - (10 * turn + 6), 0) for turn in range(8))
+    assert out.tolist() == [total] * 72 + [0] * 56
+
+
+def test_a_reduction_at_a_barrier_takes_no_guard() -> None:
+    body = "setp.lt.u32 %p1, %tid, 3;\n@%p1 bar.red.popc.u32 %r1, 0, %p1;"
+    with pytest.raises(UnsupportedInstruction, match="takes no guard"):
+        launch(ENGINE, kernel_ptx(body), np.zeros(1, np.uint32))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("atom.global.cta.add.u32", "atom.add.acq_rel.gpu.u32", "atom.relaxed.sys.add.u32"),
+        *("atom.add.relaxed.cta.global.u32", "atom.global.sys.max.u32", "atom.or.release.gpu.b32"),
+        *("red.global.cta.add.u32", "red.release.gpu.global.add.u32"),
+    ],
+)
+def test_spellings_of_atomics(executor: Executor, form: str) -> None:
+    old = "" if form.startswith("red") else "%r2, "
+    out = launch(executor, kernel_ptx(f"{form} {old}[%rd0], %tid;"), np.zeros(1, np.uint32))
+    wanted = int(LANES.sum()) if ".add." in form else 31
+    assert out.arrays[0].tolist() == [wanted]
+
+
+def test_volatile_locals(executor: Executor) -> None:
+    body = """
+        mov.u32 %r2, kept;
+        st.volatile.local.u32 [%r2+4], %tid;
+        mov.u32 %r3, 7;
+        st.volatile.local.v2.u32 [%r2+8], {%r3, %tid};
+        ld.volatile.local.u32 %r4, [%r2+4];
+        ld.volatile.local.u8 %r5, [%r2+8];
+        mad.lo.u32 %r1, %r4, 100, %r5;
+        st.global.u32 [%at], %r1;
+    """
+    text = kernel_ptx(body, declarations=".local .align 8 .b8 kept[16];")
+    out = launch(executor, text, np.zeros(32, np.uint32)).arrays[0]
+    assert out.tolist() == (100 * LANES + 7).tolist()

@@ -16,6 +16,8 @@ from gemmkit.emulator.isa.table import table
 
 PTXAS = shutil.which("ptxas")
 AT_ONCE = 500
+# What NVRTC writes, and ptxas takes, only from a later version of the toolkit on than 13.0.
+NEWER = ("ld.volatile.local.", "st.volatile.local.")
 
 pytestmark = pytest.mark.skipif(PTXAS is None, reason="needs ptxas of the CUDA toolkit")
 
@@ -56,7 +58,9 @@ def test_other_forms(tmp_path: Path) -> None:
     others = [
         form
         for form in table().values()
-        if form.operation not in OPERATIONS and form.operation != "call"
+        if form.operation not in OPERATIONS
+        and form.operation != "call"
+        and not form.opcode.startswith(NEWER)
     ]
     kinds = ("pred", "b16", "b32", "b64")
     registers = [f"%{kind}_{n}_<4>" for kind in kinds for n in range(10)]

@@ -132,3 +132,31 @@ def test_copies_of_a_producer_warp() -> None:
     assert (found.kind, found.here.line) == ("read after write", 12)
     assert found.other is not None
     assert (found.other.line, found.other.thread) == (6, (31, 0, 0))
+
+
+REDUCED = """k(float* out) {
+    __shared__ float As[64];
+    int t = threadIdx.x;
+    As[t] = t;
+    int some = REDUCE(t > 60);
+    out[t] = As[63 - t] + some;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "gives"),
+    [("__syncthreads_count", 3), ("__syncthreads_or", 1), ("__syncthreads_and", 0)],
+)
+def test_reductions_are_barriers(name: str, gives: int) -> None:
+    outcome = run(REDUCED.replace("REDUCE", name))
+    assert not outcome.findings
+    out = outcome.arrays["out"].view(np.float32)[:64]
+    assert out.tolist() == [63 - t + gives for t in range(64)]
+
+
+def test_reduction_that_a_part_of_a_warp_comes_to() -> None:
+    text = REDUCED.replace(
+        "int some = REDUCE(t > 60);",
+        "int some = 0; if (t % 2 || out[t] > 9) {\nsome = __syncthreads_or(t > 9);\n}",
+    )
+    assert ("synccheck", "divergent barrier") in run(text).kinds

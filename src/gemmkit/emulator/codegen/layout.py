@@ -52,9 +52,11 @@ WORKER = _words(
     # What the sanitizers know of memory, and patterns worked out so far.
     *("shadow", "patterns"),
 )
-# Barriers follow the fields: for each, warps that have arrived and warps awaited (0: all).
+# Barriers follow the fields: for each, warps that have arrived, warps awaited (0: all), and the sum
+# of what warps gave to a reduction there.
 BARRIERS = 16
-BARRIER_BYTES = 16
+BARRIER_VOTES = 16
+BARRIER_BYTES = 32
 WORKER_BARRIERS = 384
 # A pattern of no lane at all follows, then the counters.
 NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
@@ -136,13 +138,14 @@ LINEAR = 2
 RISING = 4
 
 # 32-bit fields of a warp. `meet` is the block where the running lanes wait for others, `depth`
-# the height of the stack of lanes that wait; `initial` the lanes that exist at all.
+# the height of the stack of lanes that wait; `initial` the lanes that exist at all; `votes` what
+# the warp gives to a reduction at a barrier, and the sum of all once that is open.
 WARP = {
     name: 4 * place
     for place, name in enumerate(
         (
             *("block", "mask", "exited", "meet", "depth", "status", "index", "initial"),
-            *("barrier", "barrier_warps", "instruction", "unused"),
+            *("barrier", "barrier_warps", "instruction", "votes"),
         )
     )
 }

@@ -23,7 +23,7 @@ from gemmkit.emulator.codegen.layout import (
     WARP,
     WORKER,
 )
-from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.registers import RegisterMap
 from gemmkit.emulator.codegen.surroundings import C, Outside, Surroundings, T, W
 from gemmkit.emulator.codegen.values import Scalar, Scratch
@@ -90,7 +90,8 @@ class _WarpWriter:
         f = self._f
         resumed = sorted(self._entries())
         start = f.load("i32", W, WARP["block"])
-        f.emit(f"switch {start}, label %ended [{self._cases(resumed)}]")
+        cases = f"{self._cases(resumed)} {self._cases(self._reductions())}"
+        f.emit(f"switch {start}, label %ended [{cases}]")
         f.label("next")
         following = f.runtime("next_path", "i32", W)
         f.emit(f"switch {following}, label %ended [{self._cases(resumed)}]")
@@ -98,6 +99,32 @@ class _WarpWriter:
         f.ret(literal("i32", DONE))
         for number in range(len(self._blocks)):
             self._write_block(number)
+        for number in self._reductions():
+            self._write_reduced(number)
+
+    def _reductions(self) -> list[int]:
+        """Where warps go on behind reductions at barriers: blocks of their own, past the exit."""
+        ends = (self._actions[block.end - 1] for block in self._blocks)
+        return [
+            self._exit + 1 + number
+            for number, action in enumerate(ends)
+            if action.operation == "barrier" and action.dests
+        ]
+
+    def _write_reduced(self, behind: int) -> None:
+        """Take over what a reduction at a barrier gave, and go on with the next block."""
+        f, number = self._f, behind - self._exit - 1
+        f.label(f"b{behind}")
+        b = BlockWriter(self._around, number, f.load("i32", W, WARP["mask"]), self._scratch)
+        b.at = self._blocks[number].end - 1
+        action = self._actions[b.at]
+        votes = f.load("i32", W, WARP["votes"])
+        kind = action.form["R"]
+        if kind != "popc":
+            votes = f.compare("ne" if kind == "or" else "eq", votes, 0)
+        b.put(action, [Scalar(votes)])
+        b.finish()
+        self._go(number, number + 1)
 
     def _cases(self, blocks: Sequence[int]) -> str:
         return " ".join(f"i32 {number}, label %b{number}" for number in blocks)
@@ -247,7 +274,12 @@ class _WarpWriter:
         f = self._f
         lanes = b.active(action.guard)
         self._count(action, lanes)
-        operands = [b.source(each, 32) for each in action.sources]
+        reduces = bool(action.dests)
+        if reduces:
+            if action.guard is not None:
+                raise unsupported(action.instruction, "a reduction at a barrier takes no guard")
+            b.f.store(self._votes(b, action, lanes), W, WARP["votes"])
+        operands = [b.source(each, 32) for each in action.sources[: 1 if reduces else 2]]
         first = [effects.first_lane(b, place, lanes) for place in operands]
         b.finish()
         if action.guard is not None:
@@ -260,7 +292,16 @@ class _WarpWriter:
         warps = f.lshr(first[1], 5) if len(first) > 1 else literal("i32", 0)
         f.store(first[0], W, WARP["barrier"])
         f.store(warps, W, WARP["barrier_warps"])
-        self._wait(number + 1, AT_BARRIER, action.number)
+        after = number + 1
+        self._wait(after + self._exit if reduces else after, AT_BARRIER, action.number)
+
+    def _votes(self, b: BlockWriter, action: Action, lanes: Value) -> Value:
+        """How many lanes have the predicate of a reduction; for `and`, how many have it not."""
+        f = self._f
+        holds = b.lanes(b.source(action.sources[-1], 1))
+        if action.form["R"] == "and":
+            holds = f.not_(holds)
+        return f.intrinsic("ctpop", f.and_(lanes, holds))
 
     def trap(self, b: BlockWriter, action: Action, number: int) -> None:
         """Stop, if a lane does."""

@@ -30,6 +30,10 @@ _RELAXED = ".volatile,.relaxed.cta,.relaxed.gpu,.relaxed.sys"
 ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.gpu,.acquire.sys}}"
 RELEASE = f"{{{_RELAXED},.release.cta,.release.gpu,.release.sys}}"
 SCOPE = "{,.cta,.gpu,.sys}"
+# The order of modifiers as written today, and as for `atomicAdd_block` and its like.
+ATOMIC_SPACE = f"{{{SHARED_OR_GLOBAL}}}"
+SPACE_THEN_SCOPE = "{S:.global,.shared,.shared::cta}{.cta,.gpu,.sys}"
+ORDERED = "{.relaxed,.acquire,.release,.acq_rel}"
 ATOMIC_OPERATIONS = (
     "{O:and,or,xor}.{T:b32,b64}",
     "{O:add}.{T:u32,s32,u64,f32,f64}",
@@ -44,6 +48,15 @@ def _vectors(*prefixes: str) -> str:
     return "|".join(
         f"{prefix}{{V:,.v2}}.{{T:{LOADABLE}}}|{prefix}{{V:.v4}}.{{T:{NARROW}}}"
         for prefix in prefixes
+    )
+
+
+def _atomics(operation: str, order: str) -> str:
+    """Patterns of an operation of `atom`: as CUDA spells it, and as the C++ library does."""
+    name, _, of = operation.rpartition(".{T:")
+    return (
+        f"atom{order}{SCOPE}{ATOMIC_SPACE}.{operation}|atom{SPACE_THEN_SCOPE}.{operation}|"
+        f"atom.{name}{ORDERED}{{.cta,.gpu,.sys}}{{{SHARED_OR_GLOBAL}}}.{{T:{of}"
     )
 
 
@@ -171,11 +184,13 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
               f"ld{{S:.global}}.nc{L1_HINT}{L2_PREFETCH}",
               f"ld{{S:.global}}{{.ca,.cg,.cs}}.nc{L2_PREFETCH}",
               f"ld{ACQUIRE}{{{SHARED_OR_GLOBAL}}}",
+              "ld.volatile{S:.local}",
               "ldu{S:.global}"),
      "load", "={V}{T} [{S}]", "load"),
     (_vectors(f"st{{{SHARED_OR_GLOBAL},.local,.param}}{{,.wb,.cg,.cs,.wt}}",
               f"st{{S:,.global}}{L1_HINT}",
-              f"st{RELEASE}{{{SHARED_OR_GLOBAL}}}"),
+              f"st{RELEASE}{{{SHARED_OR_GLOBAL}}}",
+              "st.volatile{S:.local}"),
      "store", "[{S}] {V}{T}", "store"),
     ("cp.async.{C:ca}.shared{,::cta}.global{,.L2::64B,.L2::128B,.L2::256B}|"
      "cp.async.{C:cg}.shared{,::cta}.global{,.L2::64B,.L2::128B,.L2::256B}",
@@ -185,15 +200,15 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("cp.async.wait_all", "copy_async_wait", "", "synchronize"),
     ("prefetch{.global,.local,}.{L1,L2}|prefetchu.L1", "no_operation", "[global]", "load"),
     *(
-        (f"atom{{,.relaxed,.acquire,.release,.acq_rel}}{SCOPE}{{{SHARED_OR_GLOBAL}}}.{operation}",
-         "atomic", "={T} [{S}] {T}", "atomic")
+        (_atomics(operation, "{,.relaxed,.acquire,.release,.acq_rel}"), "atomic",
+         "={T} [{S}] {T}", "atomic")
         for operation in (*ATOMIC_OPERATIONS, "{O:exch}.{T:b32,b64}")
     ),
-    (f"atom{{,.relaxed,.acquire,.release,.acq_rel}}{SCOPE}{{{SHARED_OR_GLOBAL}}}.cas.{{T:b32,b64}}",
-     "compare_and_swap", "={T} [{S}] {T} {T}", "atomic"),
+    (_atomics("cas.{T:b32,b64}", "{,.relaxed,.acquire,.release,.acq_rel}"), "compare_and_swap",
+     "={T} [{S}] {T} {T}", "atomic"),
     *(
-        (f"red{{,.relaxed,.release}}{SCOPE}{{{SHARED_OR_GLOBAL}}}.{operation}", "reduction",
-         "[{S}] {T}", "atomic")
+        (f"red{{,.relaxed,.release}}{SCOPE}{ATOMIC_SPACE}.{operation}|"
+         f"red{SPACE_THEN_SCOPE}.{operation}", "reduction", "[{S}] {T}", "atomic")
         for operation in ATOMIC_OPERATIONS
     ),
     ("isspacep.{S:global,shared,local}", "is_space", "=pred u64", "integer"),
@@ -209,6 +224,10 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("bar.warp.sync", "no_operation", "b32", "synchronize"),
     ("bar.sync|barrier.sync|barrier.sync.aligned|barrier.cta.sync|barrier.cta.sync.aligned",
      "barrier", "u32 ?u32", "synchronize"),
+    ("bar.red.{R:popc}.u32|barrier.red.{R:popc}{,.aligned}.u32|"
+     "barrier.cta.red.{R:popc}{,.aligned}.u32", "barrier", "=u32 u32 pred", "synchronize"),
+    ("bar.red.{R:and,or}.pred|barrier.red.{R:and,or}{,.aligned}.pred|"
+     "barrier.cta.red.{R:and,or}{,.aligned}.pred", "barrier", "=pred u32 pred", "synchronize"),
     ("bar.arrive|barrier.arrive|barrier.arrive.aligned|barrier.cta.arrive", "barrier_arrive",
      "u32 u32", "synchronize"),
     ("membar.{cta,gl,sys}|fence{.sc,.acq_rel}.{cta,cluster,gpu,sys}|fence.proxy.async|"

@@ -70,6 +70,7 @@ class Warps:
 class _Barrier:
     arrived: int = 0
     needed: int = 0  # warps; 0 stands for all of the block
+    votes: int = 0  # of a reduction, summed over the warps
     waiting: list[int] = field(default_factory=list)
 
 
@@ -81,23 +82,30 @@ class Barriers:
         self._ended = 0
         self._barriers: defaultdict[int, _Barrier] = defaultdict(_Barrier)
 
-    def arrive(self, number: int, needed: int, waiting: int | None) -> list[int]:
-        """A warp arrives, and waits there if `waiting` is its row; returns rows that may go on."""
+    def arrive(
+        self, number: int, needed: int, waiting: int | None, votes: int
+    ) -> list[tuple[int, int]]:
+        """A warp arrives, and waits there if `waiting` is its row.
+
+        Returns rows that may go on, each with the sum of the votes of all who came.
+        """
         barrier = self._barriers[number]
         barrier.arrived += 1
+        barrier.votes += votes
         barrier.needed = needed
         if waiting is not None:
             barrier.waiting.append(waiting)
         return self._opened(barrier)
 
-    def end(self) -> list[int]:
-        """A warp has ended; returns rows that may go on."""
+    def end(self) -> list[tuple[int, int]]:
+        """A warp has ended; returns rows that may go on, as `arrive` does."""
         self._ended += 1
-        return [row for barrier in self._barriers.values() for row in self._opened(barrier)]
+        return [each for barrier in self._barriers.values() for each in self._opened(barrier)]
 
-    def _opened(self, barrier: _Barrier) -> list[int]:
+    def _opened(self, barrier: _Barrier) -> list[tuple[int, int]]:
         arrived = barrier.arrived if barrier.needed else barrier.arrived + self._ended
         if not barrier.arrived or arrived < (barrier.needed or self._warps):
             return []
-        rows, barrier.waiting, barrier.arrived = barrier.waiting, [], 0
-        return rows
+        opened = [(row, barrier.votes) for row in barrier.waiting]
+        barrier.waiting, barrier.arrived, barrier.votes = [], 0, 0
+        return opened

@@ -63,7 +63,7 @@ class Lockstep:
         self._flow, self._steps, self._chunk = flow, steps, chunk
         self._tally, self._printed = tally, printed
         self._together = not is_ordered(flow)
-        self._waiting_at: dict[int, Step] = {}
+        self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
 
     def run(self) -> None:
         """Run until all warps have ended.
@@ -183,6 +183,10 @@ class Lockstep:
         if waits and chunk.watch is not None:
             chunk.watch.barrier(group.rows)
         operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+        votes = np.zeros(len(group.rows), int)
+        if step.dests:
+            holds = operands.pop() == (step.form["R"] != "and")
+            votes = np.count_nonzero(holds & lanes, axis=1)
         if waits:
             chunk.warps.go(group.rows, block + 1)
         for each in np.flatnonzero(lanes.any(axis=1)).tolist():
@@ -192,10 +196,10 @@ class Lockstep:
             waiting = None
             if waits and chunk.warps.status[row] == RUNNING:
                 chunk.warps.status[row] = WAITING
-                self._waiting_at[row] = step
+                self._waiting_at[row] = step, lanes[each]
                 waiting = row
             barriers = chunk.barriers[row // chunk.warps_per_block]
-            self._go_on(barriers.arrive(number, needed, waiting))
+            self._go_on(barriers.arrive(number, needed, waiting, int(votes[each])))
 
     def _release(self, rows: Rows) -> None:
         """Warps that have ended are awaited no longer."""
@@ -203,10 +207,15 @@ class Lockstep:
         for row in ended.tolist():
             self._go_on(self._chunk.barriers[row // self._chunk.warps_per_block].end())
 
-    def _go_on(self, rows: list[int]) -> None:
-        for row in rows:
+    def _go_on(self, opened: list[tuple[int, int]]) -> None:
+        for row, votes in opened:
             self._chunk.warps.status[row] = RUNNING
-            del self._waiting_at[row]
+            step, lanes = self._waiting_at.pop(row)
+            for dest, of in step.dests:
+                found = {"popc": votes, "or": votes != 0, "and": votes == 0}[step.form["R"]]
+                group = Group(self._chunk, np.array([row]), whole=self._chunk.count == 1)
+                value = np.full((1, WARP), found, bool if of.bits == 1 else np.uint32)
+                group.write(dest, of, value, lanes[None])
 
     def _describe(self, group: Group, step: Step, fault: Fault) -> str:
         row = group.rows[fault.row]
@@ -227,6 +236,6 @@ class Lockstep:
         waiting = "; ".join(
             f"warp {row % self._chunk.warps_per_block} of block {self._block_of(row)} waits at "
             f"{step.instruction.where}"
-            for row, step in sorted(self._waiting_at.items())
+            for row, (step, _) in sorted(self._waiting_at.items())
         )
         return f"kernel '{self._flow.kernel.name}' is deadlocked: {waiting}"

@@ -62,7 +62,7 @@ def granule_bytes(actions: Iterable[Action], space: str) -> int:
 
 def _holds_a_part(action: Action) -> bool:
     """Whether an instruction is a barrier that need not be for the whole block."""
-    counted = action.operation == "barrier" and len(action.sources) > 1
+    counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
     return counted or action.operation == "barrier_arrive"
 
 

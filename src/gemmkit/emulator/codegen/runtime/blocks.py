@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
     BARRIER_BYTES,
+    BARRIER_VOTES,
     BARRIERS,
     DONE,
     FAILED_OPERATION,
@@ -83,13 +84,16 @@ def _define_barriers(module: Module, names: Names) -> None:
             f.ret()
         if names.sanitize:
             f.call("gemmkit.opening", "void", C, number, f.resize(everyone, 32))
-        f.store(literal("i64", 0), place)
+        votes = f.load("i64", place, BARRIER_VOTES)
+        for start in (0, BARRIER_VOTES):
+            f.store(literal("i64", 0), place, start)
         with f.loop(_field(f, "warp_count")) as each:
             warp = _warp(f, each)
             here = f.compare("eq", f.load("i32", warp, WARP["barrier"]), number)
             waiting = f.compare("eq", f.load("i32", warp, WARP["status"]), AT_BARRIER)
             with f.when(f.and_(here, waiting)):
                 f.store(literal("i32", RUNNING), warp, WARP["status"])
+                f.store(f.resize(votes, 32), warp, WARP["votes"])
         f.ret()
     with module.function(names("arrive"), "void", (C, number, needed)) as f:
         place = _barrier(f, number)
@@ -171,6 +175,9 @@ def _define_turn(module: Module, names: Names) -> None:
         f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
         with f.when(f.compare("eq", status, AT_BARRIER)):
             number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
+            # Those of a barrier without reduction are read by nobody.
+            votes = f.resize(f.load("i32", W, WARP["votes"]), 64)
+            f.increase(_barrier(f, number), BARRIER_VOTES, votes)
             f.call(names("arrive"), "void", C, number, needed)
         with f.when(f.compare("eq", status, DONE)):
             f.call(names("end_warp"), "void", C)
