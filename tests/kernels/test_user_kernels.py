@@ -282,6 +282,21 @@ def test_other_element_types_are_refused(write: Any, kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["float**", "const float* const*", "float* const* __restrict__"])
+def test_arrays_of_pointers_are_refused(write: Any, kind: str) -> None:
+    kernel = Kernel.from_file(write(PLAIN.replace("float* C", f"{kind} C")), **LAUNCH)
+    refused = str(kernel.supports(PROBLEM, kernel.default, BOARD))
+    assert "its parameter 'float** C' is an array of pointers" in refused
+    assert "one matrix" in refused
+
+
+def test_arrays_of_pointers_are_told_from_pointers_to_arrays() -> None:
+    text = """__global__ void k(float* A[], float A2[][4], float (*A3)[4], Box<float**> A4,
+                                const float* const* const A5) {}"""
+    (kernel,) = kernels_in(text)
+    assert [each.stars for each in kernel.parameters] == [2, 1, 1, 0, 2]
+
+
 def test_declarations() -> None:
     text = """
     /* __global__ void commented(int M) {} */

@@ -44,14 +44,22 @@ _OPEN, _CLOSE = "([{<", ")]}>"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: `type` without qualifiers and stars; an empty name where it has none."""
+    """One parameter: `type` without qualifiers and stars; an empty name where it has none.
+
+    `stars` is how often a value must be followed to come to one of that type.
+    """
 
     name: str
     type: str
-    pointer: bool
+    stars: int
+
+    @property
+    def pointer(self) -> bool:
+        """Whether its value is an address."""
+        return self.stars > 0
 
     def __str__(self) -> str:
-        return f"{self.type}{'*' if self.pointer else ''} {self.name}".strip()
+        return f"{self.type}{'*' * self.stars} {self.name}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +225,12 @@ def _read_template(plain: str, start: int) -> tuple[tuple[str, str], ...] | None
 
 def _read_parameter(text: str) -> Parameter:
     declared = _QUALIFIERS.sub(" ", text.partition("=")[0])
-    pointer = "*" in declared or "[" in declared
+    outside = re.sub(r"<.*>", "", declared)
+    # An array is a pointer to its elements, a pointer to an array one to the array's elements.
+    stars = outside.count("*") + ("[" in outside and "(" not in outside)
     declared = re.sub(r"\[[^]]*\]|[*&()]", " ", declared)
     words = declared.split()
     name = ""
     if len(words) > 1 and words[-1] not in _TYPE_WORDS and _WORD.fullmatch(words[-1]):
         name = words.pop()
-    return Parameter(name, " ".join(words), pointer)
+    return Parameter(name, " ".join(words), stars)

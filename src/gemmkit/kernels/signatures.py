@@ -105,10 +105,17 @@ def describe(kernel: KernelDeclaration) -> str:
     return f"({', '.join(map(str, kernel.parameters))})"
 
 
-def wrong_element_type(signature: Signature, kernel: KernelDeclaration) -> str | None:
+def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | None:
     """Why a kernel's matrices are none of fp32 elements, or None if they are, or may be."""
     for name, parameter in zip(signature, kernel.parameters, strict=True):
-        if name in POINTERS and parameter.pointer and parameter.type in _NOT_FLOAT:
+        if name not in POINTERS:
+            continue
+        if parameter.stars > 1:
+            return (
+                f"its parameter '{parameter}' is an array of pointers, as for a batch of matrices; "
+                "only kernels that take the address of one matrix are supported yet"
+            )
+        if parameter.pointer and parameter.type in _NOT_FLOAT:
             return f"its parameter '{parameter}' holds {parameter.type}; problems here are fp32"
     return None
 

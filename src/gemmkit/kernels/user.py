@@ -33,7 +33,7 @@ from gemmkit.kernels.signatures import (
     names_in,
     read_signature,
     told_signature,
-    wrong_element_type,
+    wrong_matrices,
 )
 from gemmkit.problem import GemmProblem
 
@@ -94,7 +94,7 @@ def kernel_from_file(
         name=name or path.stem,
         idea=head_comment(text),
         constants=numbers,
-        refuses=wrong_element_type(signature, declared) if declared is not None else None,
+        refuses=wrong_matrices(signature, declared) if declared is not None else None,
     )
 
 
