@@ -25,6 +25,7 @@ from gemmkit.emulator.codegen.values import (
     Scalar,
     Scratch,
     Slot,
+    with_shared,
 )
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import (
@@ -243,33 +244,8 @@ class BlockWriter:
             if isinstance(place, Result) and place.stored is None
         ]
         if wanted:
-            self._write(self._with_shared(wanted))
-
-    def _with_shared(self, wanted: Sequence[Result]) -> list[Result]:
-        """Add what others will read again, so that it is computed once only."""
-        nodes: set[Node] = set()
-        work = [each.node for each in wanted]
-        while work:
-            node = work.pop()
-            if node not in nodes:
-                nodes.add(node)
-                work += [
-                    source.node
-                    for source, _ in node.sources
-                    if isinstance(source, Result) and source.stored is None
-                ]
-        inside: dict[Node, int] = {}
-        for node in nodes:
-            for source, _ in node.sources:
-                if isinstance(source, Result):
-                    inside[source.node] = inside.get(source.node, 0) + 1
-        chosen = dict.fromkeys(wanted)
-        held = {place.node for place in self._needed().values() if isinstance(place, Result)}
-        for node in sorted(nodes, key=lambda node: node.serial):
-            if node.readers > node.served + inside.get(node, 0) or node in held:
-                for index in range(len(node.bits)):
-                    chosen.setdefault(Result(node, index))
-        return list(chosen)
+            held = {place.node for place in self._needed().values() if isinstance(place, Result)}
+            self._write(with_shared(wanted, held))
 
     def _write(self, wanted: Sequence[Result]) -> None:
         outputs = []

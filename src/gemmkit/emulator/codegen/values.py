@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.ir import Function, Value
@@ -147,3 +147,32 @@ class Scratch:
     def in_use(self) -> int:
         """Bytes handed out and not taken back."""
         return self._end - self._UNIT * len(self._free)
+
+
+def with_shared(wanted: Sequence[Result], held: Collection[Node]) -> list[Result]:
+    """Add what others will read again to results to be computed, so that it is computed once only.
+
+    `held` are computations that registers hold, which later instructions may read.
+    """
+    nodes: set[Node] = set()
+    work = [each.node for each in wanted]
+    while work:
+        node = work.pop()
+        if node not in nodes:
+            nodes.add(node)
+            work += [
+                source.node
+                for source, _ in node.sources
+                if isinstance(source, Result) and source.stored is None
+            ]
+    inside: dict[Node, int] = {}
+    for node in nodes:
+        for source, _ in node.sources:
+            if isinstance(source, Result):
+                inside[source.node] = inside.get(source.node, 0) + 1
+    chosen = dict.fromkeys(wanted)
+    for node in sorted(nodes, key=lambda node: node.serial):
+        if node.readers > node.served + inside.get(node, 0) or node in held:
+            for index in range(len(node.bits)):
+                chosen.setdefault(Result(node, index))
+    return list(chosen)
