@@ -15,6 +15,7 @@ from gemmkit.analysis.loads import (
     SHARED_BYTES,
     WORD_BYTES,
     count_loads,
+    loads_by_formula,
 )
 from gemmkit.analysis.occupancy import Limiter
 from gemmkit.analysis.roofline import Level, intensities
@@ -22,6 +23,7 @@ from gemmkit.gpu import WARP_SIZE
 
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "made of counters, and as exact as these"
+FORMULA = "by formula, for tiles that divide the matrices"
 PREDICTED = "predicted: by a model of the board, not counted and not measured"
 
 OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
@@ -30,6 +32,8 @@ REGISTERS = "launch__registers_per_thread"
 TAIL_IDLE = "gemmkit__last_wave_idle_pct"
 GLOBAL_LOADS = "gemmkit__global_loads_per_result"
 SHARED_LOADS = "gemmkit__shared_loads_per_result"
+GLOBAL_FORMULA = f"{GLOBAL_LOADS}_by_formula"
+SHARED_FORMULA = f"{SHARED_LOADS}_by_formula"
 RESULTS_PER_THREAD = "gemmkit__results_per_thread"
 RESULTS_IN_FLIGHT = "gemmkit__results_in_flight_per_sm"
 FMA_PER_SHARED_LOAD = "gemmkit__fma_per_shared_load"
@@ -104,6 +108,11 @@ def _loads(facts: Facts, kind: str) -> float | None:
     return getattr(loads, f"{kind}_per_result") if loads is not None else None
 
 
+def _formula(facts: Facts, place: int) -> float | None:
+    found = loads_by_formula(facts.kernel, facts.config, facts.counted.k)
+    return found[place] if found is not None else None
+
+
 def level_intensities(facts: Facts) -> dict[Level, float]:
     """FLOP for each byte that the model moves at each level; empty without a prediction."""
     moved = facts.prediction
@@ -163,6 +172,10 @@ DERIVED: tuple[Derived, ...] = (
             COUNTED, lambda f: _loads(f, "global")),
     Derived(SHARED_LOADS, "words that threads load from shared memory for each element of C",
             COUNTED, lambda f: _loads(f, "shared")),
+    Derived(GLOBAL_FORMULA, "the same for a rung: k/BM + k/BN with tiles, 2k without", FORMULA,
+            lambda f: _formula(f, 0)),
+    Derived(SHARED_FORMULA, "the same for a rung with tiles: k/TM + k/TN", FORMULA,
+            lambda f: _formula(f, 1)),
     Derived(FMA_PER_SHARED_LOAD, "multiply-adds for each word loaded from shared memory", COUNTED,
             lambda f: _ratio(_multiply_adds(f), _counter(f, *SHARED_BYTES) / WORD_BYTES)),
     Derived(GLOBAL_WIDTH, "bytes that a global-load request brings to each lane of a warp",

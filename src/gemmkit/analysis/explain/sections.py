@@ -15,12 +15,14 @@ _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Global-store requests", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", ""),
     ("Sectors per store request", derived.SECTORS_PER_REQUEST["store"], ""),
     ("Global loads per result", derived.GLOBAL_LOADS, "words"),
+    ("Global loads, by formula", derived.GLOBAL_FORMULA, "words"),
     ("Copied by cp.async", derived.ASYNC_SHARE, "%"),
     ("Shared-memory load instructions", derived.SHARED_LOAD_INSTRUCTIONS, ""),
     ("Shared-memory load wavefronts", derived.SHARED_WAVEFRONTS[0], ""),
     ("Shared-memory store wavefronts", derived.SHARED_WAVEFRONTS[1], ""),
     ("Wavefronts by bank conflicts", derived.CONFLICT_SHARE, "%"),
     ("Shared loads per result", derived.SHARED_LOADS, "words"),
+    ("Shared loads, by formula", derived.SHARED_FORMULA, "words"),
     ("Multiply-adds per shared load", derived.FMA_PER_SHARED_LOAD, ""),
 )
 _OCCUPANCY: tuple[tuple[str, str, str], ...] = (
