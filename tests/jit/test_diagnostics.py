@@ -119,6 +119,11 @@ def test_an_entry_that_is_not_there(entry, reason) -> None:
     assert "__nv_name_map" not in message
 
 
+def test_kernels_that_share_a_name() -> None:
+    text = "__global__ void k(float* x) {}\n__global__ void k(int n) {}\n"
+    assert "several functions are called 'k': give the kernel a name of its own" in message_of(text)
+
+
 @pytest.mark.parametrize("name", ["<stdint.h>", '"tile.cuh"'])
 def test_a_missing_header(name) -> None:
     message = message_of(f"#include {name}\n", headers={"gemm.cuh": ""})

@@ -94,6 +94,22 @@ def test_device_code_is_kept(code: str) -> None:
     assert without_host_code(text, device_macros([text])) == text
 
 
+def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
+    text = """__global__ void k(float* x) {
+      auto twice = [=] __host__ __device__(float y) { return 2 * y; };
+      auto put = [&]__device__ { x[0] = twice(x[1]); };
+      put();
+    }
+    __device__ int table[2] = {1, 2};
+    """
+    left = without_host_code(text, frozenset())
+    assert "auto twice = [=]                    (float y) {" in left
+    assert "[&]           { x[0]" in left
+    assert left.count("__device__") == 1
+    assert len(left) == len(text)
+    assert compiled(text, tmp_path).ptx
+
+
 def test_unbalanced_text_stays_as_it_is() -> None:
     text = "int f() { return 1;\n" + KERNEL
     assert without_host_code(text, frozenset()) == text

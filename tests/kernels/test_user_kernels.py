@@ -297,6 +297,27 @@ def test_arrays_of_pointers_are_told_from_pointers_to_arrays() -> None:
     assert [each.stars for each in kernel.parameters] == [2, 1, 1, 0, 2]
 
 
+def test_types_by_other_names(write: Any) -> None:
+    text = """typedef unsigned int uint_; using real = float; using cptr = const real*;
+    #if 1
+    typedef int size_type;
+    #else
+    typedef float size_type;
+    #endif
+    template <typename Index = uint_, class T = real>
+    __global__ void k(Index M, uint_ N, int K, cptr A, const T* B, real* C, size_type last) {}
+    """
+    (kernel,) = kernels_in(text)
+    assert [str(each) for each in kernel.parameters] == [
+        *("Index M", "unsigned int N", "int K", "float* A", "T* B", "float* C", "size_type last"),
+    ]
+    text = text.replace(", size_type last", "")
+    kernel = Kernel.from_file(write(text), **LAUNCH)
+    assert kernel.signature == ("M", "N", "K", "A", "B", "C")
+    doubles = Kernel.from_file(write(text), entry="k<int, double>", **LAUNCH)
+    assert "holds double" in str(doubles.supports(PROBLEM, doubles.default, BOARD))
+
+
 def test_declarations() -> None:
     text = """
     /* __global__ void commented(int M) {} */

@@ -16,6 +16,7 @@ _PTXAS_LINE = re.compile(r"ptxas .*, line (?P<line>\d+); (?P<kind>\w+) *: (?P<te
 _PTXAS_FIGURES = re.compile(r"ptxas (info |  +\.)")
 _LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)")
 _FILE = re.compile(r'\s*\.file\s+(?P<file>\d+)\s+"(?P<name>.+)"', re.MULTILINE)
+_OVERLOADED = "cannot determine which instance of overloaded function"
 _NAME_EXPRESSION_SUMMARY = "Error in parsing name expression"
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
 _KERNEL = re.compile(r"__global__[\s\w:]*?(\w+)\s*\(")
@@ -39,6 +40,11 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
         texts = [_LAUNCH_BOUNDS.sub("", text) for text in sources.values()]
         kernels = {name for text in texts for name in _KERNEL.findall(text)}
         blocks.append(f"kernels in these files: {', '.join(sorted(kernels)) or 'none'}")
+    if _OVERLOADED in log:
+        blocks.append(
+            f"several functions are called '{entry.partition('<')[0]}': give the kernel a name of "
+            "its own, or put a preprocessor condition around the others"
+        )
     missing = _NO_SUCH_HEADER.search(log)
     if missing is not None:
         blocks.append(_explain_missing_header(missing["name"], sources))

@@ -33,6 +33,8 @@ _NUMBER_TYPES = re.compile(
     r"\b(?:bool|char|short|int|long|unsigned|signed|float|double|size_t|u?int\d+_t|auto)\b"
 )
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif|else|endif|define|undef|include)\b")
+# nvcc's extended lambdas; in device code they are as those without the words.
+_MARKED_LAMBDA = re.compile(r"(?<=\])\s*(?:__(?:host|device)__\s*)+(?=[({])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ def device_macros(texts: Iterable[str]) -> frozenset[str]:
 def without_host_code(text: str, macros: frozenset[str]) -> str:
     """The text with all functions and variables blanked that are for the host alone.
 
-    `macros` are those of `device_macros`. Text that cannot be cut into declarations, since its
-    brackets do not match, stays as it is.
+    So are the words by which nvcc tells a lambda's side. `macros` are those of `device_macros`.
+    Text that cannot be cut into declarations, since its brackets do not match, stays as it is.
     """
     plain = without_directives(without_comments(text))
     marks = _DEVICE_WORDS | macros
@@ -69,7 +71,7 @@ def without_host_code(text: str, macros: frozenset[str]) -> str:
     ]
     for start, end in reversed(cut):
         text = text[:start] + _blank(text[start:end]) + text[end:]
-    return text
+    return _MARKED_LAMBDA.sub(lambda words: re.sub(r"\S", " ", words[0]), text)
 
 
 def _items(plain: str, start: int, end: int) -> Iterator[_Item]:

@@ -7,7 +7,7 @@ out, and the user is asked for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _COMMENT_OR_LITERAL = re.compile(
@@ -26,6 +26,8 @@ _CONSTANT = re.compile(
     r"\b(?:(?:static|inline|const|constexpr|__device__|__constant__)\s+)+"
     r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+)\s*=\s*([^;{}\"]+);"
 )
+_ALIAS = re.compile(r"\busing\s+(?P<name>\w+)\s*=\s*(?P<type>[^;{}()]+);")
+_TYPEDEF = re.compile(r"\btypedef\s+(?P<type>[^;{}()\[\]]*[\s*&])(?P<name>\w+)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SCOPE = re.compile(r"\bnamespace\s+([\w:]*)\s*\{|[{}]")
 _QUALIFIERS = re.compile(
@@ -52,6 +54,15 @@ class Parameter:
     name: str
     type: str
     stars: int
+
+    def resolved(self, types: Mapping[str, str]) -> Parameter:
+        """The parameter with its type replaced by what it stands for, where that is known."""
+        found, seen = self, set[str]()
+        while found.type in types and found.type not in seen:
+            seen.add(found.type)
+            meant = _read_parameter(types[found.type])
+            found = Parameter(self.name, meant.type, found.stars + meant.stars)
+        return found
 
     @property
     def pointer(self) -> bool:
@@ -102,8 +113,9 @@ def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
     for name in _KERNEL_WORD.findall(uncommented):
         plain = re.sub(rf"\b{name}\b", "__global__", plain)
     found: dict[str, KernelDeclaration] = {}
+    aliases = _aliases(plain)
     for match in re.finditer(r"\b__global__\b", plain):
-        kernel = _read_kernel(plain, match.start(), match.end())
+        kernel = _read_kernel(plain, match.start(), match.end(), aliases)
         if kernel is not None and (
             kernel.name not in found or not found[kernel.name].is_definition
         ):
@@ -159,7 +171,17 @@ def split_arguments(text: str) -> list[str]:
     return parts if any(parts) else []
 
 
-def _read_kernel(plain: str, start: int, end: int) -> KernelDeclaration | None:
+def _aliases(plain: str) -> dict[str, str]:
+    """Types by other names that mean the same wherever they are declared."""
+    found: dict[str, set[str]] = {}
+    for match in (*_ALIAS.finditer(plain), *_TYPEDEF.finditer(plain)):
+        found.setdefault(match["name"], set()).add(match["type"].strip())
+    return {name: types.pop() for name, types in found.items() if len(types) == 1}
+
+
+def _read_kernel(
+    plain: str, start: int, end: int, aliases: Mapping[str, str]
+) -> KernelDeclaration | None:
     found = _name_and_list(plain, end)
     if found is None:
         return None
@@ -168,8 +190,8 @@ def _read_kernel(plain: str, start: int, end: int) -> KernelDeclaration | None:
     after = plain[close + 1 :].lstrip()
     return KernelDeclaration(
         name="::".join([*_namespaces(plain, start), name]),
-        parameters=tuple(_read_parameter(each) for each in declared),
-        template=_read_template(plain, start),
+        parameters=tuple(_read_parameter(each).resolved(aliases) for each in declared),
+        template=_read_template(plain, start, aliases),
         is_definition=after.startswith("{"),
     )
 
@@ -205,7 +227,9 @@ def _namespaces(plain: str, end: int) -> Iterator[str]:
     return (name for name in open_scopes if name)
 
 
-def _read_template(plain: str, start: int) -> tuple[tuple[str, str], ...] | None:
+def _read_template(
+    plain: str, start: int, aliases: Mapping[str, str]
+) -> tuple[tuple[str, str], ...] | None:
     """The template parameters in front of a declaration that has `__global__` at `start`."""
     head_start = max(plain.rfind(mark, 0, start) for mark in ";}") + 1
     heads = [*re.finditer(r"\btemplate\s*<", plain[head_start:start])]
@@ -219,7 +243,8 @@ def _read_template(plain: str, start: int) -> tuple[tuple[str, str], ...] | None
     for part in split_arguments(plain[opening + 1 : close]):
         declared, _, default = part.partition("=")
         words = _WORD.findall(declared)
-        found.append((words[-1] if len(words) > 1 else "", default.strip()))
+        default = aliases.get(default.strip(), default.strip())
+        found.append((words[-1] if len(words) > 1 else "", default))
     return tuple(found)
 
 

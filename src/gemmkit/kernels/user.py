@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemmkit.errors import UsageError
@@ -73,8 +73,12 @@ def kernel_from_file(
     for each in (*others, text):
         constants |= constants_in(each)
     constants |= {each[1]: each[2] for each in map(_DEFINITION.fullmatch, rest) if each}
-    constants |= _template_values(entry, declared)
+    values = _template_values(entry, declared)
+    constants |= values
     numbers = _numbers(constants)
+    if declared is not None:
+        parameters = tuple(each.resolved(values) for each in declared.parameters)
+        declared = replace(declared, parameters=parameters)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
         signature = told_signature(listed, declared, numbers)
