@@ -121,6 +121,28 @@ def test_matching_lanes(executor: Executor) -> None:
 
 
 @pytest.mark.parametrize(
+    ("members", "divisor", "same"),
+    [(32, 16, False), (32, 32, True), (16, 16, True), (17, 16, False), (5, 1, False)],
+)
+def test_whether_all_lanes_match(
+    executor: Executor, members: int, divisor: int, same: bool
+) -> None:
+    mask = (1 << members) - 1
+    body = f"""
+        mov.u32 %r1, 99;
+        setp.ge.u32 %p1, %tid, {members};
+        @%p1 bra END;
+        div.u32 %r2, %tid, {divisor};
+        match.all.sync.b32 %r1|%p2, %r2, {mask:#x};
+        selp.u32 %r4, 2, 1, %p2;
+        xor.b32 %r1, %r1, %r4;
+        END:
+    """
+    wanted = mask ^ 2 if same else 1
+    assert result(executor, body).tolist() == [wanted] * members + [99] * (32 - members)
+
+
+@pytest.mark.parametrize(
     ("form", "wanted"),
     [
         ("add.u32", int(INPUT.sum(dtype=np.uint64)) % 2**32),

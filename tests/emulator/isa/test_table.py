@@ -16,7 +16,8 @@ from gemmkit.errors import UnsupportedInstruction
 MACHINE_OPERATIONS = {
     *("load", "store", "atomic", "compare_and_swap", "reduction", "is_space", "convert_address"),
     *("copy_async", "copy_async_commit", "copy_async_wait"),
-    *("shuffle", "vote", "ballot", "active_mask", "match_any", "reduce_warp", "elect"),
+    *("shuffle", "vote", "ballot", "active_mask", "match_any", "match_all", "reduce_warp"),
+    *("elect",),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

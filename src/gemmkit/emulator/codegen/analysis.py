@@ -17,8 +17,8 @@ _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
 # Results differ between lanes though the operands do not.
 _VARYING_OPERATIONS = frozenset(
     [
-        *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "reduce_warp"),
-        *("elect", "active_mask", "call"),
+        *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "match_all"),
+        *("reduce_warp", "elect", "active_mask", "call"),
     ]
 )
 

@@ -375,7 +375,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "is_space": _is_space,
     "barrier_arrive": _barrier_arrive,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
-    **dict.fromkeys(("match_any", "reduce_warp", "elect", "call"), _through_python),
+    **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), _through_python),
 }
 
 

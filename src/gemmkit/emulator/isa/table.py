@@ -218,6 +218,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("vote.sync.ballot.b32", "ballot", "=b32 pred b32", "warp"),
     ("activemask.b32", "active_mask", "=b32", "warp"),
     ("match.any.sync.{T:b32,b64}", "match_any", "=b32 {T} b32", "warp"),
+    ("match.all.sync.{T:b32,b64}", "match_all", "=b32|pred {T} b32", "warp"),
     ("redux.sync.{O:add,min,max}.{T:u32,s32}|redux.sync.{O:and,or,xor}.{T:b32}", "reduce_warp",
      "={T} {T} b32", "warp"),
     ("elect.sync", "elect", "=b32|pred b32", "warp"),

@@ -50,6 +50,13 @@ def _match_any(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Re
     return (_masks((values[:, None] == values) & _voters(members, active)),)
 
 
+def _match_all(_: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
+    values, members = operands
+    voters = _voters(members, active)
+    same = np.logical_and.reduce((values[:, None] == values) | ~voters, axis=1)
+    return np.where(same, _masks(voters), 0).astype(np.uint32), same
+
+
 def _reduce(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
     values, members = operands
     form = form_of(f"{action.form['O']}.{action.form['T']}")
@@ -73,6 +80,7 @@ WARP_OPERATIONS: Mapping[str, Callable[[Action, Sequence[Any], Lanes], Results]]
     "vote": _vote,
     "ballot": _ballot,
     "match_any": _match_any,
+    "match_all": _match_all,
     "reduce_warp": _reduce,
     "elect": _elect,
 }

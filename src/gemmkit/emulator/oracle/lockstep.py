@@ -36,6 +36,7 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "ballot": warp.ballot,
     "active_mask": warp.active_mask,
     "match_any": warp.match_any,
+    "match_all": warp.match_all,
     "reduce_warp": warp.reduce_warp,
     "elect": warp.elect,
 }

@@ -92,6 +92,15 @@ def match_any(group: Group, step: Step, lanes: Mask) -> None:
     _write(group, step, lanes, found)
 
 
+def match_all(group: Group, step: Step, lanes: Mask) -> None:
+    """`match.all.sync`: the lanes that take part and a true predicate if all hold one value."""
+    values, masks = _sources(group, step, lanes)
+    voters = _voters(lanes, masks)
+    same = np.all((values[:, :, None] == values[:, None, :]) | ~voters, axis=2)
+    named = np.where(voters, _WEIGHTS, 0).sum(axis=2, dtype=np.uint64).astype(np.uint32)
+    _write(group, step, lanes, np.where(same, named, np.uint32(0)), same)
+
+
 def reduce_warp(group: Group, step: Step, lanes: Mask) -> None:
     """`redux.sync`: one value out of all lanes'."""
     values, masks = _sources(group, step, lanes)
