@@ -252,3 +252,29 @@ def test_no_line_is_lost(executor: Executor, tmp_path: Path) -> None:
     assert len(lines) == 2 * 32 * 100
     assert lines[0] == "0:0 -0.00"
     assert lines[-1] == "1:99 297.00"
+
+
+def test_atomics_of_the_library_and_votes_of_a_block(
+    executor: Executor, arch: str, tmp_path: Path
+) -> None:
+    source = """
+    #include <cuda/atomic>
+    __global__ void k(float* C, unsigned* count) {
+      volatile float kept[2] = {1.f, 2.f};
+      bool odd = threadIdx.x & 1;
+      kept[odd] = kept[odd] + __syncthreads_count(threadIdx.x < 10);
+      cuda::atomic_ref<float, cuda::thread_scope_device> sum(C[blockIdx.x]);
+      sum.fetch_add(kept[0] + kept[1], cuda::memory_order_relaxed);
+      cuda::atomic_ref<unsigned, cuda::thread_scope_block> ticket(*count);
+      unsigned before = ticket.fetch_add(1, cuda::memory_order_acq_rel);
+      if (__syncthreads_or(before == 63)) atomicAdd_block(&C[2], 1.f);
+      if (__syncthreads_and(before < 64)) atomicAdd_system(&C[3], 1.f);
+      if (threadIdx.x == 0) ticket.store(ticket.load() + 1, cuda::memory_order_release);
+    }
+    """
+    text = ptx(source, arch, tmp_path)
+    count = np.zeros(1, np.uint32)
+    out = launch(executor, text, np.zeros(4, np.float32), count, grid=2, block=64)
+    assert out.arrays[0][:2].tolist() == [64 * 13, 64 * 13]
+    assert out.arrays[0][2:].tolist() == [64, 64]
+    assert out.arrays[1].tolist() == [130]
