@@ -77,3 +77,19 @@ def test_files_that_are_no_export(tmp_path, text, reason):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         read_report(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","naive","x","","1"\n',
+        '"Kernel Name","#","Address","Source"\n"naive","0","0","MOV"\n',
+        '"ID","Kernel Name","sm__cycles"\n"0","naive","12"\n"1","naive","13"\n',
+    ],
+    ids=["details", "source", "no units"],
+)
+def test_other_pages_of_a_report_are_refused(tmp_path, table):
+    path = tmp_path / "page.csv"
+    path.write_text(table)
+    with pytest.raises(UsageError, match="ncu --csv --page raw"):
+        read_report(path)

@@ -156,3 +156,8 @@ def test_awkward_problems_meet_edges_and_every_vector_width(kernel):
     assert any(each.k == 0 and each.beta for each in problems.values())
     assert any(each.lda > each.k and each.ldc > each.n for each in problems.values())
     assert GemmProblem(1, 1, 1) in problems.values()
+
+
+def test_matrices_that_the_host_cannot_hold_are_an_error():
+    with pytest.raises(DeviceError, match="not enough memory for the matrices of 10000000x"):
+        check("naive", [(10**7, 10**7, 10**7)])

@@ -106,9 +106,26 @@ def test_beside_what_ncu_measured(call, tmp_path):
     assert f"{REQUESTS}     8,192     8,192       equal" in measured
 
 
+def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_time(call, tmp_path):
+    path = tmp_path / "report.csv"
+    path.write_text(
+        f'"ID","Kernel Name","gpu__time_duration.sum","{REQUESTS}"\n"","","ns",""\n'
+        '"0","other(int)","1000","1"\n"1","void naive<32, 32>(int)","2000","8192"\n'
+    )
+    result = call("explain", "naive", "--ncu", path, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "Measured by Nsight Compute, other" not in result.output
+    assert "gpu__time_duration.sum (predicted)" in result.output
+    result = call("explain", "shared_tiling", "--ncu", path, *SMALL)
+    assert "No launch in the report is called 'shared_tiling'." in result.output
+    assert "Measured by Nsight Compute, other(int), beside shared_tiling" in result.output
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (("naive", "--against", ":"), "--against wants a rung"),
+        (("naive", "--json", "--what-if"), "--json prints the explanation alone"),
         (("naife",), "did you mean naive"),
         (("naive", "--against", "vektorized"), "did you mean vectorized"),
         (("naive", "--against", "naive:BM"), "'BM' is not KEY=VALUE"),

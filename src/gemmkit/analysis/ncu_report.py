@@ -15,6 +15,7 @@ _ABOUT = frozenset([
     *("ID", "Process ID", "Process Name", "Host Name", "thread Domain:Push/Pop_Range:PL_Type"),
     *("Context", "Stream", "Device", "CC", "Block Size", "Grid Size", "Section Name", _NAME),
 ])  # fmt: skip
+_OTHER_PAGES = frozenset(["Metric Name", "Metric Value", "Source", "SASS", "#"])
 # What ncu's units stand for, in the base unit that gemmkit's metrics have.
 _SCALES = {
     "Kbyte": 1e3,
@@ -49,14 +50,19 @@ def read_report(path: Path) -> tuple[MeasuredLaunch, ...]:
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text file: an export of ncu is wanted") from error
     rows = list(csv.reader(line for line in lines if line.startswith('"')))
-    if not rows or _NAME not in rows[0]:
+    # Other pages of a report, and a raw one without `--page raw`, have a launch in many rows.
+    if not rows or _NAME not in rows[0] or _OTHER_PAGES & {*rows[0]}:
         raise UsageError(
             f"{path} holds no table of raw metrics: write one with `ncu --csv --page raw`"
         )
     head, units, launches = rows[0], rows[1:2], rows[2:]
+    if units and units[0][0]:
+        raise UsageError(f"{path} has no row of units: write it with `ncu --csv --page raw`")
     if not launches:
         raise UsageError(f"{path} has no launch below the names and units of its metrics")
     found = []

@@ -14,7 +14,7 @@ from gemmkit.errors import UsageError
 from gemmkit.gpu import WARP_SIZE, ComputeCapability, GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.resources import barriers_from_log
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.kernel import LaunchPlan, ceil_div
 
 Limiter = Literal["warps", "blocks", "registers", "shared memory", "barriers"]
 
@@ -105,7 +105,7 @@ def occupancy(
             f"{shared_bytes} bytes of shared memory"
         )
     capability = spec.capability
-    warps = _ceil_div(threads, WARP_SIZE)
+    warps = ceil_div(threads, WARP_SIZE)
     limits: dict[Limiter, int] = {
         "warps": _blocks_by_warps(capability, threads, warps),
         "blocks": capability.max_blocks_per_sm,
@@ -167,9 +167,5 @@ def _blocks_by_barriers(capability: ComputeCapability, barriers: int) -> int:
     return capability.barriers_per_sm // barriers
 
 
-def _ceil_div(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
-
-
 def _round_up(value: int, unit: int) -> int:
-    return _ceil_div(value, unit) * unit
+    return ceil_div(value, unit) * unit

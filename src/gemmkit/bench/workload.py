@@ -18,6 +18,7 @@ from gemmkit.devices.device import (
     TimedDevice,
     bind_arguments,
 )
+from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
 from gemmkit.problem import GemmProblem
@@ -42,9 +43,14 @@ class Workload:
 
     def __init__(self, problem: GemmProblem, device: Device, seed: int = 0) -> None:
         self.problem, self.device, self.seed = problem, device, seed
-        self.cases = [_Case.make(problem, device, seed, "normal")]
-        if not self.cases[0].reference.full:
-            self.cases.append(_Case.make(problem, device, seed, "integer"))
+        try:
+            self.cases = [_Case.make(problem, device, seed, "normal")]
+            if not self.cases[0].reference.full:
+                self.cases.append(_Case.make(problem, device, seed, "integer"))
+        except MemoryError:
+            raise DeviceError(
+                f"the host has not enough memory for the matrices of {problem.shape}"
+            ) from None
         self.kept: list[Buffer] = []
         # What the last kernel printed in the first of its launches.
         self.printed: tuple[str, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +11,17 @@ import click
 
 from gemmkit.cli.options import config_option, debug_option, gpu_option, read_settings
 from gemmkit.cli.target import target_options
+from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from gemmkit.analysis.explain import Facts
+    from gemmkit.analysis.ncu_report import MeasuredLaunch
     from gemmkit.kernels.kernel import Kernel, TileConfig
+
+# Of a report that holds many, such as one of a whole application.
+MOST_LAUNCHES = 8
 
 
 @click.command("explain")
@@ -83,11 +90,18 @@ def command(
     Without --gpu, for the GPU here, or else for an RTX 3090.
     """
     from gemmkit.analysis.explain import explain_facts, gather
+    from gemmkit.analysis.ncu_report import read_report
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import StepBar, console
     from gemmkit.cli.target import find_target
     from gemmkit.problem import GemmProblem
 
+    if as_json and (report or folder or maps or what_if):
+        raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
+    if against is not None and not against.strip(" :"):
+        raise UsageError("--against wants a rung, or :KEY=VALUE for the target itself")
+    # What cannot be read is told before a long run.
+    launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
@@ -108,8 +122,7 @@ def command(
 
     out = console()
     out.print(explanation_text(explained), end="")
-    if report is not None:
-        _beside(out, report, gathered[0])
+    _beside(out, launches, gathered[0])
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)
@@ -132,12 +145,19 @@ def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
     return kernel, kernel.configure(read_settings(changes) if changes else {})
 
 
-def _beside(out: Console, path: Path, facts: Facts) -> None:
+def _beside(out: Console, launches: Sequence[MeasuredLaunch], facts: Facts) -> None:
+    """The kernel's launches in a report; all of them, where none has its name."""
     from gemmkit.analysis.explain.derived import figures
-    from gemmkit.analysis.ncu_report import read_report
     from gemmkit.report.measured import measured_table
 
-    for launch in read_report(path):
+    name = facts.plan.entry.partition("<")[0].split("::")[-1]
+    own = [each for each in launches if re.search(rf"\b{re.escape(name)}\b", each.kernel)]
+    if launches and not own:
+        out.print(f"\nNo launch in the report is called '{name}'.")
+    chosen = own or launches
+    if len(chosen) > MOST_LAUNCHES:
+        out.print(f"\nThe first {MOST_LAUNCHES} of {len(chosen)} launches in the report:")
+    for launch in chosen[:MOST_LAUNCHES]:
         out.print()
         out.print(measured_table(launch, figures(facts), facts.name).to_text(), end="")
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gemmkit.analysis.explain.derived import MICROSECONDS
 from gemmkit.analysis.ncu_report import MeasuredLaunch
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
 
 _CLOSE_PERCENT = 2.0
+_MOST_NAMED = 12
+# What is measured there, and the prediction to be held beside it.
+_PREDICTED = {"gpu__time_duration.sum": MICROSECONDS}
 _COLUMNS = (
     Column("metric", "left"),
     Column("measured"),
@@ -17,17 +21,23 @@ _COLUMNS = (
 
 
 def measured_table(launch: MeasuredLaunch, emulated: Mapping[str, float], kernel: str) -> Table:
-    """A row for each measured metric that is emulated too; the others are named below.
+    """A row for each measured metric that is emulated too; the others are named below, if few.
 
-    The difference is of the emulated from the measured value, in per cent of that.
+    The difference is of the emulated from the measured value, in per cent of that. The time is
+    held against the predicted one.
     """
-    rows = tuple(
-        _row(name, value, emulated[name])
-        for name, value in launch.metrics.items()
-        if name in emulated
-    )
-    others = [name for name in launch.metrics if name not in emulated]
-    notes = [f"Not emulated: {', '.join(others)}."] if others else []
+    known = {name: (name, emulated[name]) for name in launch.metrics if name in emulated}
+    known |= {
+        name: (f"{name} (predicted)", emulated[other])
+        for name, other in _PREDICTED.items()
+        if name in launch.metrics and other in emulated
+    }
+    rows = tuple(_row(label, launch.metrics[name], value) for name, (label, value) in known.items())
+    others = [name for name in launch.metrics if name not in known]
+    notes = []
+    if others:
+        named = ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} metrics"
+        notes.append(f"Not emulated: {named}.")
     if not rows:
         notes.insert(0, "None of the measured metrics is emulated: `gemmkit counters` lists those.")
     caption = f"Measured by Nsight Compute, {launch.kernel}, beside {kernel}"
