@@ -91,6 +91,13 @@ def _limit(limiter: Limiter) -> Callable[[Facts], float | None]:
     return lambda facts: facts.occupancy.limits[limiter] if facts.occupancy else None
 
 
+def _barrier_limit(facts: Facts) -> float | None:
+    """As Nsight Compute has it: never more than the board's blocks an SM."""
+    if facts.occupancy is None:
+        return None
+    return min(facts.occupancy.limits["barriers"], facts.occupancy.limits["blocks"])
+
+
 def _results_per_thread(facts: Facts) -> float | None:
     threads = facts.plan.blocks * facts.plan.threads_per_block
     return _ratio(facts.problem.m * facts.problem.n, threads)
@@ -159,10 +166,11 @@ DERIVED: tuple[Derived, ...] = (
             _limit("blocks")),
     Derived("launch__occupancy_limit_registers", "blocks an SM that registers allow", STATIC,
             _limit("registers")),
-    Derived("launch__occupancy_limit_shared_mem", "blocks an SM that shared memory allows", STATIC,
+    Derived("launch__occupancy_limit_shared_mem", "blocks an SM that shared memory allows; Nsight "
+            "Compute's is of the part of it that the driver has set apart for the launch", STATIC,
             _limit("shared memory")),
-    Derived("launch__occupancy_limit_barriers", "blocks an SM that barriers allow", STATIC,
-            _limit("barriers")),
+    Derived("launch__occupancy_limit_barriers", "blocks an SM that barriers allow, of those that "
+            "the board allows at all", STATIC, _barrier_limit),
     Derived(RESULTS_PER_THREAD, "elements of C over threads of the grid", STATIC,
             _results_per_thread),
     Derived(RESULTS_IN_FLIGHT,
