@@ -111,7 +111,6 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        from gemmkit.emulator.counters.accesses import access_counts
         from gemmkit.emulator.counters.metrics import summarise, summarise_lines
 
         def array(number: int) -> str:
@@ -130,7 +129,7 @@ class EmulatedDevice:
         return Launch(
             counters=summarise(program.flow, execution.tally),
             line_counters=summarise_lines(program.flow, execution.tally),
-            accesses=access_counts(program.flow, execution.tally, array),
+            accesses=program.accesses.counts(execution.tally, array),
             findings=execution.findings,
             printed=execution.printed,
             emulation_seconds=execution.seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -12,6 +12,7 @@ import numpy as np
 from gemmkit.diskcache import DiskCache, default_cache_directory
 from gemmkit.emulator import oracle
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
+from gemmkit.emulator.counters.accesses import Accesses
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
@@ -38,6 +39,11 @@ class Program:
         self.flow = flow
         self._load = cache(load_kernel)
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
+
+    @cached_property
+    def accesses(self) -> Accesses:
+        """Its memory instructions, whose counts a launch's tally gives."""
+        return Accesses(self.flow)
 
     def run(
         self,

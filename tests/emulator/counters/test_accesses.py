@@ -9,7 +9,7 @@ import pytest
 
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
-from gemmkit.emulator.counters.accesses import DYNAMIC, access_counts
+from gemmkit.emulator.counters.accesses import DYNAMIC, Accesses
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse
@@ -97,7 +97,7 @@ def test_merged_loads_count_once() -> None:
     flow = ControlFlow.of(parse(ptx).kernels["k"])
     tally = Tally.zeros(8)
     tally.requests[5], tally.wavefronts[5] = 7, 28
-    found = access_counts(flow, tally, lambda _: "")
+    found = Accesses(flow).counts(tally, lambda _: "")
     assert [each.number for each in found] == [4, 5, 6]
     assert [each.requests for each in found] == [7, 7, 7]
     assert [each.instructions for each in found] == [0, 7, 0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gemmkit.emulator.counters.alignment import Places
-from gemmkit.emulator.counters.merging import merged_accesses
+from gemmkit.emulator.counters.merging import Merged, merged_accesses
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -22,26 +22,34 @@ KINDS = {
 DYNAMIC = "shared memory"
 
 
-def access_counts(
-    flow: ControlFlow, tally: Tally, global_array: Callable[[int], str]
-) -> tuple[AccessCounts, ...]:
-    """The counts of every memory instruction, in the order of the code.
+class Accesses:
+    """The memory instructions of a kernel; what is known of them before they run is found once."""
 
-    Args:
-        flow: the kernel.
-        tally: what it counted.
-        global_array: the name of the array in global memory that an instruction touched, by the
-            instruction's number; empty where that is not known.
-    """
-    return tuple(_counts(flow, tally, global_array))
+    def __init__(self, flow: ControlFlow) -> None:
+        self._flow = flow
+        self._places = Places(flow)
+        self._merged = merged_accesses(flow, self._places)
+
+    def counts(self, tally: Tally, global_array: Callable[[int], str]) -> tuple[AccessCounts, ...]:
+        """The counts of every memory instruction, in the order of the code.
+
+        Args:
+            tally: what the kernel counted.
+            global_array: the name of the array in global memory that an instruction touched, by
+                the instruction's number; empty where that is not known.
+        """
+        return tuple(_counts(self._flow, self._places, self._merged, tally, global_array))
 
 
 def _counts(
-    flow: ControlFlow, tally: Tally, global_array: Callable[[int], str]
+    flow: ControlFlow,
+    places: Places,
+    merged: Sequence[Merged],
+    tally: Tally,
+    global_array: Callable[[int], str],
 ) -> Iterator[AccessCounts]:
-    places = Places(flow)
     requests = {number: int(count) for number, count in enumerate(tally.requests)}
-    for group in merged_accesses(flow):
+    for group in merged:
         requests |= dict.fromkeys(group.numbers, requests[group.numbers[0]])
     for number, (instruction, form) in enumerate(zip(flow.kernel.body, flow.forms, strict=True)):
         space = _space(number, form, tally)

@@ -42,9 +42,9 @@ class Merged:
     nbytes: int
 
 
-def merged_accesses(flow: ControlFlow) -> tuple[Merged, ...]:
+def merged_accesses(flow: ControlFlow, places: Places | None = None) -> tuple[Merged, ...]:
     """Every group of shared-memory loads, or stores, that becomes one instruction."""
-    places = Places(flow)
+    places = places or Places(flow)
     found: list[Merged] = []
     for block in flow.blocks:
         found += _merged_loads(flow, block, places)
