@@ -9,11 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.trace import Trace, bank_addresses
-from gemmkit.emulator.counters.rules import BANKS, LINE_BYTES, WORD_BYTES, shared_phases
+from gemmkit.emulator.counters.rules import (
+    BANKS,
+    LINE_BYTES,
+    SECTOR_BYTES,
+    WORD_BYTES,
+    shared_phases,
+)
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
 
 WORDS_PER_LINE = LINE_BYTES // WORD_BYTES
+WORDS_PER_SECTOR = SECTOR_BYTES // WORD_BYTES
 
 Lanes = tuple[int, ...]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
+from gemmkit.jit.resources import without_compile_time
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
 # Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.
@@ -31,8 +32,6 @@ _ROOT = PurePosixPath("/gemmkit-sources")
 _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
 # What PTX's string literals cannot hold.
 _UNQUOTABLE = re.compile(r'[\\"\r\n]')
-# The one part of the log that is another each time.
-_COMPILE_TIME = re.compile(r"^ptxas info    : Compile time = .*\n?", re.MULTILINE)
 _RELEASE = re.compile(r"^// Cuda compilation tools, release [\d.]+, V([\d.]+)", re.MULTILINE)
 
 
@@ -114,7 +113,7 @@ def compile_program(
             entry=_call(nvrtc, nvrtc.nvrtcGetLoweredName, program, entry.encode()).decode(),
             ptx=ptx,
             cubin=_raw_output(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
-            log=_COMPILE_TIME.sub("", log),
+            log=without_compile_time(log),
             compiler=f"NVRTC {release[1] if release else _library_version(nvrtc)}",
         )
     finally:

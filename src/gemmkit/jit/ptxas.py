@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
+from gemmkit.jit.resources import without_compile_time
 from gemmkit.jit.toolkit import find_tool
 
 HOW_TO_GET = "`pip install 'gemmkit[ptx]'` brings it, as does the CUDA toolkit"
@@ -22,7 +23,6 @@ HOW_TO_GET = "`pip install 'gemmkit[ptx]'` brings it, as does the CUDA toolkit"
 _TOOL = "ptxas"
 _RELEASE = re.compile(r"release [\d.]+, V([\d.]+)")
 _TOO_OLD = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
-_COMPILE_TIME = re.compile(r"^ptxas info    : Compile time = .*\n?", re.MULTILINE)
 # One wrong line often has others follow; the first few say it.
 _MESSAGES_SHOWN = 5
 
@@ -67,7 +67,7 @@ def assemble(ptx: str, arch: str, file_name: str) -> Assembled:
             check=False,
         )
         if done.returncode == 0:
-            return Assembled(cubin.read_bytes(), _COMPILE_TIME.sub("", done.stderr))
+            return Assembled(cubin.read_bytes(), without_compile_time(done.stderr))
     too_old = _TOO_OLD.search(done.stderr)
     if too_old is not None:
         raise CompilerMissing(

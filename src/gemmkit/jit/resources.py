@@ -27,6 +27,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 # 16-bit size, then (symbol index, count) as two 32-bit words.
 _REGISTER_COUNT = 0x2F
 _SIZED_VALUE = 0x04
+_COMPILE_TIME = re.compile(r"^ptxas info    : Compile time = .*\n?", re.MULTILINE)
 
 
 def resources_from_log(log: str, entry: str) -> Resources:
@@ -106,3 +107,8 @@ def _register_counts(notes: bytes) -> list[tuple[int, int]]:
             counts.append(struct.unpack_from("<II", notes, offset))
         offset += size
     return counts
+
+
+def without_compile_time(log: str) -> str:
+    """ptxas's log without the one part that is another each time."""
+    return _COMPILE_TIME.sub("", log)

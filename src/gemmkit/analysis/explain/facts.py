@@ -105,7 +105,8 @@ def gather(
     counted = _affordable(problem)
     smaller = kernel.plan(counted, config, gpu)
     device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir)
-    launch = _launch(device, counted, smaller, compile_plan(smaller, gpu.arch, cache_dir=cache_dir))
+    run = binary if smaller == plan else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
+    launch = _launch(device, counted, smaller, run)
     resident = None
     if binary.resources is not None and plan.blocks:
         resident = launch_occupancy(plan, binary, gpu)

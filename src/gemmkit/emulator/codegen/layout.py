@@ -10,7 +10,6 @@ A predicate is one bit a lane in a 32-bit word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 LANES = 32
@@ -24,7 +23,7 @@ def vector_bytes(bits: int) -> int:
     return LANES * max(32, bits) // 8
 
 
-def _words(*names: str) -> Mapping[str, int]:
+def words(*names: str) -> dict[str, int]:
     """Byte offsets of consecutive 64-bit fields."""
     return {name: 8 * place for place, name in enumerate(names)}
 
@@ -34,7 +33,7 @@ WINDOWS = {"shared": 1 << 60, "local": 1 << 61}
 WINDOW_BYTES = 1 << 32
 
 # 64-bit fields of a worker. Sizes are in bytes; block and grid are in blocks, `threads` of a block.
-WORKER = _words(
+WORKER = words(
     *("warp_function", "operation", "parameters", "globals", "scratch"),
     *("shared", "shared_bytes", "static_shared_bytes"),
     # Local memory of one thread, and the distance to the next one's.
@@ -65,7 +64,7 @@ NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 # memory, the fewest that could have done, wavefronts of the tag stage beyond one a request;
 # wavefronts and conflicts of shared memory. `counts_as` says how a shared access counts: in its low
 # half which of a pattern's counts that is, in its high half the bytes of a lane.
-SITE = _words(
+SITE = words(
     *("region", "region_bytes", "sectors", "ideal_sectors", "wavefronts", "conflicts"),
     *("more_tags", "counts_as"),
 )

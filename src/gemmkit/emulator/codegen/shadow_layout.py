@@ -7,15 +7,10 @@ next: accesses in different epochs cannot race.
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.layout import LANES
-
-
-def _words(*names: str) -> dict[str, int]:
-    return {name: 8 * place for place, name in enumerate(names)}
-
+from gemmkit.emulator.codegen.layout import LANES, words
 
 # 64-bit fields of a worker's shadow.
-SHADOW = _words(
+SHADOW = words(
     # log2 of the bytes of a granule of shared memory; words of its bitmaps.
     *("granule_shift", "words"),
     # Bitmaps of the block, bitmaps of each warp, and the running warp's.
@@ -37,20 +32,20 @@ SHADOW = _words(
 # A word of the block's bitmaps: granules written in this epoch; ever written; to be looked at
 # closely, since a copy is on its way there or atomics of several warps have met; written by
 # atomics only.
-COMMON = _words("written", "initialized", "alarm", "atomic")
+COMMON = words("written", "initialized", "alarm", "atomic")
 COMMON_BYTES = 32
 
 # A warp's shadow: the place in the log where its lanes were last in step, copies by cp.async on
 # their way, the place in the log where the last of them landed, groups of copies that each lane
 # has closed (32 bits each). Then its bitmaps.
-OWN = _words("in_step", "copies", "copy_queue", "landed") | {"groups": 32}
+OWN = words("in_step", "copies", "copy_queue", "landed") | {"groups": 32}
 OWN_BITMAPS = 192
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
 
 # An entry of the log: the pattern, its base address and serial number, and a tag that holds the
 # record's place in the worker (32 bits), the warp (8), the bytes of each lane (8) and the kind.
-LOG_ENTRY = _words("pattern", "base", "serial", "tag")
+LOG_ENTRY = words("pattern", "base", "serial", "tag")
 LOG_ENTRY_BYTES = 32
 LOG_ENTRIES = 1 << 14
 TAG_WARP, TAG_BYTES, TAG_KIND = 32, 40, 48
@@ -60,7 +55,7 @@ LOOK_BACK = 64
 
 # A copy on its way: its lanes (bits), bytes of each, its instruction; for each lane the group, the
 # place in shared memory, and the data.
-COPY = _words("lanes", "bytes", "site") | {
+COPY = words("lanes", "bytes", "site") | {
     "groups": 32,
     "places": 32 + 4 * LANES,
     "data": 32 + 8 * LANES,
@@ -77,7 +72,7 @@ COPY_SITE, COPY_THREAD, COPY_EPOCH_BITS = 32, 16, 16
 # times not told.
 BOUNDS, UNINITIALIZED, RACE, LANES_RACE = range(4)
 CLASSES = 4
-TOLD = _words("epoch", "block", "times", "untold")
+TOLD = words("epoch", "block", "times", "untold")
 TOLD_BYTES = 32
 TOLD_IN_BLOCK = 2
 # Among what native code tells of two lanes: they store at the same time.
@@ -98,7 +93,7 @@ LOADS_WANTED = CLASSES + 6
 # A region of global memory: its bytes that were written (one byte each) or null where all were;
 # for each granule the last and the first block that stored to it, and that loaded it; whether the
 # launch loaded or stored at all.
-ROW = _words(
+ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
     "start",
 )

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.record import AccessSite
 
-DYNAMIC = "shared memory"
 _STRONG = (".volatile", ".relaxed", ".acquire", ".release", ".acq_rel")
 
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from gemmkit.analysis.patterns import (
     WORDS_PER_LINE,
+    WORDS_PER_SECTOR,
     Ownership,
     lines_of,
     ownership,
     phases_of,
 )
 from gemmkit.analysis.trace import Trace
-from gemmkit.emulator.counters.rules import BANKS, LANES, SECTOR_BYTES, WORD_BYTES
+from gemmkit.emulator.counters.rules import BANKS, LANES
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
 from gemmkit.report.figures import INK, Fill, save, svg
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _WIDTH = 9.0
 _ROW_HEIGHT, _HEAD_HEIGHT = 0.2, 0.75
 _MAX_LINES = 8
-_WORDS_PER_SECTOR = SECTOR_BYTES // WORD_BYTES
 _MAP, _MAP_END = "viridis", 0.85
 _CONFLICT = "#c53030"
 _SMALL = 6
@@ -102,7 +102,7 @@ def address_picture(trace: Trace, accesses: Sequence[WatchedAccess]) -> Picture:
                 _draw_sectors(axes, number, cells)
                 _draw_cells(axes, number, cells, text="all" if everyone else None)
             labels = [element_name(trace, access, line.offset) for line in lines[:count]]
-            _frame(axes, labels, every=_WORDS_PER_SECTOR)
+            _frame(axes, labels, every=WORDS_PER_SECTOR)
 
     return Picture(f"{trace.kernel}-addresses", fill, _size(rows))
 
@@ -177,9 +177,9 @@ def _frame(axes: Axes, labels: Sequence[str], *, every: int) -> None:
 def _draw_sectors(axes: Axes, row: int, cells: _Cells) -> None:
     """A grey background for each sector that is moved."""
     bars = [
-        (start, _WORDS_PER_SECTOR)
-        for start in range(0, len(cells), _WORDS_PER_SECTOR)
-        if any(lane is not None for lane in cells[start : start + _WORDS_PER_SECTOR])
+        (start, WORDS_PER_SECTOR)
+        for start in range(0, len(cells), WORDS_PER_SECTOR)
+        if any(lane is not None for lane in cells[start : start + WORDS_PER_SECTOR])
     ]
     axes.broken_barh(bars, (row + 0.05, 0.9), facecolor=INK, alpha=0.35, clip_on=False)
 

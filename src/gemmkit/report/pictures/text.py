@@ -5,9 +5,15 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING
 
-from gemmkit.analysis.patterns import Ownership, lines_of, ownership, phases_of
+from gemmkit.analysis.patterns import (
+    WORDS_PER_SECTOR,
+    Ownership,
+    lines_of,
+    ownership,
+    phases_of,
+)
 from gemmkit.analysis.trace import Trace
-from gemmkit.emulator.counters.rules import BANKS, LANES, SECTOR_BYTES, WORD_BYTES
+from gemmkit.emulator.counters.rules import BANKS, LANES
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.report.pictures.captions import (
     access_name,
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
 
 _MAX_LINES = 6
 _MAX_TILE, _MAX_DEPTH = 32, 8
-_WORDS_PER_SECTOR = SECTOR_BYTES // WORD_BYTES
 # A colour for each eight lanes.
 _COLOURS = ("green", "cyan", "blue", "magenta")
 _UNUSED, _CONFLICT, _OTHER_WARP = "dim", "bold red", "dim"
@@ -45,9 +50,9 @@ def address_map(trace: Trace, access: WatchedAccess) -> Text:
     active = sum(offset is not None for offset in access.offsets)
     for label, line in zip(labels[:_MAX_LINES], lines, strict=False):
         text.append(f"{label:>{width}} ")
-        for first in range(0, len(line.words), _WORDS_PER_SECTOR):
+        for first in range(0, len(line.words), WORDS_PER_SECTOR):
             text.append("│", "dim")
-            sector = line.words[first : first + _WORDS_PER_SECTOR]
+            sector = line.words[first : first + WORDS_PER_SECTOR]
             for lanes in sector:
                 _append_lanes(text, lanes, moved=any(sector), everyone=active)
         text.append("│\n", "dim")
