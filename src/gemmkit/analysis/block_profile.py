@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gemmkit.analysis.access_costs import AccessCost, access_costs, units
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.trace import Trace, trace
-from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.device import Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
@@ -190,7 +190,7 @@ def _executed(
         (1, problem.n),
     )
     a, b, c, bias = (device.empty(FLOAT_BYTES * rows * pitch) for rows, pitch in extents)
-    arguments = bind_arguments(problem, a, b, c, bias)
+    arguments = bind_arguments(problem, a, b, c, bias, Scratch.of(device, plan))
     flow, tally = device.count(binary, plan, arguments)
     return flow, tally.executed / max(plan.blocks, 1)
 

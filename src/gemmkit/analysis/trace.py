@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.device import Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
 from gemmkit.emulator.watching import WatchedAccess
@@ -133,7 +133,7 @@ def trace(
         for count, pitch in zip(rows, pitches, strict=True)
     )
     bias = device.empty(FLOAT_BYTES * shallow.n) if shallow.epilogue.bias else None
-    arguments = bind_arguments(shallow, a, b, c, bias)
+    arguments = bind_arguments(shallow, a, b, c, bias, Scratch.of(device, plan))
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
     return Trace(kernel.label(config), shallow, plan, accesses)
 

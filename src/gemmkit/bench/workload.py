@@ -15,6 +15,7 @@ from gemmkit.devices.device import (
     Buffer,
     Device,
     Launch,
+    Scratch,
     TimedDevice,
     bind_arguments,
 )
@@ -72,7 +73,9 @@ class Workload:
 
     def contender(self, device: TimedDevice, binary: Binary, plan: LaunchPlan) -> Contender:
         """The launch on each set of buffers."""
-        return [device.work(binary, plan, each) for each in self.rotating]
+        scratch = Scratch.of(device, plan)
+        self.kept += [each for each in (scratch.workspace, scratch.arrivals) if each is not None]
+        return [device.work(binary, plan, each | scratch.arguments) for each in self.rotating]
 
     @cached_property
     def rotating(self) -> list[dict[str, int | float]]:
@@ -146,7 +149,8 @@ class _Case:
         c = device.upload(self.inputs.c, initialized=problem.beta != 0)
         launch = Launch()
         if plan.blocks:
-            arguments = bind_arguments(problem, self.a, self.b, c, self.bias)
+            scratch = Scratch.of(device, plan)
+            arguments = bind_arguments(problem, self.a, self.b, c, self.bias, scratch)
             launch = device.launch(binary, plan, arguments)
         device.download(c, result)
         return launch, self.reference.check(result)

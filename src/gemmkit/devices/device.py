@@ -104,8 +104,42 @@ class TimedDevice(Device, Protocol):
         """Record launches in their order; `kept` are the buffers that they use."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that a launch needs besides its matrices; None where it needs none.
+
+    Launches that follow each other may share it, launches that overlap may not.
+    """
+
+    workspace: Buffer | None = None
+    arrivals: Buffer | None = None
+
+    @classmethod
+    def of(cls, device: Device, plan: LaunchPlan) -> Scratch:
+        """What the plan asks for, on the device.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        zeros = np.zeros(plan.arrivals, np.int32)
+        return cls(
+            workspace=device.empty(plan.workspace_bytes) if plan.workspace_bytes else None,
+            arrivals=device.upload(zeros) if plan.arrivals else None,
+        )
+
+    @property
+    def arguments(self) -> dict[str, int | float]:
+        """The addresses, by argument name; 0 where there is none."""
+        return {"workspace": _address(self.workspace), "arrivals": _address(self.arrivals)}
+
+
 def bind_arguments(
-    problem: GemmProblem, a: Buffer, b: Buffer, c: Buffer, bias: Buffer | None
+    problem: GemmProblem,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    bias: Buffer | None,
+    scratch: Scratch | None = None,
 ) -> dict[str, int | float]:
     """The value of every argument name: sizes and leading dimensions in elements, addresses."""
     return {
@@ -120,13 +154,18 @@ def bind_arguments(
         "beta": problem.beta,
         "C": c.address,
         "ldc": problem.ldc,
-        "bias": bias.address if bias is not None else 0,
+        "bias": _address(bias),
+        **(scratch or Scratch()).arguments,
     }
+
+
+def _address(buffer: Buffer | None) -> int:
+    return buffer.address if buffer is not None else 0
 
 
 # How each name is passed: C type of the kernel parameter, as a NumPy scalar type.
 ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), np.int32),
     **dict.fromkeys(("alpha", "beta"), np.float32),
-    **dict.fromkeys(("A", "B", "C", "bias"), np.uint64),
+    **dict.fromkeys(("A", "B", "C", "bias", "workspace", "arrivals"), np.uint64),
 }

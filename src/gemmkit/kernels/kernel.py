@@ -25,8 +25,9 @@ ARGUMENT_NAMES = ("M", "N", "K", "alpha", "A", "lda", "B", "ldb", "beta", "C", "
 
 Signature = tuple[str, ...]
 
-# The one signature that all rungs share.
+# The signature that rungs share, and that of those whose blocks work together on a result.
 SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
+SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "arrivals")
 
 MAX_GRID_YZ = 65535
 
@@ -39,7 +40,7 @@ class TileConfig:
     """How a product is cut up; a kernel uses some of the keys, the others stay None.
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
-    `stages` the number of tiles in flight.
+    `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile.
     """
 
     BM: int | None = None
@@ -50,6 +51,7 @@ class TileConfig:
     TM: int | None = None
     TN: int | None = None
     stages: int | None = None
+    split_k: int | None = None
 
     def as_dict(self) -> dict[str, int]:
         """The keys in use with their values."""
@@ -89,6 +91,8 @@ class LaunchPlan:
     `entry` is the C++ name expression of the instantiated kernel, or its symbol in PTX. An empty
     `grid` (a zero in it) means there is nothing to launch. `shared_bytes` is dynamic shared memory.
     Each entry of `signature` is an argument's name, a number, or an expression over such names.
+    `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
+    counters in global memory that are zero before the first launch and that each leaves at zero.
     """
 
     kernel: str
@@ -99,6 +103,8 @@ class LaunchPlan:
     signature: Signature
     shared_bytes: int = 0
     cluster: Dim3 = (1, 1, 1)
+    workspace_bytes: int = 0
+    arrivals: int = 0
 
     @property
     def threads_per_block(self) -> int:
@@ -136,7 +142,7 @@ class Kernel:
 
     `idea` says in one sentence what it changes and why that helps. `default` is the configuration
     taken when none is given, `space` the values worth trying for each of its keys. `launch` maps
-    (problem, config) to template arguments, grid, block and dynamic shared bytes; `rule` returns
+    (problem, config, board) to template arguments, grid, block and memory; `rule` returns
     the reason why a configuration is refused, or None. `file` is where the code comes from; None
     stands for the file of that name among the rungs. A user's kernel has no `rung`; its `entry` is
     the whole name expression, and its `condition` says why a problem is refused. `translate` is
@@ -148,7 +154,7 @@ class Kernel:
     idea: str
     default: TileConfig
     space: Mapping[str, tuple[int, ...]]
-    launch: Callable[[GemmProblem, TileConfig], LaunchShape]
+    launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
     rule: Callable[[TileConfig, GpuSpec], str | None]
     fuses: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -342,7 +348,7 @@ class Kernel:
         if reason is not None:
             configured = f" ({config})" if config.as_dict() else ""
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
-        shape = self.launch(problem, config)
+        shape = self.launch(problem, config, gpu)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
         source = self.file or SourceFile(self.source, f"{self.name}.cu")
         entry = self.entry or f"{self.name}<{arguments}>"
@@ -356,6 +362,8 @@ class Kernel:
             block=shape.block,
             signature=self.signature,
             shared_bytes=shape.shared_bytes,
+            workspace_bytes=shape.workspace_bytes,
+            arrivals=shape.arrivals,
         )
 
     def _policy(self, problem: GemmProblem) -> tuple[str, ...]:
@@ -374,3 +382,5 @@ class LaunchShape:
     grid: Dim3
     block: Dim3
     shared_bytes: int = 0
+    workspace_bytes: int = 0
+    arrivals: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from gemmkit.errors import UsageError
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.kernel import (
     Kernel,
@@ -30,13 +31,13 @@ def vector_width(problem: GemmProblem) -> int:
 # --- launch shapes ----------------------------------------------------------------------------
 
 
-def _launch_naive_uncoalesced(problem: GemmProblem, config: TileConfig) -> LaunchShape:
+def _launch_naive_uncoalesced(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     BM, BN = config["BM"], config["BN"]
     grid = (ceil_div(problem.m, BM), *spread_over_yz(ceil_div(problem.n, BN)))
     return LaunchShape(template=(BM, BN), grid=grid, block=(BM, BN, 1))
 
 
-def _launch_thread_per_result(problem: GemmProblem, config: TileConfig) -> LaunchShape:
+def _launch_thread_per_result(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     BM, BN = config["BM"], config["BN"]
     return LaunchShape(
         template=tuple(config.as_dict().values()),
@@ -45,7 +46,7 @@ def _launch_thread_per_result(problem: GemmProblem, config: TileConfig) -> Launc
     )
 
 
-def _launch_coarsened(problem: GemmProblem, config: TileConfig) -> LaunchShape:
+def _launch_coarsened(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     return LaunchShape(
         template=tuple(config.as_dict().values()),
         grid=tile_grid(problem, config["BM"], config["BN"]),
@@ -53,13 +54,13 @@ def _launch_coarsened(problem: GemmProblem, config: TileConfig) -> LaunchShape:
     )
 
 
-def _launch_vectorized(problem: GemmProblem, config: TileConfig) -> LaunchShape:
-    shape = _launch_coarsened(problem, config)
+def _launch_vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    shape = _launch_coarsened(problem, config, gpu)
     return LaunchShape((*shape.template, vector_width(problem)), shape.grid, shape.block)
 
 
-def _launch_async_copy(problem: GemmProblem, config: TileConfig) -> LaunchShape:
-    shape = _launch_vectorized(problem, config)
+def _launch_async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    shape = _launch_vectorized(problem, config, gpu)
     shared_bytes = config["stages"] * stage_bytes(config, PAD)
     return LaunchShape(shape.template, shape.grid, shape.block, shared_bytes)
 

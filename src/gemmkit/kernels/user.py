@@ -168,7 +168,12 @@ class LaunchRule:
     shared: Expression
     constants: Mapping[str, Number]
 
-    def __call__(self, problem: GemmProblem, config: TileConfig) -> LaunchShape:  # noqa: ARG002
+    def __call__(
+        self,
+        problem: GemmProblem,
+        config: TileConfig,  # noqa: ARG002
+        gpu: GpuSpec,  # noqa: ARG002
+    ) -> LaunchShape:
         """The launch.
 
         Raises:
@@ -381,7 +386,7 @@ def _condition(
             if name not in used and asked != plain:
                 return f"its signature has no argument '{name}', so {name} can only be {plain:g}"
         try:
-            shape = rule(problem, TileConfig())
+            shape = rule(problem, TileConfig(), gpu)
         except UsageError as error:
             return str(error)
         threads = shape.block[0] * shape.block[1] * shape.block[2]

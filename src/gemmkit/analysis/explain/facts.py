@@ -10,7 +10,7 @@ from pathlib import Path
 from gemmkit.analysis.memory import MemoryRow, array_table
 from gemmkit.analysis.model import Prediction, predict
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
-from gemmkit.devices.device import Launch, bind_arguments
+from gemmkit.devices.device import Launch, Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -142,4 +142,5 @@ def _launch(
     inputs = make_inputs(problem, 0, "normal")
     bias = device.upload(inputs.bias) if inputs.bias is not None else None
     a, b, c = (device.upload(array) for array in (inputs.a, inputs.b, inputs.c))
-    return device.launch(binary, plan, bind_arguments(problem, a, b, c, bias))
+    scratch = Scratch.of(device, plan)
+    return device.launch(binary, plan, bind_arguments(problem, a, b, c, bias, scratch))
