@@ -1,0 +1,118 @@
+"""`Entry`: one configuration that was tried on one class of problems, and what was seen of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import TileConfig
+from gemmkit.problem import GemmProblem
+
+Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
+Origin = Literal["measured", "imported"]
+
+
+class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Problems that one tuned configuration serves: the sizes, and how rows lie in memory.
+
+    `aligned` says that n, k and all leading dimensions are multiples of 4, so that every row
+    starts at a multiple of 16 bytes. α, β and the epilogue are left out: they hardly change which
+    configuration is the fastest.
+    """
+
+    m: int
+    n: int
+    k: int
+    aligned: bool
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> ProblemClass:
+        """The class that a problem belongs to."""
+        extents = (problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
+        aligned = all(extent % 4 == 0 for extent in extents)
+        return cls(m=problem.m, n=problem.n, k=problem.k, aligned=aligned)
+
+    @property
+    def shape(self) -> str:
+        """The sizes as `MxNxK`."""
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the product."""
+        return 2 * self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        return self.shape if self.aligned else f"{self.shape}, unaligned rows"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One trial. Times are microseconds of one launch: median, 20th and 80th percentile.
+
+    `gpu` is a `gpu_key`; `epilogue` is what was fused while it was timed. `source` is the digest of
+    the kernel's code and `compiler` the version that compiled it (`freshness`). `final` marks times
+    taken in turn with the other leaders, the only ones that may be compared to a percent.
+    `reason` says what is wrong where `outcome` is not "ok". `predicted_us` is the model's time,
+    where it was asked, `measured_at` the time of the trial in seconds since 1970, `environment`
+    what else the time depends on.
+    """
+
+    gpu: str
+    problem: ProblemClass
+    kernel: str
+    config: dict[str, int]
+    outcome: Outcome
+    source: str
+    compiler: str
+    epilogue: str = "none"
+    time_us: float | None = None
+    p20_us: float | None = None
+    p80_us: float | None = None
+    samples: int = 0
+    final: bool = False
+    predicted_us: float | None = None
+    reason: str = ""
+    origin: Origin = "measured"
+    measured_at: float = 0.0
+    gemmkit: str = ""
+
+    @property
+    def tile_config(self) -> TileConfig:
+        """The configuration as kernels take it.
+
+        Raises:
+            TypeError: it has a key that this version of gemmkit does not know.
+        """
+        return TileConfig(**self.config)
+
+    @property
+    def label(self) -> str:
+        """Kernel and configuration as command lines take them: `async_copy:BM=128,BN=256`."""
+        told = ",".join(f"{key}={value}" for key, value in self.config.items())
+        return f"{self.kernel}:{told}" if told else self.kernel
+
+    @property
+    def tflops(self) -> float | None:
+        """TFLOP/s at the median time, or None where nothing was timed."""
+        return self.problem.flops / self.time_us / 1e6 if self.time_us else None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells it from other trials: the same again replaces it."""
+        config = tuple(sorted(self.config.items()))
+        return (
+            self.gpu,
+            self.problem,
+            self.epilogue,
+            self.kernel,
+            config,
+            self.source,
+            self.compiler,
+        )
+
+
+def gpu_key(spec: GpuSpec) -> str:
+    """What a board is called in stores and tables: its name and SMs, such as `h100-132sm`."""
+    return f"{spec.key}-{spec.sm_count}sm"

@@ -1,0 +1,341 @@
+"""`Store`: every trial that was ever made, in one SQLite file that many processes may use at once.
+
+A trial is written as soon as it is over, so nothing is lost to Ctrl-C or a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from gemmkit.diskcache import default_cache_directory
+from gemmkit.errors import TuningError
+from gemmkit.tune.entry import Entry, ProblemClass
+from gemmkit.tune.freshness import Freshness, Staleness
+
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 30.0
+
+# A time that was not taken in turn with the other leaders' counts as that much longer.
+UNSURE = 1.02
+
+_KEY = ("gpu", "m", "n", "k", "aligned", "epilogue", "kernel", "config", "source", "compiler")
+_TABLE = f"""
+CREATE TABLE IF NOT EXISTS trials (
+    gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+    aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
+    config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
+    outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
+    measured_at REAL NOT NULL, origin TEXT NOT NULL,
+    entry TEXT NOT NULL,
+    PRIMARY KEY ({", ".join(_KEY)})
+) WITHOUT ROWID
+"""
+_COLUMNS = (*_KEY, "outcome", "final", "samples", "time_us", "measured_at", "origin", "entry")
+# What was measured here outlives what came from elsewhere, times taken in turn outlive others, and
+# otherwise the later word counts.
+_PUT = f"""
+INSERT INTO trials ({", ".join(_COLUMNS)}) VALUES ({", ".join("?" * len(_COLUMNS))})
+ON CONFLICT DO UPDATE SET
+    {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEY)}
+WHERE (excluded.origin = 'measured', excluded.final, excluded.measured_at)
+   >= (trials.origin = 'measured', trials.final, trials.measured_at)
+"""
+
+
+def default_store_path() -> Path:
+    """The user's own store, below the user's cache folder of this platform."""
+    return default_cache_directory("tuning") / "store.sqlite3"
+
+
+class Store:
+    """Trials by GPU, class of problems, epilogue, kernel, configuration, source and compiler.
+
+    Nothing is made on disk before the first trial is put. A file that is no store, or is damaged,
+    is moved aside with a `RuntimeWarning`, and the store starts anew. Objects may be shared by
+    threads and survive a fork.
+
+    Args:
+        path: the file; by default the user's own.
+        freshness: what is true of kernels and compiler now; read off this installation by default.
+    """
+
+    def __init__(self, path: Path | str | None = None, freshness: Freshness | None = None) -> None:
+        self.path = Path(path) if path is not None else default_store_path()
+        self._freshness = freshness
+        self._local = threading.local()
+
+    @property
+    def freshness(self) -> Freshness:
+        """What entries are held against to tell which are stale."""
+        if self._freshness is None:
+            self._freshness = Freshness()
+        return self._freshness
+
+    def staleness(self, entry: Entry) -> Staleness | None:
+        """Why an entry is no longer to be trusted, or None where it is."""
+        return self.freshness.staleness(entry)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def put(self, *entries: Entry) -> int:
+        """Store trials, all or none; the number of those that were new or replaced one.
+
+        The same trial again replaces the old one, unless that one was measured here and this one
+        imported, or that one's time was taken in turn with others' and this one's was not.
+
+        Raises:
+            TuningError: the file cannot be written.
+        """
+        with self._transaction() as connection:
+            before = connection.total_changes
+            connection.executemany(_PUT, [_row(entry) for entry in entries])
+            return connection.total_changes - before
+
+    def remove(self, entries: Iterable[Entry]) -> int:
+        """Forget trials; how many there were.
+
+        Raises:
+            TuningError: the file cannot be written.
+        """
+        where = " AND ".join(f"{name} = ?" for name in _KEY)
+        with self._transaction() as connection:
+            before = connection.total_changes
+            keys = [_row(entry)[: len(_KEY)] for entry in entries]
+            connection.executemany(f"DELETE FROM trials WHERE {where}", keys)
+            return connection.total_changes - before
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def entries(
+        self,
+        gpu: str | None = None,
+        problem: ProblemClass | None = None,
+        *,
+        epilogue: str | None = None,
+    ) -> list[Entry]:
+        """All trials of a GPU, a class of problems and an epilogue (of any by default).
+
+        Stale ones too: `staleness` tells which. In no order that means anything.
+
+        Raises:
+            TuningError: the file cannot be read.
+        """
+        wanted: dict[str, object] = {}
+        if gpu is not None:
+            wanted["gpu"] = gpu
+        if problem is not None:
+            wanted |= msgspec.structs.asdict(problem)
+        if epilogue is not None:
+            wanted["epilogue"] = epilogue
+        where = " AND ".join(f"{name} = ?" for name in wanted) or "1"
+        query = f"SELECT entry FROM trials WHERE {where}"
+        return [_read(text) for (text,) in self._select(query, list(wanted.values()))]
+
+    def best(self, gpu: str, problem: ProblemClass, epilogue: str = "none") -> Entry | None:
+        """The fastest right configuration for a class of problems, or None where none is known.
+
+        Stale entries do not count. Trials with another epilogue count where there are none with
+        this one. See `fastest` for how times are compared.
+
+        Raises:
+            TuningError: the file cannot be read.
+        """
+        fresh = [each for each in self.entries(gpu, problem) if self.staleness(each) is None]
+        own = [each for each in fresh if each.epilogue == epilogue]
+        return fastest(own) or fastest(fresh)
+
+    def winners(self, gpu: str, epilogue: str | None = None) -> list[Entry]:
+        """The best entry of each class and epilogue on a GPU; stale entries do not count.
+
+        Raises:
+            TuningError: the file cannot be read.
+        """
+        groups: dict[tuple[ProblemClass, str], list[Entry]] = {}
+        for entry in self.entries(gpu, epilogue=epilogue):
+            if self.staleness(entry) is None:
+                groups.setdefault((entry.problem, entry.epilogue), []).append(entry)
+        found = [fastest(groups[key]) for key in sorted(groups)]
+        return [entry for entry in found if entry is not None]
+
+    def gpus(self) -> list[str]:
+        """The keys of all GPUs that have entries.
+
+        Raises:
+            TuningError: the file cannot be read.
+        """
+        return [gpu for (gpu,) in self._select("SELECT DISTINCT gpu FROM trials ORDER BY gpu", [])]
+
+    # --- the file ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close this thread's connection; the next call opens another."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None and self._local.place[0] == os.getpid():
+            connection.close()
+        self._local.connection = None
+
+    def _select(self, query: str, values: Sequence[object]) -> list[tuple[str, ...]]:
+        if not self.path.exists():
+            return []
+        with self._told():
+            return self._connection().execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._told():
+            connection = self._connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """SQLite's errors, and those of the folder, as one sentence."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            self.close()
+            raise TuningError(
+                f"the tuning store {self.path} cannot be used ({error}): name another with "
+                "--store, or `Store(path)`"
+            ) from error
+
+    def _connection(self) -> sqlite3.Connection:
+        """This thread's connection, opened and checked on first use."""
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        # SQLite's connections must not be carried over a fork, nor belong to a file that was moved.
+        if found is None or self._local.place != self._place():
+            found = self._opened()
+            self._local.connection, self._local.place = found, self._place()
+        return found
+
+    def _place(self) -> tuple[int, int | None]:
+        return os.getpid(), self.path.stat().st_ino if self.path.exists() else None
+
+    def _opened(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return _open(self.path)
+        except sqlite3.DatabaseError as error:
+            # Busy, read-only, no space: these are of another class.
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+        with _alone(self.path):
+            with suppress(sqlite3.DatabaseError):
+                # Another process was faster.
+                return _open(self.path)
+            aside = _move_aside(self.path)
+            warnings.warn(
+                f"the tuning store {self.path} was damaged: it is now {aside.name} beside it, and "
+                "a new one was begun",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return _open(self.path)
+
+
+def fastest(entries: Iterable[Entry]) -> Entry | None:
+    """The entry with the shortest time among those that gave right results, or None.
+
+    What was measured here goes before what was imported: another machine's clock is another. A
+    time that was not taken in turn with the other leaders' counts as 2 % longer.
+    """
+    timed = [each for each in entries if each.outcome == "ok" and each.time_us is not None]
+    return min(timed, key=_rank, default=None)
+
+
+def _rank(entry: Entry) -> tuple[bool, float]:
+    assert entry.time_us is not None
+    return entry.origin == "imported", entry.time_us * (1.0 if entry.final else UNSURE)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection in WAL mode to a file that is whole and of this version.
+
+    Raises:
+        sqlite3.DatabaseError: it is no store, or damaged.
+        TuningError: a later gemmkit made it.
+    """
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A power cut may take the last trials, never the file.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        (seen,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if seen != "ok":
+            raise sqlite3.DatabaseError(seen)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise TuningError(
+                f"a later gemmkit wrote the tuning store {path} (schema {version}, this one reads "
+                f"{SCHEMA_VERSION}): update gemmkit, or name another store"
+            )
+        if version < SCHEMA_VERSION:
+            connection.execute(_TABLE)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _move_aside(path: Path) -> Path:
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    path.replace(aside)
+    # The journal belongs to the file that is gone.
+    for suffix in ("-wal", "-shm"):
+        with suppress(OSError):
+            path.with_name(path.name + suffix).replace(aside.with_name(aside.name + suffix))
+    return aside
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """No other process repairs the file meanwhile."""
+    import filelock
+
+    try:
+        with filelock.FileLock(path.with_name(path.name + ".lock"), timeout=BUSY_SECONDS):
+            yield
+    except filelock.Timeout as error:
+        raise OSError(f"another process holds {error.lock_file}") from error
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    problem = entry.problem
+    return (
+        entry.gpu,
+        problem.m,
+        problem.n,
+        problem.k,
+        problem.aligned,
+        entry.epilogue,
+        entry.kernel,
+        ",".join(f"{key}={value}" for key, value in sorted(entry.config.items())),
+        entry.source,
+        entry.compiler,
+        entry.outcome,
+        entry.final,
+        entry.samples,
+        entry.time_us,
+        entry.measured_at,
+        entry.origin,
+        msgspec.json.encode(entry).decode(),
+    )
+
+
+def _read(text: str) -> Entry:
+    return msgspec.json.decode(text, type=Entry)
