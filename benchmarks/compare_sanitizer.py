@@ -1,10 +1,12 @@
 """Run compute-sanitizer over the corpus of planted bugs, and lay gemmkit's findings beside.
 
     python benchmarks/compare_sanitizer.py --collect raw.json   on a machine with a GPU
-    python benchmarks/compare_sanitizer.py --raw raw.json       anywhere: makes the result file
+    python benchmarks/compare_sanitizer.py --raw raw.json       anywhere: into the result file
+    python benchmarks/compare_sanitizer.py --refresh            anywhere: gemmkit's part of it anew
     python benchmarks/compare_sanitizer.py --render             puts it into docs/sanitizers.md
 
-Every bug, and every rung as it is, runs in a process of its own for each tool.
+Every bug, and every rung as it is, runs in a process of its own for each tool. `--missing` collects
+only what the result file does not hold yet; the rest of the file stays.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "corpus"))
 
 from mutation import CONFIGS, Mutation  # noqa: E402
-from planted import CLEAN, MUTATIONS, seen  # noqa: E402
+from planted import MUTATIONS, clean_problems, seen  # noqa: E402
 
 from gemmkit import GemmProblem, Kernel, check, find_board, find_kernel  # noqa: E402
 
@@ -44,6 +46,9 @@ OPTIONS = {
 
 LIMIT_S, HANGING_LIMIT_S = 60.0, 20.0
 KEPT_CHARACTERS = 20_000
+
+# What a row of the results says of the GPU before the tools have run there.
+NOT_RUN: Mapping[str, Any] = {"gpu_result": "not run", "compute_sanitizer": {}}
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def targets(folder: Path, only: str | None = None) -> dict[str, Target]:
     found += [
         Target(f"{kernel}, as it is, {name}", find_kernel(kernel), problem)
         for kernel in CONFIGS
-        for name, problem in CLEAN.items()
+        for name, problem in clean_problems(kernel).items()
     ]
     return {each.name: each for each in found}
 
@@ -90,7 +95,7 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
     import numpy as np
 
     from gemmkit.devices.cuda import CudaDevice
-    from gemmkit.devices.device import bind_arguments
+    from gemmkit.devices.device import Scratch, bind_arguments
     from gemmkit.jit.compiler import compile_plan
     from gemmkit.verify import check as judge
     from gemmkit.verify import make_inputs
@@ -106,7 +111,8 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
     a, b = (place(each, read=problem.alpha != 0) for each in (inputs.a, inputs.b))
     c = place(inputs.c, read=problem.beta != 0)
     bias = place(inputs.bias, read=True) if inputs.bias is not None else None
-    device.launch(binary, plan, bind_arguments(problem, a, b, c, bias))
+    scratch = Scratch.of(device, plan)
+    device.launch(binary, plan, bind_arguments(problem, a, b, c, bias, scratch))
     if not plain:
         return {}
     result = np.empty_like(inputs.c)
@@ -114,12 +120,21 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
     return {"correct": judge(problem, inputs, result).correct}
 
 
-def collect(path: Path, sanitizer: str, workers: int, folder: Path) -> None:
-    """Run every target under every tool, and once without; write what each printed."""
+def collect(
+    path: Path, sanitizer: str, workers: int, folder: Path, known_rows: Mapping[str, Any]
+) -> None:
+    """Run every target under every tool, and once without; write what each printed.
+
+    Targets that have run according to `known_rows` are left out.
+    """
     from gemmkit.devices.cuda import CudaDevice
     from gemmkit.jit.compiler import compile_many
 
-    found = targets(folder)
+    found = {
+        name: target
+        for name, target in targets(folder).items()
+        if not known_rows.get(name, NOT_RUN)["compute_sanitizer"]
+    }
     device = CudaDevice()
     plans = [
         each.kernel.plan(each.problem, each.kernel.configure(each.config), device.spec)
@@ -230,7 +245,11 @@ def errors(run: Mapping[str, Any]) -> int | None:
 
 
 def compare(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The results: for each target what each tool reports, and what gemmkit does."""
+    """The results: for each target what each tool reports, and what gemmkit does.
+
+    `raw` is what `collect` wrote, with the rows of an earlier result file as `targets`: they tell
+    of what did not run this time.
+    """
     from gemmkit.devices.emulated import EmulatedDevice
 
     device = EmulatedDevice(find_board(raw["gpu"]), sanitize=True)
@@ -238,7 +257,6 @@ def compare(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     rows = []
     for name, target in targets(folder).items():
         (record,) = check(target.kernel, [target.problem], config=target.config, device=device)
-        runs = raw["runs"][name]
         row: dict[str, Any] = {"target": name, "kernel": target.kernel.name}
         if name in planted:
             mutation = planted[name]
@@ -251,15 +269,7 @@ def compare(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         row |= {
             "shape": target.problem.shape,
             "config": target.config,
-            "gpu_result": _plain_result(runs[PLAIN]),
-            "compute_sanitizer": {
-                tool: {
-                    "errors": errors(runs[tool]),
-                    "kinds": kinds(runs[tool]["printed"]),
-                    "timed_out": runs[tool]["timed_out"],
-                }
-                for tool in TOOLS
-            },
+            **on_gpu(raw, name),
             "gemmkit": sorted(seen(record)),
             "findings": sorted({f"{each.check}: {each.kind}" for each in record.findings}),
         }
@@ -268,6 +278,47 @@ def compare(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     # The kernels are those of this checkout, whatever lay on the machine with the GPU.
     environment = {key: raw["environment"][key] for key in raw["environment"] if key != "commit"}
     return {**about, "environment": environment, "targets": rows}
+
+
+def on_gpu(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What the tools said of a target, now or earlier."""
+    if name not in raw["runs"]:
+        earlier = rows_by_name(raw).get(name, NOT_RUN)
+        return {key: earlier[key] for key in NOT_RUN}
+    runs = raw["runs"][name]
+    return {
+        "gpu_result": _plain_result(runs[PLAIN]),
+        "compute_sanitizer": {
+            tool: {
+                "errors": errors(runs[tool]),
+                "kinds": kinds(runs[tool]["printed"]),
+                "timed_out": runs[tool]["timed_out"],
+            }
+            for tool in TOOLS
+        },
+    }
+
+
+def rows_by_name(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a result file."""
+    return {each["target"]: each for each in results["targets"]}
+
+
+def joined(raw: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+    """What `collect` wrote, and the rows of the result file of that GPU as it was.
+
+    Raises:
+        SystemExit: they come from different versions of the tool or the driver.
+    """
+    if raw["runs"].keys() >= rows_by_name(results).keys():
+        results = {**results, "targets": []}
+    elif raw["version"] != results["version"] or _driver(raw) != _driver(results):
+        raise SystemExit("the result file was made with another version: collect without --missing")
+    return {**raw, "targets": results["targets"]}
+
+
+def _driver(about: Mapping[str, Any]) -> str:
+    return str(about["environment"]["driver"])
 
 
 def _plain_result(run: Mapping[str, Any]) -> str:
@@ -284,6 +335,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--collect", type=Path, metavar="FILE", help="run the tools, write FILE")
+    parser.add_argument("--missing", action="store_true", help="collect what has not run yet")
+    parser.add_argument("--board", default="h100", help="whose result file is meant")
+    parser.add_argument("--refresh", action="store_true", help="gemmkit's findings anew")
     parser.add_argument("--raw", type=Path, metavar="FILE", help="what --collect wrote")
     parser.add_argument("--render", action="store_true", help="write the page's tables")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -296,14 +350,18 @@ def main() -> None:
     if given.launch is not None:
         target = targets(given.folder, given.launch)[given.launch]
         print(json.dumps(launch(target, plain=given.plain)), flush=True)
+        return
+    path = given.results / f"{find_board(given.board).key}-sanitizer.json"
+    results = json.loads(path.read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         if given.collect is not None:
-            collect(given.collect, given.sanitizer, given.workers, Path(folder))
+            known = rows_by_name(results) if given.missing else {}
+            collect(given.collect, given.sanitizer, given.workers, Path(folder), known)
         if given.raw is not None:
-            raw = json.loads(given.raw.read_text("utf-8"))
-            path = given.results / f"{find_board(raw['gpu']).key}-sanitizer.json"
-            results = json.dumps(compare(raw, Path(folder)), indent=1, ensure_ascii=False)
-            path.write_text(results + "\n", "utf-8")
+            results = joined(json.loads(given.raw.read_text("utf-8")), results)
+        if given.raw is not None or given.refresh:
+            found = compare({"runs": {}, **results}, Path(folder))
+            path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
             print(path)
     if given.render:
         from sanitizer_page import write_page

@@ -41,14 +41,15 @@ def section(found: Mapping[str, Any]) -> str:
     """One GPU's comparison, in Markdown."""
     planted = [each for each in found["targets"] if "expects" in each]
     clean = [each for each in found["targets"] if "expects" not in each]
-    alarms = sum(bool(each["gemmkit"]) for each in clean), sum(map(_reported, clean))
+    ran = [each for each in clean if _ran(each)]
+    alarms = sum(bool(each["gemmkit"]) for each in clean), sum(map(_reported, ran))
     environment = found["environment"]
     return (
         f"{len(planted)} bugs; `compute-sanitizer` {_version(found['version'])} on an "
         f"{found['gpu']}, driver {environment['driver']}, its four tools one after the other.\n\n"
         f"{_classes(planted, found['gpu']).to_markdown()}\n"
-        f"On {len(clean)} runs of the rungs as they are, gemmkit raised {alarms[0]} false alarms "
-        f"and compute-sanitizer {alarms[1]}.\n\n"
+        f"On the rungs as they are, gemmkit raised {alarms[0]} false alarms in {len(clean)} runs, "
+        f"and compute-sanitizer {alarms[1]} in {len(ran)}.\n\n"
         f"{_bugs(planted, found['gpu']).to_markdown()}"
     )
 
@@ -70,12 +71,14 @@ def _classes(planted: Sequence[Mapping[str, Any]], gpu: str) -> Table:
 
 
 def _counts(words: str, bugs: Sequence[Mapping[str, Any]]) -> Row:
+    ran = [each for each in bugs if _ran(each)]
+    of_those = f" of {len(ran)}" if len(ran) < len(bugs) else ""
     return Row((
         Cell(words),
         Cell(str(len(bugs))),
         Cell(str(sum(bool(each["gemmkit"]) for each in bugs))),
-        Cell(str(sum(map(_reported, bugs)))),
-        Cell(str(sum(each["gpu_result"] == "right" for each in bugs))),
+        Cell(f"{sum(map(_reported, ran))}{of_those}"),
+        Cell(f"{sum(each['gpu_result'] == 'right' for each in ran)}{of_those}"),
     ))  # fmt: skip
 
 
@@ -101,10 +104,17 @@ def _bugs(planted: Sequence[Mapping[str, Any]], gpu: str) -> Table:
 
 
 def _tools(target: Mapping[str, Any]) -> str:
+    if not _ran(target):
+        return str(target["gpu_result"])
     runs = target["compute_sanitizer"]
     found = [tool for tool, run in runs.items() if run["errors"]]
     ended = all(run["timed_out"] for run in runs.values())
     return ", ".join(found) or ("never ends" if ended else MISSING)
+
+
+def _ran(target: Mapping[str, Any]) -> bool:
+    """Whether the tools have run on the target; bugs may be planted before they do."""
+    return bool(target["compute_sanitizer"])
 
 
 def _reported(target: Mapping[str, Any]) -> bool:

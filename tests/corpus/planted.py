@@ -22,11 +22,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_async.PLANTED,
 )
 
-# Problems on which each rung is run as it is: edges everywhere, and quads with padded rows.
-CLEAN = {
-    "edges": GemmProblem(65, 67, 35),
-    "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
-}
+
+def clean_problems(kernel: str) -> dict[str, GemmProblem]:
+    """Problems on which a rung is run as it is: edges everywhere, and quads with padded rows."""
+    return {
+        "edges": GemmProblem(65, 67, 35),
+        "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
+    }
 
 
 def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecord:

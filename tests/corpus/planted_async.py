@@ -6,10 +6,9 @@ from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-_WAIT = "cp_async_wait<STAGES - 2>();\n"
-_BARRIER = (
-    "__syncthreads();  // the tiles of this step are there, and nobody reads those of the last"
-)
+_RING = "async_tiles.cuh"
+_WAIT = "cp_async_wait<STAGES - 2>();"
+_BARRIER = "__syncthreads();  // the tiles of this step are there"
 _PROBLEM = GemmProblem(64, 64, 32)
 
 PLANTED = (
@@ -18,64 +17,72 @@ PLANTED = (
         kernel="async_copy",
         problem=_PROBLEM,
         old=_WAIT,
-        new="\n",
+        new="",
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="wait for one group too few",
         kernel="async_copy",
         problem=_PROBLEM,
         old=_WAIT,
-        new="cp_async_wait<STAGES - 1>();\n",
+        new="cp_async_wait<STAGES - 1>();",
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="no commit",
         kernel="async_copy",
         problem=_PROBLEM,
-        old="cp_async_commit();\n",
-        new="\n",
+        old="cp_async_commit();",
+        new="",
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="no barrier after the wait",
         kernel="async_copy",
         problem=_PROBLEM,
         old=_BARRIER,
-        new="",
+        new="//",
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="barrier before the wait",
         kernel="async_copy",
         problem=_PROBLEM,
-        old=f"{_WAIT}    {_BARRIER}",
-        new="__syncthreads();\n    cp_async_wait<STAGES - 2>();",
+        old=_WAIT,
+        new=f"__syncthreads(); {_WAIT} if (false)",  # ... the barrier that follows
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="copies into the stage that is read",
         kernel="async_copy",
         problem=_PROBLEM,
-        old="write = STAGES - 1; tile",
-        new="write = 0; tile",
+        old="write = STAGES - 1",
+        new="write = 0",
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="one stage too few filled at the start",
         kernel="async_copy",
         problem=_PROBLEM,
-        old="stage < STAGES - 1; ++stage",
-        new="stage < STAGES - 2; ++stage",
+        old="stage < STAGES - 1",
+        new="stage < STAGES - 2",
         expects=("initcheck",),
+        file=_RING,
     ),
     Mutation(
         name="a ring with one stage too few",
         kernel="async_copy",
         problem=_PROBLEM,
-        old="write = write + 1 == STAGES ? 0 : write + 1;",
-        new="write = write + 1 >= STAGES - 1 ? 0 : write + 1;",
+        old="write + 1 == STAGES",
+        new="write + 1 >= STAGES - 1",
         expects=("racecheck",),
+        file=_RING,
     ),
     Mutation(
         name="copies read past the matrix",
@@ -90,9 +97,10 @@ PLANTED = (
         name="rows of A padded to no multiple of a quad",
         kernel="async_copy",
         problem=_PROBLEM,
-        old="constexpr int PAD = 4,",
-        new="constexpr int PAD = 3,",
+        old="PAD = 4",
+        new="PAD = 3",
         expects=("memcheck",),
+        file=_RING,
     ),
     Mutation(
         name="A copied without transposing it",
@@ -117,8 +125,9 @@ PLANTED = (
         name="results of the first step left out",
         kernel="async_copy",
         problem=_PROBLEM,
-        old="for (int tile = 0, read = 0,",
-        new="for (int tile = 1, read = 0,",
+        old="int tile = 0",
+        new="int tile = 1",
         expects=(WRONG_RESULT,),
+        file=_RING,
     ),
 )

@@ -93,3 +93,22 @@ def test_page_is_up_to_date(scripts):
     _, page = scripts
     text = page.PAGE.read_text("utf-8")
     assert page.rendered(text, ROOT / "benchmarks" / "results") == text
+
+
+def test_results_of_targets_that_did_not_run_this_time_are_kept(scripts):
+    script, _ = scripts
+    run = {"printed": CLEAN.format(""), "end": "", "timed_out": False}
+    ran = {"printed": '{"correct": true}', "timed_out": False}
+    raw = {
+        "version": "1",
+        "environment": {"driver": "2"},
+        "runs": {"new": {**dict.fromkeys(script.TOOLS, run), "plain": ran}},
+    }
+    old = {"target": "old", "gpu_result": "wrong", "compute_sanitizer": {"memcheck": {"errors": 3}}}
+    results = {"version": "1", "environment": {"driver": "2"}, "targets": [old]}
+    found = script.joined(raw, results)
+    assert script.on_gpu(found, "new")["gpu_result"] == "right"
+    assert script.on_gpu(found, "old")["compute_sanitizer"] == old["compute_sanitizer"]
+    assert script.on_gpu(found, "planted since") == script.NOT_RUN
+    with pytest.raises(SystemExit, match="another version"):
+        script.joined(raw, {**results, "version": "2"})
