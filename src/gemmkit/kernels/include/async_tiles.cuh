@@ -4,9 +4,12 @@
 #include "cp_async.cuh"
 #include "fragment.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC>
+// With SLICES > 1 that many groups of warps work on the same tile, each on its share of every BK.
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
+          int SLICES = 1>
 struct AsyncTiles {
-  static constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
+  static constexpr int WARPS = BM / WM * (BN / WN), THREADS = 32 * WARPS * SLICES;
+  static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, DEPTH = BK / SLICES;
   static constexpr int PAD = 4, PANEL = 8;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
@@ -15,7 +18,8 @@ struct AsyncTiles {
   };
 
   Stage* stages;  // in shared memory
-  const int warp = threadIdx.x / 32;
+  const int slice = SLICES == 1 ? 0 : threadIdx.x / (32 * WARPS);
+  const int warp = threadIdx.x / 32 - slice * WARPS;
   const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
   const LanePlace<LANES_N> lane;
 
@@ -23,15 +27,16 @@ struct AsyncTiles {
       : stages(static_cast<Stage*>(shared)) {}
 
   // sums += A B over `depth` steps of k, A and B given from this block's first row, column and k;
-  // of their rows and columns only `rows` and `cols` exist. All threads of the block take part.
+  // of their rows and columns only `rows` and `cols` exist. All threads of the block take part;
+  // each slice then has the sums of its own shares of k.
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda, int rows,
                                            const float* B, int ldb, int cols, int depth) const {
     TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles(A, lda);
     TileWalk<THREADS, VEC, BK, BN> b_tiles(B, ldb);
     int uncopied = depth;
-    const auto copy_part = [&](Stage& stage, int k) {  // one of BK parts; past the end, zeros
-      cp_async_transposed<BK>(stage.As, a_tiles, rows, uncopied, k);
-      cp_async_tile<BK, VEC>(stage.Bs, b_tiles, uncopied, cols, k);
+    const auto copy_part = [&](Stage& stage, int k) {  // one of DEPTH parts; past the end, zeros
+      cp_async_transposed<DEPTH>(stage.As, a_tiles, rows, uncopied, k);
+      cp_async_tile<DEPTH, VEC>(stage.Bs, b_tiles, uncopied, cols, k);
     };
     const auto next_tiles = [&] {
       cp_async_commit();
@@ -42,7 +47,7 @@ struct AsyncTiles {
     const int tiles = (depth + BK - 1) / BK;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
 #pragma unroll
-      for (int k = 0; k < BK; ++k) copy_part(stages[stage], k);
+      for (int k = 0; k < DEPTH; ++k) copy_part(stages[stage], k);
       next_tiles();
     }
 
@@ -51,10 +56,10 @@ struct AsyncTiles {
       __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
 
 #pragma unroll
-      for (int k = 0; k < BK; ++k) {
+      for (int k = 0; k < DEPTH; ++k) {
         alignas(16) float a[TM], b[TN];
-        load_fragment<LANES_M>(a, &stages[read].As[k][warp_row], lane.row);
-        load_fragment<LANES_N>(b, &stages[read].Bs[k][warp_col], lane.col);
+        load_fragment<LANES_M>(a, &stages[read].As[slice * DEPTH + k][warp_row], lane.row);
+        load_fragment<LANES_N>(b, &stages[read].Bs[slice * DEPTH + k][warp_col], lane.col);
         copy_part(stages[write], k);
         outer_product(sums, a, b);
       }
