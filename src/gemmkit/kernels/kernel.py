@@ -55,7 +55,7 @@ class TileConfig:
 
     def as_dict(self) -> dict[str, int]:
         """The keys in use with their values."""
-        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        return {key: value for key in _KEYS if (value := getattr(self, key)) is not None}
 
     def __getitem__(self, key: str) -> int:
         value: int | None = getattr(self, key)
@@ -65,6 +65,9 @@ class TileConfig:
 
     def __str__(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.as_dict().items())
+
+
+_KEYS = tuple(each.name for each in dataclasses.fields(TileConfig))
 
 
 @dataclass(frozen=True, slots=True)
