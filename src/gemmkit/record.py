@@ -66,6 +66,66 @@ class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float
 
 
+class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Another way to the same product, checked and timed in turn with the kernel in the same run.
+
+    `library` is "cublas", "torch", "triton", or "gemmkit" for a kernel of gemmkit's. `choice` is
+    "default" for what the library takes of itself, "best" for the fastest of its `candidates`, and
+    "plain" for the product without the problem's epilogue. `name` says which version and algorithm.
+    `speedup` is its time / the kernel's; the errors are as in `Record`.
+    """
+
+    library: str
+    choice: str
+    name: str
+    candidates: int
+    time_us: TimeRecord
+    tflops: float
+    speedup: float
+    correct: bool
+    max_error: float | None
+    error_ratio: float | None
+    check: str = ""
+
+
+class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What NVML told of the GPU while it was timed, warm-up apart; null where it tells nothing.
+
+    Median, smallest and largest SM clock in MHz, mean power of the board in watts, temperature in
+    degrees Celsius at the end, and how many times it was asked.
+    """
+
+    sm_clock_mhz: float | None
+    sm_clock_min_mhz: float | None
+    sm_clock_max_mhz: float | None
+    power_watts: float | None
+    temperature_c: float | None
+    samples: int
+
+
+class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of what the board can do was done; shares are 0 to 1, null where not known.
+
+    `clock_mhz` is the SM clock seen while timing, or else the board's boost clock, and
+    `peak_tflops` the fp32 peak at that clock. `gb_per_s` counts A, B and C once each (1e9 bytes);
+    `dram_share` is of the data sheet's bandwidth, `copy_share` of what a device-to-device copy
+    moved in the same run (`copy_gb_per_s`, read and written). `issue_cycles` is what one FFMA of
+    the machine code takes of its scheduler's issue cycles on average, by its register banks.
+    `tile_share` is results over results of all whole tiles, `wave_share` waves over whole waves.
+    """
+
+    clock_mhz: float
+    peak_tflops: float
+    peak_share: float
+    gb_per_s: float
+    dram_share: float | None
+    copy_gb_per_s: float | None
+    copy_share: float | None
+    issue_cycles: float | None
+    tile_share: float | None
+    wave_share: float | None
+
+
 Triple = tuple[int, int, int]
 Check = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
@@ -167,6 +227,10 @@ class Record(JsonLine, frozen=True, kw_only=True):
     elements; null means not finite. `resources` and `occupancy` are null where no assembler has
     told what a kernel takes (PTX of another front end, no ptxas at hand). `check` says which
     elements were compared, or what is wrong with a wrong result.
+
+    The last fields are those of a comparison with `peers`: the suite, why this kernel and
+    configuration were taken, `ratio_to_cublas` (the fastest of cuBLAS's candidates' time / the
+    kernel's, null where cuBLAS was not among the peers), and what was seen of the GPU.
     """
 
     kernel: str
@@ -190,6 +254,12 @@ class Record(JsonLine, frozen=True, kw_only=True):
     environment: dict[str, Any]
     seed: int
     check: str = ""
+    suite: str = ""
+    choice: str = ""
+    ratio_to_cublas: float | None = None
+    peers: tuple[PeerRecord, ...] = ()
+    conditions: ConditionsRecord | None = None
+    profile: ProfileRecord | None = None
 
 
 CheckVerdict = Literal["ok", "findings", "wrong result", "failed", "refused"]

@@ -3,6 +3,8 @@ import pytest
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
+from gemmkit.verify import bands
+from gemmkit.verify import inputs as inputs_module
 from gemmkit.verify.inputs import (
     CANARY_BITS,
     canaries,
@@ -25,6 +27,33 @@ def test_same_seed_same_inputs(kind):
         assert not np.array_equal(
             getattr(first, name).view(np.uint32), getattr(other, name).view(np.uint32)
         )
+
+
+@pytest.mark.parametrize("kind", ["normal", "integer"])
+def test_large_matrices_are_drawn_in_bands_of_their_own(monkeypatch, kind):
+    monkeypatch.setattr(inputs_module, "ONE_STREAM_ELEMENTS", 100)
+    monkeypatch.setattr(bands, "BAND_ELEMENTS", 90)
+    problem = GemmProblem(40, 30, 20)
+    first, second = (make_inputs(problem, 3, kind) for _ in range(2))
+    assert np.array_equal(first.a, second.a)
+    assert np.array_equal(first.b, second.b)
+    rows = {row.tobytes() for row in [*first.a.reshape(40, 20), *first.b.reshape(20, 30)]}
+    assert len(rows) == 60, "no band repeats another"
+    assert kind == "normal" or set(np.abs(first.a)) <= {1, 2, 3, 4}
+
+
+def test_bands_cover_each_row_once(monkeypatch):
+    monkeypatch.setattr(bands, "BAND_ELEMENTS", 90)
+    seen = np.zeros(40, int)
+
+    def visit(rows):
+        seen[rows] += 1
+
+    bands.over_bands(40, 30, visit)
+    assert (seen == 1).all()
+    bands.over_bands(0, 30, visit)
+    with pytest.raises(ValueError, match="broken"):
+        bands.over_bands(40, 30, lambda rows: (_ for _ in ()).throw(ValueError("broken")))
 
 
 def test_storage_is_exact_and_padding_holds_canaries():

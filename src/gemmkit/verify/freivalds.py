@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.problem import LARGEST_FLOAT, GemmProblem
+from gemmkit.verify.bands import over_bands
 from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, single
 from gemmkit.verify.inputs import Inputs, matrix
 
 VECTORS = 16
 DEVIATIONS = 8.0
-ROWS_AT_ONCE = 1024
 
 Vectors = NDArray[np.float64]
 
@@ -113,9 +113,11 @@ def _times(values: NDArray[np.float32], vectors: Vectors) -> tuple[Vectors, Vect
     """values @ vectors in float64, and the Euclidean norm of each row of values."""
     product = np.empty((values.shape[0], vectors.shape[1]))
     norms = np.empty(values.shape[0])
-    for start in range(0, values.shape[0], ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
+
+    def multiply(rows: slice) -> None:
         panel = values[rows].astype(float)
-        product[rows] = panel @ vectors
+        np.matmul(panel, vectors, out=product[rows])
         norms[rows] = np.sqrt(np.einsum("ij,ij->i", panel, panel))
+
+    over_bands(*values.shape, multiply)
     return product, norms

@@ -7,6 +7,7 @@ and everything in it that is no element holds a NaN with a payload that shows wh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.bands import bands, over_bands
 
 InputKind = Literal["normal", "integer"]
 
@@ -23,6 +25,9 @@ CANARY_BITS = np.uint32(0x7FC0DEAD)
 MAX_INTEGER = 4
 # Leaves four of fp32's 24 bits for α, β·C and the bias.
 INTEGER_SUM_LIMIT = 2**20
+
+# A matrix with more elements is drawn in bands of rows, each from a stream of its own.
+ONE_STREAM_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,19 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
     if one_signed:
         signs -= 2 * rng.integers(0, 2, problem.n, np.int8)
 
-    def draw(rows: int, columns: int, sign: NDArray[np.int8]) -> NDArray[np.float32]:
+    def fill(out: NDArray[np.float32], rng: np.random.Generator, sign: NDArray[np.int8]) -> None:
         if kind == "normal":
-            return rng.standard_normal((rows, columns), np.float32)
-        values = rng.integers(1, limit, (rows, columns), np.int8, endpoint=True)
+            rng.standard_normal(dtype=np.float32, out=out)
+            return
+        values = rng.integers(1, limit, out.shape, np.int8, endpoint=True)
         if not one_signed:
-            values *= 1 - 2 * rng.integers(0, 2, (rows, columns), np.int8)
-        return (values * sign).astype(np.float32)
+            values *= 1 - 2 * rng.integers(0, 2, out.shape, np.int8)
+        np.multiply(values, sign, out=out, casting="unsafe")
+
+    def draw(rows: int, columns: int, sign: NDArray[np.int8]) -> NDArray[np.float32]:
+        values = np.empty((rows, columns), np.float32)
+        _fill_all(values, rng, lambda out, stream: fill(out, stream, sign))
+        return values
 
     m, n, k = problem.m, problem.n, problem.k
     # α·A·B, β·C and the bias take the sign of their column whatever the signs of α and β.
@@ -76,6 +87,20 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
         c = _laid_out(draw(m, n, signs * beta_sign), problem.ldc)
     bias = draw(1, n, signs)[0] if problem.epilogue.bias else None
     return Inputs(a, b, c, bias, kind, seed)
+
+
+def _fill_all(
+    values: NDArray[np.float32],
+    rng: np.random.Generator,
+    fill: Callable[[NDArray[np.float32], np.random.Generator], None],
+) -> None:
+    """Fill from one stream, or a large matrix from as many as it has bands, on all cores."""
+    if values.size <= ONE_STREAM_ELEMENTS:
+        fill(values, rng)
+        return
+    starts = [band.start for band in bands(*values.shape)]
+    streams = dict(zip(starts, rng.spawn(len(starts)), strict=True))
+    over_bands(*values.shape, lambda band: fill(values[band], streams[band.start]))
 
 
 def storage_size(rows: int, columns: int, ld: int) -> int:

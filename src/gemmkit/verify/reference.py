@@ -14,8 +14,8 @@ from gemmkit.verify.inputs import Inputs, matrix
 Selection = slice | NDArray[np.intp]
 EVERYTHING = slice(None)
 
-# Elements of one panel of A or B held in float64: 128 MiB.
-PANEL_ELEMENTS = 2**24
+# Elements of one panel of A or B held in float64: 16 MiB.
+PANEL_ELEMENTS = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +146,19 @@ def _multiply(
     product: NDArray[np.float64],
     magnitude: NDArray[np.float64],
 ) -> None:
-    """Fill a @ b and |a| @ |b|, panel by panel so that float64 copies stay small."""
-    k = a.shape[1]
-    step = max(1, PANEL_ELEMENTS // k)
-    for column in range(0, b.shape[1], step):
-        across = slice(column, column + step)
-        b_panel = b[:, across].astype(float)
-        b_size = np.abs(b_panel)
-        for row in range(0, a.shape[0], step):
-            down = slice(row, row + step)
-            a_panel = a[down].astype(float)
-            product[down, across] = a_panel @ b_panel
-            magnitude[down, across] = np.abs(a_panel, out=a_panel) @ b_size
+    """Add a @ b and |a| @ |b|, panel by panel so that float64 copies stay in the cache."""
+    m, k = a.shape
+    down_step = max(1, PANEL_ELEMENTS // k)
+    along_step = max(1, PANEL_ELEMENTS // max(b.shape[1], 1))
+    for row in range(0, m, down_step):
+        down = slice(row, row + down_step)
+        a_panel = a[down].astype(float)
+        a_size = np.abs(a_panel)
+        for depth in range(0, k, along_step):
+            along = slice(depth, depth + along_step)
+            b_panel = b[along].astype(float)
+            product[down] += a_panel[:, along] @ b_panel
+            magnitude[down] += a_size[:, along] @ np.abs(b_panel, out=b_panel)
 
 
 def _count(size: int, selection: Selection) -> int:

@@ -1,0 +1,86 @@
+"""`SUITES`: named sets of problems to measure a library of products on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from gemmkit.bench import sweep
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.problem import GemmProblem
+
+SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
+
+SKINNY_M = (1, 2, 4, 8, 16)
+SKINNY_N = (4096, 8192)
+
+# Tokens in flight: one sequence that is decoded, batches of them, prompts.
+TOKENS = (1, 16, 128, 512, 2048)
+# Products of decoder layers as (N, K), outputs and inputs a token: hidden size 4096, as in Llama 2
+# 7B (feed-forward 11008, vocabulary 32000) and Llama 3 8B and Mistral 7B (feed-forward 14336).
+LAYERS = (
+    (4096, 4096),  # attention's output
+    (12288, 4096),  # queries, keys and values, fused
+    (11008, 4096),  # feed-forward, up and gate
+    (4096, 11008),  # feed-forward, down
+    (14336, 4096),
+    (4096, 14336),
+    (32000, 4096),  # logits
+)
+
+FUSED = (512, 1024, 2048, 4096, 8192)
+
+# Between one block's tile and several waves of large tiles, in steps smaller than those.
+WAVES = range(1024, 3072 + 1, 64)
+WAVES_K = 1024
+
+
+def _cubes(sizes: Iterable[int], epilogue: str = "none") -> tuple[GemmProblem, ...]:
+    fused = Epilogue.parse(epilogue)
+    return tuple(GemmProblem(size, size, size, epilogue=fused) for size in sizes)
+
+
+def _slabs(sizes: Iterable[int], k: int) -> tuple[GemmProblem, ...]:
+    return tuple(GemmProblem(size, size, k) for size in sizes)
+
+
+SUITES: dict[str, tuple[GemmProblem, ...]] = {
+    "square": _cubes(SQUARES),
+    "k1024": _slabs(sweep.SIZES, sweep.K),
+    "off-tile": _cubes(OFF_TILE),
+    "skinny": tuple(GemmProblem(m, n, n) for n in SKINNY_N for m in SKINNY_M),
+    "llm": tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
+    "fused": _cubes(FUSED, "bias+relu"),
+    "waves": _slabs(WAVES, WAVES_K),
+}
+
+# What each suite is for, in a few words.
+TOPICS = {
+    "square": "M = N = K from 256 to 16384",
+    "k1024": "M = N from 128 to 16384, K = 1024",
+    "off-tile": "M = N = K that no tile divides",
+    "skinny": "M of 1 to 16 rows, N = K",
+    "llm": "layers of transformers, 1 to 2048 tokens",
+    "fused": "bias and ReLU fused, M = N = K",
+    "waves": "M = N in steps of 64, K = 1024: quantisation by tiles and waves",
+}
+
+
+def find_suite(name: str) -> tuple[GemmProblem, ...]:
+    """The problems of that suite.
+
+    Raises:
+        UsageError: there is none; the text lists the nearest names, or all.
+    """
+    if name == "batched":
+        raise UsageError(
+            "there is no suite 'batched': gemmkit has no batched products yet, and many single "
+            "launches against cuBLAS's one would compare different things"
+        )
+    try:
+        return SUITES[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, SUITES, n=3) or list(SUITES)
+        raise UsageError(f"unknown suite '{name}': did you mean {', '.join(near)}?") from None
