@@ -35,7 +35,8 @@ class Baseline(Protocol):
     ) -> dict[str, list[Work]]:
         """Ways to compute the problem, by name: for each the launch on every set of buffers.
 
-        At least one; each does what the kernel does, epilogue and all.
+        At least one; each does what the kernel does, epilogue and all. Where the library chooses
+        for itself, its choice is the first.
         """
 
 
@@ -73,14 +74,14 @@ class CublasBaseline:
     def candidates(
         self, problem: GemmProblem, arguments: Sequence[Arguments]
     ) -> dict[str, list[Work]]:
-        """cublasSgemm (where there is no epilogue) and cuBLASLt's choices, the best first."""
+        """cuBLASLt's choices, in its own order, and cublasSgemm where there is no epilogue."""
         found: dict[str, list[Work]] = {}
-        if str(problem.epilogue) == "none":
-            found[f"{self.name} (cublasSgemm)"] = [self._sgemm(each) for each in arguments]
         plan = _LtPlan(self._lt, self._lt_handle, problem, arguments[0])
         for number, algorithm in enumerate(plan.algorithms, 1):
             name = f"{self.name} (cublasLtMatmul, heuristic {number} of {len(plan.algorithms)})"
             found[name] = [self._matmul(plan, algorithm, each) for each in arguments]
+        if str(problem.epilogue) == "none":
+            found[f"{self.name} (cublasSgemm)"] = [self._sgemm(each) for each in arguments]
         return found
 
     def _sgemm(self, bound: Arguments) -> Work:
@@ -209,10 +210,15 @@ class TorchBaseline:
         return enqueue
 
     def _tensor(self, address: int | float, rows: int, columns: int, ld: int) -> Any:
-        """A tensor over device memory that PyTorch does not own."""
-        return self._torch.as_tensor(
-            _DeviceArray(int(address), rows, columns, ld), device=f"cuda:{self._ordinal}"
-        )
+        return device_tensor(self._torch, self._ordinal, address, rows, columns, ld)
+
+
+def device_tensor(
+    torch: Any, ordinal: int, address: int | float, rows: int, columns: int, ld: int
+) -> Any:
+    """A row-major fp32 tensor of PyTorch's over device memory that PyTorch does not own."""
+    array = _DeviceArray(int(address), rows, columns, ld)
+    return torch.as_tensor(array, device=f"cuda:{ordinal}")
 
 
 class _DeviceArray:

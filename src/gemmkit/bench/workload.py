@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gemmkit.bench.baseline import Baseline
-from gemmkit.bench.timer import Contender, time_in_turn
+from gemmkit.bench.baseline import Arguments, Baseline
+from gemmkit.bench.timer import Contender, fastest_first
 from gemmkit.devices.device import (
     Buffer,
     Device,
@@ -45,9 +47,9 @@ class Workload:
     def __init__(self, problem: GemmProblem, device: Device, seed: int = 0) -> None:
         self.problem, self.device, self.seed = problem, device, seed
         try:
-            self.cases = [_Case.make(problem, device, seed, "normal")]
+            self.cases = [Case.make(problem, device, seed, "normal")]
             if not self.cases[0].reference.full:
-                self.cases.append(_Case.make(problem, device, seed, "integer"))
+                self.cases.append(Case.make(problem, device, seed, "integer"))
         except MemoryError:
             raise DeviceError(
                 f"the host has not enough memory for the matrices of {problem.shape}"
@@ -68,8 +70,26 @@ class Workload:
             strict=True,
         )
         self.printed = launches[0].printed
-        wrong = [verdict for verdict in verdicts if not verdict.correct]
-        return launches[0], wrong[0] if wrong else verdicts[0]
+        return launches[0], _worst(verdicts)
+
+    def judge(
+        self, compute: Callable[[Arguments], None], problem: GemmProblem | None = None
+    ) -> Verdict:
+        """Whether what `compute` leaves in C, given the arguments by name, is right.
+
+        It runs on poisoned output once for each case of inputs. `problem` is the workload's own,
+        or the same with another epilogue.
+
+        Raises:
+            DeviceError: the launch failed.
+        """
+        problem = problem or self.problem
+        return _worst(
+            [
+                case.reference_of(problem).check(case.computed(problem, self.device, compute))
+                for case in self.cases
+            ]
+        )
 
     def contender(self, device: TimedDevice, binary: Binary, plan: LaunchPlan) -> Contender:
         """The launch on each set of buffers."""
@@ -106,21 +126,28 @@ class Workload:
         """The fastest of a baseline's candidates and its name, found once for each baseline."""
         if baseline not in self._peers:
             candidates = baseline.candidates(self.problem, self.rotating)
-            names = list(candidates)
-            if len(names) > 1:
-                times = time_in_turn(
-                    device,
-                    list(candidates.values()),
-                    seconds=CANDIDATE_SECONDS * len(names),
-                    kept=self.kept,
-                )
-                names.sort(key=dict(zip(names, (x.median for x in times), strict=True)).__getitem__)
-            self._peers[baseline] = names[0], candidates[names[0]]
+            name = self.ranked(device, candidates)[0]
+            self._peers[baseline] = name, candidates[name]
         return self._peers[baseline]
+
+    def ranked(self, device: TimedDevice, contenders: Mapping[str, Contender]) -> list[str]:
+        """The names of contenders, the fastest first."""
+        names = list(contenders)
+        if len(names) == 1:
+            return names
+        order = fastest_first(
+            device, list(contenders.values()), seconds=CANDIDATE_SECONDS, kept=self.kept
+        )
+        return [names[number] for number in order]
+
+
+def _worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """The first that is wrong, else the first."""
+    return next((verdict for verdict in verdicts if not verdict.correct), verdicts[0])
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """One set of inputs, on the host and on the device, with what must come out."""
 
     inputs: Inputs
@@ -128,9 +155,16 @@ class _Case:
     a: Buffer
     b: Buffer
     bias: Buffer | None
+    # For the same inputs, by problem, where that is not the workload's own.
+    others: dict[GemmProblem, Reference] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, problem: GemmProblem, device: Device, seed: int, kind: InputKind) -> _Case:
+    def make(cls, problem: GemmProblem, device: Device, seed: int, kind: InputKind) -> Case:
+        """Inputs of a kind, uploaded, and their reference.
+
+        Raises:
+            DeviceError: the matrices do not fit on the device.
+        """
         inputs = make_inputs(problem, seed, kind)
         # By the BLAS rules nobody reads A and B where α = 0, nor C where β = 0.
         read = problem.alpha != 0
@@ -145,12 +179,50 @@ class _Case:
     def run(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan
     ) -> tuple[Launch, Verdict]:
-        result = np.empty_like(self.inputs.c)
-        c = device.upload(self.inputs.c, initialized=problem.beta != 0)
-        launch = Launch()
-        if plan.blocks:
-            scratch = Scratch.of(device, plan)
-            arguments = bind_arguments(problem, self.a, self.b, c, self.bias, scratch)
-            launch = device.launch(binary, plan, arguments)
-        device.download(c, result)
+        """Launch on poisoned output and judge the result.
+
+        Raises:
+            DeviceError: the launch failed, or the kernel did.
+        """
+        launch, result = self.result(problem, device, binary, plan)
         return launch, self.reference.check(result)
+
+    def result(
+        self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan
+    ) -> tuple[Launch, NDArray[np.float32]]:
+        """Launch on poisoned output; C's storage as the kernel left it.
+
+        Raises:
+            DeviceError: the launch failed, or the kernel did.
+        """
+        launches: list[Launch] = []
+
+        def launch(arguments: Arguments) -> None:
+            bound = {**arguments, **Scratch.of(device, plan).arguments}
+            launches.append(device.launch(binary, plan, bound))
+
+        result = self.computed(problem, device, launch if plan.blocks else lambda _: None)
+        return launches[0] if launches else Launch(), result
+
+    def computed(
+        self, problem: GemmProblem, device: Device, compute: Callable[[Arguments], None]
+    ) -> NDArray[np.float32]:
+        """C's storage as `compute` left it, given the arguments by name and poisoned output.
+
+        Raises:
+            DeviceError: it failed.
+        """
+        c = device.upload(self.inputs.c, initialized=problem.beta != 0)
+        compute(bind_arguments(problem, self.a, self.b, c, self.bias))
+        result = np.empty_like(self.inputs.c)
+        device.download(c, result)
+        return result
+
+    def reference_of(self, problem: GemmProblem) -> Reference:
+        """What a problem's result must be for these inputs, made once: another epilogue, say."""
+        if problem == self.reference.problem:
+            return self.reference
+        if problem not in self.others:
+            bias = self.inputs.bias if problem.epilogue.bias else None
+            self.others[problem] = Reference(problem, replace(self.inputs, bias=bias))
+        return self.others[problem]

@@ -119,5 +119,5 @@ def _times(values: NDArray[np.float32], vectors: Vectors) -> tuple[Vectors, Vect
         np.matmul(panel, vectors, out=product[rows])
         norms[rows] = np.sqrt(np.einsum("ij,ij->i", panel, panel))
 
-    over_bands(*values.shape, multiply)
+    over_bands(values.shape[0], values.shape[1], multiply)
     return product, norms

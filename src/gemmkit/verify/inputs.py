@@ -98,9 +98,10 @@ def _fill_all(
     if values.size <= ONE_STREAM_ELEMENTS:
         fill(values, rng)
         return
-    starts = [band.start for band in bands(*values.shape)]
+    rows, columns = values.shape
+    starts = [band.start for band in bands(rows, columns)]
     streams = dict(zip(starts, rng.spawn(len(starts)), strict=True))
-    over_bands(*values.shape, lambda band: fill(values[band], streams[band.start]))
+    over_bands(rows, columns, lambda band: fill(values[band], streams[band.start]))
 
 
 def storage_size(rows: int, columns: int, ld: int) -> int:
