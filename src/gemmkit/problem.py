@@ -83,3 +83,18 @@ class GemmProblem:
     def intensity(self) -> float:
         """Arithmetic intensity in FLOP per byte of `minimal_bytes`; 0 for an empty problem."""
         return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0
+
+
+# What users may write where a problem is asked for.
+Shape = str | int | tuple[int, int, int] | GemmProblem
+
+
+def read_problem(shape: Shape) -> GemmProblem:
+    """The problem that a text `MxNxK`, a number (of a cube), a triple or a problem means.
+
+    Raises:
+        UsageError: it is no shape.
+    """
+    if isinstance(shape, (str, int)):
+        return GemmProblem.from_shape(str(shape))
+    return GemmProblem(*shape) if isinstance(shape, tuple) else shape

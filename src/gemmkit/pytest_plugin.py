@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from gemmkit.bench.check import Shape
+    from gemmkit.problem import Shape
     from gemmkit.bench.count import Counters
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.record import CheckRecord

@@ -22,15 +22,13 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
 # A block of the largest rung needs some ten million at K = 4096; an endless one takes seconds.
 MAX_STEPS = 100_000_000
-
-Shape = str | int | tuple[int, int, int] | GemmProblem
 
 
 def check(
@@ -137,17 +135,6 @@ def _problems(
         fusing = rung and kernel.fuses and epilogue is None
         return list(awkward_problems(config, fusing=fusing, blas=rung).items())
     return [("", read_problem(shape)) for shape in shapes]
-
-
-def read_problem(shape: Shape) -> GemmProblem:
-    """The problem that a text `MxNxK`, a number (of a cube), a triple or a problem means.
-
-    Raises:
-        UsageError: it is no shape.
-    """
-    if isinstance(shape, (str, int)):
-        return GemmProblem.from_shape(str(shape))
-    return GemmProblem(*shape) if isinstance(shape, tuple) else shape
 
 
 def _changed(

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmkit.bench.check import Shape, read_problem
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.errors import UsageError
 from gemmkit.jit.ptxas import HOW_TO_GET
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import Shape, read_problem
 from gemmkit.record import OccupancyRecord, Record, ResourceRecord
 
 _LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"

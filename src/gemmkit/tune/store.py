@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -66,7 +67,11 @@ class Store:
     Args:
         path: the file; by default the user's own.
         freshness: what is true of kernels and compiler now; read off this installation by default.
+
+    `changes` counts what this process has written to stores, for whoever remembers what was read.
     """
+
+    changes: ClassVar[int] = 0
 
     def __init__(self, path: Path | str | None = None, freshness: Freshness | None = None) -> None:
         self.path = Path(path) if path is not None else default_store_path()
@@ -200,6 +205,7 @@ class Store:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
+            Store.changes += 1
 
     @contextmanager
     def _told(self) -> Iterator[None]:
