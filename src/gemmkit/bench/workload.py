@@ -198,8 +198,8 @@ class Case:
         launches: list[Launch] = []
 
         def launch(arguments: Arguments) -> None:
-            bound = {**arguments, **Scratch.of(device, plan).arguments}
-            launches.append(device.launch(binary, plan, bound))
+            scratch = Scratch.of(device, plan)  # must outlive the launch
+            launches.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
 
         result = self.computed(problem, device, launch if plan.blocks else lambda _: None)
         return launches[0] if launches else Launch(), result

@@ -1,0 +1,157 @@
+"""What there is to try: every configuration of some kernels that one problem and board allow."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.problem import GemmProblem
+from gemmkit.tune.entry import Entry
+from gemmkit.tune.estimate import estimate
+
+# Estimates are within a third for every rung that was measured, and within a tenth for the later
+# ones: what they put so far behind the best is not going to win.
+WITHIN = 3.0
+
+REFUSED = "refused by the kernel's rule"
+OUTSIDE = "the kernel does not take this problem"
+UNFIT = "a block fits no SM"
+SLOW = "estimated far slower than the best"
+
+# Keys that bound each other come first, so that most of what cannot be is never looked at.
+_ORDER = ("TM", "TN", "WM", "WN", "BM", "BN")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration of a kernel, and its time in microseconds by the closed form."""
+
+    kernel: Kernel
+    config: TileConfig
+    estimate_us: float
+
+    @property
+    def label(self) -> str:
+        """Kernel and configuration as command lines take them."""
+        told = str(self.config)
+        return f"{self.kernel.name}:{told}" if told else self.kernel.name
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """What an entry of a store for it shares with it."""
+        return self.kernel.name, tuple(sorted(self.config.as_dict().items()))
+
+
+@dataclass(frozen=True)
+class Space:
+    """Candidates, the fastest by estimate first, and how many were left out, by reason.
+
+    `total` is what the kernels' spaces hold together, before any rule.
+    """
+
+    problem: GemmProblem
+    spec: GpuSpec
+    candidates: tuple[Candidate, ...]
+    left_out: Mapping[str, int]
+    total: int
+
+
+def entry_identity(entry: Entry) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """`Candidate.identity` of the candidate that an entry is of."""
+    return entry.kernel, tuple(sorted(entry.config.items()))
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The configurations of a kernel that its rule allows on a board, whatever the problem."""
+
+    kernel: Kernel
+    configurations: tuple[TileConfig, ...]
+
+    @classmethod
+    def of(cls, kernel: Kernel, spec: GpuSpec) -> Allowed:
+        """Go through the kernel's space."""
+        return cls(kernel, tuple(allowed_configurations(kernel, spec)))
+
+    @property
+    def total(self) -> int:
+        """The size of the kernel's space."""
+        return math.prod(len(values) for values in self.kernel.space.values())
+
+
+def search_space(
+    problem: GemmProblem, spec: GpuSpec, allowed: Sequence[Allowed], *, within: float = WITHIN
+) -> Space:
+    """The configurations worth trying, by the kernels' rules, by occupancy, and by estimate.
+
+    Args:
+        problem: what is to be computed.
+        spec: the board.
+        allowed: what the kernels' rules leave of their spaces.
+        within: how many times the best estimate one may reach; infinite to leave out nothing.
+    """
+    left_out: Counter[str] = Counter()
+    found: list[Candidate] = []
+    for each in allowed:
+        kernel = each.kernel
+        left_out[REFUSED] += each.total - len(each.configurations)
+        for config in each.configurations:
+            if kernel.supports(problem, config, spec) is not None:
+                left_out[OUTSIDE] += 1
+                continue
+            time_us = estimate(kernel, config, problem, spec).microseconds
+            if math.isinf(time_us):
+                left_out[UNFIT] += 1
+                continue
+            found.append(Candidate(kernel, config, time_us))
+    found.sort(key=lambda candidate: candidate.estimate_us)
+    limit = within * found[0].estimate_us if found else 0.0
+    kept = tuple(candidate for candidate in found if candidate.estimate_us <= limit)
+    left_out[SLOW] += len(found) - len(kept)
+    total = sum(each.total for each in allowed)
+    return Space(problem, spec, kept, {why: n for why, n in left_out.items() if n}, total)
+
+
+def allowed_configurations(kernel: Kernel, spec: GpuSpec) -> Iterator[TileConfig]:
+    """`Kernel.configurations`, in another order, without building those that cannot be.
+
+    A warp's tile has a multiple of a thread's rows and columns and 32 times its results; a block's
+    has a multiple of a warp's. A space of a million combinations has some ten thousand of those.
+    """
+    fixed = kernel.default.as_dict()
+    keys = sorted(kernel.space, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER))
+    partial: list[dict[str, int]] = [{}]
+    for key in keys:
+        partial = [
+            {**chosen, key: value}
+            for chosen in partial
+            for value in kernel.space[key]
+            if _fits(chosen, key, value, spec)
+        ]
+    for chosen in partial:
+        config = TileConfig(**{**fixed, **chosen})
+        if kernel.rule(config, spec) is None:
+            yield config
+
+
+def _fits(chosen: Mapping[str, int], key: str, value: int, spec: GpuSpec) -> bool:
+    """Whether a key may have that value beside those that are chosen already."""
+    if key not in _ORDER[2:]:
+        return True
+    side = key[1]
+    part = chosen.get(f"W{side}") if key[0] == "B" else None
+    part = part or chosen.get(f"T{side}")
+    if part is not None and value % part:
+        return False
+    if not {"TM", "TN"} <= chosen.keys():
+        return True
+    results = chosen["TM"] * chosen["TN"]
+    if key == "WN" and "WM" in chosen:
+        return chosen["WM"] * value == WARP_SIZE * results
+    if key == "BN" and "BM" in chosen:
+        return chosen["BM"] * value <= spec.capability.max_threads_per_block * results
+    return True
