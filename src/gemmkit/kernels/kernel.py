@@ -332,13 +332,15 @@ class Kernel:
 
     def supports(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with this configuration on this board, or None."""
+        return self.accepts(problem, gpu) or self.rule(config, gpu)
+
+    def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
+        """Why this problem cannot be run with any configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
         if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
             return f"m, n and k must be {MAX_EXTENT} or less: the kernels' indices are 32-bit"
-        if self.condition is not None and (reason := self.condition(problem, gpu)) is not None:
-            return reason
-        return self.rule(config, gpu)
+        return self.condition(problem, gpu) if self.condition is not None else None
 
     def plan(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
         """How to launch it.
