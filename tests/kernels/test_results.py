@@ -22,6 +22,8 @@ CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), SMALL),
     "warp_tiled": SMALL_WARPS,
     "async_copy": {**SMALL_WARPS, "stages": 3},
+    "split_k": {**SMALL_WARPS, "BK": 16, "stages": 3, "split_k": 3},
+    "stream_k": {**SMALL_WARPS, "stages": 3},
 }
 
 PROBLEMS = {

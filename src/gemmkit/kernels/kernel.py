@@ -40,7 +40,8 @@ class TileConfig:
     """How a product is cut up; a kernel uses some of the keys, the others stay None.
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
-    `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile.
+    `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
+    `slice_k` the groups of warps in a block that share each step of it.
     """
 
     BM: int | None = None
@@ -52,6 +53,7 @@ class TileConfig:
     TN: int | None = None
     stages: int | None = None
     split_k: int | None = None
+    slice_k: int | None = None
 
     def as_dict(self) -> dict[str, int]:
         """The keys in use with their values."""

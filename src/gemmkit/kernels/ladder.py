@@ -8,6 +8,8 @@ from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.kernel import (
+    MAX_GRID_YZ,
+    SCRATCH_SIGNATURE,
     Kernel,
     LaunchShape,
     TileConfig,
@@ -15,8 +17,18 @@ from gemmkit.kernels.kernel import (
     spread_over_yz,
     tile_grid,
 )
-from gemmkit.kernels.rules import COARSENING_STRIDES, PAD, stage_bytes, thread_count
-from gemmkit.problem import GemmProblem
+from gemmkit.kernels.rules import (
+    COARSENING_STRIDES,
+    PAD,
+    resident_blocks,
+    split_k_shared_bytes,
+    stage_bytes,
+    thread_count,
+)
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# Steps of k below which `stream_k` gives no block a share of its own.
+LEAST_STEPS = 4
 
 
 def vector_width(problem: GemmProblem) -> int:
@@ -63,6 +75,50 @@ def _launch_async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -
     shape = _launch_vectorized(problem, config, gpu)
     shared_bytes = config["stages"] * stage_bytes(config, PAD)
     return LaunchShape(shape.template, shape.grid, shape.block, shared_bytes)
+
+
+def _launch_split_k(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """No more parts than steps of k, and one only where the row tiles need the grid's z."""
+    columns, rows, layers = tile_grid(problem, config["BM"], config["BN"])
+    parts = max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), MAX_GRID_YZ))
+    parts = parts if layers == 1 else 1
+    tiles = columns * rows if parts > 1 else 0
+    return LaunchShape(
+        template=(*_without_split(config), vector_width(problem)),
+        grid=(columns, rows, max(layers, parts) if rows else 0),
+        block=(thread_count(config), 1, 1),
+        shared_bytes=split_k_shared_bytes(config),
+        workspace_bytes=FLOAT_BYTES * tiles * parts * config["BM"] * config["BN"],
+        arrivals=tiles,
+    )
+
+
+def _without_split(config: TileConfig) -> tuple[int, ...]:
+    """Values of the configuration but for `split_k`, which kernels learn from their grid."""
+    return tuple(value for key, value in config.as_dict().items() if key != "split_k")
+
+
+def _launch_stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
+
+    How many tiles are cut is what `Stream` in stream.cuh reckons. A block leaves at most the last
+    part of one tile and the first of another in the workspace.
+    """
+    shape = _launch_async_copy(problem, config, gpu)
+    tiles = shape.grid[0] * shape.grid[1] * shape.grid[2]
+    shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
+    blocks = min(gpu.sm_count * resident_blocks(config, gpu, shape.shared_bytes), shares)
+    left = tiles % blocks if blocks else 0
+    cut = left + blocks if left and tiles > blocks else left
+    slots = 2 * blocks if cut else 0
+    return LaunchShape(
+        template=shape.template,
+        grid=(blocks, 1, 1),
+        block=shape.block,
+        shared_bytes=shape.shared_bytes,
+        workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
+        arrivals=cut,
+    )
 
 
 # --- rungs ------------------------------------------------------------------------------------
@@ -194,6 +250,50 @@ LADDER: tuple[Kernel, ...] = (
         },
         launch=_launch_async_copy,
         rule=rules.async_copy,
+    ),
+    Kernel(
+        name="split_k",
+        rung=11,
+        idea="Several blocks, and several warps of each, share the k of one tile, so that small "
+        "products keep the whole board busy too.",
+        default=TileConfig(
+            BM=64, BN=64, BK=32, WM=32, WN=32, TM=8, TN=4, stages=3, split_k=4, slice_k=2
+        ),
+        space={
+            "BM": (32, 64, 128, 192),
+            "BN": (32, 64, 128, 192, 256),
+            "BK": (8, 16, 32, 64),
+            "WM": (16, 32, 48, 64),
+            "WN": (16, 32, 64, 96),
+            "TM": (4, 8, 12, 16),
+            "TN": (4, 8, 12),
+            "stages": (2, 3, 4),
+            "split_k": (1, 2, 3, 4, 6, 8, 11, 16),
+            "slice_k": (1, 2, 4, 8),
+        },
+        launch=_launch_split_k,
+        rule=rules.split_k,
+        signature=SCRATCH_SIGNATURE,
+    ),
+    Kernel(
+        name="stream_k",
+        rung=13,
+        idea="There are as many blocks as the board holds and each gets an even share of all "
+        "steps of k, tiles being cut where a share ends, so that no SM waits for a last wave.",
+        default=TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4),
+        space={
+            "BM": (64, 128, 192, 256),
+            "BN": (64, 128, 192, 256),
+            "BK": (8, 16),
+            "WM": (16, 32, 48, 64),
+            "WN": (16, 32, 64, 96, 128),
+            "TM": (8, 12, 16),
+            "TN": (4, 8, 12),
+            "stages": (2, 3, 4),
+        },
+        launch=_launch_stream_k,
+        rule=rules.async_copy,
+        signature=SCRATCH_SIGNATURE,
     ),
 )
 

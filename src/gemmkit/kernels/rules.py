@@ -14,6 +14,7 @@ from gemmkit.problem import FLOAT_BYTES
 
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_RESULTS_PER_THREAD = 256
+MAX_RESULTS_IN_128 = 64
 COARSENING_STRIDES = (1, 2, 4, 8, 16)
 
 # The kernels' own constants: floats of padding in each row of a transposed A tile, and the width of
@@ -24,12 +25,32 @@ PANEL = 8
 
 def thread_count(config: TileConfig) -> int:
     """Threads of a block in which each thread has TM×TN results (1 where a key is not used)."""
-    return config["BM"] * config["BN"] // ((config.TM or 1) * (config.TN or 1))
+    per_slice = config["BM"] * config["BN"] // ((config.TM or 1) * (config.TN or 1))
+    return per_slice * (config.slice_k or 1)
 
 
 def stage_bytes(config: TileConfig, pad: int = 0) -> int:
     """Shared bytes of one pair of tiles."""
     return FLOAT_BYTES * config["BK"] * (config["BM"] + pad + config["BN"])
+
+
+def split_k_shared_bytes(config: TileConfig) -> int:
+    """Shared bytes of `split_k`: its stages, and then in their place the sums of its slices."""
+    sums = FLOAT_BYTES * (config["slice_k"] - 1) * config["BM"] * config["BN"]
+    return max(config["stages"] * stage_bytes(config, PAD), sums)
+
+
+def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
+    """Blocks with warp tiles that an SM holds at once, as their launch bounds see to it.
+
+    Up to 64 results a thread these allow it 128 registers, beyond that all there are; see
+    `BLOCKS_PER_SM` in fragment.cuh.
+    """
+    limits, threads = gpu.capability, thread_count(config)
+    registers = 128 if config["TM"] * config["TN"] <= MAX_RESULTS_IN_128 else 256
+    by_shared = limits.shared_per_sm // (shared_bytes + limits.shared_reserved_per_block)
+    by_threads = limits.max_threads_per_sm // threads
+    return max(1, min(limits.registers_per_sm // (registers * threads), by_shared, by_threads))
 
 
 def _first(*rules: Callable[[], str | None]) -> str | None:
@@ -109,15 +130,20 @@ def _dynamic_shared(shared_bytes: int, gpu: GpuSpec) -> str | None:
 
 
 def _even_shares(
-    config: TileConfig, *, a_vector: int = 1, b_vector: int = 1, a_width: int | None = None
+    config: TileConfig,
+    *,
+    a_vector: int = 1,
+    b_vector: int = 1,
+    a_width: int | None = None,
+    b_width: int | None = None,
 ) -> str | None:
     """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs.
 
-    `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` is
-    the width of the panels in which the A tile is dealt out.
+    `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` and
+    `b_width` the widths of the panels in which the tiles are dealt out.
     """
     threads = thread_count(config)
-    tiles = (("A", "BM", "BK", a_vector, a_width), ("B", "BK", "BN", b_vector, None))
+    tiles = (("A", "BM", "BK", a_vector, a_width), ("B", "BK", "BN", b_vector, b_width))
     for tile, rows, columns, vector, width in tiles:
         for floats in (1, vector):
             vectors = config[columns] // floats
@@ -215,6 +241,17 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
         lambda: _warps(config),
         lambda: _divides(config, PANEL, "BK"),
-        lambda: _even_shares(config, b_vector=4, a_width=PANEL),
+        lambda: _even_shares(
+            config, b_vector=4, a_width=PANEL, b_width=config["BN"] & -config["BN"]
+        ),
         lambda: _dynamic_shared(config["stages"] * stage_bytes(config, PAD), gpu),
+    )
+
+
+def split_k(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """The ring of `async_copy` for several slices, each with whole lines of k."""
+    return _first(
+        lambda: async_copy(config, gpu),
+        lambda: _divides(config, "slice_k", "BK"),
+        lambda: _dynamic_shared(split_k_shared_bytes(config), gpu),
     )

@@ -10,7 +10,7 @@ template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, in
 struct AsyncTiles {
   static constexpr int WARPS = BM / WM * (BN / WN), THREADS = 32 * WARPS * SLICES;
   static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, DEPTH = BK / SLICES;
-  static constexpr int PAD = 4, PANEL = 8;
+  static constexpr int PAD = 4, PANEL = 8, B_PANEL = BN & -BN;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
     alignas(16) float As[BK][BM + PAD];
@@ -32,7 +32,7 @@ struct AsyncTiles {
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda, int rows,
                                            const float* B, int ldb, int cols, int depth) const {
     TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles(A, lda);
-    TileWalk<THREADS, VEC, BK, BN> b_tiles(B, ldb);
+    TileWalk<THREADS, VEC, BK, BN, B_PANEL> b_tiles(B, ldb);
     int uncopied = depth;
     const auto copy_part = [&](Stage& stage, int k) {  // one of DEPTH parts; past the end, zeros
       cp_async_transposed<DEPTH>(stage.As, a_tiles, rows, uncopied, k);

@@ -1,0 +1,60 @@
+// Who works on what when the grid is as large as the board, not as the product.
+#pragma once
+
+// Steps of k of one tile: `count` from `first` on.
+struct Segment {
+  int tile, first, count;
+};
+
+struct TilePlace {
+  int row, col;
+};
+
+// The way of a block through the tiles. What is left over by whole waves of tiles, and one wave
+// more if there is any, is cut: its steps of k, tile after tile, are dealt out evenly, each block
+// getting a run of them. Whole tiles, a wave at a time, come after. (Steps to be dealt out fit an
+// int: the matrices of more would fit no memory.)
+struct Stream {
+  static constexpr int GROUP = 8;
+  const int tile_rows, tile_cols, steps;
+  const int tiles = tile_rows * tile_cols, blocks = gridDim.x;
+  const int cut = tiles % blocks + (tiles % blocks > 0 && tiles > blocks ? blocks : 0);
+  const int share = cut * steps / blocks, more = cut * steps % blocks;
+
+  __device__ __forceinline__ Stream(int tile_rows, int tile_cols, int steps)
+      : tile_rows(tile_rows), tile_cols(tile_cols), steps(steps) {}
+
+  // Where the run of a block begins, and which block has a step; the first ones take one more.
+  __device__ __forceinline__ int begin(int block) const { return block * share + min(block, more); }
+  __device__ __forceinline__ int owner(int step) const {
+    const int larger = more * (share + 1);
+    return step < larger ? step / (share + 1) : more + (step - larger) / share;
+  }
+
+  // This block's first piece of work, and the one after a given one; false where there is none.
+  __device__ __forceinline__ bool start(Segment& work) const {
+    return set(work, begin(blockIdx.x), cut + blockIdx.x);
+  }
+  __device__ __forceinline__ bool next(Segment& work) const {
+    const bool shared = work.tile < cut;
+    return set(work, shared ? work.tile * steps + work.first + work.count : begin(blockIdx.x + 1),
+               shared ? cut + blockIdx.x : work.tile + blocks);
+  }
+
+  // Tiles in bands of GROUP rows, column by column, so that blocks at work together share rows of A
+  // and columns of B in the L2 cache.
+  __device__ __forceinline__ TilePlace place(int tile) const {
+    const int band = tile / (GROUP * tile_cols) * GROUP, rows = min(GROUP, tile_rows - band);
+    const int within = tile - band * tile_cols;
+    return {band + within % rows, within / rows};
+  }
+
+ private:
+  __device__ __forceinline__ bool set(Segment& work, int step, int whole_tile) const {
+    const int left = begin(blockIdx.x + 1) - step;
+    const int tile = left > 0 ? step / steps : whole_tile;
+    const int first = left > 0 ? step - tile * steps : 0;
+    work = {tile, first, left > 0 ? min(left, steps - first) : steps};
+    return tile < tiles;
+  }
+};

@@ -1,0 +1,55 @@
+// Rung 11: the k of a tile is cut, over blocks and over the warps of a block.
+//
+// A small product has fewer tiles than the board has SMs. Here several blocks share a tile, each
+// on its part of k; all leave their sums in the workspace, and the last to arrive adds them up.
+// Within a block SLICES groups of warps share each step of k, and meet in shared memory.
+//
+//   k:  | part 0: slices 0 1 2 0 1 2 | part 1: slices 0 1 2 0 1 2 |   2 blocks of 3 groups of warps
+//
+// Loads per result: those of rung 10; besides, one float goes to the workspace and back per part.
+#include "arrival.cuh"
+#include "async_tiles.cuh"
+#include "epilogue.cuh"
+#include "fixup.cuh"
+
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES, int VEC,
+          class Epilogue>
+__global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
+                                  BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
+    split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
+            float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
+  extern __shared__ float4 shared[];
+  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, VEC, SLICES> tiles(shared);
+  constexpr int THREADS = 32 * tiles.WARPS;
+
+  // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
+  const bool cut = gridDim.y * BM >= M;
+  const int parts = cut ? gridDim.z : 1, part = cut ? blockIdx.z : 0;
+  const int tile_row = cut ? blockIdx.y : grid_row();
+  const int block_row = tile_row * BM, block_col = blockIdx.x * BN;
+  if (block_row >= M) return;  // a surplus block of the grid
+  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+
+  // Whole steps of k, the first parts taking one more where they do not come out even.
+  const int steps = (K + BK - 1) / BK, share = steps / parts, more = steps % parts;
+  const int k = (part * share + min(part, more)) * BK;
+  const int depth = min(K - k, (share + (part < more)) * BK);
+
+  float sums[TM][TN] = {};
+  tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
+                 element(B, ldb, k, block_col), ldb, N - block_col, depth);
+  add_slices<SLICES, THREADS>(sums, shared);
+
+  if (parts > 1) {
+    const int tile = tile_row * gridDim.x + blockIdx.x, first = tile * parts;
+    const Partials<THREADS, TM, TN> partials{workspace, static_cast<int>(threadIdx.x % THREADS)};
+    if (tiles.slice == 0) partials.put(sums, first + part);
+    if (!arrives_last(arrivals + tile, parts)) return;
+    if (tiles.slice == 0) {
+      partials.add_up(sums, parts, part, [&](int number) { return first + number; });
+    }
+  }
+  if (tiles.slice == 0) {
+    tiles.store(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N, block_row, block_col);
+  }
+}

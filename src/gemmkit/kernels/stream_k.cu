@@ -1,0 +1,52 @@
+// Rung 13: as many blocks as the board holds, and each gets the same amount of work.
+//
+// Tiles seldom come in whole waves, and the last wave leaves SMs idle. Here the tiles of the last
+// waves are cut: their steps of k, tile after tile, make one line of which each block takes an even
+// share. Who has a tile to itself stores it; of those that share one, the last to arrive does.
+//
+//   tiles  |    0    |    1    |    2    |   ...   and then whole tiles, one block each
+//   blocks |  0   |  1   |  2   |  3   |
+//
+// Loads per result: those of rung 10, and at most two tiles a block go by way of the workspace.
+#include "arrival.cuh"
+#include "async_tiles.cuh"
+#include "epilogue.cuh"
+#include "fixup.cuh"
+#include "stream.cuh"
+
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
+          class Epilogue>
+__global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
+    stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
+             float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
+  extern __shared__ float4 shared[];
+  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, VEC> tiles(shared);
+  const Partials<tiles.THREADS, TM, TN> partials{workspace, static_cast<int>(threadIdx.x)};
+  if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
+
+  const Stream stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK));
+  Segment work;
+  for (bool more = stream.start(work); more; more = stream.next(work)) {
+    const TilePlace place = stream.place(work.tile);
+    const int block_row = place.row * BM, block_col = place.col * BN;
+    const int k = work.first * BK, depth = min(K - k, work.count * BK);
+
+    float sums[TM][TN] = {};
+    tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
+                   element(B, ldb, k, block_col), ldb, N - block_col, depth);
+
+    if (work.count < stream.steps) {
+      const int first = stream.owner(work.tile * stream.steps);
+      const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;
+      // A block's first share lies in the middle or at the end of a tile, its last at the start.
+      const auto slot_of = [&](int part) { return 2 * (first + part) + (part == 0); };
+      const int own = blockIdx.x - first;
+      partials.put(sums, slot_of(own));
+      if (!arrives_last(arrivals + work.tile, parts)) continue;
+      partials.add_up(sums, parts, own, slot_of);
+    } else {
+      __syncthreads();  // nobody reads the tiles any more
+    }
+    tiles.store(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N, block_row, block_col);
+  }
+}
