@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gemmkit.bench.run import run_kernel
     from gemmkit.bench.sweep import sweep
     from gemmkit.devices.choose import open_device
+    from gemmkit.dispatch.choose import Choice, choose
+    from gemmkit.dispatch.which import Decision, which
     from gemmkit.epilogue import Epilogue
     from gemmkit.errors import GemmkitError
     from gemmkit.gpu import GpuSpec, find_board
@@ -30,7 +32,9 @@ __version__ = "0.1.0"
 __all__ = [
     "LADDER",
     "CheckRecord",
+    "Choice",
     "Counters",
+    "Decision",
     "Epilogue",
     "Explanation",
     "Finding",
@@ -43,6 +47,7 @@ __all__ = [
     "TileConfig",
     "__version__",
     "check",
+    "choose",
     "count",
     "explain",
     "find_board",
@@ -51,12 +56,15 @@ __all__ = [
     "open_device",
     "run_kernel",
     "sweep",
+    "which",
 ]
 
 _HOME = {
     "LADDER": "gemmkit.kernels.ladder",
     "CheckRecord": "gemmkit.record",
+    "Choice": "gemmkit.dispatch.choose",
     "Counters": "gemmkit.bench.count",
+    "Decision": "gemmkit.dispatch.which",
     "Epilogue": "gemmkit.epilogue",
     "Explanation": "gemmkit.analysis.explain",
     "Finding": "gemmkit.record",
@@ -68,6 +76,7 @@ _HOME = {
     "Record": "gemmkit.record",
     "TileConfig": "gemmkit.kernels.kernel",
     "check": "gemmkit.bench.check",
+    "choose": "gemmkit.dispatch.choose",
     "count": "gemmkit.bench.count",
     "explain": "gemmkit.analysis.explain",
     "find_board": "gemmkit.gpu",
@@ -76,6 +85,7 @@ _HOME = {
     "open_device": "gemmkit.devices.choose",
     "run_kernel": "gemmkit.bench.run",
     "sweep": "gemmkit.bench.sweep",
+    "which": "gemmkit.dispatch.which",
 }
 
 

@@ -1,0 +1,58 @@
+"""`gemmkit which`: which kernel and configuration a problem gets, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemmkit.cli.options import debug_option, epilogue_option, gpu_option
+
+if TYPE_CHECKING:
+    from gemmkit.dispatch.choose import StoreChoice
+
+
+@click.command("which")
+@click.argument("shape", metavar="MxNxK")
+@gpu_option
+@epilogue_option
+@click.option(
+    "--store",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Store of tuned shapes to ask first.  [default: your own]",
+)
+@click.option("--no-store", is_flag=True, help="Ask no store: what is chosen without tuning.")
+@click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
+@debug_option
+def command(
+    shape: str,
+    gpu: str | None,
+    epilogue: str,
+    path: Path | None,
+    no_store: bool,
+    as_json: bool,
+) -> None:
+    """Tell which kernel and configuration computes a problem, and why; nothing is compiled.
+
+    What was measured goes first: your store of tuned shapes, the table that ships for the board,
+    the nearest shape in either. Else times are estimated, for all candidates.
+
+    Without --gpu, for the GPU here, or else for an RTX 3090.
+    """
+    from gemmkit.cli.board import board_at_hand
+    from gemmkit.dispatch.which import which
+    from gemmkit.errors import UsageError
+
+    if no_store and path is not None:
+        raise UsageError("--no-store asks no store, and --store one: leave one of them out")
+    store: StoreChoice = None if no_store else path or "user"
+    decision = which(shape, board_at_hand(gpu), epilogue=epilogue, store=store)
+    if as_json:
+        click.echo(decision.to_json())
+        return
+    from gemmkit.report.decision import decision_text
+
+    click.echo(decision_text(decision), nl=False)

@@ -1,0 +1,102 @@
+"""The only list of what is dispatched: kernels and configurations that are worth choosing from.
+
+Each is checked on the emulator with its sanitizers (`tests/dispatch/test_candidates.py`). What a
+configuration costs on a board follows from its sizes, or was fitted where somebody has measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+
+# Below and above which side of C the seven-level guide calls a problem small or large.
+SMALL, LARGE = 512, 2048
+ASYNC_SINCE = 8
+SizeClass = Literal["small", "medium", "large"]
+
+# Tiles that the guide has for each, BM × BN.
+GUIDE_TILES: Mapping[SizeClass, tuple[int, int]] = {
+    "small": (64, 64),
+    "medium": (128, 128),
+    "large": (128, 256),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel, by its name, and a configuration of it."""
+
+    name: str
+    config: TileConfig
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The rung."""
+        return find_kernel(self.name)
+
+    @cached_property
+    def label(self) -> str:
+        """Kernel and full configuration as command lines take them."""
+        return f"{self.name}:{self.config}"
+
+
+def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]:
+    """Configurations of one kernel, as a table with the names of their keys above."""
+    return tuple(
+        Candidate(name, TileConfig(**dict(zip(keys.split(), row, strict=True)))) for row in rows
+    )
+
+
+# Where two are estimated alike, the earlier is taken: large tiles stand before small ones.
+_TILED = (
+    *_rows(
+        "async_copy",
+        "BM BN BK WM WN TM TN stages",
+        (128, 256, 8, 64, 64, 16, 8, 4),
+        (256, 128, 8, 64, 64, 16, 8, 4),
+        (128, 128, 8, 64, 64, 16, 8, 4),
+        (128, 128, 16, 32, 64, 8, 8, 3),
+        (128, 64, 16, 32, 64, 8, 8, 4),
+        (64, 128, 16, 32, 64, 8, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4, 4),
+        (64, 32, 16, 32, 32, 8, 4, 4),
+        (32, 64, 16, 32, 32, 8, 4, 4),
+        (32, 32, 16, 16, 32, 4, 4, 4),
+    ),
+)
+
+# Boards without cp.async.
+_WITHOUT_ASYNC = (
+    *_rows(
+        "warp_tiled",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
+# Runs everywhere, whatever the problem: nothing is left without a choice.
+_FALLBACK = _rows("naive", "BM BN", (8, 32))
+
+CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
+
+
+def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
+    """Those that the board can run and that are worth it there."""
+    able = gpu.capability.major >= ASYNC_SINCE
+    listed = (*_TILED, *_FALLBACK) if able else (*_WITHOUT_ASYNC, *_FALLBACK)
+    return tuple(each for each in listed if each.kernel.rule(each.config, gpu) is None)
+
+
+def size_class(problem: GemmProblem) -> SizeClass:
+    """What the seven-level guide calls the problem, by the shorter side of C."""
+    side = min(problem.m, problem.n)
+    return "small" if side < SMALL else "large" if side > LARGE else "medium"

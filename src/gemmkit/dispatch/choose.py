@@ -1,0 +1,252 @@
+"""`choose`: the kernel and the configuration for a problem on a board, and why.
+
+What was measured goes first: the user's store, the table that ships, the nearest shape in either.
+Where none helps, the closed-form times of all candidates decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal
+
+from gemmkit.dispatch.candidates import Candidate, candidates_for, size_class
+from gemmkit.dispatch.estimate import Contender, Estimate
+from gemmkit.dispatch.tuned import Neighbour, UserStore, shipped_table
+from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.problem import GemmProblem
+from gemmkit.tune.entry import Entry, ProblemClass
+from gemmkit.tune.store import Store
+
+Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]
+
+# The user's own store, another one or its path, or none.
+StoreChoice = Store | Path | Literal["user"] | None
+
+# A neighbour's winner is taken though its estimate is that much longer than the best: it has won.
+CREDIT = 1.04
+# An estimate that a measurement nearby corrects by more than this is no guide.
+MOST_CORRECTION = 2.0
+
+# Choices that are remembered for each board.
+MOST_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to launch; `microseconds` are measured or estimated, as `source` and `reason` tell."""
+
+    kernel: Kernel
+    config: TileConfig
+    reason: str
+    source: Source
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate that takes a problem, with its estimate."""
+
+    contender: Contender
+    estimate: Estimate
+
+
+def choose(problem: GemmProblem, gpu: GpuSpec, *, store: StoreChoice = "user") -> Choice:
+    """The kernel and configuration for a problem on a board.
+
+    Args:
+        problem: what to compute.
+        gpu: the board; none has to be here.
+        store: the user's own, another or its path, or None for none.
+
+    Raises:
+        UnsupportedProblem: no kernel takes it; the text says why.
+        UsageError: `store` is something else.
+    """
+    return dispatcher(gpu, store).choose(problem)
+
+
+@lru_cache(maxsize=64)
+def dispatcher(gpu: GpuSpec, store: StoreChoice = "user") -> Dispatcher:
+    """The dispatcher that `choose` asks: one for each board and store.
+
+    Raises:
+        UsageError: `store` is none.
+    """
+    return Dispatcher(gpu, store)
+
+
+class Dispatcher:
+    """Chooses for one board and remembers what it chose.
+
+    A choice is made once for each problem; trials that this process adds to a store make it choose
+    anew, those of other processes count from its next start.
+
+    Raises:
+        UsageError: `store` is none.
+    """
+
+    def __init__(self, gpu: GpuSpec, store: StoreChoice = "user") -> None:
+        self.gpu = gpu
+        self._store = UserStore(_opened(store), gpu)
+        self._seen = Store.changes
+        self._chosen: dict[GemmProblem, Choice] = {}
+        self._others: dict[Candidate, Contender] = {}
+
+    def choose(self, problem: GemmProblem) -> Choice:
+        """The choice for a problem.
+
+        Raises:
+            UnsupportedProblem: no kernel takes it; the text says why.
+        """
+        if Store.changes != self._seen:
+            self._seen = Store.changes
+            self._chosen.clear()
+            self._store.forget()
+        found = self._chosen.get(problem)
+        if found is None:
+            if len(self._chosen) >= MOST_REMEMBERED:
+                self._chosen.clear()
+            found = self._chosen[problem] = self._decide(problem)
+        return found
+
+    def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
+        """The candidates that take the problem, those with the shortest estimates first."""
+        estimates = [
+            Ranked(each, each.estimate(problem))
+            for each in self._contenders
+            if each.kernel.accepts(problem, self.gpu) is None
+        ]
+        # Of equals the first: sorting keeps their order.
+        estimates.sort(key=lambda each: each.estimate.microseconds)
+        for each in estimates:
+            if each.contender.kernel.supports(problem, each.contender.config, self.gpu) is None:
+                yield each
+
+    def contender(self, kernel: str, config: TileConfig) -> Contender:
+        """Any configuration, on this board."""
+        candidate = Candidate(kernel, config)
+        if candidate not in self._others:
+            self._others[candidate] = Contender(candidate, self.gpu)
+        return self._others[candidate]
+
+    # --- sources ----------------------------------------------------------------------------
+
+    def _decide(self, problem: GemmProblem) -> Choice:
+        of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
+        table = shipped_table(self.gpu)
+        entry = self._store.best(of_class, epilogue)
+        if entry is not None and (found := self._measured(problem, entry, "store")):
+            return found
+        entry = table.best(of_class, epilogue)
+        if entry is not None and (found := self._measured(problem, entry, "shipped table")):
+            return found
+        best = next(self.ranked(problem), None)
+        if best is None:
+            raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
+        neighbours = self._store.neighbours(of_class, epilogue)
+        neighbours += table.neighbours(of_class, epilogue)
+        return self._near(problem, neighbours, best) or self._estimated(problem, best)
+
+    def _measured(self, problem: GemmProblem, entry: Entry, source: Source) -> Choice | None:
+        contender = self._entered(problem, entry)
+        if contender is None or entry.time_us is None:
+            return None
+        where = "in your store" if source == "store" else f"in the table for {self.gpu.name}"
+        speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
+        reason = f"the fastest {where} for {entry.problem}: {entry.time_us:.1f} µs{speed}"
+        return Choice(contender.kernel, contender.config, reason, source, entry.time_us)
+
+    def _near(
+        self, problem: GemmProblem, neighbours: list[Neighbour], best: Ranked
+    ) -> Choice | None:
+        """The winner nearby that promises most here, unless the heuristic's best promises more.
+
+        Its estimate here is corrected by what it took there over what it was estimated to take.
+        """
+        found: tuple[float, Contender, Entry] | None = None
+        for near in neighbours:
+            contender = self._entered(problem, near.entry)
+            if contender is None or not near.entry.time_us:
+                continue
+            there = near.entry.problem
+            expected = contender.estimate(_problem_of(there)).microseconds
+            correction = near.entry.time_us / expected if expected else 1.0
+            if not 1 / MOST_CORRECTION <= correction <= MOST_CORRECTION:
+                continue
+            here = contender.estimate(problem).microseconds * correction
+            if found is None or here < found[0]:
+                found = here, contender, near.entry
+        limit = best.estimate.microseconds * CREDIT
+        if found is None or found[0] > limit:
+            return None
+        here, contender, entry = found
+        reason = (
+            f"nearest tuned shape {entry.problem}: its winner is estimated at {here:.1f} µs here, "
+            f"the heuristic's best at {best.estimate.microseconds:.1f} µs"
+        )
+        return Choice(contender.kernel, contender.config, reason, "nearest tuned shape", here)
+
+    def _estimated(self, problem: GemmProblem, best: Ranked) -> Choice:
+        seen, contender = best.estimate, best.contender
+        return Choice(
+            contender.kernel,
+            contender.config,
+            f"{size_class(problem)} problem, nothing like it is tuned: {described(seen)}",
+            "heuristic",
+            seen.microseconds,
+        )
+
+    def _entered(self, problem: GemmProblem, entry: Entry) -> Contender | None:
+        """What an entry means, if this version knows it and it takes the problem."""
+        try:
+            contender = self.contender(entry.kernel, entry.tile_config)
+            refused = contender.kernel.supports(problem, contender.config, self.gpu)
+        except (UsageError, TypeError, KeyError):
+            return None
+        return contender if refused is None else None
+
+    @cached_property
+    def _contenders(self) -> tuple[Contender, ...]:
+        return tuple(Contender(each, self.gpu) for each in candidates_for(self.gpu))
+
+    def _refusal(self, problem: GemmProblem) -> str:
+        last = self._contenders[-1]
+        return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"
+
+
+def described(seen: Estimate) -> str:
+    """An estimate in words."""
+    work = seen.work
+    if not work.blocks:
+        return "there is nothing to compute"
+    text = (
+        f"estimated at {seen.microseconds:.1f} µs, {work.blocks} blocks in {seen.waves:.2f} waves"
+    )
+    if work.parts > 1:
+        text += f", up to {work.parts} of them share the k of a tile"
+    if seen.memory_us > seen.microseconds / 2:
+        text += f", {seen.memory_us:.1f} µs of it to read and write the matrices"
+    elif seen.busy < 0.9:
+        text += f", which keep the SMs busy {seen.busy:.0%} of the time"
+    return text
+
+
+def _problem_of(tuned: ProblemClass) -> GemmProblem:
+    """A problem of the class: where no size tells that rows are not aligned, A's pitch does."""
+    tight = tuned.aligned or tuned.n % 4 or tuned.k % 4
+    return GemmProblem(tuned.m, tuned.n, tuned.k, lda=0 if tight else tuned.k + 1)
+
+
+def _opened(store: StoreChoice) -> Store | None:
+    if store == "user":
+        return Store()
+    if store is None or isinstance(store, Store):
+        return store
+    if isinstance(store, Path):
+        return Store(store)
+    raise UsageError("store is a Store, a Path, 'user' or None")

@@ -1,0 +1,134 @@
+"""Configurations that were measured: the user's own store, and the tables that ship.
+
+Nothing that is wrong with a store or a table stops a choice: it is told in a warning, and counts as
+if it held nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+from gemmkit.errors import TuningError
+from gemmkit.gpu import GpuSpec
+from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
+from gemmkit.tune.exchange import decode_table
+from gemmkit.tune.freshness import Freshness
+from gemmkit.tune.store import Store, fastest
+
+# How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
+# to base 2, so that 0.5 is one size 1.41 times as large. Other alignment counts as a distance too.
+MOST_DISTANCE = 0.5
+OTHER_ALIGNMENT = 0.3
+
+
+class Neighbour(NamedTuple):
+    """A tuned class of problems, how far it is away, and what won there."""
+
+    distance: float
+    entry: Entry
+
+
+class Tuned:
+    """The fastest entry of each class of problems on one board, from a table."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._classes: dict[ProblemClass, list[Entry]] = {}
+        for entry in entries:
+            self._classes.setdefault(entry.problem, []).append(entry)
+
+    def best(self, problem: ProblemClass, epilogue: str) -> Entry | None:
+        """The fastest entry of just this class: with this epilogue, or else with any."""
+        entries = self._classes.get(problem, ())
+        own = [each for each in entries if each.epilogue == epilogue]
+        return fastest(own) or fastest(entries)
+
+    def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
+        """The winners of classes within `MOST_DISTANCE`, the nearest first."""
+        found = []
+        for each in self._classes:
+            distance = distance_between(problem, each)
+            if distance <= MOST_DISTANCE and (entry := self.best(each, epilogue)) is not None:
+                found.append(Neighbour(distance, entry))
+        return sorted(found, key=lambda near: (near.distance, near.entry.label))
+
+
+def distance_between(one: ProblemClass, other: ProblemClass) -> float:
+    """How unlike two classes are; infinite where one is empty and the other is not."""
+    total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2
+    for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k)):
+        if a == b:
+            continue
+        if not a or not b:
+            return math.inf
+        total += math.log2(a / b) ** 2
+    return math.sqrt(total)
+
+
+@cache
+def shipped_table(gpu: GpuSpec) -> Tuned:
+    """The table that ships for a board, without entries of code that has changed since.
+
+    Another compiler than the table's does not make it worthless: what was the fastest with one
+    hardly ever is slow with the next.
+    """
+    path = resources.files("gemmkit.dispatch") / "tables" / f"{gpu.key}.json"
+    try:
+        entries = decode_table(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return Tuned(())
+    except (OSError, TuningError) as error:
+        _warn(f"the table of tuned shapes for {gpu.name} is left out: {error}")
+        return Tuned(())
+    code = Freshness(compiler=None)
+    own = gpu_key(gpu)
+    return Tuned(each for each in entries if each.gpu == own and code.staleness(each) is None)
+
+
+class UserStore:
+    """A store that is opened at the first question, and asked no more once it has failed."""
+
+    def __init__(self, store: Store | None, gpu: GpuSpec) -> None:
+        self._store, self._gpu = store, gpu_key(gpu)
+        self._winners: Tuned | None = None
+
+    def best(self, problem: ProblemClass, epilogue: str) -> Entry | None:
+        """The fastest entry of just this class."""
+        if self._store is None:
+            return None
+        try:
+            return self._store.best(self._gpu, problem, epilogue)
+        except TuningError as error:
+            self._fail(error)
+            return None
+
+    def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
+        """The winners of near classes; the store is read once for all questions."""
+        if self._winners is None:
+            self._winners = Tuned(self._all_winners())
+        return self._winners.neighbours(problem, epilogue)
+
+    def forget(self) -> None:
+        """The store has changed: read it again."""
+        self._winners = None
+
+    def _all_winners(self) -> list[Entry]:
+        if self._store is None:
+            return []
+        try:
+            return self._store.winners(self._gpu)
+        except TuningError as error:
+            self._fail(error)
+            return []
+
+    def _fail(self, error: TuningError) -> None:
+        self._store = None
+        _warn(f"{error}; going on without it")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

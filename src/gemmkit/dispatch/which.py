@@ -1,0 +1,190 @@
+"""`which`: what dispatch chooses for a problem, how it is launched, and why others lose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import msgspec
+
+from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
+from gemmkit.dispatch.choose import Dispatcher, Ranked, Source, StoreChoice
+from gemmkit.dispatch.estimate import Contender
+from gemmkit.epilogue import Epilogue
+from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
+from gemmkit.kernels.kernel import Dim3
+from gemmkit.kernels.ladder import vector_width
+from gemmkit.problem import GemmProblem, Shape, read_problem
+
+ALTERNATIVES = 3
+
+# A factor of the speed that is as good as the choice's but for so much is no reason.
+NOTABLE = 0.98
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate that was not chosen: its estimate in microseconds, and why it loses.
+
+    `by_size` marks the tile that the seven-level guide has for problems of this size.
+    """
+
+    kernel: str
+    config: dict[str, int]
+    estimate_us: float
+    why: str
+    by_size: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be launched for a problem on a board, and why.
+
+    `time_us` was measured where `source` is "store" or "shipped table", else it is estimated, and
+    `tflops` is the speed at that time; `estimate_us` is the closed-form time in any case. `waves`
+    is the grid's blocks over those that the board holds at once, `blocks_per_sm` what an SM holds,
+    `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts` the blocks
+    that share the k of a tile, 1 where none do. `size` is what the guide calls the problem.
+    `alternatives` are the next candidates by their estimates, and the one that its size alone
+    would suggest.
+    """
+
+    shape: str
+    epilogue: str
+    aligned: bool
+    gpu: str
+    kernel: str
+    config: dict[str, int]
+    source: Source
+    reason: str
+    size: SizeClass
+    time_us: float
+    tflops: float
+    estimate_us: float
+    grid: Dim3
+    block: Dim3
+    waves: float
+    blocks_per_sm: int
+    busy: float
+    parts: int
+    alternatives: tuple[Alternative, ...]
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+def which(
+    shape: Shape,
+    gpu: str | GpuSpec | None = None,
+    *,
+    epilogue: str | Epilogue | None = None,
+    store: StoreChoice = "user",
+    alternatives: int = ALTERNATIVES,
+) -> Decision:
+    """What dispatch chooses for a problem. Nothing is compiled, and no GPU is needed.
+
+    Args:
+        shape: a text `MxNxK`, a number (of a cube), (M, N, K), or a problem.
+        gpu: the board or its name, by default an RTX 3090.
+        epilogue: fused into the write-back: "none", "bias", "relu" or "bias+relu"; by default the
+            problem's own.
+        store: "user" for the user's own store of tuned shapes, another or its path, None for none.
+        alternatives: how many of the next candidates are told.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+        UnsupportedProblem: no kernel takes the problem.
+    """
+    problem = read_problem(shape)
+    if epilogue is not None:
+        fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
+        problem = replace(problem, epilogue=fused)
+    if gpu is None:
+        gpu = DEFAULT_BOARD
+    board = find_board(gpu) if isinstance(gpu, str) else gpu
+    # Not the one that `choose` keeps: another process may have tuned since.
+    asked = Dispatcher(board, store)
+    choice = asked.choose(problem)
+    chosen = asked.contender(choice.kernel.name, choice.config)
+    own = chosen.estimate(problem)
+    plan = choice.kernel.plan(problem, choice.config, board)
+    measured = choice.source in ("store", "shipped table")
+    return Decision(
+        shape=problem.shape,
+        epilogue=str(problem.epilogue),
+        aligned=vector_width(problem) > 1,
+        gpu=board.name,
+        kernel=choice.kernel.name,
+        config=choice.config.as_dict(),
+        source=choice.source,
+        reason=choice.reason,
+        size=size_class(problem),
+        time_us=choice.microseconds,
+        tflops=problem.flops / choice.microseconds / 1e6 if choice.microseconds else 0.0,
+        estimate_us=own.microseconds,
+        grid=plan.grid,
+        block=plan.block,
+        waves=own.waves,
+        blocks_per_sm=own.blocks_per_sm,
+        busy=own.busy,
+        parts=own.work.parts,
+        alternatives=tuple(
+            Alternative(
+                kernel=each.contender.kernel.name,
+                config=each.contender.config.as_dict(),
+                estimate_us=each.estimate.microseconds,
+                why=_why(each, Ranked(chosen, own), problem, measured=measured),
+                by_size=_by_size(each, problem),
+            )
+            for each in _others(asked, chosen, problem, alternatives)
+        ),
+    )
+
+
+def _others(asked: Dispatcher, chosen: Contender, problem: GemmProblem, count: int) -> list[Ranked]:
+    """The next candidates, and the one that the size alone suggests, unless it was chosen."""
+    others = [
+        each
+        for each in asked.ranked(problem)
+        if (each.contender.kernel, each.contender.config) != (chosen.kernel, chosen.config)
+    ]
+    found = others[:count]
+    if not any(
+        _by_size(each, problem) for each in (Ranked(chosen, chosen.estimate(problem)), *found)
+    ):
+        found += islice((each for each in others if _by_size(each, problem)), 1)
+    return found
+
+
+def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
+    config = ranked.contender.config
+    plain = config.split_k is None and "arrivals" not in ranked.contender.kernel.signature
+    return plain and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
+
+
+# By the factors of `Shares`, in their order.
+_LOSES = (
+    "{mine:.0%} of its tiles lie inside C, of the choice's {other:.0%}",
+    "its blocks keep the SMs busy {mine:.0%} of the time, the choice's {other:.0%}",
+    "a busy SM reaches {mine:.0%} of its fp32 peak with it, {other:.0%} with the choice",
+)
+
+
+def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, measured: bool) -> str:
+    """What costs a candidate most, compared with the one that was chosen."""
+    ours, theirs = loser.estimate, winner.estimate
+    if measured and ours.microseconds <= theirs.microseconds:
+        return "it is only estimated, and the choice was measured"
+    if ours.microseconds == theirs.microseconds:
+        return "it is estimated alike, and comes later in the list"
+    shares = zip(
+        _LOSES,
+        loser.contender.shares(problem, ours),
+        winner.contender.shares(problem, theirs),
+        strict=True,
+    )
+    text, mine, other = min(shares, key=lambda each: each[1] / each[2])
+    if mine < NOTABLE * other:
+        return text.format(mine=mine, other=other)
+    if ours.work.parts > theirs.work.parts:
+        return "putting its parts together costs more than it saves"
+    return "it differs little, in what a tile costs before and after its arithmetic"

@@ -1,0 +1,68 @@
+"""What dispatch chose, in text: the launch, the reason, and the candidates that lost."""
+
+from __future__ import annotations
+
+from gemmkit.dispatch.which import Alternative, Decision
+
+
+def decision_text(decision: Decision) -> str:
+    """A decision as `gemmkit which` prints it."""
+    rows = {
+        "problem": _problem(decision),
+        "kernel": f"{decision.kernel}",
+        "config": _config(decision.config),
+        "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
+        "waves": _waves(decision),
+        "source": decision.source,
+        "reason": decision.reason,
+        "time": _time(decision),
+    }
+    if decision.parts > 1:
+        rows["k"] = f"cut: up to {decision.parts} blocks share a tile"
+    lines = [f"{name:8} {text}" for name, text in rows.items()]
+    if decision.alternatives:
+        lines += ["", "next candidates"]
+        for each in decision.alternatives:
+            lines += [f"  {each.estimate_us:10,.1f} µs  {_label(each)}", f"{'':17}{each.why}"]
+    return "\n".join(lines) + "\n"
+
+
+def _problem(decision: Decision) -> str:
+    told = [f"{decision.shape} on {decision.gpu}", decision.size]
+    if not decision.aligned:
+        told.append("rows not aligned to 16 bytes")
+    if decision.epilogue != "none":
+        told.append(f"with {decision.epilogue}")
+    return ", ".join(told)
+
+
+def _waves(decision: Decision) -> str:
+    each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
+    return f"{decision.waves:.2f} of {each} an SM; SMs have work {decision.busy:.0%} of the time"
+
+
+def _time(decision: Decision) -> str:
+    if not decision.tflops:
+        return f"{decision.time_us:,.1f} µs"
+    text = f"{decision.time_us:,.1f} µs, {decision.tflops:.1f} TFLOP/s"
+    if decision.source in ("store", "shipped table"):
+        return f"{text}, measured; estimated {decision.estimate_us:,.1f} µs"
+    return f"{text}, estimated"
+
+
+def _label(candidate: Alternative) -> str:
+    mark = "  (the tile for problems of this size)" if candidate.by_size else ""
+    return f"{candidate.kernel}:{_config(candidate.config)}{mark}"
+
+
+def _config(config: dict[str, int]) -> str:
+    return ",".join(f"{key}={value}" for key, value in config.items())
+
+
+def _threads(decision: Decision) -> int:
+    x, y, z = decision.block
+    return x * y * z
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return " × ".join(map(str, dims))
