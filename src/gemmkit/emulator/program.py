@@ -61,7 +61,7 @@ class Program:
             request: grid, block, parameters.
             memory: all that the kernel may touch besides its shared and local memory.
             threads: host threads, by default one for each core; results and counts are the same
-                for any number.
+                for any number. Blocks that order themselves by fences run on one, in their order.
             progress: called now and then with the fraction of blocks done.
             max_steps: warp instructions, counted in loops, after which a block that has not ended
                 counts as endless.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.surroundings import C, W
 from gemmkit.emulator.codegen.values import Scalar
@@ -27,6 +28,24 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
         b.f.runtime(PREFIX + "fence", "void", C)
+        if Ordering.of(action).fence:
+            b.f.runtime(PREFIX + "device_fence", "void", C)
+
+
+def before(b: BlockWriter, action: Action) -> None:
+    """A memory access that orders what came before is about to be made."""
+    if b.around.sanitize and Ordering.of(action).releases:
+        b.f.runtime(PREFIX + "device_fence", "void", C)
+
+
+def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
+    """A memory access was made, by which blocks may learn of each other."""
+    ordering = Ordering.of(action)
+    if not b.around.sanitize or not ordering.strong:
+        return
+    b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, literal("i64", action.number))
+    if ordering.acquires:
+        b.f.runtime(PREFIX + "device_fence", "void", C)
 
 
 def members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:

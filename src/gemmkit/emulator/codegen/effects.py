@@ -140,8 +140,10 @@ def _load(b: BlockWriter, action: Action) -> None:
     space, arguments = _located(b, action, lanes)
     width = max(bits, 32)
     slots = [b.destination(action, register, width) for register in action.dests]
-    arguments += [b.pointer(slot) for slot in slots]
-    b.f.runtime(b.around.access(f"load_{space}_{bits}x{count}"), "void", *arguments)
+    results = [b.pointer(slot) for slot in slots]
+    checks.before(b, action)
+    b.f.runtime(b.around.access(f"load_{space}_{bits}x{count}"), "void", *arguments, *results)
+    checks.after(b, action, *arguments[-2:])
     values = [b.resized(slot, bits) for slot in slots]
     b.put(action, values, signed=action.form.type.is_signed)
 
@@ -170,8 +172,10 @@ def _store(b: BlockWriter, action: Action) -> None:
     slots = [b.in_memory(place, width) for place in places]
     lanes = _active(b, action)
     space, arguments = _located(b, action, lanes)
-    arguments += [b.pointer(slot) for slot in slots]
-    b.f.runtime(b.around.access(f"store_{space}_{bits}x{count}"), "void", *arguments)
+    data = [b.pointer(slot) for slot in slots]
+    checks.before(b, action)
+    b.f.runtime(b.around.access(f"store_{space}_{bits}x{count}"), "void", *arguments, *data)
+    checks.after(b, action, *arguments[-2:])
 
 
 def _copy_async(b: BlockWriter, action: Action) -> None:
@@ -225,7 +229,9 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     registers += [NULL] * (3 - len(registers))
     site = b.f.offset(C, b.around.areas.site(action.number))
     arguments = (C, site, pattern, base, Value("ptr", f"@{act}"), *registers)
+    checks.before(b, action)
     b.f.runtime(b.around.access(f"atomic_{space}_{bits}"), "void", *arguments)
+    checks.after(b, action, pattern, base)
     if result is not None:
         b.put(action, [result])
 

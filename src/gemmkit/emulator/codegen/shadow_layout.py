@@ -22,6 +22,10 @@ SHADOW = words(
     *("sites", "event"),
     # What is known of each region of global memory, and log2 of the bytes of its granules.
     *("rows", "global_shift"),
+    # A clock that barriers and fences move on, what it showed after the block's last barrier, and
+    # the fences so far. Of the other block's warp that was met last (its bits of an actor): up to
+    # when what it did is known to come before what the running warp does.
+    *("time", "barrier_time", "fences", "known_warp", "known_time"),
     # For each granule of shared memory, the copy by cp.async that was last sent there.
     "copies",
     # Where barriers hold back a part of the block: for each warp and each barrier what it does not
@@ -79,8 +83,13 @@ TOLD_IN_BLOCK = 2
 SAME_STORE = 1 << 15
 # The other has brought by cp.async what this one reads.
 COPIED = 1 << 14
-# Behind those, the row of the region that the instruction touched last, and the region's address.
-SHADOW_SITE = {"row": CLASSES * TOLD_BYTES, "region": CLASSES * TOLD_BYTES + 8}
+# Behind those, the row of the region that the instruction touched last, the region's address, and
+# whether its accesses may meet those of other blocks (and are not noted for that).
+SHADOW_SITE = {
+    "row": CLASSES * TOLD_BYTES,
+    "region": CLASSES * TOLD_BYTES + 8,
+    "strong": CLASSES * TOLD_BYTES + 16,
+}
 SHADOW_SITE_BYTES = 256
 
 # What goes wrong beside memory accesses.
@@ -89,15 +98,22 @@ BARRIER_DIVERGENT, BARRIER_EXITED, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_
 )
 # No fault: blocks may meet in a region whose loads must be noted for that from the start.
 LOADS_WANTED = CLASSES + 6
+# No faults: a fence, a strong access that may order blocks.
+FENCE, SYNCHRONIZES = CLASSES + 7, CLASSES + 8
+# An access meets another block's: that of the last writer, or of the last reader if so marked, and
+# the running thread from this bit on. The answer that the other one came before.
+MEETING, AGAINST_READER, MEETING_THREAD, IN_ORDER = CLASSES + 9, 1, 1, 2
 
 # A region of global memory: its bytes that were written (one byte each) or null where all were;
-# for each granule the last and the first block that stored to it, and that loaded it; whether the
-# launch loaded or stored at all.
+# for each granule the last and the first block that stored to it, and that loaded it, or, where
+# blocks make an order among themselves, the last and when; whether the launch loaded or stored at
+# all.
 ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
-    "start",
+    *("start", "writer_time", "reader_time"),
 )
-ROW_BYTES = 64
+ROW_BYTES = 128
 # A granule's writer or reader: the block plus one, the record's place among the instructions, the
 # thread. The first one's bits are inverted, so that the larger number stands for it too.
 ACTOR_BLOCK, ACTOR_SITE = 32, 10
+ACTOR_WARP = (1 << ACTOR_SITE) - LANES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,53 +62,58 @@ def _pairs(
         chosen = np.flatnonzero(sites == pair)
         # The first block in the grid, then the first address.
         place = chosen[np.argmin(earlier[chosen] >> block)]
-        yield _finding(
-            names,
-            start + int(granules[place]) * granule,
-            int(earlier[place]),
-            int(later[place]),
-            kind,
-            len(chosen),
-            numbers,
-        )
+        first, second = (Actor.read(int(each[place]), numbers) for each in (earlier, later))
+        address = start + int(granules[place]) * granule
+        yield meeting(names, kind, address, first, second, len(chosen)), first.block
 
 
-def _finding(
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who touches a granule: a block and a thread by their numbers, by which instruction."""
+
+    block: int
+    thread: int
+    number: int
+
+    @classmethod
+    def read(cls, note: int, numbers: dict[int, int]) -> Actor:
+        """What native code has noted."""
+        place = (note & (1 << ACTOR_BLOCK) - 1) >> ACTOR_SITE
+        return cls((note >> ACTOR_BLOCK) - 1, note & (1 << ACTOR_SITE) - 1, numbers[place])
+
+
+def meeting(
     names: Names,
-    address: int,
-    earlier: int,
-    later: int,
     kind: str,
-    count: int,
-    numbers: dict[int, int],
-) -> tuple[Finding, int]:
-    sites, blocks = [], []
-    for actor in (earlier, later):
-        number = numbers[(actor & (1 << ACTOR_BLOCK) - 1) >> ACTOR_SITE]
-        thread = names.thread(actor & (1 << ACTOR_SITE) - 1)
-        sites.append((number, names.site(number, thread)))
-        blocks.append((actor >> ACTOR_BLOCK) - 1)
-    (before, first), (after, second) = sites
+    address: int,
+    earlier: Actor,
+    later: Actor,
+    count: int = 1,
+    why: str = "blocks run in any order",
+) -> Finding:
+    """The finding that two blocks touch one address."""
+    first, second = (
+        names.site(each.number, names.thread(each.thread)) for each in (earlier, later)
+    )
     array, offset = names.device(address)
     where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
     message = (
-        f"{kind}: thread {second.thread} of block {names.block(blocks[1])} "
-        f"{verb(names.actions[after])} {where} at {second}, which thread {first.thread} of block "
-        f"{names.block(blocks[0])} {verb(names.actions[before])} at {first}; blocks run in any "
-        "order"
+        f"{kind}: thread {second.thread} of block {names.block(later.block)} "
+        f"{verb(names.actions[later.number])} {where} at {second}, which thread {first.thread} of "
+        f"block {names.block(earlier.block)} {verb(names.actions[earlier.number])} at {first}; "
+        f"{why}"
     )
-    finding = Finding(
+    return Finding(
         check="racecheck",
         kind=kind,
         message=message,
-        block=names.block(blocks[1]),
+        block=names.block(later.block),
         here=second,
         other=first,
         array=array,
         offset=offset,
         count=count,
     )
-    return finding, blocks[0]
 
 
 def places(sites: dict[int, int], start: int) -> dict[int, int]:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import ATOMICS, orders_blocks
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
+    FENCE,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
+    MEETING,
     MEMBERS,
     RACE,
     STORED,
+    SYNCHRONIZES,
     UNINITIALIZED,
     UPDATED,
     WARP_BARRIER,
@@ -25,6 +28,7 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker, access_bytes
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import stops
+from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.meetings import meetings, places
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
@@ -39,7 +43,8 @@ from gemmkit.emulator.sanitizer.shadow import (
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import Finding
 
-_ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
+# The events that tell of the order of blocks.
+_BETWEEN_BLOCKS = frozenset([FENCE, SYNCHRONIZES, MEETING])
 
 
 @dataclass
@@ -67,7 +72,7 @@ class Sanitizer:
             self.memory,
             self.memory.regions(),
             granule_bytes(actions, "global"),
-            meetings=not any(_orders_blocks(action) for action in actions),
+            ordered=orders_blocks(actions),
             readers=self.readers,
         )
         self._watches: list[_Watch] = []
@@ -118,15 +123,6 @@ class Sanitizer:
         return self.collection.findings()
 
 
-def _orders_blocks(action: Action) -> bool:
-    """Whether an instruction may order what different blocks do."""
-    if action.operation in _ATOMICS:
-        return not action.form["S"].startswith("shared")
-    fences = action.form.opcode.startswith(("membar", "fence"))
-    named = (".volatile", ".relaxed", ".acquire", ".release")
-    return fences or any(word in action.form.opcode for word in named)
-
-
 class _Watch:
     """One worker, as the sanitizer sees it."""
 
@@ -136,6 +132,7 @@ class _Watch:
         self._event = Event(self._hear)
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
+        self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -155,12 +152,28 @@ class _Watch:
                 self._sanitizer.readers_wanted.add(base)
                 self._sanitizer.stop()
                 return 0
+            if what in _BETWEEN_BLOCKS:
+                return self._hear_of_blocks(what, site, pattern, base, more)
             if site is None or pattern is None:
                 return self._hear_of_order(what, base, more)
             return self._hear_of_memory(what, site, Pattern(pattern), base, more)
         except BaseException as error:
             self._worker.fail(error)
             return 0
+
+    def _hear_of_blocks(
+        self, what: int, site: int | None, pattern: int | None, base: int, more: int
+    ) -> int:
+        if what == FENCE:
+            self._between_blocks.fence(base)
+        elif pattern is not None:
+            self._between_blocks.synchronize(Pattern(pattern), base, more)
+        elif site is not None:
+            answer, found = self._between_blocks.meet(site, base, more)
+            if found is not None:
+                self._sanitizer.add(self._worker, found)
+            return answer
+        return 0
 
     def _hear_of_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)
@@ -196,7 +209,7 @@ class _Watch:
         if what == UNINITIALIZED:
             return unwritten(names, worker, self._shadow, row, pattern, base, nbytes)
         kind = LOADED if action.operation == "load" else STORED
-        if action.operation in _ATOMICS:
+        if action.operation in ATOMICS:
             kind = UPDATED
         access = Access(row, pattern, base, nbytes, warp, kind)
         if what == RACE:

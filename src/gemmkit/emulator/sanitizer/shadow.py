@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.effects import space_of
 from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COPY_BYTES,
@@ -23,6 +24,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ROW,
     ROW_BYTES,
     SHADOW,
+    SHADOW_SITE,
     SHADOW_SITE_BYTES,
     TOLD,
     TOLD_BYTES,
@@ -84,7 +86,7 @@ class GlobalShadow:
         memory: where the kernel runs; bytes that it counts as never written are noted there.
         regions: (first byte, size) of each allocation.
         granule: bytes of the smallest access.
-        meetings: whether blocks can race: without atomics and fences.
+        ordered: whether blocks make an order among themselves, and so run one by one.
         readers: regions (by first byte) whose loads are to be noted as well.
     """
 
@@ -94,7 +96,7 @@ class GlobalShadow:
         regions: Numbers,
         granule: int,
         *,
-        meetings: bool,
+        ordered: bool,
         readers: frozenset[int],
     ) -> None:
         self.granule = granule
@@ -109,13 +111,20 @@ class GlobalShadow:
             if written is not None:
                 self._kept.append(written)
                 row[ROW["written"] // 8] = written.ctypes.data
-            names = ["last_writer", "first_writer"] if meetings else []
-            if meetings and start in readers:
-                names += ["last_reader", "first_reader"]
-            for name in names:
+            kinds = ["writer", "reader"] if start in readers else ["writer"]
+            maps = ("last_{}", "{}_time") if ordered else ("last_{}", "first_{}")
+            for name in [each.format(kind) for kind in kinds for each in maps]:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
                 row[ROW[name] // 8] = actors.ctypes.data
+
+    def at(self, address: int, kind: str) -> tuple[int, int]:
+        """Where blocks make an order: the last writer or reader of a granule, and the time."""
+        row = np.searchsorted(self.regions[:, 0], address, side="right") - 1
+        start = int(self.regions[row, 0])
+        place = (address - start) // self.granule
+        who, time = (self.actors[start, name][place] for name in (f"last_{kind}", f"{kind}_time"))
+        return int(who), int(time)
 
     def stored(self) -> list[int]:
         """Regions (their first bytes) that the launch stored to."""
@@ -153,6 +162,9 @@ class BlockShadow:
             flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
             self._pairs = flat.reshape(shape)
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
+        for number, place in worker.kernel.areas.sites.items():
+            strong = place * SHADOW_SITE_BYTES + SHADOW_SITE["strong"]
+            self._sites[strong] = Ordering.of(worker.kernel.actions[number]).strong
         values = {
             "granule_shift": self.shift,
             "words": self.words,

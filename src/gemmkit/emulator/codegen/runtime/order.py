@@ -58,6 +58,7 @@ def _define_fresh(module: Module) -> None:
     with module.function("gemmkit.fresh_block", "void", (C,)) as f:
         s = shadow(f)
         f.increase(s, SHADOW["epoch"], 1)
+        _move_clock_on(f, s)
         now = f.load("i64", s, SHADOW["log_count"])
         f.store(now, s, SHADOW["log_epoch"])
         words = f.load("i64", s, SHADOW["words"])
@@ -76,7 +77,13 @@ def _define_fresh(module: Module) -> None:
         index = f.resize(f.load("i32", W, WARP["index"]), 64)
         f.store(_own(f, s, index), s, SHADOW["own"])
         f.store(f.shl(index, TAG_WARP), s, SHADOW["own_tag"])
+        f.store(literal("i64", 0), s, SHADOW["known_warp"])
         f.ret()
+
+
+def _move_clock_on(f: Function, s: Value) -> None:
+    f.increase(s, SHADOW["time"], 1)
+    f.store(f.load("i64", s, SHADOW["time"]), s, SHADOW["barrier_time"])
 
 
 def _define_opening(module: Module) -> None:
@@ -88,6 +95,7 @@ def _define_opening(module: Module) -> None:
         with f.when(f.and_(ended, f.compare("ne", everyone, 0))):
             _event(f, BARRIER_EXITED, literal("i64", -1), f.resize(number, 64))
         f.increase(s, SHADOW["epoch"], 1)
+        _move_clock_on(f, s)
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
             f.leave("gemmkit.opening_pairs", C, number, everyone)
         now = f.load("i64", s, SHADOW["log_count"])

@@ -17,6 +17,7 @@ from gemmkit.emulator.codegen.runtime import (
     lane_races,
     lanes,
     order,
+    ordered,
     patterns,
     shadow,
     shadow_global,
@@ -83,6 +84,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         lane_races.define(module)
         shadow_global.define(module)
         order.define(module)
+        ordered.define(module)
         unordered.define(module)
         blocks.define(module, sanitize=True)
     elif piece.startswith(watched.PREFIX):

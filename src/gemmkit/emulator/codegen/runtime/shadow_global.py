@@ -125,6 +125,8 @@ def _define_lanes(module: Module, kind: str) -> None:
         known = f.compare("ne", written, NULL)
         start = f.load("i64", _ROW, ROW["start"])
         missing = f.variable(literal("i1", 0))
+        ours = site_shadow(f, shadow(f))
+        weak = f.compare("eq", f.load("i64", ours, SHADOW_SITE["strong"]), 0)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
             with f.when(known), f.loop(BYTES) as further:
@@ -136,7 +138,8 @@ def _define_lanes(module: Module, kind: str) -> None:
                     f.store(literal("i8", 1), byte)
             if kind != "update":
                 actor = {"load": "reader", "store": "writer"}[kind]
-                with f.when(f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)):
+                noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
+                with f.when(f.and_(noted, weak)):
                     f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, lane, offset, BYTES,
                            _ROW)  # fmt: skip
         with f.when(f.get("i1", missing)):
@@ -163,6 +166,8 @@ def _define_act(module: Module, actor: str) -> None:
         who = f.or_(who, f.add(f.binary("mul", warp, LANES), lane))
         shift = f.load("i64", s, SHADOW["global_shift"])
         maps = [f.load("ptr", _ROW, ROW[f"{which}_{actor}"]) for which in ("last", "first")]
+        with f.when(f.compare("eq", maps[1], NULL)):
+            f.leave(f"gemmkit.act_{actor}_in_order", C, SITE_POINTER, offset, BYTES, _ROW, who)
         first = f.lshr(offset, shift)
         with f.loop(f.lshr(BYTES, shift)) as further:
             at = f.shl(f.add(first, further), 3)

@@ -1,0 +1,117 @@
+"""What the sanitizers note of a kernel whose blocks make an order among themselves by fences.
+
+Such a kernel's blocks run one by one. For each granule of global memory the last write and read are
+kept, with the time on a clock that barriers and fences move on. Where another block's is met,
+Python tells whether anything orders the two.
+"""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.patterns import BASE
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow
+from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.shadow_layout import (
+    ACTOR_BLOCK,
+    ACTOR_SITE,
+    ACTOR_WARP,
+    AGAINST_READER,
+    FENCE,
+    IN_ORDER,
+    MEETING,
+    MEETING_THREAD,
+    ROW,
+    SHADOW,
+    SYNCHRONIZES,
+)
+
+_ROW, _WHO = Value("ptr", "%row"), Value("i64", "%who")
+_OFFSET = Value("i64", "%offset")
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    _define_fence(module)
+    _define_synchronize(module)
+    _define_meet(module)
+    for kind in ("reader", "writer"):
+        _define_act(module, kind)
+
+
+def _define_fence(module: Module) -> None:
+    """device_fence(worker): the running warp fences what it did, for other blocks too."""
+    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C,)) as f:
+        s = shadow(f)
+        _tell(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), literal("i64", 0))
+        for name in ("time", "fences"):
+            f.increase(s, SHADOW[name], 1)
+        f.ret()
+
+
+def _define_synchronize(module: Module) -> None:
+    """synchronize(worker, pattern, base, instruction): a strong access to what blocks share. While
+    nobody has used a fence, it orders nothing."""
+    number = Value("i64", "%number")
+    with module.function(f"gemmkit.{PREFIX}synchronize", "void", (C, P, BASE, number)) as f:
+        s = shadow(f)
+        with f.when(f.compare("ne", f.load("i64", s, SHADOW["fences"]), 0)):
+            _tell(f, s, SYNCHRONIZES, P, BASE, number)
+        f.ret()
+
+
+def _tell(f: Function, s: Value, what: int, p: Value, base: Value, more: Value) -> None:
+    function = f.load("ptr", s, SHADOW["event"])
+    arguments = ", ".join(map(str, (literal("i64", what), NULL, p, base, more)))
+    f.value("i32", f"call i32 {function.name}({arguments})")
+
+
+def _define_meet(module: Module) -> None:
+    """meet_block(worker, site, address, who, other, its time, extra): a granule that another access
+    has touched before; Python hears of it unless it said of a later one that it came before."""
+    address, other = Value("i64", "%address"), Value("i64", "%other")
+    time, extra = Value("i64", "%time"), Value("i64", "%extra")
+    parameters = (C, SITE_POINTER, address, _WHO, other, time, extra)
+    with module.function("gemmkit.meet_block", "void", parameters) as f:
+        with f.when(f.compare("eq", other, 0)):
+            f.ret()
+        blocks = (f.lshr(each, ACTOR_BLOCK) for each in (_WHO, other))
+        with f.when(f.compare("eq", *blocks)):
+            f.ret()
+        s = shadow(f)
+        warp = f.and_(other, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
+        same = f.compare("eq", f.load("i64", s, SHADOW["known_warp"]), warp)
+        early = f.compare("ule", time, f.load("i64", s, SHADOW["known_time"]))
+        with f.when(f.and_(same, early)):
+            f.ret()
+        answer = event(f, s, literal("i64", MEETING), address, extra=extra)
+        with f.when(f.compare("eq", answer, IN_ORDER)):
+            f.store(warp, s, SHADOW["known_warp"])
+            f.store(time, s, SHADOW["known_time"])
+        f.ret()
+
+
+def _define_act(module: Module, actor: str) -> None:
+    """act_<actor>_in_order(worker, site, offset, bytes, row, who): a lane touches these granules,
+    after those who touched them before."""
+    parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _WHO)
+    with module.function(f"gemmkit.act_{actor}_in_order", "void", parameters) as f:
+        s = shadow(f)
+        shift = f.load("i64", s, SHADOW["global_shift"])
+        start, now = f.load("i64", _ROW, ROW["start"]), f.load("i64", s, SHADOW["time"])
+        thread = f.shl(f.and_(_WHO, (1 << ACTOR_SITE) - 1), MEETING_THREAD)
+        others = [("writer", 0)] + [("reader", AGAINST_READER)] * (actor == "writer")
+        with f.loop(f.lshr(BYTES, shift)) as further:
+            granule = f.add(f.lshr(_OFFSET, shift), further)
+            at = f.shl(granule, 3)
+            address = f.add(start, f.shl(granule, shift))
+            for other, extra in others:
+                cells = f.load("ptr", _ROW, ROW[f"last_{other}"])
+                with f.when(f.compare("ne", cells, NULL)):
+                    times = f.load("ptr", _ROW, ROW[f"{other}_time"])
+                    who, time = (f.load("i64", f.offset(each, at)) for each in (cells, times))
+                    here = (C, SITE_POINTER, address, _WHO)
+                    f.call("gemmkit.meet_block", "void", *here, who, time, f.or_(thread, extra))
+            for name, value in ((f"last_{actor}", _WHO), (f"{actor}_time", now)):
+                f.store(value, f.offset(f.load("ptr", _ROW, ROW[name]), at))
+        f.ret()

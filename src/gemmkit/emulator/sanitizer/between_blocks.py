@@ -1,0 +1,83 @@
+"""`BetweenBlocks`: races in global memory of a kernel whose blocks order themselves by fences."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import LANES, WINDOWS
+from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.block_order import (
+    KNOWN,
+    UNFENCED,
+    UNLEARNED,
+    UNRELEASED,
+    BlockOrder,
+)
+from gemmkit.emulator.sanitizer.meetings import Actor, meeting, places
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.record import Finding
+
+# Loads past the L1 cache, where no stale line can be; they need no fence before them.
+_PAST_L1 = (".cg", ".cv")
+
+_WHY = {
+    UNFENCED: "no __threadfence() stands between this and the atomic that tells of the other",
+    UNLEARNED: "no atomic and __threadfence() before this tell of the other",
+    UNRELEASED: "behind the other, no __threadfence() and then an atomic tell of it (with a "
+    "barrier before the atomic, if a thread of another warp does that)",
+}
+
+
+class BetweenBlocks:
+    """Of one worker, which runs all blocks."""
+
+    def __init__(
+        self, names: Names, worker: Worker, shadow: BlockShadow, known: GlobalShadow
+    ) -> None:
+        self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
+        self._order = BlockOrder(worker.warps)
+        areas = worker.kernel.areas
+        self._numbers = places(areas.sites, areas.sites_start)
+
+    def _here(self) -> tuple[int, int, int]:
+        """The block that runs, its warp, and the time of its last barrier."""
+        warp = self._worker.warp_number(self._worker.field("running"))
+        return self._worker.field("block"), warp, self._shadow.field("barrier_time")
+
+    def fence(self, now: int) -> None:
+        """The running warp is at a fence."""
+        self._order.fence(*self._here(), now)
+
+    def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
+        """The running warp has made a strong access."""
+        operation = self._names.actions[number].operation
+        for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
+            if address < min(WINDOWS.values()):
+                self._order.synchronize(
+                    *self._here(),
+                    address,
+                    reads=operation != "store",
+                    writes=operation != "load",
+                )
+
+    def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
+        """The running warp touches what another block has touched: the answer to native code, and
+        the race, if it is one."""
+        against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
+        note, time = self._known.at(address, "reader" if against_reader else "writer")
+        other = Actor.read(note, self._numbers)
+        block, warp, barrier = self._here()
+        how = self._order.before(block, warp, barrier, other.block, other.thread // LANES, time)
+        number = self._worker.site_number(site)
+        action = self._names.actions[number]
+        loads = action.operation in ("load", "copy_async")
+        past_l1 = any(word in action.form.opcode for word in _PAST_L1)
+        if how == KNOWN:
+            return IN_ORDER, None
+        if how == UNFENCED and loads and past_l1:
+            return 0, None
+        kind = "write after read" if against_reader else "write after write"
+        if loads:
+            kind = "read after write"
+        me = Actor(block, thread, number)
+        return 1, meeting(self._names, kind, address, other, me, why=_WHY[how])

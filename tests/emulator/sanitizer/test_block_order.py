@@ -1,0 +1,172 @@
+"""racecheck in kernels whose blocks make an order among themselves: fences, atomics, flags."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sanitizing import Outcome, run
+
+TILES, PARTS, THREADS = 3, 4, 64
+HOW = {"grid": (TILES, PARTS, 1), "block": (THREADS, 1, 1), "unwritten": ("out", "workspace")}
+
+# Blocks of a tile leave their parts in the workspace; who comes last adds them up.
+LAST_ARRIVER = """k(const float* x, float* out, float* workspace, unsigned* arrivals) {
+    __shared__ bool last;
+    const int parts = gridDim.y, width = blockDim.x, at = threadIdx.x;
+    float* slots = workspace + blockIdx.x * parts * width;
+    slots[blockIdx.y * width + at] = x[(blockIdx.x * parts + blockIdx.y) * width + at];
+    __threadfence();  // before
+    __syncthreads();  // all parts
+    if (at == 0) {
+        last = atomicInc(&arrivals[blockIdx.x], parts - 1) == parts - 1;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();  // after
+    float sum = 0;
+    for (int part = 0; part < parts; ++part) sum += slots[part * width + at];
+    out[blockIdx.x * width + at] = sum;
+}"""
+_BEFORE, _AFTER = "__threadfence();  // before", "__threadfence();  // after"
+_PART = "slots[blockIdx.y * width + at] ="
+_COUNT = "atomicInc(&arrivals[blockIdx.x], parts - 1)"
+
+
+def launch(source: str, **how: object) -> Outcome:
+    arrays = {
+        "x": np.arange(TILES * PARTS * THREADS, dtype=np.float32),
+        "out": np.zeros(TILES * THREADS, np.float32),
+        "workspace": np.zeros(TILES * PARTS * THREADS, np.float32),
+        "arrivals": np.zeros(TILES, np.int32),
+    }
+    return run(source, arrays, **{**HOW, **how})  # type: ignore[arg-type]
+
+
+def changed(*changes: tuple[str, str]) -> str:
+    source = LAST_ARRIVER
+    for old, new in changes:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    return source
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_last_arriver(threads: int, sanitize: bool) -> None:
+    outcome = launch(LAST_ARRIVER, threads=threads, sanitize=sanitize)
+    x = np.arange(TILES * PARTS * THREADS, dtype=np.float32).reshape(TILES, PARTS, THREADS)
+    assert (outcome.arrays["out"].view(np.float32).reshape(TILES, THREADS) == x.sum(1)).all()
+    assert not outcome.findings
+    assert not outcome.arrays["arrivals"].any()
+
+
+def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
+    one, two = (launch(LAST_ARRIVER, threads=n, sanitize=False).execution.tally for n in (1, 2))
+    assert (one.executed == two.executed).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([(_BEFORE, "")], "behind the other, no __threadfence()"),
+        ([("__syncthreads();  // all parts", "")], "with a barrier before the atomic"),
+        ([(_AFTER, "")], "no __threadfence() stands between this and the atomic"),
+        ([(_BEFORE, ""), (_AFTER, "")], "blocks run in any order"),
+        ([(_BEFORE, "__threadfence_block();")], "behind the other, no __threadfence()"),
+        ([(_COUNT, "atomicInc_block(&arrivals[blockIdx.x], parts - 1)")], "behind the other, no"),
+        (
+            [(_PART, f"if (blockIdx.y > 1 && slots[at] < 0) return; {_PART}")],
+            "no atomic and __thread",
+        ),
+    ],
+)
+def test_an_order_with_a_gap(changes: list[tuple[str, str]], words: str) -> None:
+    found = [each for each in launch(changed(*changes)).findings if each.check == "racecheck"]
+    assert words in found[0].message
+    assert {each.kind for each in found} <= {"read after write", "write after read"}
+    assert {each.array for each in found} == {"workspace"}
+
+
+def test_a_part_that_another_block_writes_too() -> None:
+    found = launch(changed((_PART, "slots[at] ="))).findings
+    assert {each.check for each in found} == {"initcheck", "racecheck"}
+    assert "write after write" in {each.kind for each in found}
+
+
+def test_parts_that_are_read_before_all_have_arrived() -> None:
+    found = launch(changed(("if (!last) return;", ""))).findings
+    assert {each.check for each in found} == {"initcheck", "racecheck"}
+    assert {each.array for each in found} == {"workspace", "out"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # One thread fences for all, before and after.
+        [
+            (_BEFORE, ""),
+            (_AFTER, ""),
+            ("if (at == 0) {", "if (at == 0) { __threadfence();"),
+            ("== parts - 1;", "== parts - 1; __threadfence();"),
+        ],
+        # Reads past L1, and reads that are strong.
+        [(_AFTER, ""), ("slots[part * width + at];", "__ldcg(&slots[part * width + at]);")],
+        [(_AFTER, ""), ("+= slots[", "+= ((volatile float*)slots)[")],
+        # The atomic is a fence itself.
+        [
+            (_BEFORE, ""),
+            (_AFTER, ""),
+            (
+                f"last = {_COUNT} == parts - 1;",
+                """unsigned old;
+                asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                    : "=r"(old) : "l"(&arrivals[blockIdx.x]), "r"(parts - 1) : "memory");
+                last = old == parts - 1;""",
+            ),
+        ],
+    ],
+)  # fmt: skip
+def test_other_ways_of_saying_it(changes: list[tuple[str, str]]) -> None:
+    outcome = launch(changed(*changes))
+    assert not outcome.findings
+    assert outcome.arrays["out"].any()
+
+
+CHAIN = """k(float* out) {
+    if (threadIdx.x > 0) return;
+    volatile int* flags = (volatile int*)(out + 32);
+    const int block = blockIdx.x;
+    if (block > 0) while (flags[block - 1] == 0);
+    __threadfence();
+    out[block] = block < 2 ? block + 1 : out[block - 2] + out[block - 1];
+    __threadfence();
+    flags[block] = 1;
+}"""
+
+
+def test_what_a_block_knows_of_others_is_passed_on() -> None:
+    """Each block waits for the one before it, and reads what the one before that has written."""
+    outcome = run(CHAIN, grid=(8, 1, 1), block=(32, 1, 1))
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32)[:8].tolist() == [1, 2, 3, 5, 8, 13, 21, 34]
+    waiting = "while (flags[block - 1] == 0);"
+    assert waiting in CHAIN
+    found = run(CHAIN.replace(waiting, ""), grid=(8, 1, 1), block=(32, 1, 1)).findings
+    assert {each.kind for each in found} == {"read after write"}
+
+
+def test_a_lock() -> None:
+    source = """k(float* out) {
+        if (threadIdx.x > 0) return;
+        int* lock = (int*)(out + 32);
+        while (atomicCAS(lock, 0, 1) != 0);
+        __threadfence();
+        out[0] += blockIdx.x;
+        __threadfence();
+        atomicExch(lock, 0);
+    }"""
+    outcome = run(source, grid=(5, 1, 1), block=(32, 1, 1))
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32)[0] == 10
+    found = run(source.replace("atomicExch(lock, 0)", "*lock = 0"), grid=(5, 1, 1)).findings
+    assert {each.kind for each in found} == {"read after write", "write after write"}
