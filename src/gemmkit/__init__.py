@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from gemmkit.kernels.ladder import LADDER, find_kernel
     from gemmkit.problem import GemmProblem
     from gemmkit.record import CheckRecord, Finding, Record
+    from gemmkit.tune.result import Tuned
+    from gemmkit.tune.run import tune
+    from gemmkit.tune.store import Store
 
 __version__ = "0.1.0"
 
@@ -44,7 +47,9 @@ __all__ = [
     "Kernel",
     "Progress",
     "Record",
+    "Store",
     "TileConfig",
+    "Tuned",
     "__version__",
     "check",
     "choose",
@@ -74,7 +79,9 @@ _HOME = {
     "Kernel": "gemmkit.kernels.kernel",
     "Progress": "gemmkit.bench.progress",
     "Record": "gemmkit.record",
+    "Store": "gemmkit.tune.store",
     "TileConfig": "gemmkit.kernels.kernel",
+    "Tuned": "gemmkit.tune.result",
     "check": "gemmkit.bench.check",
     "choose": "gemmkit.dispatch.choose",
     "count": "gemmkit.bench.count",

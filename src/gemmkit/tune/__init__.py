@@ -1,1 +1,22 @@
-"""The tuner: which configuration is the fastest for a shape on this GPU, found once and kept."""
+"""The tuner: which configuration is the fastest for a shape on this GPU, found once and kept.
+
+The package can be called: `gemmkit.tune(...)` is `gemmkit.tune.run.tune(...)`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Tune(ModuleType):
+    """A module with a function's manners: the folder and the function share one name."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        from gemmkit.tune.run import tune
+
+        return tune(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _Tune

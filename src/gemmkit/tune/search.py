@@ -56,7 +56,7 @@ class InOrder:
 
 
 class ModelGuided:
-    """By estimate at first; then by a surrogate of the times, a search around the leaders, and luck.
+    """By estimate at first; then by a surrogate of the times, around the leaders, and by luck.
 
     The best of each kernel by estimate comes first, so that no kernel is left out for a wrong
     estimate of its own. Then the turns go round: the candidate whose time may be the shortest by
@@ -180,8 +180,16 @@ def make_strategy(
     Raises:
         UsageError: no such strategy.
     """
-    for known, make in _STRATEGIES.items():
+    return _STRATEGIES[check_strategy(name)](candidates, seed, first)
+
+
+def check_strategy(name: str) -> StrategyName:
+    """The name, if it is a strategy's.
+
+    Raises:
+        UsageError: it is not.
+    """
+    for known in _STRATEGIES:
         if name == known:
-            return make(candidates, seed, first)
-    known_names = ", ".join(get_args(StrategyName))
-    raise UsageError(f"unknown strategy '{name}': use one of {known_names}")
+            return known
+    raise UsageError(f"unknown strategy '{name}': use one of {', '.join(get_args(StrategyName))}")

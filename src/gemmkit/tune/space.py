@@ -26,6 +26,10 @@ SLOW = "estimated far slower than the best"
 _ORDER = ("TM", "TN", "WM", "WN", "BM", "BN")
 
 
+# A kernel's name and the sorted keys of a configuration.
+Identity = tuple[str, tuple[tuple[str, int], ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A configuration of a kernel, and its time in microseconds by the closed form."""
@@ -41,7 +45,7 @@ class Candidate:
         return f"{self.kernel.name}:{told}" if told else self.kernel.name
 
     @property
-    def identity(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+    def identity(self) -> Identity:
         """What an entry of a store for it shares with it."""
         return self.kernel.name, tuple(sorted(self.config.as_dict().items()))
 
@@ -60,7 +64,7 @@ class Space:
     total: int
 
 
-def entry_identity(entry: Entry) -> tuple[str, tuple[tuple[str, int], ...]]:
+def entry_identity(entry: Entry) -> Identity:
     """`Candidate.identity` of the candidate that an entry is of."""
     return entry.kernel, tuple(sorted(entry.config.items()))
 

@@ -1,0 +1,142 @@
+"""`tune`: finds the fastest configuration for each of some shapes on the GPU, and remembers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from gemmkit.devices.choose import gpu_problem, open_device
+from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import DeviceError, UsageError
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.kernel import Kernel, LaunchPlan
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.tune.compiling import CompileOne
+from gemmkit.tune.progress import TuneProgress
+from gemmkit.tune.result import Tuned
+from gemmkit.tune.search import check_strategy
+from gemmkit.tune.session import Options, Session
+from gemmkit.tune.space import WITHIN, Allowed
+from gemmkit.tune.store import Store
+
+BUDGET_SECONDS = 60.0
+
+Shape = str | tuple[int, int, int] | GemmProblem
+
+WITHOUT_GPU = (
+    "without one, `gemmkit tune --device model --gpu BOARD` ranks configurations by prediction, "
+    "and `--import`, `--export` and `--explain` work on what a store holds"
+)
+
+
+def tune(
+    shapes: Shape | Sequence[Shape],
+    *,
+    budget: float = BUDGET_SECONDS,
+    strategy: str = "model",
+    seed: int = 0,
+    kernels: Sequence[str | Kernel] | None = None,
+    epilogue: str | Epilogue = "none",
+    device: Device | None = None,
+    store: Store | Path | str | None = None,
+    within: float = WITHIN,
+    progress: TuneProgress | None = None,
+    cache_dir: Path | None = None,
+    compile_one: CompileOne | None = None,
+) -> list[Tuned]:
+    """Search for the fastest configuration of each shape; every trial is stored as it is made.
+
+    A shape that was tuned before goes on where that ended: nothing is tried twice, unless a kernel
+    or the compiler has changed. Each configuration's result is checked before it is timed.
+
+    Args:
+        shapes: `"MxNxK"`, (M, N, K) or a `GemmProblem`, or several of them. A problem's own
+            epilogue counts.
+        budget: seconds for each shape, all told.
+        strategy: "model", "random" or "exhaustive" (see `search.make_strategy`).
+        seed: of the inputs, and of what the strategy leaves to chance.
+        kernels: whose configurations to try, by name or as kernels of the ladder; all by default.
+        epilogue: fused into the write-back.
+        device: an open GPU; by default the one at hand.
+        store: where trials are kept; by default the user's own store.
+        within: leave out what is estimated to take that many times as long as the best.
+        progress: is told what happens.
+        cache_dir: root of the compiler's cache; by default the user's.
+        compile_one: compiles a plan for an architecture; by default NVRTC, through the cache.
+
+    Raises:
+        DeviceError: there is no GPU, or not enough memory on it.
+        UsageError: an argument cannot be meant, or no kernel takes a shape.
+        TuningError: the store cannot be used, or the GPU was lost.
+        CompilerMissing: there is no compiler.
+        KeyboardInterrupt: what was timed until then is kept.
+    """
+    if budget <= 0:
+        raise UsageError(f"a budget of {budget:g} s is no time to tune in")
+    check_strategy(strategy)
+    fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
+    problems = [_problem(shape, fused) for shape in _several(shapes)]
+    asked = LADDER if kernels is None else kernels
+    chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
+    progress = progress or TuneProgress()
+    timed = _timed_device(device)
+    progress.opened(timed)
+    kept = store if isinstance(store, Store) else Store(store)
+    options = Options(budget=budget, strategy=strategy, seed=seed, within=within)
+
+    def through_the_cache(plan: LaunchPlan, arch: str) -> Binary:
+        return compile_plan(plan, arch, cache_dir=cache_dir)
+
+    allowed = [Allowed.of(kernel, timed.spec) for kernel in chosen]
+    return [
+        Session(
+            problem,
+            timed,
+            kept,
+            allowed,
+            options,
+            compile_one=compile_one or through_the_cache,
+            progress=progress,
+        ).run()
+        for problem in problems
+    ]
+
+
+def _timed_device(device: Device | None) -> TimedDevice:
+    """The GPU.
+
+    Raises:
+        DeviceError: there is none, or the device has no clock.
+    """
+    if device is None:
+        problem = gpu_problem()
+        if problem is not None:
+            raise DeviceError(f"tuning measures on a GPU, and {problem}: {WITHOUT_GPU}")
+        device = open_device("cuda")
+    if not isinstance(device, TimedDevice):
+        raise DeviceError(f"tuning measures on a GPU, and this device has no clock: {WITHOUT_GPU}")
+    return device
+
+
+def _several(shapes: Shape | Sequence[Shape]) -> Sequence[Shape]:
+    """The shapes one by one; three numbers are one shape."""
+    if isinstance(shapes, str | GemmProblem):
+        return [shapes]
+    if shapes and all(isinstance(each, int) for each in shapes):
+        return [cast(Shape, tuple(shapes))]
+    return cast(Sequence[Shape], shapes)
+
+
+def _problem(shape: Shape, epilogue: Epilogue) -> GemmProblem:
+    if isinstance(shape, GemmProblem):
+        return shape
+    if isinstance(shape, str):
+        return GemmProblem.from_shape(shape, epilogue=epilogue)
+    if len(shape) != 3:
+        raise UsageError(f"{shape} is no shape: write (M, N, K)")
+    m, n, k = shape
+    return GemmProblem(m, n, k, epilogue=epilogue)

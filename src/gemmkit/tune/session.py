@@ -1,0 +1,313 @@
+"""`Session`: the search for one problem's best configuration on one GPU, within its budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gemmkit.bench.workload import Workload
+from gemmkit.devices.device import TimedDevice
+from gemmkit.errors import DeviceError, GemmkitError, TuningError, UsageError
+from gemmkit.jit.binary import Binary
+from gemmkit.problem import GemmProblem
+from gemmkit.record import TimeRecord
+from gemmkit.tune.compiling import Compilations, CompileOne
+from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
+from gemmkit.tune.progress import TuneProgress
+from gemmkit.tune.result import Tuned
+from gemmkit.tune.search import Strategy, make_strategy
+from gemmkit.tune.space import Allowed, Candidate, Identity, Space, entry_identity, search_space
+from gemmkit.tune.store import Store, by_time, fastest
+from gemmkit.tune.trial import Bench, Compiled, Planned
+
+# What is kept of the budget for the finals.
+FINALS_SHARE, MOST_FINALS_SECONDS, LEAST_FINALS_SECONDS = 0.12, 6.0, 0.2
+# Who takes part: those so close to the leader, at most so many, in each round.
+ROUNDS = ((1.05, 12, 0.4), (1.015, 4, 0.6))
+# Binaries of that many leaders are held; others come from the compiler's cache again.
+HELD = 32
+# Jobs that wait for a compiler thread, so that none is ever idle.
+WAITING = 2
+# Winners of that many similar problems are tried first.
+RELATIVES = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search: seconds for each problem, strategy and seed, and how much to leave out."""
+
+    budget: float = 60.0
+    strategy: str = "model"
+    seed: int = 0
+    within: float = 3.0
+
+
+class Session:
+    """Tunes one problem: compiles in the background, times what is ready, stores each trial.
+
+    Raises:
+        DeviceError: the matrices do not fit on the device.
+        UsageError: there is nothing to multiply, or no kernel takes the problem.
+    """
+
+    def __init__(
+        self,
+        problem: GemmProblem,
+        device: TimedDevice,
+        store: Store,
+        allowed: Sequence[Allowed],
+        options: Options,
+        *,
+        compile_one: CompileOne,
+        progress: TuneProgress,
+    ) -> None:
+        self.begun = time.monotonic()
+        if not problem.flops:
+            raise UsageError(f"{problem.shape} has nothing to multiply, so nothing to tune")
+        self.problem, self.device, self.store, self.options = problem, device, store, options
+        self.gpu, self.kind = gpu_key(device.spec), ProblemClass.of(problem)
+        self.epilogue = str(problem.epilogue)
+        self.progress, self._compile = progress, compile_one
+        # The reference and the space take a second or two each: side by side.
+        with ThreadPoolExecutor(1) as beside:
+            searching = beside.submit(
+                search_space, problem, device.spec, allowed, within=options.within
+            )
+            self.bench = Bench(Workload(problem, device, options.seed), device)
+            self.space: Space = searching.result()
+        if not self.space.candidates:
+            reasons = "; ".join(f"{why}: {count}" for why, count in self.space.left_out.items())
+            raise UsageError(f"no configuration is left to try for {problem.shape} ({reasons})")
+        self.known = {
+            entry_identity(each): each
+            for each in store.entries(self.gpu, self.kind, epilogue=self.epilogue)
+            if each.origin == "measured" and store.staleness(each) is None
+        }
+        self.entries: dict[int, Entry] = {}
+        self.held: dict[int, Compiled] = {}
+        # What came of this run's trials.
+        self.outcomes: dict[int, Outcome] = {}
+
+    # --- the search -------------------------------------------------------------------------
+
+    def run(self) -> Tuned:
+        """Search until the budget is spent or nothing is left, then let the leaders compete.
+
+        Raises:
+            KeyboardInterrupt: after `progress.finished` was told what stands in the store.
+            TuningError: the store cannot be written, or the device is lost.
+            CompilerMissing: there is no compiler.
+        """
+        self.progress.began(self.space, len(self.known))
+        strategy = self._strategy()
+        ended = "interrupted"
+        try:
+            ended = self._search(strategy)
+            self._finals()
+        except KeyboardInterrupt:
+            self.progress.finished(self._result("interrupted"))
+            raise
+        result = self._result(ended)
+        self.progress.finished(result)
+        return result
+
+    def _strategy(self) -> Strategy:
+        """The strategy, told of what earlier runs have tried."""
+        candidates = self.space.candidates
+        places = {each.identity: number for number, each in enumerate(candidates)}
+        strategy = make_strategy(
+            self.options.strategy, candidates, self.options.seed, self._first(places)
+        )
+        for identity, entry in self.known.items():
+            number = places.get(identity)
+            if number is not None:
+                self.entries[number] = entry
+                strategy.tell(number, entry.time_us if entry.outcome == "ok" else None)
+        return strategy
+
+    def _first(self, places: Mapping[Identity, int]) -> list[int]:
+        """What has good reasons to be tried first.
+
+        That is what was the best here before the source or compiler changed, or elsewhere; the
+        winners of the most similar problems; and the kernels' own configurations.
+        """
+        here = self.store.entries(self.gpu, self.kind)
+        others = sorted(self.store.winners(self.gpu), key=self._unlike)
+        wishes = [entry_identity(each) for each in by_time(here)[:RELATIVES]]
+        wishes += [entry_identity(each) for each in others[:RELATIVES]]
+        kernels = {each.kernel.name: each.kernel for each in self.space.candidates}
+        wishes += [Candidate(each, each.default, 0.0).identity for each in kernels.values()]
+        return [places[wish] for wish in dict.fromkeys(wishes) if wish in places]
+
+    def _unlike(self, entry: Entry) -> float:
+        """How far another problem is, in factors of two."""
+        other, own = entry.problem, self.kind
+        sizes = ((other.m, own.m), (other.n, own.n), (other.k, own.k))
+        return sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in sizes)
+
+    def _search(self, strategy: Strategy) -> str:
+        budget = self.options.budget
+        finals = min(max(FINALS_SHARE * budget, LEAST_FINALS_SECONDS), MOST_FINALS_SECONDS)
+        deadline = self.begun + budget - finals
+        with Compilations(self.device.spec.arch, self._compile) as compilations:
+            waiting: dict[int, Planned] = {}
+            exhausted = False
+            while True:
+                while not exhausted and len(waiting) < compilations.workers + WAITING:
+                    number = strategy.ask()
+                    if number is None:
+                        exhausted = True
+                        break
+                    waiting[number] = self._planned(number)
+                    compilations.submit(number, waiting[number].plan)
+                if not waiting:
+                    return "all tried"
+                ready = compilations.next(deadline - time.monotonic())
+                if ready is None or time.monotonic() > deadline:
+                    return "budget"
+                number, binary = ready
+                entry = self._try(waiting.pop(number), binary)
+                strategy.tell(number, entry.time_us if entry.outcome == "ok" else None)
+
+    def _try(self, planned: Planned, binary: Binary | GemmkitError) -> Entry:
+        """One trial, stored whatever comes of it."""
+        if isinstance(binary, GemmkitError):
+            return self._keep(planned, "uncompiled", reason=str(binary))
+        compiled = Compiled(planned, binary)
+        try:
+            wrong = self.bench.check(compiled)
+            if wrong:
+                return self._keep(planned, "wrong", reason=wrong)
+            leader = self._leader
+            times = self.bench.look(compiled, leader.time_us if leader else None)
+        except (DeviceError, TuningError) as error:
+            entry = self._keep(planned, "unlaunched", reason=str(error))
+            if isinstance(error, TuningError):
+                raise
+            return entry
+        self._hold(compiled)
+        return self._keep(planned, "ok", times)
+
+    def _hold(self, compiled: Compiled) -> None:
+        """Keep a binary for the finals; those of the slowest go."""
+        self.held[compiled.planned.number] = compiled
+        if len(self.held) > HELD:
+            places = [number for number in self.held if number in self.entries]
+            del self.held[max(places, key=lambda number: self.entries[number].time_us or 0.0)]
+
+    def _keep(
+        self,
+        planned: Planned,
+        outcome: Outcome,
+        times: TimeRecord | None = None,
+        *,
+        reason: str = "",
+        final: bool = False,
+    ) -> Entry:
+        """Store what came of a trial, and tell."""
+        from gemmkit import __version__
+
+        candidate, freshness = planned.candidate, self.store.freshness
+        entry = Entry(
+            gpu=self.gpu,
+            problem=self.kind,
+            kernel=candidate.kernel.name,
+            config=candidate.config.as_dict(),
+            outcome=outcome,
+            source=freshness.source(candidate.kernel.name) or "",
+            compiler=freshness.compiler or "",
+            epilogue=self.epilogue,
+            time_us=times.median if times else None,
+            p20_us=times.p20 if times else None,
+            p80_us=times.p80 if times else None,
+            samples=times.samples if times else 0,
+            final=final,
+            predicted_us=candidate.estimate_us,
+            reason=reason,
+            measured_at=time.time(),
+            gemmkit=__version__,
+        )
+        self.store.put(entry)
+        self.entries[planned.number] = entry
+        self.outcomes[planned.number] = outcome
+        self.progress.tried(entry, len(self.outcomes), self._leader)
+        return entry
+
+    # --- the finals -------------------------------------------------------------------------
+
+    @property
+    def _leader(self) -> Entry | None:
+        return fastest(self.entries.values())
+
+    def _finals(self) -> None:
+        """The leaders compete in turn, in rounds of fewer and longer looks; the last are proven."""
+        left = max(self.begun + self.options.budget - time.monotonic(), LEAST_FINALS_SECONDS)
+        for closeness, most, share in ROUNDS:
+            leaders = [self._compiled(number) for number in self._close(closeness, most)]
+            last = (closeness, most, share) == ROUNDS[-1]
+            if last:
+                leaders = [each for each in leaders if self._proven(each)]
+            if leaders:
+                self.progress.finals(len(leaders))
+                times = self.bench.in_turn(leaders, share * left)
+                for each, time_of in zip(leaders, times, strict=True):
+                    self._keep(each.planned, "ok", time_of, final=True)
+
+    def _close(self, closeness: float, most: int) -> list[int]:
+        """Numbers of the candidates that are close to the fastest."""
+        timed = [
+            (entry.time_us, number)
+            for number, entry in self.entries.items()
+            if entry.outcome == "ok" and entry.time_us is not None
+        ]
+        timed.sort()
+        return [number for time_us, number in timed[:most] if time_us <= closeness * timed[0][0]]
+
+    def _compiled(self, number: int) -> Compiled:
+        found = self.held.get(number)
+        if found is None:
+            planned = self._planned(number)
+            found = Compiled(planned, self._compile(planned.plan, self.device.spec.arch))
+            self.held[number] = found
+        return found
+
+    def _planned(self, number: int) -> Planned:
+        candidate = self.space.candidates[number]
+        plan = candidate.kernel.plan(self.problem, candidate.config, self.device.spec)
+        return Planned(number, candidate, plan)
+
+    def _proven(self, compiled: Compiled) -> bool:
+        """Whether a finalist is right for random inputs too; one that is not is stored as wrong."""
+        wrong = self.bench.check_thoroughly(compiled)
+        if wrong:
+            self._keep(compiled.planned, "wrong", reason=wrong, final=True)
+        return not wrong
+
+    # --- the result -------------------------------------------------------------------------
+
+    def _result(self, ended: str) -> Tuned:
+        leaders = by_time(self.entries.values())
+        return Tuned(
+            problem=self.kind,
+            epilogue=self.epilogue,
+            gpu=self.gpu,
+            board=self.device.spec.name,
+            best=leaders[0] if leaders else None,
+            runner_up=leaders[1] if len(leaders) > 1 else None,
+            tried=dict(Counter(self.outcomes.values())),
+            known=len(self.known),
+            untried=len(self.space.candidates) - len(self.entries),
+            left_out=dict(self.space.left_out),
+            total=self.space.total,
+            ended=ended,
+            seconds=time.monotonic() - self.begun,
+            budget_seconds=self.options.budget,
+            strategy=self.options.strategy,
+            seed=self.options.seed,
+            store=str(self.store.path),
+            environment=self.bench.workload.environment,
+        )
