@@ -61,6 +61,7 @@ __all__ = [
     "open_device",
     "run_kernel",
     "sweep",
+    "tune",
     "which",
 ]
 
@@ -92,6 +93,7 @@ _HOME = {
     "open_device": "gemmkit.devices.choose",
     "run_kernel": "gemmkit.bench.run",
     "sweep": "gemmkit.bench.sweep",
+    "tune": "gemmkit.tune.run",
     "which": "gemmkit.dispatch.which",
 }
 
