@@ -7,7 +7,7 @@ configuration costs on a board follows from its sizes, or was fitted where someb
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -46,6 +46,15 @@ class Candidate:
         """Kernel and full configuration as command lines take them."""
         return f"{self.name}:{self.config}"
 
+    @cached_property
+    def instance(self) -> str:
+        """The label without what is no part of the compiled code: how often k is cut."""
+        return f"{self.name}:{replace(self.config, split_k=None)}"
+
+    def split(self, parts: int) -> Candidate:
+        """The same with k cut over so many blocks."""
+        return Candidate(self.name, replace(self.config, split_k=parts))
+
 
 def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]:
     """Configurations of one kernel, as a table with the names of their keys above."""
@@ -69,6 +78,24 @@ _TILED = (
         (64, 32, 16, 32, 32, 8, 4, 4),
         (32, 64, 16, 32, 32, 8, 4, 4),
         (32, 32, 16, 16, 32, 4, 4, 4),
+    ),
+    *_rows(
+        "stream_k",
+        "BM BN BK WM WN TM TN stages",
+        (128, 256, 8, 64, 64, 16, 8, 4),
+        (128, 128, 16, 32, 64, 8, 8, 3),
+    ),
+    # Each of them also with k cut as suits the problem.
+    *_rows(
+        "split_k",
+        "BM BN BK WM WN TM TN stages split_k slice_k",
+        (128, 128, 8, 64, 64, 16, 8, 4, 1, 1),
+        (64, 128, 16, 32, 64, 8, 8, 4, 1, 1),
+        (64, 64, 16, 32, 32, 8, 4, 4, 1, 1),
+        (64, 64, 32, 32, 32, 8, 4, 3, 1, 2),
+        (32, 64, 32, 32, 32, 8, 4, 3, 1, 2),
+        (32, 32, 32, 16, 32, 4, 4, 3, 1, 2),
+        (32, 32, 64, 16, 32, 4, 4, 3, 1, 4),
     ),
 )
 

@@ -117,9 +117,10 @@ class Dispatcher:
     def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
         """The candidates that take the problem, those with the shortest estimates first."""
         estimates = [
-            Ranked(each, each.estimate(problem))
+            Ranked(variant, variant.estimate(problem))
             for each in self._contenders
             if each.kernel.accepts(problem, self.gpu) is None
+            for variant in each.variants(problem)
         ]
         # Of equals the first: sorting keeps their order.
         estimates.sort(key=lambda each: each.estimate.microseconds)

@@ -47,7 +47,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all configurations share on a kind of board, and what each costs by its label.
+    """What all configurations share on a kind of board, and what each costs, by its instance.
 
     `launch_us` is from one kernel of a CUDA graph to the next, in microseconds; `dram_efficiency`
     the share of the published bandwidth that copies reach, 0 to 1; `partial_bytes` the bytes of
@@ -62,10 +62,6 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     exponent: float = 4.0
     configurations: dict[str, Costs] = {}
     fitted: str = ""
-
-    def of(self, label: str, config: TileConfig, threads: int, gpu: GpuSpec) -> Costs:
-        """The costs of a configuration: as fitted, or else derived."""
-        return self.configurations.get(label) or derived_costs(config, threads, gpu)
 
 
 @cache

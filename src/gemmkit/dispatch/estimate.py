@@ -8,34 +8,22 @@ matrices come from memory. No code is read or run for it: `analysis.model` predi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.dispatch.candidates import Candidate
-from gemmkit.dispatch.costs import BoardCosts, Costs, board_costs
+from gemmkit.dispatch.costs import BoardCosts, Costs, board_costs, derived_costs
+from gemmkit.dispatch.work import Cutter, Work
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import LaunchShape, ceil_div
+from gemmkit.kernels.kernel import ceil_div
 from gemmkit.kernels.ladder import vector_width
 from gemmkit.kernels.rules import PAD, stage_bytes
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
 MEMORY_EXPONENT = 4.0
-
-
-class Work(NamedTuple):
-    """How a launch cuts a problem up.
-
-    `tiles` are those of C; `steps` are those of BK along k that one block makes, in `visits`
-    tiles; `parts` is how many blocks share a tile, 1 where none does.
-    """
-
-    blocks: int
-    tiles: int
-    steps: int
-    visits: int
-    parts: int
 
 
 class Estimate(NamedTuple):
@@ -58,7 +46,7 @@ class Shares(NamedTuple):
     """Factors of a launch's speed, 0 to 1: their product is its share of the fp32 peak.
 
     `inside` is the share of its tiles that lies inside C, `busy` that of all SMs' time in which
-    each has a block, `speed` what an SM with its blocks reaches.
+    each has a block, `speed` what an SM with its blocks reaches. What is fixed comes on top.
     """
 
     inside: float
@@ -67,31 +55,45 @@ class Shares(NamedTuple):
 
 
 class Contender:
-    """A candidate on a board: what it costs there, and how many of its blocks an SM holds.
+    """A candidate on a board that can run it: what it costs there, and what it would take.
 
-    The board must be able to run it. `costs` are those of the board's kind by default.
+    `board` is what is known of boards of this kind, by default what ships.
     """
 
-    def __init__(self, candidate: Candidate, gpu: GpuSpec, costs: BoardCosts | None = None) -> None:
+    def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
         self.candidate, self.gpu = candidate, gpu
         self.kernel, self.config = candidate.kernel, candidate.config
-        self.board = costs or board_costs(gpu.capability.major, gpu.capability.minor)
+        self.board = board or board_costs(gpu.capability.major, gpu.capability.minor)
+        self.cutter = Cutter(self.kernel, self.config, gpu)
+        self._split: dict[int, Contender] = {}
+
+    def variants(self, problem: GemmProblem) -> Iterator[Contender]:
+        """Itself, and where it can cut k, with the cuts that suit the problem."""
+        yield self
+        if self.config.split_k is not None:
+            for parts in self.cutter.splits(problem):
+                if parts not in self._split:
+                    candidate = self.candidate.split(parts)
+                    self._split[parts] = Contender(candidate, self.gpu, self.board)
+                yield self._split[parts]
 
     @cached_property
     def costs(self) -> Costs:
-        """Cycles of a block, registers of a thread."""
-        return self.board.of(self.candidate.label, self.config, self._threads, self.gpu)
+        """Cycles of a block, registers of a thread: as fitted, or else derived."""
+        fitted = self.board.configurations.get(self.candidate.instance)
+        return fitted or derived_costs(self.config, self.cutter.threads, self.gpu)
 
     @cached_property
     def blocks_per_sm(self) -> int:
         """Blocks that an SM holds, by the registers that a thread is thought to need."""
-        shared_bytes = self._tile_shape.shared_bytes
+        shared_bytes = self.cutter.tile_shape.shared_bytes
         if not shared_bytes and self.config.BK:
             shared_bytes = 2 * stage_bytes(self.config, PAD)
+        threads = self.cutter.threads
         found = occupancy(
             self.gpu,
-            registers=min(self.costs.registers, most_registers(self.gpu, self._threads)),
-            threads=self._threads,
+            registers=min(self.costs.registers, most_registers(self.gpu, threads)),
+            threads=threads,
             shared_bytes=shared_bytes,
             blocks=1,
         )
@@ -100,27 +102,27 @@ class Contender:
     def estimate(self, problem: GemmProblem) -> Estimate:
         """The time of one launch, with operands that start in DRAM."""
         gpu, costs, board = self.gpu, self.costs, self.board
-        work = self._work(problem)
-        resident = self.blocks_per_sm
+        work, resident = self.cutter.work(problem), self.blocks_per_sm
         memory_us = problem.minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
         if not work.blocks:
             return Estimate(0.0, work, resident, 0.0, 1.0, 0.0)
         # The busiest SM; blocks go to where there is room.
         blocks = ceil_div(work.blocks, gpu.sm_count)
         groups, rest = divmod(blocks, resident)
-        step_cycles = groups * self._step(resident)
+        step_cycles = groups * self._step(resident) if groups else 0.0
         if rest:
             step_cycles += self._step(rest)
             groups += 1
         if vector_width(problem) == 1:
             step_cycles *= costs.unaligned
         # Once an SM holds several blocks, a new one starts beside others that are at work.
-        starts = work.visits * (1 + (groups - 1) / resident)
-        cycles = work.steps * step_cycles + starts * costs.tile
+        beside = 1 + (groups - 1) / resident
+        cycles = work.steps * step_cycles + beside * work.visits * costs.tile
         if work.parts > 1:
-            rows, columns = self._tile(problem)
-            moved = (1 + work.parts) * FLOAT_BYTES * rows * columns
-            cycles += costs.sharing + moved / board.partial_bytes
+            # Each block leaves its part of a tile, or two; the last of them reads them all.
+            part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
+            cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
+            cycles += (work.parts - 1) * part
         compute_us = cycles / gpu.clock_mhz
         power = MEMORY_EXPONENT
         return Estimate(
@@ -137,18 +139,11 @@ class Contender:
         work, lanes = seen.work, self.gpu.capability.fp32_lanes_per_sm
         if not work.blocks:
             return Shares(1.0, 1.0, 1.0)
-        rows, columns = self._tile(problem)
         together = min(ceil_div(work.blocks, self.gpu.sm_count), seen.blocks_per_sm)
-        ideal = together * rows * columns * (self.config.BK or 1) / lanes
-        inside = problem.m * problem.n / (work.tiles * rows * columns)
+        area = work.rows * work.columns
+        ideal = together * area * (self.config.BK or 1) / lanes
+        inside = problem.m * problem.n / (work.tiles * area)
         return Shares(inside, seen.busy, ideal / self._step(together))
-
-    def _tile(self, problem: GemmProblem) -> tuple[int, int]:
-        """Rows and columns of a block's tile; kernels for skinny products take a side whole."""
-        BM, BN = self.config.BM, self.config.BN or 1
-        if BM is not None:
-            return BM, BN
-        return (max(problem.m, 1), BN) if problem.m <= problem.n else (BN, max(problem.n, 1))
 
     def _step(self, together: int) -> float:
         """Cycles of a step of so many blocks side by side on one SM.
@@ -161,38 +156,8 @@ class Contender:
         total = self.costs.latency**power + (together * step) ** power - step**power
         return float(total ** (1 / power))
 
-    def _work(self, problem: GemmProblem) -> Work:
-        """Blocks that are fewer than the tiles take several; those that share tiles, even parts."""
-        shape, config = self.kernel.launch(problem, self.config, self.gpu), self.config
-        blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
-        tile_rows, tile_columns = self._tile(problem)
-        tiles = ceil_div(problem.m, tile_rows) * ceil_div(problem.n, tile_columns)
-        # BLAS: α = 0 never reads A or B.
-        steps = max(ceil_div(problem.k if problem.alpha else 0, config.BK or 1), 1)
-        if not blocks:
-            return Work(0, tiles, 0, 0, 1)
-        own = ceil_div(tiles * steps, blocks)
-        if not shape.arrivals:
-            visits = ceil_div(tiles, blocks)
-            return Work(blocks, tiles, max(own, visits * steps), visits, 1)
-        parts = max(2, ceil_div(blocks, shape.arrivals))
-        return Work(blocks, tiles, own, 1 + ceil_div(own, steps) if blocks < tiles else 1, parts)
-
-    @cached_property
-    def _tile_shape(self) -> LaunchShape:
-        """The launch of one tile: threads and shared memory are those of every problem."""
-        side = max(self.config.BM or 1, self.config.BN or 1)
-        return self.kernel.launch(GemmProblem(side, side, side), self.config, self.gpu)
-
-    @cached_property
-    def _threads(self) -> int:
-        x, y, z = self._tile_shape.block
-        return x * y * z
-
 
 def most_registers(gpu: GpuSpec, threads: int) -> int:
-    """Registers that a thread can have if at least one block is to fit, in the compiler's steps."""
-    capability = gpu.capability
-    return min(
-        capability.registers_per_block // threads // 8 * 8, capability.max_registers_per_thread
-    )
+    """Registers that a thread can have where one block is to fit, in the compiler's steps of 8."""
+    limits = gpu.capability
+    return min(limits.registers_per_block // threads // 8 * 8, limits.max_registers_per_thread)

@@ -12,7 +12,7 @@ from gemmkit.dispatch.choose import Dispatcher, Ranked, Source, StoreChoice
 from gemmkit.dispatch.estimate import Contender
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
-from gemmkit.kernels.kernel import Dim3
+from gemmkit.kernels.kernel import SGEMM_SIGNATURE, Dim3
 from gemmkit.kernels.ladder import vector_width
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
@@ -157,7 +157,7 @@ def _others(asked: Dispatcher, chosen: Contender, problem: GemmProblem, count: i
 
 def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
     config = ranked.contender.config
-    plain = config.split_k is None and "arrivals" not in ranked.contender.kernel.signature
+    plain = ranked.contender.kernel.signature == SGEMM_SIGNATURE
     return plain and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
 
 

@@ -1,0 +1,122 @@
+"""`Work`: how the blocks of a launch share a problem, from sizes alone.
+
+It tells what the grids of `Kernel.launch` mean, without making one for each candidate; a test holds
+the two side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.ladder import LEAST_STEPS
+from gemmkit.problem import GemmProblem
+
+# Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
+MOST_PARTS, LEAST_PART_STEPS = 32, 2
+# What a part costs, as a share of the time: of equal waves the fewest parts are the best.
+PART_PENALTY = 0.02
+WORTHWHILE_SPLITS = 2
+
+
+class Work(NamedTuple):
+    """How a launch cuts a problem up.
+
+    `tiles` are those of C, of `rows` × `columns` each; `steps` are those of BK along k that one
+    block makes, in `visits` tiles; `parts` is how many blocks share a tile, 1 where none do.
+    """
+
+    blocks: int
+    tiles: int
+    rows: int
+    columns: int
+    steps: int
+    visits: int
+    parts: int
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """A configuration of a kernel on a board, which cuts problems up."""
+
+    kernel: Kernel
+    config: TileConfig
+    gpu: GpuSpec
+
+    def work(self, problem: GemmProblem) -> Work:
+        """The work of a launch."""
+        rows, columns, tiles = self._tiles(problem)
+        depth = ceil_div(problem.k, self.config.BK or 1)
+        # BLAS: α = 0 never reads A or B.
+        steps = max(depth if problem.alpha else 0, 1)
+        if not tiles:
+            return Work(0, 0, rows, columns, 0, 0, 1)
+        if self.kernel.name == "stream_k":
+            return self._streamed(tiles, rows, columns, depth, steps)
+        parts = 1 if self.config.split_k is None else min(self.config.split_k, max(depth, 1))
+        return Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
+
+    def splits(self, problem: GemmProblem) -> tuple[int, ...]:
+        """The values of `split_k` that fill the board's last wave best; none may be worth it."""
+        tiles, sms = self._tiles(problem)[2], self.gpu.sm_count
+        depth = ceil_div(problem.k, self.config.BK or 1)
+        most = min(MOST_PARTS, depth // LEAST_PART_STEPS)
+        if not tiles or most < 2:
+            return ()
+        # Waves of parts, each 1/parts as long as a tile.
+        costs = [
+            (ceil_div(tiles * parts, sms) / parts * (1 + PART_PENALTY * parts), parts)
+            for parts in range(2, most + 1)
+        ]
+        return tuple(parts for _, parts in sorted(costs)[:WORTHWHILE_SPLITS])
+
+    @cached_property
+    def tile_shape(self) -> LaunchShape:
+        """The launch of one tile: threads and shared memory are those of every problem."""
+        side = max(self.config.BM or 1, self.config.BN or 1)
+        return self.kernel.launch(GemmProblem(side, side, side), self.config, self.gpu)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        x, y, z = self.tile_shape.block
+        return x * y * z
+
+    def _tiles(self, problem: GemmProblem) -> tuple[int, int, int]:
+        """Rows, columns and number; kernels for skinny products take a side whole."""
+        m, n = problem.m, problem.n
+        rows, columns = self.config.BM, self.config.BN or 1
+        if rows is None:
+            rows, columns = (max(m, 1), columns) if m <= n else (columns, max(n, 1))
+        return rows, columns, ceil_div(m, rows) * ceil_div(n, columns)
+
+    def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
+        """As many blocks as the board holds; what whole waves leave over is cut evenly."""
+        blocks = min(self._places, tiles * max(1, depth // LEAST_STEPS))
+        left = tiles % blocks
+        cut = left + blocks if left and tiles > blocks else left
+        whole = (tiles - cut) // blocks
+        if not cut:
+            return Work(blocks, tiles, rows, columns, whole * steps, whole, 1)
+        uneven = blocks % cut > 0
+        return Work(
+            blocks,
+            tiles,
+            rows,
+            columns,
+            ceil_div(tiles * steps, blocks),
+            whole + ceil_div(cut, blocks) + uneven,
+            ceil_div(blocks, cut) + uneven,
+        )
+
+    @cached_property
+    def _places(self) -> int:
+        """Blocks with which `stream_k` fills the board: a product that is large enough shows it."""
+        config = self.config
+        many = self.gpu.sm_count * self.gpu.capability.max_blocks_per_sm
+        large = GemmProblem(config["BM"], config["BN"] * many, config["BK"])
+        x, y, z = self.kernel.launch(large, config, self.gpu).grid
+        return x * y * z
