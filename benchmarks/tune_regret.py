@@ -43,7 +43,7 @@ class Log(TuneProgress):
         self.begun = self.last = time.monotonic()
         self.path: list[tuple[float, int, float]] = []
 
-    def tried(self, entry: Entry, count: int, leader: Entry | None) -> None:
+    def tried(self, _: Entry, count: int, leader: Entry | None) -> None:
         now = time.monotonic()
         if leader is None or leader.time_us is None:
             return
@@ -123,7 +123,8 @@ def measure(shape: str, device: TimedDevice, arguments: argparse.Namespace) -> d
             progress=Log(),
         )
     best = store.best(gpu_key(device.spec), ProblemClass.of(problem))
-    assert tuned.best is not None and best is not None
+    assert tuned.best is not None
+    assert best is not None
     ours, theirs = in_turn(problem, device, [tuned.best, best])
     last = passes[-1]
     environment = {**tuned.environment, "command": " ".join(["python", *sys.argv])}
