@@ -81,6 +81,13 @@ class Allowed:
         """Go through the kernel's space."""
         return cls(kernel, tuple(allowed_configurations(kernel, spec)))
 
+    def takes(self, problem: GemmProblem, spec: GpuSpec) -> bool:
+        """Whether the kernel takes the problem: with one of these as with any other."""
+        return any(
+            self.kernel.supports(problem, config, spec) is None
+            for config in self.configurations[:1]
+        )
+
     @property
     def total(self) -> int:
         """The size of the kernel's space."""
@@ -103,10 +110,10 @@ def search_space(
     for each in allowed:
         kernel = each.kernel
         left_out[REFUSED] += each.total - len(each.configurations)
+        if not each.takes(problem, spec):
+            left_out[OUTSIDE] += len(each.configurations)
+            continue
         for config in each.configurations:
-            if kernel.supports(problem, config, spec) is not None:
-                left_out[OUTSIDE] += 1
-                continue
             time_us = estimate(kernel, config, problem, spec).microseconds
             if math.isinf(time_us):
                 left_out[UNFIT] += 1
