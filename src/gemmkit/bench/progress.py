@@ -15,11 +15,14 @@ class Progress:
 
     The order is: `opened`, `compiled` for each kernel, then for each run either `skipped`, or
     `started` and `finished` (or `checked`) with `launched` any number of times in between, and
-    `printed` where the kernel prints.
+    `printed` where the kernel prints and `note` anywhere.
     """
 
     def opened(self, device: Device, note: str) -> None:
         """The device that was taken; `note` says what is missing there, or is empty."""
+
+    def note(self, line: str) -> None:
+        """Something worth knowing: a problem or a peer that is left out."""
 
     def compiled(self, done: int, total: int, kernel: str) -> None:
         """So many of the kernels are compiled."""

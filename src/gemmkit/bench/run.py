@@ -9,7 +9,7 @@ from gemmkit.analysis.occupancy import occupancy
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.bench.workload import Workload
-from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.devices.device import Device, Launch, TimedDevice
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
@@ -23,6 +23,7 @@ from gemmkit.record import (
     ResourceRecord,
     TimeRecord,
 )
+from gemmkit.verify import Verdict
 
 
 def run_kernel(
@@ -79,12 +80,28 @@ def run_binary(
     Raises:
         DeviceError: there is not enough memory, or the launch failed.
     """
-    problem, device = workload.problem, workload.device
+    device = workload.device
     launch, verdict = workload.run(binary, plan)
     times: TimeRecord | None = None
     peer: BaselineRecord | None = None
     if time and plan.blocks and isinstance(device, TimedDevice):
         times, peer = _time(device, plan, binary, workload, baseline)
+    return make_record(kernel, config, plan, binary, workload, launch, verdict, times, peer)
+
+
+def make_record(
+    kernel: Kernel,
+    config: TileConfig,
+    plan: LaunchPlan,
+    binary: Binary,
+    workload: Workload,
+    launch: Launch,
+    verdict: Verdict,
+    times: TimeRecord | None,
+    peer: BaselineRecord | None,
+) -> Record:
+    """What was seen, as a record."""
+    problem, device = workload.problem, workload.device
     tflops = problem.flops / times.median / 1e6 if times is not None else None
     peak = device.spec.peak_tflops
     return Record(

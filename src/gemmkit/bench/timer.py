@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -37,6 +38,7 @@ def time_in_turn(
     *,
     seconds: float = SECONDS,
     kept: Sequence[object] = (),
+    during: AbstractContextManager[object] | None = None,
 ) -> list[TimeRecord]:
     """Microseconds per launch of each contender, all measured in one run.
 
@@ -50,11 +52,12 @@ def time_in_turn(
         contenders: for each the launches to rotate through.
         seconds: time to spend on samples.
         kept: the buffers that the launches use.
+        during: entered while samples are taken, warm-up apart.
     """
     recorded = [_Recorded(device, contender, kept) for contender in contenders]
     for each in recorded:
         each.lengthen()
-    return _sample_in_turn(recorded, seconds, MIN_SAMPLES)
+    return _sample_in_turn(recorded, seconds, MIN_SAMPLES, during)
 
 
 def fastest_first(
@@ -111,15 +114,21 @@ class _Recorded:
             self.launches *= times
 
 
-def _sample_in_turn(recorded: Sequence[_Recorded], seconds: float, least: int) -> list[TimeRecord]:
+def _sample_in_turn(
+    recorded: Sequence[_Recorded],
+    seconds: float,
+    least: int,
+    during: AbstractContextManager[object] | None = None,
+) -> list[TimeRecord]:
     round_us = max(RESOLUTION_US, _warm_up(recorded))
     rounds = min(MAX_SAMPLES, max(least, int(seconds * 1e6 / round_us)))
     samples: list[list[float]] = [[] for _ in recorded]
-    for number in range(rounds):
-        order = range(len(recorded))
-        for index in order if number % 2 == 0 else reversed(order):
-            each = recorded[index]
-            samples[index].append(each.replay.microseconds() / each.launches)
+    with during or nullcontext():
+        for number in range(rounds):
+            order = range(len(recorded))
+            for index in order if number % 2 == 0 else reversed(order):
+                each = recorded[index]
+                samples[index].append(each.replay.microseconds() / each.launches)
     return [_summary(each) for each in samples]
 
 

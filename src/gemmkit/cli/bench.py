@@ -1,12 +1,14 @@
-"""`gemmkit bench`: one kernel, a rung or a file of the user's own, measured like a rung."""
+"""`gemmkit bench`: one kernel measured like a rung, or gemmkit beside its peers over a suite."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmkit.cli.options import (
+    combine,
     config_option,
     debug_option,
     device_option,
@@ -14,20 +16,50 @@ from gemmkit.cli.options import (
     gpu_option,
     json_option,
     launch_options,
+    names,
     scale_options,
     seed_option,
     shapes_option,
 )
-from gemmkit.cli.target import target_options
+from gemmkit.cli.target import optional_target_options
+from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
     from gemmkit.devices.choose import DeviceKind
+    from gemmkit.kernels.kernel import Kernel
+    from gemmkit.problem import GemmProblem
 
 DEFAULT_SHAPE = "1024"
 
 
+comparison_options = combine(
+    click.option(
+        "--suite",
+        "suites",
+        callback=names,
+        metavar="NAME,…",
+        help="Compare over these sets of problems: square, k1024, off-tile, skinny, llm, fused, "
+        "waves. Without TARGET, gemmkit picks the kernel for each problem.",
+    ),
+    click.option(
+        "--against",
+        callback=names,
+        metavar="PEER,…",
+        help="Compare with these, timed in turn in the same run: cublas, torch, triton.  "
+        "[default with --suite: cublas]",
+    ),
+    click.option("--profile", is_flag=True, help="Add the shares of the board's peaks."),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Leave out the problems of a suite that --json FILE holds already, and append to it.",
+    ),
+)
+
+
 @click.command("bench")
-@target_options
+@optional_target_options
+@comparison_options
 @shapes_option
 @device_option
 @gpu_option
@@ -39,6 +71,10 @@ DEFAULT_SHAPE = "1024"
 @json_option
 @debug_option
 def command(
+    suites: tuple[str, ...] | None,
+    against: tuple[str, ...] | None,
+    profile: bool,
+    resume: bool,
     shapes: tuple[str, ...],
     device: DeviceKind,
     gpu: str | None,
@@ -52,29 +88,80 @@ def command(
     json_path: str | None,
     **target: Any,
 ) -> None:
-    """Measure one kernel: a rung, or a CUDA C++ or PTX file of your own.
+    """Measure one kernel, or compare gemmkit with its peers over a suite of problems.
 
-    On a GPU it is timed in turn with cuBLAS, where that is installed. Without one its PTX runs on
-    the CPU, and the table has the counts that explain the times. Each result is checked against
-    a float64 reference. Without --shape, at 1024x1024x1024.
+    TARGET is a rung, or a CUDA C++ or PTX file of your own. On a GPU it is timed in turn with
+    cuBLAS, where that is installed. Without one its PTX runs on the CPU, and the table has the
+    counts that explain the times. Each result is checked against a float64 reference. Without
+    --shape, at 1024x1024x1024.
+
+    With --suite or --against, what gemmkit picks for each problem (or TARGET) is timed in turn with
+    all peers, over rotating buffers beyond the L2 cache. This needs a GPU.
 
     The exit status is 1 if a result is wrong.
     """
-    from gemmkit.bench.ladder import run_suite
     from gemmkit.cli.target import find_target
-    from gemmkit.cli.watch import Watch, show_run
-    from gemmkit.devices.choose import DEFAULT_MAX_STEPS, open_device
     from gemmkit.epilogue import Epilogue
     from gemmkit.problem import GemmProblem
-    from gemmkit.record import Record
-    from gemmkit.report.tables import bench_table
 
-    kernel = find_target(**target)
     fused = Epilogue.parse(epilogue)
     problems = [
-        GemmProblem.from_shape(shape, alpha=alpha, beta=beta, epilogue=fused)
-        for shape in shapes or (DEFAULT_SHAPE,)
+        GemmProblem.from_shape(shape, alpha=alpha, beta=beta, epilogue=fused) for shape in shapes
     ]
+    kernel = None if target["target"] is None else find_target(**target)
+    if suites or against or profile or resume:
+        from gemmkit.cli.comparison import compare_command
+
+        compare_command(
+            suites or (),
+            problems,
+            kernel,
+            config=config,
+            device=device,
+            gpu=gpu,
+            against=against,
+            seed=seed,
+            json_path=json_path,
+            resume=resume,
+            profile=profile,
+        )
+        return
+    if kernel is None:
+        raise UsageError(
+            "name a kernel or a file, as in `gemmkit bench async_copy`, or a suite, as in "
+            "`gemmkit bench --suite square`"
+        )
+    _measure(
+        kernel,
+        problems or [GemmProblem.from_shape(DEFAULT_SHAPE, alpha=alpha, beta=beta, epilogue=fused)],
+        device=device,
+        gpu=gpu,
+        config=config,
+        seed=seed,
+        max_steps=max_steps,
+        printf_bytes=printf_bytes,
+        json_path=json_path,
+    )
+
+
+def _measure(
+    kernel: Kernel,
+    problems: Sequence[GemmProblem],
+    *,
+    device: DeviceKind,
+    gpu: str | None,
+    config: dict[str, int] | None,
+    seed: int,
+    max_steps: int | None,
+    printf_bytes: int | None,
+    json_path: str | None,
+) -> None:
+    """One kernel, on a GPU or on the emulator."""
+    from gemmkit.bench.ladder import run_suite
+    from gemmkit.cli.watch import Watch, show_run
+    from gemmkit.devices.choose import DEFAULT_MAX_STEPS, open_device
+    from gemmkit.record import Record
+    from gemmkit.report.tables import bench_table
 
     def run(watch: Watch) -> list[Record]:
         opened = open_device(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from gemmkit.record import JsonLine
+    from gemmkit.record import JsonLine, Record
 
 
 def console(*, err: bool = False) -> Console:
@@ -73,16 +73,19 @@ class StepBar:
 
 
 class RecordWriter:
-    """Writes records as JSON lines, each as soon as it is there; does nothing without a path."""
+    """Writes records as JSON lines, each as soon as it is there; does nothing without a path.
 
-    def __init__(self, path: str | None) -> None:
+    With `append` what the file holds stays.
+    """
+
+    def __init__(self, path: str | None, *, append: bool = False) -> None:
         self.to_stdout = path == "-"
         self._file: IO[str] | None = None
         if self.to_stdout:
             self._file = sys.stdout
         elif path is not None:
             try:
-                self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115
+                self._file = Path(path).open("a" if append else "w", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
                 raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
@@ -98,3 +101,29 @@ class RecordWriter:
     def __exit__(self, *_: object) -> None:
         if self._file is not None and not self.to_stdout:
             self._file.close()
+
+
+def take_up(path: str) -> list[Record]:
+    """The records of a file that `RecordWriter` wrote; a line that was cut short is removed.
+
+    A file that is not there has none.
+
+    Raises:
+        UsageError: the file cannot be read or mended, or a whole line is no record.
+    """
+    import msgspec
+
+    from gemmkit.record import Record
+
+    try:
+        text = Path(path).read_bytes()
+        whole = text[: text.rfind(b"\n") + 1]
+        if whole != text:
+            Path(path).write_bytes(whole)
+        return [Record.from_json(line) for line in whole.splitlines()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"cannot take up {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise UsageError(f"cannot take up {path}, which holds other lines: {error}") from error

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 CUDA_SUFFIXES = (".cu", ".cuh", ".cuda")
 PTX_SUFFIX = ".ptx"
 
-target_options = combine(
-    click.argument("target"),
+_launch_options = combine(
     click.option(
         "--entry",
         metavar="NAME",
@@ -56,6 +55,8 @@ target_options = combine(
         help="Option for the compiler: --option=-DTILE=16.",
     ),
 )
+target_options = combine(click.argument("target"), _launch_options)
+optional_target_options = combine(click.argument("target", required=False), _launch_options)
 
 
 def find_target(

@@ -43,6 +43,10 @@ class Watch(Progress):
         """Print a line that stays, to standard error."""
         self._bar.say(line)
 
+    def note(self, line: str) -> None:
+        """Say it."""
+        self.say(line)
+
     def compiled(self, done: int, total: int, kernel: str) -> None:
         """Show how many kernels are compiled."""
         self._bar.show(done, total, f"compiled {kernel}")
@@ -84,23 +88,30 @@ class Watch(Progress):
 
 def show_run(
     run: Callable[[Watch], Sequence[Record]],
-    tabulate: Callable[[Sequence[Record]], Table],
+    tabulate: Callable[[Sequence[Record]], Table | Sequence[Table]],
     *,
     asked: str,
     json_path: str | None,
+    before: Sequence[Record] = (),
+    append: bool = False,
 ) -> None:
     """Run, and print the table of all records, or of those made before an error or Ctrl-C.
 
-    Exits with status 1 if a result is wrong.
+    `before` are records of an earlier run that belong to the table; with `append` the file that
+    holds them is kept. Exits with status 1 if a result is wrong.
     """
-    with RecordWriter(json_path) as writer:
+    with RecordWriter(json_path, append=append) as writer:
         bar = StepBar()
         watch = Watch(bar, writer, asked=asked)
+        watch.records += before
         try:
             with bar:
                 run(watch)
         finally:
             if watch.records:
-                console(err=writer.to_stdout).print(tabulate(watch.records).to_text(), end="")
+                found = tabulate(watch.records)
+                output = console(err=writer.to_stdout)
+                for table in [found] if isinstance(found, Table) else found:
+                    output.print(table.to_text(), end="")
     if not all(record.correct for record in watch.records):
         raise SystemExit(WRONG_RESULT)

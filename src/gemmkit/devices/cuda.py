@@ -247,6 +247,21 @@ class CudaDevice:
         return kernel
 
 
+def copy_work(source: Buffer, target: Buffer) -> Work:
+    """A function that puts a copy of all of `source` to `target` on a stream and does not wait."""
+    from cuda.bindings import driver
+
+    def enqueue(stream: Any) -> None:
+        with cuda_errors("copying on the GPU"):
+            _result(
+                driver.cuMemcpyDtoDAsync(
+                    target.address, source.address, source.nbytes, stream.handle
+                )
+            )
+
+    return enqueue
+
+
 def _nothing(stream: Any) -> None:
     """The work of an empty grid."""
 

@@ -61,7 +61,7 @@ def ladder_table(records: Sequence[Record]) -> Table:
                 Cell(kernel_label(record)),
                 correctness(record),
                 *(_timed_cells(record, previous) if timed else _counter_cells(record)),
-                *_residency_cells(record),
+                *residency_cells(record),
             ),
             note=_note(record),
         )
@@ -84,7 +84,7 @@ def bench_table(records: Sequence[Record]) -> Table:
                 Cell(kernel_label(each)),
                 correctness(each),
                 *(_bench_cells(each) if timed else _counter_cells(each)),
-                *_residency_cells(each),
+                *residency_cells(each),
             )
         )
         for each in records
@@ -143,11 +143,11 @@ def _timed_cells(record: Record, previous: Record | None) -> tuple[Cell, ...]:
     )
     percent = None if record.peak_fraction is None else 100 * record.peak_fraction
     return (
-        _number(time.median if time else None, 1),
-        _number(record.tflops, 2),
-        _number(percent, 1),
-        _number(faster, 2),
-        _number(record.baseline.speedup if record.baseline else None, 2),
+        number(time.median if time else None, 1),
+        number(record.tflops, 2),
+        number(percent, 1),
+        number(faster, 2),
+        number(record.baseline.speedup if record.baseline else None, 2),
     )
 
 
@@ -155,7 +155,7 @@ def _bench_cells(record: Record) -> tuple[Cell, ...]:
     time, peer = record.time_us, record.baseline
     median, tflops, percent, _, speedup = _timed_cells(record, None)
     spread = Cell(f"{time.p20:,.1f} to {time.p80:,.1f}" if time else MISSING)
-    theirs = _number(peer.time_us.median if peer else None, 1)
+    theirs = number(peer.time_us.median if peer else None, 1)
     return median, spread, tflops, percent, theirs, speedup
 
 
@@ -168,16 +168,16 @@ def _size_cells(record: Record) -> tuple[Cell, Cell]:
 def _spread_cells(record: Record) -> tuple[Cell, ...]:
     time = record.time_us
     return (
-        _number(time.minimum if time else None, 1),
-        _number(time.mean if time else None, 1),
-        _number(time.maximum if time else None, 1),
-        _number(None if record.tflops is None else 1000 * record.tflops, 1),
+        number(time.minimum if time else None, 1),
+        number(time.mean if time else None, 1),
+        number(time.maximum if time else None, 1),
+        number(None if record.tflops is None else 1000 * record.tflops, 1),
     )
 
 
 def _emulated_cells(record: Record) -> tuple[Cell, ...]:
     requests, sectors, wavefronts, *_ = _counter_cells(record)
-    return requests, sectors, wavefronts, _number(record.emulation_seconds, 2)
+    return requests, sectors, wavefronts, number(record.emulation_seconds, 2)
 
 
 def _counter_cells(record: Record) -> tuple[Cell, ...]:
@@ -185,26 +185,28 @@ def _counter_cells(record: Record) -> tuple[Cell, ...]:
     if loads is None:
         return (Cell(MISSING),) * len(_COUNTERS)
     return (
-        _number(loads.global_requests, 0),
-        _number(loads.sectors_per_request, 2),
-        _number(loads.shared_wavefronts, 0),
-        _number(loads.global_per_result, 1),
-        _number(loads.shared_per_result, 1),
+        number(loads.global_requests, 0),
+        number(loads.sectors_per_request, 2),
+        number(loads.shared_wavefronts, 0),
+        number(loads.global_per_result, 1),
+        number(loads.shared_per_result, 1),
     )
 
 
-def _residency_cells(record: Record) -> tuple[Cell, ...]:
+def residency_cells(record: Record) -> tuple[Cell, ...]:
+    """Registers, theoretical occupancy, waves."""
     if record.resources is None or record.occupancy is None:
         return (Cell(MISSING),) * len(_RESIDENCY)
     spilled = record.resources.spill_bytes > 0
     return (
         Cell(f"{record.resources.registers}{' spills' if spilled else ''}"),
         Cell(f"{100 * record.occupancy.theoretical:.4g} %"),
-        _number(record.occupancy.waves_per_sm, 2),
+        number(record.occupancy.waves_per_sm, 2),
     )
 
 
-def _number(value: float | None, decimals: int) -> Cell:
+def number(value: float | None, decimals: int) -> Cell:
+    """A number with thousands parted, or the mark for a missing one."""
     return Cell(MISSING if value is None else f"{value:,.{decimals}f}")
 
 

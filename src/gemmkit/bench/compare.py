@@ -1,0 +1,295 @@
+"""`compare`: gemmkit's choice and its peers over many problems, timed in turn in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from gemmkit.bench.baseline import Arguments
+from gemmkit.bench.conditions import Conditions, Probe, watched
+from gemmkit.bench.copy_speed import copy_gb_per_s
+from gemmkit.bench.ladder import compile_plans
+from gemmkit.bench.peers import CUBLAS, GEMMKIT, PLAIN, Entrant, Peer, entrants, open_peers
+from gemmkit.bench.progress import Progress
+from gemmkit.bench.run import make_record
+from gemmkit.bench.shares import profile
+from gemmkit.bench.timer import SECONDS, Contender, time_in_turn
+from gemmkit.bench.workload import Workload
+from gemmkit.devices.device import Scratch, TimedDevice
+from gemmkit.devices.management import management_probes
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.problem import GemmProblem
+from gemmkit.record import BaselineRecord, PeerRecord, Record, TimeRecord
+
+
+class Choice(Protocol):
+    """A kernel, its configuration, and why they were taken."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """What to launch."""
+
+    @property
+    def config(self) -> TileConfig:
+        """How."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+
+
+# One or more choices for a problem; of several, the fastest is compared with the peers.
+Choose = Callable[[GemmProblem, GpuSpec], Sequence[Choice]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A problem, and the suite that it belongs to, if any."""
+
+    problem: GemmProblem
+    suite: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A choice that was made by hand."""
+
+    kernel: Kernel
+    config: TileConfig
+    reason: str = ""
+
+
+def compare(
+    tasks: Sequence[Task],
+    choose: Choose,
+    *,
+    device: TimedDevice,
+    against: Sequence[str] = (CUBLAS,),
+    seed: int = 0,
+    seconds: float = SECONDS,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> list[Record]:
+    """Measure what `choose` takes for each problem, beside its peers; a record for each.
+
+    All contenders of a problem are checked on the same inputs, and timed in turn over the same
+    buffers. Where the problem has an epilogue, the plain product of the same matrices is timed
+    with them. A problem that no choice takes is left out, as is a peer that fails on a problem,
+    and `progress` is told why.
+
+    Args:
+        tasks: what to measure, in this order.
+        choose: gives the kernels for a problem on the device's board.
+        device: where.
+        against: peers' names: "cublas", "torch", "triton".
+        seed: of the inputs.
+        seconds: time to spend on samples of one problem, warm-up apart.
+        progress: is told what happens; a record as soon as it is there.
+        cache_dir: root of the compiler's cache; by default the user's.
+
+    Raises:
+        UsageError: a peer is unknown or not installed.
+        CompileError: a kernel does not compile.
+        DeviceError: there is not enough memory, or a kernel failed.
+    """
+    progress = progress or Progress()
+    peers = open_peers(against, device)
+    progress.opened(device, "")
+    runs = [each for task in tasks if (each := _plan(task, choose, device.spec, progress))]
+    plans = [planned.plan for run in runs for planned in (*run.picks, *run.plain)]
+    compiled = compile_plans(plans, device.spec, progress, cache_dir)
+    binaries = dict(zip(plans, compiled, strict=True))
+    measuring = _Measuring(device, peers, binaries, seed, seconds, progress)
+    records = []
+    for number, run in enumerate(runs):
+        progress.started(run.picks[0].choice.kernel, run.task.problem, number, len(runs))
+        record = measuring.measure(run)
+        progress.finished(record)
+        records.append(record)
+    return records
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A choice with its plan for a problem."""
+
+    choice: Choice
+    plan: LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A task with what may compute it, and what computes its plain product."""
+
+    task: Task
+    picks: tuple[_Planned, ...]
+    plain: tuple[_Planned, ...]
+
+
+def _plan(task: Task, choose: Choose, gpu: GpuSpec, progress: Progress) -> _Run | None:
+    """The run, or None where no choice takes the problem."""
+    try:
+        picks = _planned(task.problem, choose, gpu)
+    except UnsupportedProblem as refusal:
+        progress.note(f"Left out at {task.problem.shape}: {refusal}")
+        return None
+    plain = _planned(plain_of(task.problem), choose, gpu) if fuses(task.problem) else ()
+    return _Run(task, picks, plain)
+
+
+def _planned(problem: GemmProblem, choose: Choose, gpu: GpuSpec) -> tuple[_Planned, ...]:
+    """The choices that take the problem.
+
+    Raises:
+        UnsupportedProblem: none does; the text is the last one's reason.
+    """
+    found: list[_Planned] = []
+    refused: UnsupportedProblem | None = None
+    for choice in choose(problem, gpu):
+        try:
+            found.append(_Planned(choice, choice.kernel.plan(problem, choice.config, gpu)))
+        except UnsupportedProblem as refusal:
+            refused = refusal
+    if not found:
+        raise refused or UnsupportedProblem("there is no kernel for it")
+    return tuple(found)
+
+
+def fuses(problem: GemmProblem) -> bool:
+    """Whether the problem has an epilogue."""
+    return str(problem.epilogue) != "none"
+
+
+def plain_of(problem: GemmProblem) -> GemmProblem:
+    """The same product without its epilogue."""
+    return replace(problem, epilogue=Epilogue())
+
+
+class _Measuring:
+    """What all problems of one run share."""
+
+    def __init__(
+        self,
+        device: TimedDevice,
+        peers: Sequence[Peer],
+        binaries: Mapping[LaunchPlan, Binary],
+        seed: int,
+        seconds: float,
+        progress: Progress,
+    ) -> None:
+        self.device, self.peers, self.binaries = device, peers, binaries
+        self.seed, self.seconds, self.progress = seed, seconds, progress
+
+    @cached_property
+    def copy_gb_per_s(self) -> float | None:
+        """The copy speed, measured once."""
+        return copy_gb_per_s(self.device)
+
+    @cached_property
+    def probes(self) -> Mapping[str, Probe]:
+        """What NVML tells of this device."""
+        return management_probes(self.device.stream)
+
+    def measure(self, run: _Run) -> Record:
+        """One problem: judge, find the fastest candidates, time in turn."""
+        device, problem = self.device, run.task.problem
+        workload = Workload(problem, device, self.seed)
+        pick, ours = self._fastest(run.picks, workload)
+        binary = self.binaries[pick.plan]
+        launch, verdict = workload.run(binary, pick.plan)
+        entries = self._entries(run, workload)
+        conditions = Conditions()
+        own, times = self._times(ours, entries, workload, watched(self.probes, conditions))
+        seen = [each.record(problem, its, own) for each, its in zip(entries, times, strict=True)]
+        fastest = min(
+            (each for each in seen if each.library == CUBLAS),
+            key=lambda each: each.time_us.median,
+            default=None,
+        )
+        record = make_record(
+            *(pick.choice.kernel, pick.choice.config, pick.plan, binary, workload),
+            *(launch, verdict, own),
+            None if fastest is None else _as_baseline(fastest),
+        )
+        record = msgspec.structs.replace(
+            record,
+            suite=run.task.suite,
+            choice=pick.choice.reason,
+            peers=tuple(seen),
+            ratio_to_cublas=fastest.speedup if fastest is not None else None,
+            conditions=conditions.record(),
+        )
+        shares = profile(record, problem, device.spec, binary, self.copy_gb_per_s)
+        return msgspec.structs.replace(record, profile=shares)
+
+    def _fastest(
+        self, planned: Sequence[_Planned], workload: Workload
+    ) -> tuple[_Planned, Contender]:
+        """The fastest of several choices."""
+        contenders = {
+            str(number): workload.contender(self.device, self.binaries[each.plan], each.plan)
+            for number, each in enumerate(planned)
+        }
+        name = workload.ranked(self.device, contenders)[0]
+        return planned[int(name)], contenders[name]
+
+    def _entries(self, run: _Run, workload: Workload) -> list[Entrant]:
+        """What each peer sends, and the plain product where there is an epilogue."""
+        found: list[Entrant] = []
+        if run.plain:
+            found.append(self._plain(run, workload))
+        for peer in self.peers:
+            try:
+                found += entrants(peer, workload, self.device)
+            except Exception as error:
+                # What a library cannot do must not end a long run.
+                self.progress.note(
+                    f"{peer.library} left out at {workload.problem.shape}: "
+                    f"{type(error).__name__}: {error}"
+                )
+        return found
+
+    def _plain(self, run: _Run, workload: Workload) -> Entrant:
+        planned, contender = self._fastest(run.plain, workload)
+        plan, binary = planned.plan, self.binaries[planned.plan]
+
+        def compute(arguments: Arguments) -> None:
+            scratch = Scratch.of(self.device, plan)
+            self.device.launch(binary, plan, {**arguments, **scratch.arguments})
+
+        verdict = workload.judge(compute, plain_of(workload.problem))
+        name = planned.choice.kernel.label(planned.choice.config)
+        return Entrant(GEMMKIT, PLAIN, name, len(run.plain), contender, verdict)
+
+    def _times(
+        self,
+        ours: Contender,
+        entries: Sequence[Entrant],
+        workload: Workload,
+        during: AbstractContextManager[None],
+    ) -> tuple[TimeRecord, list[TimeRecord]]:
+        """The kernel's times and each entry's; entries that share a contender share its times."""
+        contenders = {id(each.contender): each.contender for each in entries}
+        own, *theirs = time_in_turn(
+            self.device,
+            [ours, *contenders.values()],
+            seconds=self.seconds,
+            kept=workload.kept,
+            during=during,
+        )
+        by_contender = dict(zip(contenders, theirs, strict=True))
+        return own, [by_contender[id(each.contender)] for each in entries]
+
+
+def _as_baseline(peer: PeerRecord) -> BaselineRecord:
+    return BaselineRecord(name=peer.name, time_us=peer.time_us, speedup=peer.speedup)

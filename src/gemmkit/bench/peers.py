@@ -1,0 +1,147 @@
+"""Peers by name: the libraries that gemmkit is compared with, each checked before it is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from gemmkit.bench.baseline import HOW_TO_GET, Arguments, Baseline, TorchBaseline, find_baseline
+from gemmkit.bench.run import finite
+from gemmkit.bench.timer import Contender
+from gemmkit.bench.triton_peer import TritonBaseline
+from gemmkit.bench.workload import Workload
+from gemmkit.devices.device import TimedDevice
+from gemmkit.errors import UsageError
+from gemmkit.problem import GemmProblem
+from gemmkit.record import PeerRecord, TimeRecord
+from gemmkit.verify import Verdict
+
+CUBLAS, GEMMKIT = "cublas", "gemmkit"
+DEFAULT, BEST, PLAIN = "default", "best", "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """How a peer is opened, how to get it, and whether it chooses among its ways for itself."""
+
+    open: Callable[[TimedDevice], Baseline | None]
+    how_to_get: str
+    chooses: bool = True
+
+
+LIBRARIES = {
+    CUBLAS: Library(find_baseline, HOW_TO_GET),
+    "torch": Library(
+        TorchBaseline,
+        "no PyTorch with CUDA to compare with: `pip install 'gemmkit[torch]'` brings it",
+    ),
+    "triton": Library(
+        TritonBaseline,
+        "no Triton to compare with: `pip install triton` together with PyTorch brings it",
+        chooses=False,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A library at work on a device."""
+
+    library: str
+    baseline: Baseline
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the first of its candidates is what the library takes of itself."""
+        return LIBRARIES[self.library].chooses
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """One way of a peer to a problem, judged already; `name`, `choice` as in `PeerRecord`."""
+
+    library: str
+    choice: str
+    name: str
+    candidates: int
+    contender: Contender
+    verdict: Verdict
+
+    def record(self, problem: GemmProblem, times: TimeRecord, ours: TimeRecord) -> PeerRecord:
+        """What was seen of it, beside the kernel's own times."""
+        return PeerRecord(
+            library=self.library,
+            choice=self.choice,
+            name=self.name,
+            candidates=self.candidates,
+            time_us=times,
+            tflops=problem.flops / times.median / 1e6,
+            speedup=times.median / ours.median,
+            correct=self.verdict.correct,
+            max_error=finite(self.verdict.max_error),
+            error_ratio=finite(self.verdict.error_ratio),
+            check=self.verdict.detail or self.verdict.method,
+        )
+
+
+def check_names(names: Collection[str]) -> None:
+    """See that every name is a library's.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name in names:
+        if name not in LIBRARIES:
+            raise UsageError(f"unknown peer '{name}': use one of {', '.join(LIBRARIES)}")
+
+
+def open_peers(names: Sequence[str], device: TimedDevice) -> list[Peer]:
+    """The libraries of these names, each once, in their order.
+
+    Raises:
+        UsageError: a name is unknown, or its library is not installed or does not work here.
+    """
+    check_names(names)
+    return [_open(name, device) for name in dict.fromkeys(names)]
+
+
+def _open(name: str, device: TimedDevice) -> Peer:
+    library = LIBRARIES[name]
+    try:
+        baseline = library.open(device)
+    except Exception as error:
+        # Absent, or without its CUDA library, or for another CUDA.
+        raise UsageError(f"{library.how_to_get} ({error})") from error
+    if baseline is None:
+        raise UsageError(library.how_to_get)
+    return Peer(name, baseline)
+
+
+def entrants(peer: Peer, workload: Workload, device: TimedDevice) -> list[Entrant]:
+    """What a peer sends: its own choice, and the fastest of its candidates; each is judged.
+
+    They are two entries with one contender where they are the same.
+
+    Raises:
+        Exception: whatever the library raises; not all have errors of their own.
+    """
+    candidates = peer.baseline.candidates(workload.problem, workload.rotating)
+    own, best = next(iter(candidates)), workload.ranked(device, candidates)[0]
+    chosen = [(BEST, best)]
+    if peer.chooses:
+        chosen = [(DEFAULT, own)] if len(candidates) == 1 else [(DEFAULT, own), (BEST, best)]
+    names = dict.fromkeys(name for _, name in chosen)
+    verdicts = {name: _judge(peer, name, workload, device) for name in names}
+    return [
+        Entrant(peer.library, choice, name, len(candidates), candidates[name], verdicts[name])
+        for choice, name in chosen
+    ]
+
+
+def _judge(peer: Peer, name: str, workload: Workload, device: TimedDevice) -> Verdict:
+    """Whether one candidate of a peer is right."""
+
+    def compute(arguments: Arguments) -> None:
+        peer.baseline.candidates(workload.problem, [arguments])[name][0](device.stream)
+
+    return workload.judge(compute)

@@ -1,0 +1,118 @@
+"""The peer Triton: the same product from its compiler, in IEEE fp32, with its tiles tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gemmkit.bench.baseline import Arguments, device_tensor
+from gemmkit.devices.device import TimedDevice, Work
+from gemmkit.kernels.kernel import ceil_div
+from gemmkit.problem import GemmProblem
+
+
+class Tiles(NamedTuple):
+    """A configuration: the block's tile, warps and stages."""
+
+    BM: int
+    BN: int
+    BK: int
+    warps: int
+    stages: int
+
+    def __str__(self) -> str:
+        return f"{self.BM}x{self.BN}x{self.BK}, {self.warps} warps, {self.stages} stages"
+
+
+# Without tensor cores Triton unrolls a tile's products, so large BK only bloat the code.
+CONFIGURATIONS = (
+    Tiles(128, 128, 16, 8, 3),
+    Tiles(128, 128, 8, 8, 4),
+    Tiles(128, 64, 16, 4, 3),
+    Tiles(64, 128, 16, 4, 3),
+    Tiles(64, 64, 16, 4, 4),
+    Tiles(32, 64, 32, 4, 3),
+    Tiles(16, 64, 32, 2, 4),
+    Tiles(16, 128, 32, 4, 3),
+)
+GROUP = 8
+# Fewer tiles leave nearly all SMs without work, and more reuse too little to be worth a trial.
+LEAST_TILES, MOST_TILES = 8, 16384
+SKINNY_ROWS = 16
+
+
+class TritonBaseline:
+    """A tiled kernel of our own in Triton, compiled for those of `CONFIGURATIONS` that suit.
+
+    Raises:
+        ImportError: Triton or PyTorch is not installed.
+        RuntimeError: PyTorch is, but without CUDA.
+    """
+
+    def __init__(self, device: TimedDevice) -> None:
+        import torch
+        import triton
+
+        if not torch.cuda.is_available():
+            raise RuntimeError("this PyTorch has no CUDA")
+        from gemmkit.bench.triton_kernel import matmul
+
+        self._torch, self._matmul = torch, matmul
+        self._ordinal = device.stream.device.device_id
+        self.name = f"Triton {triton.__version__}"
+
+    def candidates(
+        self, problem: GemmProblem, arguments: Sequence[Arguments]
+    ) -> dict[str, list[Work]]:
+        """A way for each configuration that suits the shape; the first launch compiles it."""
+        return {
+            f"{self.name} ({tiles})": [self._work(problem, tiles, each) for each in arguments]
+            for tiles in suitable(problem)
+        }
+
+    def _work(self, problem: GemmProblem, tiles: Tiles, bound: Arguments) -> Work:
+        torch, ordinal = self._torch, self._ordinal
+        m, n, k = problem.m, problem.n, problem.k
+        operands = [
+            device_tensor(torch, ordinal, bound["A"], m, k, problem.lda),
+            device_tensor(torch, ordinal, bound["B"], k, n, problem.ldb),
+            device_tensor(torch, ordinal, bound["C"], m, n, problem.ldc),
+        ]
+        biased = problem.epilogue.bias
+        operands.append(
+            device_tensor(torch, ordinal, bound["bias"], 1, n, n) if biased else operands[-1]
+        )
+        launch = self._matmul[(ceil_div(m, tiles.BM) * ceil_div(n, tiles.BN),)]
+
+        def enqueue(stream: Any) -> None:
+            outer = torch.cuda.ExternalStream(int(stream.handle), device=ordinal)
+            with torch.cuda.stream(outer):
+                launch(
+                    *operands,
+                    *(m, n, k, problem.lda, problem.ldb, problem.ldc),
+                    *(problem.alpha, problem.beta),
+                    BM=tiles.BM,
+                    BN=tiles.BN,
+                    BK=tiles.BK,
+                    GROUP=GROUP,
+                    SCALED=problem.alpha != 1,
+                    ADDED=problem.beta != 0,
+                    BIAS=biased,
+                    RELU=problem.epilogue.activation == "relu",
+                    num_warps=tiles.warps,
+                    num_stages=tiles.stages,
+                )
+
+        return enqueue
+
+
+def suitable(problem: GemmProblem) -> list[Tiles]:
+    """The configurations worth a trial for a shape; at least one."""
+    skinny = problem.m <= SKINNY_ROWS
+    found = [each for each in CONFIGURATIONS if (each.BM <= SKINNY_ROWS) == skinny]
+    fitting = [
+        each
+        for each in found
+        if LEAST_TILES <= ceil_div(problem.m, each.BM) * ceil_div(problem.n, each.BN) <= MOST_TILES
+    ]
+    return fitting or found

@@ -1,0 +1,154 @@
+"""The part of `gemmkit bench` that compares: suites, peers, and records to take up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gemmkit.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from gemmkit.bench.compare import Choose, Task
+    from gemmkit.cli.watch import Watch
+    from gemmkit.devices.device import TimedDevice
+    from gemmkit.kernels.kernel import Kernel, TileConfig
+    from gemmkit.problem import GemmProblem
+    from gemmkit.record import Record
+    from gemmkit.report.layout import Table
+
+
+def compare_command(
+    suites: Sequence[str],
+    problems: Sequence[GemmProblem],
+    kernel: Kernel | None,
+    *,
+    config: dict[str, int] | None,
+    device: str,
+    gpu: str | None,
+    against: Sequence[str] | None,
+    seed: int,
+    json_path: str | None,
+    resume: bool,
+    profile: bool,
+) -> None:
+    """Compare over suites and single problems, with one kernel or with what gemmkit picks.
+
+    Raises:
+        UsageError: an unknown suite or peer, a peer that is not installed, or options that do not
+            go together.
+        DeviceError: there is no GPU.
+    """
+    from gemmkit.bench.compare import Task
+    from gemmkit.bench.peers import CUBLAS, check_names
+    from gemmkit.bench.suites import find_suite
+
+    tasks = [Task(each, suite) for suite in suites for each in find_suite(suite)]
+    tasks += [Task(each) for each in problems]
+    if not tasks:
+        raise UsageError("compare at what? Name a --suite, or a --shape")
+    against = against or (CUBLAS,)
+    check_names(against)
+    if kernel is None and config:
+        raise UsageError("--config is for one kernel: name it, as in `gemmkit bench async_copy`")
+    if resume and json_path in (None, "-"):
+        raise UsageError("--resume takes up a file of records: give it with --json FILE")
+    run_comparison(
+        tasks,
+        chooser(kernel, kernel.configure(config or {}) if kernel is not None else None),
+        device=timed_device(device, gpu),
+        against=against,
+        seed=seed,
+        json_path=json_path,
+        resume=resume,
+        profile=profile,
+    )
+
+
+def timed_device(kind: str, gpu: str | None) -> TimedDevice:
+    """The GPU.
+
+    Raises:
+        DeviceError: there is none, or the emulator was asked for; the text says what works there.
+    """
+    from gemmkit.devices.choose import gpu_problem, open_device
+    from gemmkit.devices.device import TimedDevice
+
+    reason = "the emulator has no stopwatch" if kind == "emulator" else gpu_problem()
+    if reason is None:
+        device = open_device("cuda", gpu)
+        assert isinstance(device, TimedDevice)
+        return device
+    raise DeviceError(
+        f"a suite compares times, which takes an NVIDIA GPU: {reason}. Without one, `gemmkit which "
+        "MxNxK` names the kernel that would run, `gemmkit explain KERNEL` predicts its speed, and "
+        "`gemmkit bench KERNEL` counts what it does"
+    )
+
+
+def chooser(kernel: Kernel | None, config: TileConfig | None) -> Choose:
+    """What picks the kernel for each problem: the one that was named, else gemmkit's dispatch."""
+    from gemmkit.bench.compare import Pick
+
+    if kernel is not None:
+        pick = Pick(kernel, config or kernel.default, "asked for by name")
+        return lambda _problem, _gpu: (pick,)
+    from gemmkit.dispatch.choose import choose
+
+    return lambda problem, gpu: (choose(problem, gpu),)
+
+
+def run_comparison(
+    tasks: Sequence[Task],
+    choose: Choose,
+    *,
+    device: TimedDevice,
+    against: Sequence[str],
+    seed: int,
+    json_path: str | None,
+    resume: bool,
+    profile: bool,
+) -> None:
+    """Measure what is not in the file yet, and print tables of all records.
+
+    Exits with status 1 if a result of gemmkit's is wrong.
+
+    Raises:
+        UsageError: the file to take up holds other lines than records.
+    """
+    from gemmkit.bench.compare import compare
+    from gemmkit.cli.output import take_up
+    from gemmkit.cli.watch import show_run
+
+    done: list[Record] = []
+    if resume and json_path is not None:
+        done = [each for each in take_up(json_path) if each.device.gpu == device.spec.name]
+    left = [task for task in tasks if not any(_covers(each, task, against, seed) for each in done)]
+
+    def run(watch: Watch) -> Sequence[Record]:
+        if done:
+            watch.say(f"{len(tasks) - len(left)} of {len(tasks)} problems are in {json_path}.")
+        return compare(left, choose, device=device, against=against, seed=seed, progress=watch)
+
+    wanted = [each for each in done if any(_covers(each, task, against, seed) for task in tasks)]
+    show_run(run, _tables(profile), asked="cuda", json_path=json_path, before=wanted, append=resume)
+
+
+def _covers(record: Record, task: Task, against: Sequence[str], seed: int) -> bool:
+    """Whether a record is what the task would give."""
+    from gemmkit.bench.run import problem_record
+
+    return (
+        record.suite == task.suite
+        and record.problem == problem_record(task.problem)
+        and record.seed == seed
+        and {each.library for each in record.peers} >= set(against)
+    )
+
+
+def _tables(profile: bool) -> Callable[[Sequence[Record]], list[Table]]:
+    from gemmkit.report.comparison import comparison_tables, profile_table
+
+    def tables(records: Sequence[Record]) -> list[Table]:
+        return comparison_tables(records) + ([profile_table(records)] if profile else [])
+
+    return tables

@@ -1,0 +1,201 @@
+"""Comparisons as tables: a row a problem with every peer's ratio, and the shares of the peaks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT
+from gemmkit.bench.suites import TOPICS
+from gemmkit.record import PeerRecord, Record
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
+
+_UNNAMED = "shapes of your own"
+
+
+def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records that were compared, by suite, each suite in the order of its records."""
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.suite].append(record)
+    return dict(found)
+
+
+def find_peer(record: Record, library: str, choice: str | None = None) -> PeerRecord | None:
+    """A library's entry of that choice; without one the fastest of its entries."""
+    entries = [
+        each for each in record.peers if each.library == library and choice in (None, each.choice)
+    ]
+    return min(entries, key=lambda each: each.time_us.median, default=None)
+
+
+def ratios(records: Iterable[Record]) -> list[float]:
+    """The ratios to cuBLAS that there are."""
+    return [each.ratio_to_cublas for each in records if each.ratio_to_cublas is not None]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The n-th root of the product of n positive values."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def shape(record: Record) -> str:
+    """The sizes as `MxNxK`, or `N³` for a cube."""
+    problem = record.problem
+    sizes = (problem.m, problem.n, problem.k)
+    return f"{problem.m}³" if len(set(sizes)) == 1 else "x".join(map(str, sizes))
+
+
+def error_ratio(record: Record) -> float | None:
+    """The kernel's largest error over that of cuBLAS on the same inputs; None if not known."""
+    peer = find_peer(record, CUBLAS)
+    if peer is None or record.max_error is None or not peer.max_error:
+        return None
+    return record.max_error / peer.max_error
+
+
+def fused_overhead(record: Record) -> float | None:
+    """Time over that of the plain product, less one; None where there is no epilogue."""
+    plain = find_peer(record, GEMMKIT)
+    return None if plain is None else 1 / plain.speedup - 1
+
+
+def comparison_tables(records: Sequence[Record]) -> list[Table]:
+    """A table for each suite."""
+    return [_suite_table(suite, found) for suite, found in by_suite(records).items()]
+
+
+def _suite_table(suite: str, records: Sequence[Record]) -> Table:
+    others = [each for each in ("torch", "triton") if _has(records, each)]
+    fused = _has(records, GEMMKIT)
+    columns = (
+        Column("M x N x K"),
+        Column("kernel", "left"),
+        Column("max error / bound"),
+        Column("median\nµs"),
+        Column("20 % to 80 %\nµs"),
+        Column("TFLOP/s"),
+        *((Column("over\nplain"),) if fused else ()),
+        Column("cuBLAS\nas it picks"),
+        Column("cuBLAS\nbest"),
+        Column("×\ncuBLAS"),
+        *(Column(f"×\n{each}") for each in others),
+        Column("SM\nMHz"),
+        Column("W"),
+    )
+    rows = tuple(Row(tuple(_cells(record, others, fused=fused))) for record in records)
+    board = records[0].device.gpu
+    topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
+    return Table(f"\n{topic}, fp32, on {board}", columns, rows, tuple(_footnotes(records)))
+
+
+def _cells(record: Record, others: Sequence[str], *, fused: bool) -> Iterable[Cell]:
+    time, seen = record.time_us, record.conditions
+    yield Cell(shape(record))
+    yield Cell(kernel_label(record))
+    yield correctness(record)
+    yield number(time.median if time else None, 1)
+    yield Cell(f"{time.p20:,.1f} to {time.p80:,.1f}" if time else MISSING)
+    yield number(record.tflops, 2)
+    if fused:
+        over = fused_overhead(record)
+        yield Cell(MISSING if over is None else f"{100 * over:+.1f} %")
+    for choice in (DEFAULT, BEST):
+        peer = find_peer(record, CUBLAS, choice)
+        yield number(peer.tflops if peer else None, 2)
+    ratio = record.ratio_to_cublas
+    if ratio is None:
+        yield Cell(MISSING)
+    else:
+        yield Cell(f"{ratio:.3f}", "good" if ratio >= 1 else "bad")
+    for library in others:
+        peer = find_peer(record, library)
+        yield number(peer.speedup if peer else None, 2)
+    yield number(seen.sm_clock_mhz if seen else None, 0)
+    yield number(seen.power_watts if seen else None, 0)
+
+
+def _footnotes(records: Sequence[Record]) -> Iterable[str]:
+    found = ratios(records)
+    if found:
+        slow = [shape(each) for each in records if (each.ratio_to_cublas or 1) < 1]
+        behind = f"; below 1 at {', '.join(slow)}" if slow else ""
+        yield (
+            f"× cuBLAS, the fastest of its candidates: geometric mean "
+            f"{geometric_mean(found):.3f}, least {min(found):.3f}{behind}."
+        )
+    errors = [each for record in records if (each := error_ratio(record)) is not None]
+    if errors:
+        yield f"Largest error over cuBLAS's on the same inputs: at most {max(errors):.2f}."
+    for record in records:
+        if not record.correct:
+            yield f"WRONG at {shape(record)}: {record.check}."
+        for peer in record.peers:
+            if not peer.correct:
+                yield f"{peer.name} is wrong at {shape(record)}: {peer.check}."
+
+
+def profile_table(records: Sequence[Record]) -> Table:
+    """A row a problem: what share of the board's peaks was reached, and what was given away."""
+    columns = (
+        Column("M x N x K"),
+        Column("kernel", "left"),
+        Column("TFLOP/s"),
+        Column("peak at the\nclock seen"),
+        Column("% of it"),
+        Column("GB/s"),
+        Column("% of\nDRAM"),
+        Column("% of a\ncopy"),
+        Column("issue\ncycles\nan FFMA"),
+        Column("whole\ntiles"),
+        Column("whole\nwaves"),
+        Column("regs"),
+        Column("occupancy"),
+        Column("waves\nper SM"),
+    )
+    rows = tuple(
+        Row((Cell(shape(record)), Cell(_configured(record)), *_shares(record)))
+        for record in records
+    )
+    copies = {each.profile.copy_gb_per_s for each in records if each.profile is not None} - {None}
+    notes = [
+        "GB/s count A, B and C once each. An FFMA that takes more than one issue cycle reads "
+        "registers of one bank. Whole tiles and waves: the share of them that the problem fills."
+    ]
+    notes += [f"A device-to-device copy moves {copy:,.0f} GB/s here." for copy in copies if copy]
+    return Table("\nShares of the board's peaks", columns, rows, tuple(notes))
+
+
+def _configured(record: Record) -> str:
+    tiles = [record.config.get(key) for key in ("BM", "BN", "BK")]
+    shown = f" {'x'.join(map(str, tiles))}" if None not in tiles else ""
+    return f"{kernel_label(record)}{shown}"
+
+
+def _shares(record: Record) -> list[Cell]:
+    seen = record.profile
+    if seen is None:
+        return [Cell(MISSING)] * 9 + [*residency_cells(record)]
+    return [
+        number(record.tflops, 2),
+        number(seen.peak_tflops, 1),
+        _percent(seen.peak_share),
+        number(seen.gb_per_s, 0),
+        _percent(seen.dram_share),
+        _percent(seen.copy_share),
+        number(seen.issue_cycles, 3),
+        _percent(seen.tile_share),
+        _percent(seen.wave_share),
+        *residency_cells(record),
+    ]
+
+
+def _percent(share: float | None) -> Cell:
+    return number(None if share is None else 100 * share, 1)
+
+
+def _has(records: Iterable[Record], library: str) -> bool:
+    return any(find_peer(each, library) is not None for each in records)
