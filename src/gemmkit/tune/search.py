@@ -17,6 +17,11 @@ StrategyName = Literal["model", "random", "exhaustive"]
 HOPE = 1.0
 # The surrogate is asked anew when it has been told so many more times, or this share of them.
 REFIT_AFTER, REFIT_SHARE = 4, 0.05
+# Hopes so close are the same: a tenth of a percent.
+ALIKE = 1e-3
+# It is asked about the best by estimate only, since asking must not take longer than timing; the
+# others' turn comes as neighbours, by luck, or when these are all tried.
+MOST_ASKED = 4000
 # What comes next in turn: twice the surrogate's favourite, twice a neighbour of a leader; and each
 # so many turns one at random from the better half.
 LEADERS = 3
@@ -78,7 +83,8 @@ class ModelGuided:
             best_of_each.setdefault(each.kernel.name, number)
         self._first = list(dict.fromkeys([*first, *best_of_each.values()]))
         self._steps = _key_steps(candidates)
-        self._hoped = self._surrogate.log_estimates + 0.0
+        self._hoped = self._surrogate.log_estimates.copy()
+        self._hoped[MOST_ASKED:] = np.inf
 
     def ask(self) -> int | None:
         """The next candidate."""
@@ -117,14 +123,14 @@ class ModelGuided:
         if self._told_since_fit < max(REFIT_AFTER, REFIT_SHARE * len(self._times)):
             return
         self._told_since_fit = 0
-        still = np.flatnonzero(self._open)
+        still = np.flatnonzero(self._open[:MOST_ASKED])
         means, deviations = self._surrogate.predict(still)
         self._hoped[still] = means - HOPE * deviations
 
     def _most_hoped(self, among: np.typing.NDArray[np.intp]) -> int:
         """The one that may be the fastest; which of equals is left to chance."""
         hoped = self._hoped[among]
-        best = among[hoped <= hoped.min() + 1e-3]
+        best = among[hoped <= hoped.min() + ALIKE]
         return int(self._random.choice(best))
 
     def _neighbour(self) -> int | None:
