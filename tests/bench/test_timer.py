@@ -1,7 +1,16 @@
+from contextlib import contextmanager
+
 import pytest
 
 from gemmkit.bench import timer
-from gemmkit.bench.timer import GRAPH_US, MAX_LAUNCHES, MAX_SAMPLES, MIN_SAMPLES, time_in_turn
+from gemmkit.bench.timer import (
+    GRAPH_US,
+    MAX_LAUNCHES,
+    MAX_SAMPLES,
+    MIN_SAMPLES,
+    fastest_first,
+    time_in_turn,
+)
 
 
 @pytest.fixture
@@ -62,3 +71,31 @@ def test_contenders_run_in_turn_back_and_forth(device, contender):
     samples = device.log[-2 * MIN_SAMPLES :]
     assert samples[:4] == ["a0", "b0", "b0", "a0"]
     assert device.log[0] == "eager a0", "libraries set themselves up before a recording"
+
+
+def test_fastest_first_samples_only_what_is_near_the_fastest(device, contender):
+    times = {"a": 40.0, "b": 90.0, "c": 30.0, "d": 35.0, "e": 60.0}
+    order = fastest_first(device, [contender(*each) for each in times.items()], seconds=0.01)
+    assert order == [2, 3, 0, 4, 1]
+    far = [name for name in device.log if name in ("a0", "b0", "e0")]
+    assert len(far) == 2 * 3 + 1, "a look is the faster of two, and the first one warms up"
+
+
+def test_long_launches_are_looked_at_once(device, contender):
+    assert fastest_first(device, [contender("a", 2e5), contender("b", 1e5)], seconds=0.1) == [1, 0]
+    assert device.log.count("b0") == 1
+    assert device.log.count("a0") == 2, "one to warm up"
+
+
+def test_what_surrounds_the_samples_is_entered_after_the_warm_up(device, contender):
+    entered = []
+
+    @contextmanager
+    def during():
+        entered.append(len(device.log))
+        yield
+        entered.append(len(device.log))
+
+    time_in_turn(device, [contender("a", 5e5)], during=during())
+    assert entered[1] - entered[0] == MIN_SAMPLES
+    assert entered[0] > 1
