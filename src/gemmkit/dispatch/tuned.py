@@ -33,7 +33,7 @@ class Neighbour(NamedTuple):
     entry: Entry
 
 
-class Tuned:
+class Winners:
     """The fastest entry of each class of problems on one board, from a table."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -70,7 +70,7 @@ def distance_between(one: ProblemClass, other: ProblemClass) -> float:
 
 
 @cache
-def shipped_table(gpu: GpuSpec) -> Tuned:
+def shipped_table(gpu: GpuSpec) -> Winners:
     """The table that ships for a board, without entries of code that has changed since.
 
     Another compiler than the table's does not make it worthless: what was the fastest with one
@@ -80,13 +80,13 @@ def shipped_table(gpu: GpuSpec) -> Tuned:
     try:
         entries = decode_table(path.read_bytes(), str(path))
     except FileNotFoundError:
-        return Tuned(())
+        return Winners(())
     except (OSError, TuningError) as error:
         _warn(f"the table of tuned shapes for {gpu.name} is left out: {error}")
-        return Tuned(())
+        return Winners(())
     code = Freshness(compiler=None)
     own = gpu_key(gpu)
-    return Tuned(each for each in entries if each.gpu == own and code.staleness(each) is None)
+    return Winners(each for each in entries if each.gpu == own and code.staleness(each) is None)
 
 
 class UserStore:
@@ -94,7 +94,7 @@ class UserStore:
 
     def __init__(self, store: Store | None, gpu: GpuSpec) -> None:
         self._store, self._gpu = store, gpu_key(gpu)
-        self._winners: Tuned | None = None
+        self._winners: Winners | None = None
 
     def best(self, problem: ProblemClass, epilogue: str) -> Entry | None:
         """The fastest entry of just this class."""
@@ -109,7 +109,7 @@ class UserStore:
     def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
         """The winners of near classes; the store is read once for all questions."""
         if self._winners is None:
-            self._winners = Tuned(self._all_winners())
+            self._winners = Winners(self._all_winners())
         return self._winners.neighbours(problem, epilogue)
 
     def forget(self) -> None:

@@ -1,0 +1,225 @@
+"""Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE`.
+
+The file is one that `dispatch_regret.py` wrote. Costs are fitted to every other shape of it, and
+the regret on the others is printed, with the costs as they were and as they are; so is what is
+written to `src/gemmkit/dispatch/fitted/`. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from dispatch_regret import Row, read, summary
+from numpy.typing import NDArray
+
+from gemmkit.dispatch.candidates import Candidate
+from gemmkit.dispatch.choose import Dispatcher
+from gemmkit.dispatch.costs import BoardCosts, Costs, board_costs
+from gemmkit.dispatch.estimate import Contender
+from gemmkit.gpu import GpuSpec, find_board
+from gemmkit.problem import GemmProblem
+
+FITTED = Path(__file__).resolve().parent.parent / "src" / "gemmkit" / "dispatch" / "fitted"
+
+# Costs and those of the board are fitted by turns.
+ROUNDS = 4
+# A cost e times as large as the derived one weighs as much as a time that is off by this.
+PRIOR = 0.05
+# Of a latency over the step's throughput, so that its logarithm exists.
+LEAST_EXCESS = 1e-3
+
+Floats = NDArray[np.float64]
+Residuals = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured launch; what is far behind its shape's best weighs less."""
+
+    candidate: Candidate
+    problem: GemmProblem
+    microseconds: float
+    weight: float
+
+
+def samples_of(rows: Sequence[Row], gpu: GpuSpec) -> list[list[Sample]]:
+    """The measured launches of each shape that dispatch still considers."""
+    dispatcher = Dispatcher(gpu, None)
+    found = []
+    for row in rows:
+        best = min(row.times.values())
+        candidates = (each.contender.candidate for each in dispatcher.ranked(row.problem))
+        found.append(
+            [
+                Sample(each, row.problem, time, best / time)
+                for each in candidates
+                if (time := row.times.get(each.label)) is not None
+            ]
+        )
+    return found
+
+
+def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
+    """The costs with which the estimates of these launches are nearest to their times."""
+    by_instance: dict[str, list[Sample]] = {}
+    for each in samples:
+        by_instance.setdefault(each.candidate.instance, []).append(each)
+    plain = BoardCosts()
+    derived = {
+        instance: msgspec.structs.replace(
+            Contender(some[0].candidate, gpu, plain).costs,
+            registers=registers.get(instance, 0)
+            or Contender(some[0].candidate, gpu, plain).costs.registers,
+        )
+        for instance, some in by_instance.items()
+    }
+    board = msgspec.structs.replace(plain, configurations=derived)
+    for _ in range(ROUNDS):
+        board = _fit_board(board, samples, gpu)
+        costs = {
+            instance: _fit_costs(board, instance, derived[instance], some, gpu)
+            for instance, some in by_instance.items()
+        }
+        board = msgspec.structs.replace(board, configurations=costs)
+    return board
+
+
+def _fit_costs(
+    board: BoardCosts, instance: str, derived: Costs, samples: Sequence[Sample], gpu: GpuSpec
+) -> Costs:
+    prior = _costs_vector(derived)
+
+    def residuals(vector: Floats) -> Floats:
+        costs = {instance: _costs_of(vector, derived)}
+        tried = msgspec.structs.replace(board, configurations=costs)
+        return np.append(_errors(tried, samples, gpu), PRIOR * (vector - prior))
+
+    start = _costs_vector(board.configurations[instance])
+    return _costs_of(least_squares(residuals, start), derived)
+
+
+def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
+    names = ("launch_us", "dram_efficiency", "partial_bytes", "exponent")
+    prior = np.log([getattr(BoardCosts(), name) for name in names])
+
+    def board_of(vector: Floats) -> BoardCosts:
+        values = dict(zip(names, np.exp(vector).tolist(), strict=True))
+        values["dram_efficiency"] = min(values["dram_efficiency"], 1.0)
+        return msgspec.structs.replace(board, **values)
+
+    def residuals(vector: Floats) -> Floats:
+        return np.append(_errors(board_of(vector), samples, gpu), PRIOR * (vector - prior))
+
+    start = np.log([getattr(board, name) for name in names])
+    return board_of(least_squares(residuals, start))
+
+
+def _errors(board: BoardCosts, samples: Iterable[Sample], gpu: GpuSpec) -> Floats:
+    """Logarithms of estimated over measured time, by weight."""
+    contenders: dict[Candidate, Contender] = {}
+    found = []
+    for each in samples:
+        if each.candidate not in contenders:
+            contenders[each.candidate] = Contender(each.candidate, gpu, board)
+        estimate = contenders[each.candidate].estimate(each.problem).microseconds
+        found.append(each.weight * math.log(estimate / each.microseconds))
+    return np.array(found)
+
+
+def _costs_vector(costs: Costs) -> Floats:
+    excess = max(costs.latency / costs.step - 1, LEAST_EXCESS)
+    return np.log([costs.step, excess, costs.tile, costs.unaligned, costs.sharing])
+
+
+def _costs_of(vector: Floats, derived: Costs) -> Costs:
+    step, excess, tile, unaligned, sharing = np.exp(vector).tolist()
+    return Costs(
+        step=round(step, 1),
+        latency=round(step * (1 + excess), 1),
+        tile=round(tile, 1),
+        unaligned=round(unaligned, 4),
+        sharing=round(sharing, 1),
+        registers=derived.registers,
+    )
+
+
+def least_squares(residuals: Residuals, start: Floats, steps: int = 20) -> Floats:
+    """Levenberg's and Marquardt's method, with differences for derivatives."""
+    vector, damping, nudge = start, 1e-2, 1e-3
+    errors = residuals(vector)
+    for _ in range(steps):
+        slopes = np.stack(
+            [(residuals(vector + nudge * unit) - errors) / nudge for unit in np.eye(vector.size)],
+            axis=1,
+        )
+        normal = slopes.T @ slopes
+        step = np.linalg.solve(
+            normal + damping * (np.diag(np.diag(normal)) + 1e-9 * np.eye(vector.size)),
+            -slopes.T @ errors,
+        )
+        tried = residuals(vector + step)
+        if tried @ tried < errors @ errors:
+            gain = 1 - (tried @ tried) / (errors @ errors)
+            vector, errors, damping = vector + step, tried, damping / 3
+            if gain < 1e-5:
+                break
+        else:
+            damping *= 5
+    return vector
+
+
+def regrets(board: BoardCosts, shapes: Iterable[Sequence[Sample]], gpu: GpuSpec) -> list[float]:
+    """For each shape the time of the candidate that these costs choose, over the best one's."""
+    found = []
+    for samples in shapes:
+        estimates = [
+            Contender(each.candidate, gpu, board).estimate(each.problem).microseconds
+            for each in samples
+        ]
+        chosen = samples[int(np.argmin(estimates))]
+        found.append(chosen.microseconds / min(each.microseconds for each in samples))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--dry", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    head, rows = read(arguments.file)
+    gpu = find_board(head.gpu)
+    limits = gpu.capability
+    shapes = [each for each in samples_of(rows, gpu) if each]
+    fitted_on, held_out = shapes[::2], shapes[1::2]
+    board = fit([each for some in fitted_on for each in some], gpu, head.registers)
+    errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
+    told = summary(regrets(board, held_out, gpu))
+    board = msgspec.structs.replace(
+        board,
+        fitted=f"{len(fitted_on)} shapes of {arguments.file.name} on {gpu.name}; regret on {told}",
+    )
+    for name, costs in (
+        ("derived costs", BoardCosts()),
+        ("as they were", board_costs(limits.major, limits.minor)),
+        ("fitted costs", board),
+    ):
+        print(f"{name:14} fitted on {summary(regrets(costs, fitted_on, gpu))}")
+        print(f"{'':14} held out  {summary(regrets(costs, held_out, gpu))}")
+    print(f"estimates of held-out launches: median error {np.median(errors):.1%}")
+    if not arguments.dry:
+        path = FITTED / f"sm_{limits.major}{limits.minor}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(board), indent=1) + b"\n")
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
