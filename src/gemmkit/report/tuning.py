@@ -1,0 +1,256 @@
+"""What the tuner found, as tables: winners, what was tried, and why the winner wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gemmkit.analysis.accuracy import PredictedRow
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.tune.entry import Entry
+from gemmkit.tune.result import Tuned
+from gemmkit.tune.store import by_time
+
+if TYPE_CHECKING:
+    from gemmkit.analysis.explain import Facts
+    from gemmkit.tune.freshness import Staleness
+    from gemmkit.tune.predicted import Predicted
+
+LEADERS = 10
+
+_OUTCOMES = {
+    "ok": "timed",
+    "wrong": "gave a wrong result",
+    "uncompiled": "did not compile",
+    "unlaunched": "could not be launched",
+}
+
+
+def tuned_table(results: Sequence[Tuned]) -> Table:
+    """A line for each problem: its best configuration, its speed, and what it took to find it."""
+    rows = tuple(Row(tuple(map(Cell, _tuned_cells(each))), _tuned_note(each)) for each in results)
+    columns = (
+        Column("M x N x K", "left"),
+        Column("best configuration", "left"),
+        Column("µs"),
+        Column("TFLOP/s"),
+        Column("over the\nrunner-up"),
+        Column("tried"),
+        Column("known"),
+        Column("s"),
+    )
+    notes = (f"Every trial is in {results[0].store}; `gemmkit which` and dispatch ask it.",)
+    return Table(f"Tuned on {results[0].board}", columns, rows, notes)
+
+
+def _tuned_cells(result: Tuned) -> tuple[str, ...]:
+    best, second = result.best, result.runner_up
+    found = (MISSING, MISSING, MISSING)
+    if best is not None and best.time_us is not None and best.tflops is not None:
+        found = (best.label, f"{best.time_us:,.2f}", f"{best.tflops:.2f}")
+    lead = MISSING
+    if best is not None and second is not None and best.time_us and second.time_us:
+        lead = f"{100 * (second.time_us / best.time_us - 1):+.1f} %"
+    shape = result.problem.shape
+    if result.epilogue != "none":
+        shape += f" {result.epilogue}"
+    return (shape, *found, lead, str(result.trials), str(result.known), f"{result.seconds:.0f}")
+
+
+def _tuned_note(result: Tuned) -> str:
+    if result.best is None:
+        return "Nothing was timed: give it a longer --budget."
+    if result.ended == "all tried":
+        return "All configurations were tried."
+    return "Interrupted: the same command goes on from here." if result.ended != "budget" else ""
+
+
+def tried_table(result: Tuned) -> Table:
+    """How many configurations there are, and what became of them."""
+    lines = [(_OUTCOMES[outcome], count) for outcome, count in sorted(result.tried.items())]
+    lines.append(("tried in earlier runs", result.known))
+    lines.append(("not tried: the time was up", result.untried))
+    lines += sorted(result.left_out.items(), key=lambda each: each[1])
+    rows = tuple(Row((Cell(name), Cell(f"{count:,}"))) for name, count in lines if count)
+    columns = (Column("configurations", "left"), Column("number"))
+    return Table(f"What was tried for {result.problem.shape}", columns, rows)
+
+
+def failures_table(entries: Sequence[Entry]) -> Table | None:
+    """Configurations that failed, with the first line of the reason; None where none did."""
+    failed = [each for each in entries if each.outcome != "ok"]
+    rows = tuple(
+        Row((Cell(each.label), Cell(_OUTCOMES[each.outcome])), each.reason.split("\n")[0])
+        for each in failed[:LEADERS]
+    )
+    columns = (Column("configuration", "left"), Column("what happened", "left"))
+    more = len(failed) - len(rows)
+    notes = (f"And {more} more.",) if more else ()
+    return Table("What failed", columns, rows, notes) if rows else None
+
+
+def leaders_table(entries: Sequence[Entry]) -> Table:
+    """The fastest, with estimated times beside the measured ones."""
+    leaders = by_time(entries)[:LEADERS]
+    best = leaders[0].time_us if leaders else None
+    rows = tuple(Row(tuple(map(Cell, _leader_cells(each, best)))) for each in leaders)
+    columns = (
+        Column("configuration", "left"),
+        Column("µs"),
+        Column("20 % to 80 %\nµs"),
+        Column("TFLOP/s"),
+        Column("behind\nthe best"),
+        Column("estimated\nµs"),
+        Column("timed", "left"),
+    )
+    return Table("The fastest", columns, rows)
+
+
+def _leader_cells(entry: Entry, best: float | None) -> tuple[str, ...]:
+    assert entry.time_us is not None
+    assert best is not None
+    spread = MISSING
+    if entry.p20_us is not None and entry.p80_us is not None:
+        spread = f"{entry.p20_us:.2f} to {entry.p80_us:.2f}"
+    return (
+        entry.label,
+        f"{entry.time_us:,.2f}",
+        spread,
+        f"{entry.tflops:.2f}",
+        f"{100 * (entry.time_us / best - 1):.1f} %",
+        f"{entry.predicted_us:,.1f}" if entry.predicted_us else MISSING,
+        "in turn" if entry.final else "alone",
+    )
+
+
+def predicted_rows(entries: Sequence[Entry], board: str) -> list[PredictedRow]:
+    """Estimated beside measured times, for `report.predicted`'s tables and scatter plot."""
+    rows = []
+    for each in entries:
+        if each.outcome != "ok" or not each.time_us or not each.predicted_us or not each.tflops:
+            continue
+        rows.append(
+            PredictedRow(
+                board=board,
+                kernel=each.kernel,
+                config=each.config,
+                m=each.problem.m,
+                n=each.problem.n,
+                k=each.problem.k,
+                predicted_us=each.predicted_us,
+                predicted_tflops=each.problem.flops / each.predicted_us / 1e6,
+                measured_us=each.time_us,
+                measured_tflops=each.tflops,
+                limiter="",
+                registers=0,
+                occupancy=0.0,
+                fitted=False,
+                source="closed form",
+            )
+        )
+    return rows
+
+
+def residency_table(facts: Mapping[str, Facts]) -> Table:
+    """How some configurations fill the board, one a column: `facts` by what heads the column."""
+    lines: list[tuple[str, list[str]]] = [
+        ("configuration", [each.name for each in facts.values()]),
+        ("blocks", [f"{each.plan.blocks:,}" for each in facts.values()]),
+        ("threads a block", [str(each.plan.threads_per_block) for each in facts.values()]),
+        ("registers a thread", [_registers(each) for each in facts.values()]),
+        ("blocks an SM holds", [_held(each) for each in facts.values()]),
+        ("occupancy", [_occupancy(each) for each in facts.values()]),
+        ("waves", [_waves(each) for each in facts.values()]),
+        ("SMs busy", [_busy(each) for each in facts.values()]),
+        ("predicted µs", [_predicted(each) for each in facts.values()]),
+        ("limited by", [_limiter(each) for each in facts.values()]),
+    ]
+    rows = tuple(Row((Cell(name), *map(Cell, cells))) for name, cells in lines)
+    columns = (Column("", "left"), *(Column(name, "left") for name in facts))
+    return Table("How they fill the board", columns, rows)
+
+
+def _registers(facts: Facts) -> str:
+    used = facts.binary.resources
+    if used is None:
+        return MISSING
+    return f"{used.registers}" + (f", {used.spill_bytes} B spilled" if used.spill_bytes else "")
+
+
+def _held(facts: Facts) -> str:
+    found = facts.occupancy
+    return f"{found.blocks_per_sm} ({found.limiter})" if found else MISSING
+
+
+def _occupancy(facts: Facts) -> str:
+    return f"{facts.occupancy.theoretical:.0%}" if facts.occupancy else MISSING
+
+
+def _waves(facts: Facts) -> str:
+    return f"{facts.occupancy.waves_per_sm:.2f}" if facts.occupancy else MISSING
+
+
+def _busy(facts: Facts) -> str:
+    return f"{facts.prediction.busy_share:.0%}" if facts.prediction else MISSING
+
+
+def _predicted(facts: Facts) -> str:
+    return f"{facts.prediction.microseconds:,.1f}" if facts.prediction else MISSING
+
+
+def _limiter(facts: Facts) -> str:
+    return facts.prediction.limiter if facts.prediction else MISSING
+
+
+def store_table(entries: Sequence[Entry], stale: Mapping[Staleness, int], where: str) -> Table:
+    """What a store holds: the winner of each problem on each GPU."""
+    rows = tuple(
+        Row(
+            (
+                Cell(each.gpu),
+                Cell(str(each.problem) + (f" {each.epilogue}" if each.epilogue != "none" else "")),
+                Cell(each.label),
+                Cell(f"{each.tflops:.2f}" if each.tflops else MISSING),
+                Cell(each.origin),
+            )
+        )
+        for each in entries
+    )
+    columns = (
+        Column("GPU", "left"),
+        Column("problem", "left"),
+        Column("best configuration", "left"),
+        Column("TFLOP/s"),
+        Column("origin", "left"),
+    )
+    told = ", ".join(f"{count} of {reason}" for reason, count in sorted(stale.items()))
+    notes = (f"Stale trials, kept and not used: {told}.",) if told else ()
+    return Table(f"Tuned problems in {where}", columns, rows, notes)
+
+
+def predicted_table(found: Sequence[Predicted], problem: str, board: str) -> Table:
+    """The fastest by the model. Nothing in it was measured."""
+    rows = tuple(
+        Row(
+            (
+                Cell(each.candidate.label),
+                Cell(f"{each.prediction.microseconds:,.1f}"),
+                Cell(f"{each.prediction.tflops:.2f}"),
+                Cell(f"{each.prediction.occupancy.waves_per_sm:.2f}"),
+                Cell(each.prediction.limiter),
+            )
+        )
+        for each in found[:LEADERS]
+    )
+    columns = (
+        Column("configuration", "left"),
+        Column("predicted\nµs"),
+        Column("predicted\nTFLOP/s"),
+        Column("waves"),
+        Column("limited by", "left"),
+    )
+    notes = (
+        f"Predicted by the model for {board}, of {len(found)} configurations; nothing was measured "
+        "and nothing is stored. On the board itself, `gemmkit tune` measures.",
+    )
+    return Table(f"{problem} on {board}, predicted", columns, rows, notes)

@@ -1,0 +1,116 @@
+"""The search without a GPU: candidates ranked by the times that the model predicts for a board."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmkit.analysis.model import Prediction
+from gemmkit.errors import GemmkitError, UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.tune.search import make_strategy
+from gemmkit.tune.space import WITHIN, Allowed, Candidate, search_space
+
+# Told after each prediction: how many there are, and the leader's label and microseconds.
+Told = Callable[[int, str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A candidate and what the model says of it. Nothing of this was measured."""
+
+    candidate: Candidate
+    prediction: Prediction
+
+
+def rank_by_prediction(
+    problem: GemmProblem,
+    spec: GpuSpec,
+    *,
+    budget: float,
+    strategy: str = "model",
+    seed: int = 0,
+    kernels: Sequence[str | Kernel] | None = None,
+    within: float = WITHIN,
+    cache_dir: Path | None = None,
+    told: Told | None = None,
+) -> list[Predicted]:
+    """Candidates by predicted time, the fastest first: as many as the budget allows.
+
+    The model runs a block of each candidate on the emulator, which takes about a second; that goes
+    on in as many processes as there are cores. What the model cannot predict is left out.
+
+    Args:
+        problem: what is to be computed.
+        spec: the board.
+        budget: seconds.
+        strategy: in which order candidates are predicted, as in `tune`.
+        seed: of what the strategy leaves to chance.
+        kernels: names of rungs, or rungs; all by default.
+        within: leave out what is estimated to take that many times as long as the best.
+        cache_dir: root of the caches; by default the user's.
+        told: is called after each prediction.
+
+    Raises:
+        UsageError: an argument cannot be meant, or no kernel takes the problem.
+    """
+    begun = time.monotonic()
+    asked = LADDER if kernels is None else kernels
+    chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
+    allowed = [Allowed.of(kernel, spec) for kernel in chosen]
+    candidates = search_space(problem, spec, allowed, within=within).candidates
+    if not candidates or not problem.flops:
+        raise UsageError(f"no configuration is left to predict for {problem.shape}")
+    search = make_strategy(strategy, candidates, seed)
+    found: list[Predicted] = []
+    pending: dict[Future[Prediction | None], int] = {}
+    # A fork would carry the threads' locks along.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(os.cpu_count(), mp_context=context)
+    try:
+        while True:
+            while len(pending) < (os.cpu_count() or 1) + 1:
+                number = search.ask()
+                if number is None:
+                    break
+                each = candidates[number]
+                job = pool.submit(_predict, each.kernel.name, each.config, problem, spec, cache_dir)
+                pending[job] = number
+            left = begun + budget - time.monotonic()
+            # One at least, however short the budget.
+            done, _ = wait(pending, max(left, 0.0) if found else None, FIRST_COMPLETED)
+            if not done:
+                break
+            for job in done:
+                number, prediction = pending.pop(job), job.result()
+                search.tell(number, prediction.microseconds if prediction else None)
+                if prediction is not None:
+                    found.append(Predicted(candidates[number], prediction))
+            found.sort(key=lambda each: each.prediction.microseconds)
+            if told is not None and found:
+                told(len(found), found[0].candidate.label, found[0].prediction.microseconds)
+            if not pending:
+                break
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return found
+
+
+def _predict(
+    name: str, config: TileConfig, problem: GemmProblem, spec: GpuSpec, cache_dir: Path | None
+) -> Prediction | None:
+    """In another process: the prediction, or None where the model has none."""
+    from gemmkit.analysis.model import predict
+
+    try:
+        return predict(find_kernel(name), problem, spec, config=config, cache_dir=cache_dir)
+    except GemmkitError:
+        return None
