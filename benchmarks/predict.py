@@ -239,6 +239,8 @@ def ladder_roofline(rows: Sequence[PredictedRow]) -> str:
     }
     points = []
     for kernel in LADDER:
+        if kernel.name not in speeds:
+            continue
         seen = predict(kernel, problem, board)
         found = intensities(
             problem,

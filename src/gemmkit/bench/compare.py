@@ -252,11 +252,11 @@ class _Measuring:
             try:
                 found += entrants(peer, workload, self.device)
             except Exception as error:
-                # What a library cannot do must not end a long run.
-                self.progress.note(
-                    f"{peer.library} left out at {workload.problem.shape}: "
-                    f"{type(error).__name__}: {error}"
-                )
+                # What a library cannot do must not end a long run. Compilers quote the source first
+                # and say what is wrong in the last line.
+                reason = str(error).strip().rpartition("\n")[2]
+                where = f"{peer.library} left out at {workload.problem.shape}"
+                self.progress.note(f"{where}: {type(error).__name__}: {reason}")
         return found
 
     def _plain(self, run: _Run, workload: Workload) -> Entrant:

@@ -11,12 +11,13 @@ from gemmkit.errors import UsageError
 from gemmkit.gpu import DEFAULT_BOARD
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.performance import performance
 from gemmkit.report.plots import ladder_svg, sweep_svg
 from gemmkit.report.tables import kernel_label, ladder_table
 
 SESSION, RESULTS = "session", "results"
 WRITER = "benchmarks/render_readme.py"
-LADDER_SUFFIX, SWEEP_SUFFIX = "-ladder.json", "-sweep.json"
+LADDER_SUFFIX, SWEEP_SUFFIX, BENCH_SUFFIX = "-ladder.json", "-sweep.json", "-bench.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,10 @@ def read_records(path: Path) -> list[Record]:
 def render(results: Path, picture_folder: str) -> Rendering:
     """Everything that the result files of a folder give.
 
-    Files named `…-ladder.json` become a picture each, timed ones a table too; files named
-    `…-sweep.json` a picture. The first ladder that was not timed is shown as the session that
-    makes it. `picture_folder` is the pictures' folder as the README links to it.
+    Files named `…-bench.json` become tables and pictures of suites. Files named `…-ladder.json`
+    become a picture each, timed ones a table too; files named `…-sweep.json` a picture. The first
+    ladder that was not timed is shown as the session that makes it. `picture_folder` is the
+    pictures' folder as the README links to it.
     """
     parts: list[str] = []
     pictures: dict[str, str] = {}
@@ -59,6 +61,10 @@ def render(results: Path, picture_folder: str) -> Rendering:
         pictures[f"{path.stem}.svg"] = svg
         parts.append(f"![{_heading(records)}]({picture_folder}/{path.stem}.svg)\n")
 
+    for path in sorted(results.glob(f"*{BENCH_SUFFIX}")):
+        found = performance(read_records(path), f"{picture_folder}/{path.stem}")
+        parts += [found.markdown] if found.markdown else []
+        pictures.update({f"{path.stem}{end}.svg": svg for end, svg in found.pictures.items()})
     ladders = [(path, read_records(path)) for path in sorted(results.glob(f"*{LADDER_SUFFIX}"))]
     for path, records in sorted(ladders, key=lambda each: not _timed(each[1])):
         if _timed(records):

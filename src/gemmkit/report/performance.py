@@ -1,0 +1,173 @@
+"""The README's performance part: suites at a glance, each in full, and their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT
+from gemmkit.bench.suites import TOPICS
+from gemmkit.record import Record
+from gemmkit.report.comparison import (
+    by_suite,
+    error_ratio,
+    find_peer,
+    fused_overhead,
+    geometric_mean,
+    ratios,
+    shape,
+)
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
+from gemmkit.report.tables import number
+
+# Suites of which each problem adds little to the picture of all: they are not shown in full.
+PICTURED = "waves"
+SWEPT = ("square", "k1024")
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """Markdown, and pictures by their names' ends: `-square`, say."""
+
+    markdown: str
+    pictures: dict[str, str]
+
+
+def performance(records: Sequence[Record], picture: str) -> Performance:
+    """What a file of compared records gives, complete or not.
+
+    Args:
+        records: as `gemmkit bench --suite … --json FILE` writes them.
+        picture: pictures' links without the part that each has of its own, and the suffix.
+    """
+    suites = {suite: found for suite, found in by_suite(records).items() if ratios(found)}
+    if not suites:
+        return Performance("", {})
+    parts = [
+        f"**Compared on an {records[0].device.gpu}, fp32**\n",
+        _summary(suites).to_markdown(),
+        _conditions(records),
+    ]
+    pictures: dict[str, str] = {}
+
+    def show(suite: str, title: str, svg: str) -> None:
+        pictures[f"-{suite}"] = svg
+        parts.append(f"![{title}]({picture}-{suite}.svg)\n")
+
+    for suite in SWEPT:
+        if len(suites.get(suite, ())) > 1:
+            show(suite, f"Speed by size, {TOPICS[suite]}", size_sweep_svg(suites[suite]))
+    if len(suites.get(PICTURED, ())) > 1:
+        show(PICTURED, f"Speed by size, {TOPICS[PICTURED]}", waves_svg(suites[PICTURED]))
+    for suite, found in suites.items():
+        if suite != PICTURED:
+            table = _full(suite, found).to_markdown()
+            heading = f"{suite}: {TOPICS[suite]}" if suite in TOPICS else "other shapes"
+            parts.append(f"<details><summary>{heading}</summary>\n\n{table}\n</details>\n")
+    return Performance("\n".join(parts), pictures)
+
+
+def _summary(suites: dict[str, list[Record]]) -> Table:
+    columns = (
+        Column("suite", "left"),
+        Column("problems"),
+        Column("× cuBLAS, geometric mean"),
+        Column("least"),
+        Column("at", "left"),
+        Column("1.00 or more"),
+        Column("max error / cuBLAS's, at most"),
+    )
+    return Table("", columns, tuple(_summary_row(*each) for each in suites.items()))
+
+
+def _summary_row(suite: str, records: Sequence[Record]) -> Row:
+    compared = [each for each in records if each.ratio_to_cublas is not None]
+    found = ratios(compared)
+    least = min(compared, key=lambda each: each.ratio_to_cublas or 0.0)
+    errors = [each for record in compared if (each := error_ratio(record)) is not None]
+    wrong = sum(not each.correct for each in records)
+    name = f"{suite}: {TOPICS[suite]}" if suite in TOPICS else "other shapes"
+    return Row(
+        (
+            Cell(f"{name} (**{wrong} wrong**)" if wrong else name),
+            Cell(str(len(compared))),
+            Cell(f"{geometric_mean(found):.2f}"),
+            Cell(f"{min(found):.2f}"),
+            Cell(shape(least)),
+            Cell(f"{sum(each >= 1 for each in found)} of {len(found)}"),
+            number(max(errors, default=None), 1),
+        )
+    )
+
+
+def _full(suite: str, records: Sequence[Record]) -> Table:
+    """A row a problem."""
+    skinny = suite == "skinny"
+    fused = any(fused_overhead(each) is not None for each in records)
+    others = [
+        each for each in ("torch", "triton") if any(find_peer(record, each) for record in records)
+    ]
+    columns = (
+        Column("M x N x K"),
+        Column("kernel", "left"),
+        Column("TFLOP/s"),
+        *((Column("GB/s"), Column("% of a copy")) if skinny else ()),
+        *((Column("over plain"),) if fused else ()),
+        Column("cuBLAS as it picks"),
+        Column("cuBLAS best"),
+        Column("× cuBLAS"),
+        *(Column(f"× {each}") for each in others),
+    )
+    rows = []
+    for record in records:
+        seen, over = record.profile, fused_overhead(record)
+        copied = seen.copy_share if seen else None
+        bandwidth = (
+            number(seen.gb_per_s if seen else None, 0),
+            number(None if copied is None else 100 * copied, 1),
+        )
+        picked, best = (find_peer(record, CUBLAS, each) for each in (DEFAULT, BEST))
+        best = best or picked
+        cells = (
+            Cell(shape(record)),
+            Cell(f"`{record.kernel}`" + ("" if record.correct else " **wrong**")),
+            number(record.tflops, 2),
+            *(bandwidth if skinny else ()),
+            *((Cell(MISSING if over is None else f"{100 * over:+.1f} %"),) if fused else ()),
+            number(picked.tflops if picked else None, 2),
+            number(best.tflops if best else None, 2),
+            number(record.ratio_to_cublas, 2),
+            *(
+                number(peer.speedup if (peer := find_peer(record, each)) else None, 2)
+                for each in others
+            ),
+        )
+        rows.append(Row(cells))
+    return Table("", columns, tuple(rows))
+
+
+def _conditions(records: Sequence[Record]) -> str:
+    """What the figures depend on, in a few sentences."""
+    facts = records[0].environment
+    versions = dict.fromkeys(
+        peer.name.partition(" (")[0].partition(",")[0]
+        for each in records
+        for peer in each.peers
+        if peer.library != "gemmkit"
+    )
+    names = ("driver", "compiler", "commit", "inputs", "command")
+    told = [f"{name} {facts[name]}" for name in names if name in facts]
+    clocks = [
+        each.conditions.sm_clock_mhz
+        for each in records
+        if each.conditions is not None and each.conditions.sm_clock_mhz is not None
+    ]
+    if clocks:
+        told.append(f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz (medians)")
+    return (
+        "All contenders of a problem run in turn in one process, as CUDA graphs over rotating "
+        "buffers beyond the L2 cache, each checked first; times are medians. `× cuBLAS` is against "
+        "the fastest of cublasSgemm and cuBLASLt's heuristics, `as it picks` is the first of them. "
+        f"{', '.join(versions)}; {'; '.join(told)}.\n"
+    )

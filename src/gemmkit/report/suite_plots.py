@@ -1,0 +1,131 @@
+"""Suites drawn: speed by size with the ratio below it, and the sawtooth of tiles and waves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmkit.bench.peers import CUBLAS, DEFAULT
+from gemmkit.errors import UsageError
+from gemmkit.gpu import find_board
+from gemmkit.kernels.kernel import ceil_div
+from gemmkit.record import Record
+from gemmkit.report.comparison import find_peer
+from gemmkit.report.figures import INK, svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_OURS, _CUBLAS, _TORCH, _TRITON = "#d97a1e", "#3f9b5b", "#8a63b0", "#4f94cd"
+_SWEEP_SIZE = (8.0, 6.0)
+# Of cuBLAS's kernel for large fp32 products on Hopper.
+_LARGE_TILE = (256, 128)
+
+_Speed = Callable[[Record], float | None]
+
+
+def _peer(library: str, choice: str | None = None) -> _Speed:
+    def speed(record: Record) -> float | None:
+        entry = find_peer(record, library, choice)
+        return entry.tflops if entry is not None else None
+
+    return speed
+
+
+# Label, colour, line style and speed of each line.
+_LINES: tuple[tuple[str, str, str, _Speed], ...] = (
+    ("gemmkit", _OURS, "-", lambda record: record.tflops),
+    ("cuBLAS, best", _CUBLAS, "-", _peer(CUBLAS)),
+    ("cuBLAS, as it picks", _CUBLAS, ":", _peer(CUBLAS, DEFAULT)),
+    ("PyTorch", _TORCH, "--", _peer("torch")),
+    ("Triton", _TRITON, "-", _peer("triton")),
+)
+
+
+def size_sweep_svg(records: Sequence[Record]) -> str:
+    """TFLOP/s of gemmkit and its peers over M, and below it gemmkit's ratio to cuBLAS."""
+    return svg(lambda figure: _size_sweep(figure, records), _SWEEP_SIZE)
+
+
+def waves_svg(records: Sequence[Record]) -> str:
+    """TFLOP/s over M = N in small steps, with what whole waves of one large tile would allow."""
+    return svg(lambda figure: _waves(figure, records))
+
+
+def _size_sweep(figure: Figure, records: Sequence[Record]) -> None:
+    speeds, ratios = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 1)})
+    _lines(speeds, records, marker="o")
+    compared = [each for each in records if each.ratio_to_cublas is not None]
+    sizes = [each.problem.m for each in compared]
+    values = [each.ratio_to_cublas for each in compared]
+    ratios.plot(sizes, values, color=_OURS, marker="o", markersize=3)
+    ratios.axhline(1.0, color=INK, linewidth=0.8)
+    ticks = sorted({each.problem.m for each in records})
+    ratios.set_xscale("log", base=2)
+    ratios.set_xticks(ticks, [str(each) for each in ticks], rotation=60)
+    ratios.minorticks_off()
+    cube = all(each.problem.k == each.problem.m for each in records)
+    ratios.set_xlabel("M = N = K" if cube else f"M = N, K = {records[0].problem.k}")
+    ratios.set_ylabel("× cuBLAS, best")
+    ratios.grid()
+    speeds.set_ylabel("TFLOP/s (fp32)")
+    speeds.set_title(records[0].device.gpu)
+    speeds.grid()
+    figure.legend(loc="outside right center")
+
+
+def _waves(figure: Figure, records: Sequence[Record]) -> None:
+    axes = figure.subplots()
+    points = _ceiling(records)
+    if points:
+        rows, columns = _LARGE_TILE
+        axes.plot(
+            *zip(*points, strict=True),
+            color=INK,
+            linewidth=0.8,
+            label=f"peak × whole waves\nof {rows}x{columns} tiles",
+        )
+    _lines(axes, records)
+    axes.set_xlabel(f"M = N, K = {records[0].problem.k}")
+    axes.set_ylabel("TFLOP/s (fp32)")
+    axes.set_title(records[0].device.gpu)
+    axes.set_ylim(bottom=0)
+    axes.grid()
+    figure.legend(loc="outside right center")
+
+
+def _lines(axes: Any, records: Sequence[Record], marker: str = "") -> None:
+    for label, colour, style, speed in _LINES:
+        points = list(_points(records, speed))
+        if points:
+            axes.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                linestyle=style,
+                marker=marker,
+                markersize=3,
+                label=label,
+            )
+
+
+def _points(records: Iterable[Record], speed: _Speed) -> Iterable[tuple[int, float]]:
+    for record in sorted(records, key=lambda each: each.problem.m):
+        value = speed(record)
+        if value is not None:
+            yield record.problem.m, value
+
+
+def _ceiling(records: Sequence[Record]) -> list[tuple[int, float]]:
+    """The peak × the share that the problem fills of the tiles which all SMs work off together."""
+    try:
+        board = find_board(records[0].device.gpu)
+    except UsageError:
+        return []
+    rows, columns = _LARGE_TILE
+
+    def speed(record: Record) -> float:
+        m, n = record.problem.m, record.problem.n
+        rounds = ceil_div(ceil_div(m, rows) * ceil_div(n, columns), board.sm_count)
+        return board.peak_tflops * m * n / (rounds * board.sm_count * rows * columns)
+
+    return list(_points(records, speed))

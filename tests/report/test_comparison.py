@@ -1,0 +1,210 @@
+"""Comparisons as tables, README part and pictures: what they say, also when half is missing."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from gemmkit.bench.suites import find_suite
+from gemmkit.record import (
+    ConditionsRecord,
+    DeviceRecord,
+    PeerRecord,
+    ProfileRecord,
+    Record,
+    TimeRecord,
+)
+from gemmkit.report.comparison import (
+    comparison_tables,
+    error_ratio,
+    fused_overhead,
+    geometric_mean,
+    profile_table,
+)
+from gemmkit.report.performance import performance
+from gemmkit.report.readme import render
+from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
+
+
+def times(median: float) -> TimeRecord:
+    return TimeRecord(
+        median=median,
+        p20=median,
+        p80=median,
+        minimum=median,
+        mean=median,
+        maximum=median,
+        samples=9,
+    )
+
+
+PROFILE = ProfileRecord(
+    clock_mhz=1980.0,
+    peak_tflops=66.9,
+    peak_share=0.8,
+    gb_per_s=1500.0,
+    dram_share=0.45,
+    copy_gb_per_s=3000.0,
+    copy_share=0.5,
+    issue_cycles=1.05,
+    tile_share=1.0,
+    wave_share=0.97,
+)
+SEEN = ConditionsRecord(
+    sm_clock_mhz=1980.0,
+    sm_clock_min_mhz=1980.0,
+    sm_clock_max_mhz=1980.0,
+    power_watts=650.0,
+    temperature_c=60.0,
+    samples=50,
+)
+
+
+def peer(library: str, choice: str, speedup: float, **changes: object) -> PeerRecord:
+    entry = PeerRecord(
+        library=library,
+        choice=choice,
+        name={"cublas": "cuBLAS 13.1.0", "gemmkit": "naive"}.get(library, library) + f" ({choice})",
+        candidates=1,
+        time_us=times(100.0 * speedup),
+        tflops=50.0 / speedup,
+        speedup=speedup,
+        correct=True,
+        max_error=1e-6,
+        error_ratio=0.1,
+    )
+    return msgspec.structs.replace(entry, **changes)
+
+
+@pytest.fixture
+def compared(make_record: Callable[..., Record]) -> Callable[..., Record]:
+    def make(suite: str, size: tuple[int, int, int], ratio: float | None, **changes: object):
+        peers = changes.pop("peers", None)
+        if peers is None and ratio is not None:
+            peers = [peer("cublas", "default", ratio + 0.1), peer("cublas", "best", ratio)]
+        m, n, k = size
+        problem = msgspec.structs.replace(make_record().problem, m=m, n=n, k=k)
+        fields = {
+            "device": DeviceRecord(kind="cuda", gpu="H100"),
+            "time_us": times(100.0),
+            "tflops": 50.0,
+            "counters": {},
+            "conditions": SEEN,
+            "profile": PROFILE,
+            "environment": {"driver": "580.1", "compiler": "NVRTC 13.5", "commit": "abc"},
+            "ratio_to_cublas": ratio,
+            "peers": tuple(peers or ()),
+        }
+        return make_record(suite=suite, problem=problem, **(fields | changes))
+
+    return make
+
+
+@pytest.fixture
+def suites(compared: Callable[..., Record]) -> list[Record]:
+    """Some of every suite, with PyTorch and Triton among the peers of the first."""
+    others = [peer("torch", "default", 1.3), peer("triton", "best", 2.5)]
+    cublas = [peer("cublas", "default", 1.2), peer("cublas", "best", 1.21, max_error=5e-7)]
+    fused = [peer("gemmkit", "plain", 0.99), *cublas]
+    found = [compared("square", (256,) * 3, 1.21, peers=cublas + others)]
+    found += [compared("square", (size,) * 3, 0.9) for size in (512, 1024)]
+    found += [compared("skinny", (1, 4096, 4096), 1.5)]
+    found += [compared("fused", (1024,) * 3, 1.1, peers=fused)]
+    found += [compared("waves", (each.m, each.n, each.k), 1.1) for each in find_suite("waves")]
+    return found
+
+
+def words(svg: str) -> set[str]:
+    root = ET.fromstring(svg)
+    found = root.iter("{http://www.w3.org/2000/svg}text")
+    return {"".join(element.itertext()).strip() for element in found}
+
+
+def test_a_table_for_each_suite(suites):
+    tables = [table.to_text().plain for table in comparison_tables(suites)]
+    assert len(tables) == 4
+    square, skinny, fused, _ = tables
+    assert "square (M = N = K from 256 to 16384), fp32, on H100" in square
+    row = next(line for line in square.splitlines() if line.strip().startswith("256³"))
+    assert row.split()[-6:] == ["41.32", "1.210", "1.30", "2.50", "1,980", "650"]
+    assert "geometric mean 0.993, least 0.900; below 1 at 512³, 1024³." in square
+    assert "Largest error over cuBLAS's on the same inputs: at most 1.50." in square
+    assert "skinny (M of 1 to 16 rows, N = K)" in skinny
+    assert "torch" not in skinny
+    assert "+1.0 %" in fused
+
+
+def test_what_is_wrong_is_told(compared):
+    entry = peer("torch", "default", 1.0, correct=False, check="C[0, 0] is nan")
+    record = compared("", (8, 8, 8), None, peers=[entry], correct=False, check="C[1, 1] is 3")
+    (table,) = comparison_tables([record])
+    text = table.to_text().plain
+    assert "WRONG at 8³: C[1, 1] is 3." in text
+    assert "torch (default) is wrong at 8³: C[0, 0] is nan." in text
+    assert "shapes of your own" in text
+    assert "geometric mean" not in text
+
+
+def test_figures_of_a_record(compared, suites):
+    assert error_ratio(suites[0]) == pytest.approx(1.5e-6 / 1e-6)
+    assert error_ratio(compared("", (8, 8, 8), None)) is None
+    fused = next(each for each in suites if each.suite == "fused")
+    assert fused_overhead(fused) == pytest.approx(1 / 0.99 - 1)
+    assert fused_overhead(suites[0]) is None
+    assert geometric_mean([0.5, 2.0, 1.0]) == pytest.approx(1.0)
+
+
+def test_shares(suites):
+    text = profile_table(suites[:2]).to_text().plain
+    assert "naive" in text
+    row = next(line for line in text.splitlines() if line.strip().startswith("256³"))
+    assert row.split()[2:10] == ["50.00", "66.9", "80.0", "1,500", "45.0", "50.0", "1.050", "100.0"]
+    assert "A device-to-device copy moves 3,000 GB/s here." in text
+    without = msgspec.structs.replace(suites[0], profile=None)
+    assert "–" in profile_table([without]).to_text().plain
+
+
+def test_the_readme_shows_each_suite_at_a_glance_and_in_full(suites):
+    found = performance(suites, "docs/images/h100-bench")
+    assert "**Compared on an H100, fp32**" in found.markdown
+    assert (
+        "| square: M = N = K from 256 to 16384 | 3 | 0.99 | 0.90 | 512³ | 1 of 3 | 1.5 |"
+        in found.markdown
+    )
+    assert "| 1x4096x4096 | `naive` | 50.00 | 1,500 | 50.0 |" in found.markdown
+    assert "over plain" in found.markdown
+    assert found.markdown.count("<details>") == 3, "the suite of small steps is a picture only"
+    assert "driver 580.1; compiler NVRTC 13.5; commit abc; SM clock 1,980" in found.markdown
+    assert set(found.pictures) == {"-square", "-waves"}
+    for end in found.pictures:
+        assert f"(docs/images/h100-bench{end}.svg)" in found.markdown
+
+
+def test_partial_results_render(compared, tmp_path):
+    assert performance([], "x").markdown == ""
+    alone = compared("square", (256,) * 3, None, peers=[])
+    assert performance([alone], "x").markdown == ""
+    one = compared("k1024", (256, 256, 1024), 1.2, conditions=None, profile=None)
+    found = performance([alone, one], "x")
+    assert "k1024" in found.markdown
+    assert "square" not in found.markdown
+    assert found.pictures == {}
+    (tmp_path / "h100-bench.json").write_text(f"{alone.to_json()}\n{one.to_json()}\n")
+    assert found.markdown.split("\n")[0] in render(tmp_path, "x").sections["results"]
+
+
+def test_pictures_name_what_they_show(suites):
+    square = [each for each in suites if each.suite == "square"]
+    seen = words(size_sweep_svg(square))
+    assert {"gemmkit", "cuBLAS, best", "PyTorch", "Triton", "M = N = K", "× cuBLAS, best"} <= seen
+    assert {"256", "512", "1024"} <= seen
+    assert size_sweep_svg(square) == size_sweep_svg(square)
+    waves = [each for each in suites if each.suite == "waves"]
+    seen = words(waves_svg(waves))
+    assert {"gemmkit", "peak × whole waves", "of 256x128 tiles"} <= seen
+    elsewhere = DeviceRecord(kind="cuda", gpu="no such board")
+    strange = [msgspec.structs.replace(each, device=elsewhere) for each in waves]
+    assert "peak × whole waves" not in words(waves_svg(strange))
