@@ -38,12 +38,19 @@ class Writer(Progress):
     def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
         print(f"left out: {kernel.name} at {problem.shape}: {reason}", flush=True)
 
+    def note(self, line: str) -> None:
+        print(line, flush=True)
+
     def finished(self, record: Record) -> None:
         environment = {**record.environment, **self._added}
         line = msgspec.structs.replace(record, environment=environment).to_json()
         print(line, file=self._file, flush=True)
         verdict = "right" if record.correct else f"WRONG: {record.check}"
-        print(f"{record.kernel} {record.problem.m}: {verdict}", flush=True)
+        ratio = record.ratio_to_cublas
+        compared = "" if ratio is None else f", {ratio:.3f} x cuBLAS"
+        problem = record.problem
+        where = f"{record.suite} {problem.m}x{problem.n}x{problem.k}".strip()
+        print(f"{record.kernel} {where}: {verdict}{compared}", flush=True)
 
 
 def main() -> int:

@@ -1,0 +1,196 @@
+"""`gemmkit bench --suite`: what is asked of the comparison, what is taken up, what is refused."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+
+from gemmkit.bench import compare as compare_module
+from gemmkit.bench.run import problem_record
+from gemmkit.cli import comparison
+from gemmkit.cli.output import take_up
+from gemmkit.errors import UsageError
+from gemmkit.gpu import BOARDS
+from gemmkit.record import DeviceRecord, PeerRecord, Record, TimeRecord
+
+TIME = TimeRecord(
+    median=10.0, p20=10.0, p80=10.0, minimum=10.0, mean=10.0, maximum=10.0, samples=5
+)  # fmt: skip
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -> dict[str, Any]:
+    """A GPU that needs no hardware and what `compare` is asked on it.
+
+    `stop_after` breaks off like Ctrl-C, `wrong` spoils the results.
+    """
+    asked: dict[str, Any] = {"stop_after": None, "wrong": False}
+
+    def compare(tasks, choose, *, device, against, seed, progress):  # type: ignore[no-untyped-def]
+        asked.update(tasks=tasks, against=against, choose=choose)
+        for number, task in enumerate(tasks):
+            if number == asked["stop_after"]:
+                raise KeyboardInterrupt
+            peers = tuple(
+                PeerRecord(
+                    library=name,
+                    choice="default",
+                    name=name,
+                    candidates=1,
+                    time_us=TIME,
+                    tflops=1.0,
+                    speedup=1.25,
+                    correct=True,
+                    max_error=1e-6,
+                    error_ratio=0.1,
+                )
+                for name in against
+            )
+            progress.finished(
+                make_record(
+                    suite=task.suite,
+                    problem=problem_record(task.problem),
+                    device=DeviceRecord(kind="cuda", gpu="H100"),
+                    time_us=TIME,
+                    tflops=1.0,
+                    peers=peers,
+                    ratio_to_cublas=1.25,
+                    seed=seed,
+                    correct=not asked["wrong"],
+                )
+            )
+
+    monkeypatch.setattr(compare_module, "compare", compare)
+    device = types.SimpleNamespace(spec=BOARDS["h100"], kind="cuda")
+    monkeypatch.setattr(comparison, "timed_device", lambda _kind, _gpu: device)
+    return asked
+
+
+def shapes(heard: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each.suite, each.problem.shape) for each in heard["tasks"]]
+
+
+def test_suites_shapes_and_peers(call: Callable[..., Result], heard: dict[str, Any]) -> None:
+    words = ("--suite", "skinny,off-tile", "--shape", "64", "--against", "torch,cublas")
+    result = call("bench", *words, "--profile")
+    assert result.exit_code == 0, result.stderr
+    asked = shapes(heard)
+    assert asked[0] == ("skinny", "1x4096x4096")
+    assert ("off-tile", "1023x1023x1023") in asked
+    assert asked[-1] == ("", "64x64x64")
+    assert heard["against"] == ("torch", "cublas")
+    for title in ("skinny (", "off-tile (", "shapes of your own", "Shares of the board's peaks"):
+        assert title in result.stdout
+
+
+def test_cublas_is_the_peer_by_default(call: Callable[..., Result], heard: dict[str, Any]) -> None:
+    assert call("bench", "--suite", "square").exit_code == 0
+    assert heard["against"] == ("cublas",)
+
+
+def test_a_named_kernel_runs_everywhere(call: Callable[..., Result], heard: dict[str, Any]) -> None:
+    words = ("--shape", "64", "--against", "cublas", "--config", "BM=16", "--epilogue", "bias")
+    assert call("bench", "naive", *words).exit_code == 0
+    (pick,) = heard["choose"](None, None)
+    assert (pick.kernel.name, pick.config["BM"]) == ("naive", 16)
+    (task,) = heard["tasks"]
+    assert str(task.problem.epilogue) == "bias"
+
+
+def test_without_a_kernel_dispatch_picks(
+    call: Callable[..., Result], heard: dict[str, Any]
+) -> None:
+    assert call("bench", "--suite", "square").exit_code == 0
+    problem = heard["tasks"][0].problem
+    (choice,) = heard["choose"](problem, BOARDS["h100"])
+    assert choice.kernel.supports(problem, choice.config, BOARDS["h100"]) is None
+    assert choice.reason
+
+
+def test_what_was_written_is_taken_up(
+    call: Callable[..., Result], heard: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seen.json"
+    words = ("bench", "--suite", "off-tile", "--json", path)
+    heard["stop_after"] = 3
+    assert call(*words).exit_code == 130
+    assert len(take_up(str(path))) == 3
+    # A machine that lost its power in the middle of a line.
+    path.write_text(path.read_text() + '{"kernel":"na')
+    heard["stop_after"] = None
+    result = call(*words, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert "3 of 8 problems are in" in result.stderr
+    assert shapes(heard)[0][1] == "2047x2047x2047"
+    assert len(heard["tasks"]) == 5
+    assert len(take_up(str(path))) == 8
+    assert "1000³" in result.stdout, "the table has the former records too"
+    assert call(*words, "--resume", "--against", "cublas,torch").exit_code == 0
+    assert len(heard["tasks"]) == 8, "records without a peer that is asked for do not count"
+    assert call(*words, "--resume", "--seed", 5).exit_code == 0
+    assert len(heard["tasks"]) == 8
+
+
+def test_records_of_other_boards_do_not_count(
+    call: Callable[..., Result], heard: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seen.json"
+    assert call("bench", "--suite", "off-tile", "--json", path).exit_code == 0
+    elsewhere = DeviceRecord(kind="cuda", gpu="A100")
+    moved = [msgspec.structs.replace(each, device=elsewhere) for each in take_up(str(path))]
+    path.write_text("".join(f"{each.to_json()}\n" for each in moved))
+    result = call("bench", "--suite", "off-tile", "--json", path, "--resume")
+    assert result.exit_code == 0
+    assert len(heard["tasks"]) == 8
+
+
+def test_a_wrong_result_exits_with_1(call: Callable[..., Result], heard: dict[str, Any]) -> None:
+    heard["wrong"] = True
+    assert call("bench", "--suite", "off-tile").exit_code == 1
+
+
+def test_a_file_of_something_else_is_not_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text('{"kernel": 1}\n')
+    with pytest.raises(UsageError, match="which holds other lines"):
+        take_up(str(path))
+    assert take_up(str(tmp_path / "missing.json")) == []
+    with pytest.raises(UsageError, match="cannot take up"):
+        take_up(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "name a kernel or a file"),
+        (("--suite", "squares"), "did you mean square"),
+        (("--suite", "batched"), "no batched products yet"),
+        (("--suite", "square", "--against", "blas"), "unknown peer 'blas'"),
+        (("--suite", "square", "--resume"), "give it with --json FILE"),
+        (("--suite", "square", "--config", "BM=8"), "--config is for one kernel"),
+        (("--against", "cublas"), "Name a --suite, or a --shape"),
+        (("--suite", "square", "--device", "emulator"), "the emulator has no stopwatch"),
+    ],
+)
+def test_bad_usage(call: Callable[..., Result], words: tuple[str, ...], reason: str) -> None:
+    result = call("bench", *words)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
+def test_without_a_gpu_it_says_what_works(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmkit.devices import choose
+
+    monkeypatch.setattr(choose, "gpu_problem", lambda: "the driver finds no GPU")
+    result = call("bench", "--suite", "square")
+    assert result.exit_code == 2
+    assert "the driver finds no GPU" in result.stderr
+    assert "`gemmkit which MxNxK`" in result.stderr
