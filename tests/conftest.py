@@ -26,8 +26,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("gemmkit")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where there is no usable GPU, with the reason."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip, with the reason, tests that need a GPU where there is none, and slow ones unasked."""
+    if "slow" not in config.getoption("markexpr"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: `pytest -m slow` runs it"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     problem = gpu_problem() if marked else None
     if problem is not None:

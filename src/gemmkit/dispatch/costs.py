@@ -15,10 +15,13 @@ import msgspec
 from gemmkit.analysis.machine import SCHEDULERS, fma_pipe_cycles, machine_of
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.kernel import TileConfig, ceil_div
+from gemmkit.kernels.rules import MAX_RESULTS_IN_128
 from gemmkit.problem import FLOAT_BYTES
 
-# Registers of a thread besides its results and its fragments: addresses and counters.
-OTHER_REGISTERS = 40
+# Registers of a thread besides its results and its fragments: addresses, counters, and values that
+# are fetched early. Launch bounds keep threads with few results to 128.
+OTHER_REGISTERS = 60
+BOUNDED_REGISTERS, MOST_REGISTERS = 128, 255
 
 # Instructions that a thread needs to copy one float or vector: address, test and copy.
 COPY_INSTRUCTIONS = 3
@@ -113,5 +116,8 @@ def derived_costs(config: TileConfig, threads: int, gpu: GpuSpec) -> Costs:
         step=step,
         latency=max(step, chain, machine.l2_latency / stages_ahead),
         tile=2 * machine.dram_latency,
-        registers=results + 2 * fragments + OTHER_REGISTERS,
+        registers=min(
+            results + 2 * fragments + OTHER_REGISTERS,
+            BOUNDED_REGISTERS if results <= MAX_RESULTS_IN_128 else MOST_REGISTERS,
+        ),
     )

@@ -25,6 +25,9 @@ from gemmkit.problem import FLOAT_BYTES, GemmProblem
 # Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
 MEMORY_EXPONENT = 4.0
 
+# Of shared memory, where blocks tell each other that they are done: who came last.
+ARRIVAL_BYTES = 16
+
 
 class Estimate(NamedTuple):
     """An estimated launch: microseconds, and what of the board its blocks fill.
@@ -89,6 +92,8 @@ class Contender:
         shared_bytes = self.cutter.tile_shape.shared_bytes
         if not shared_bytes and self.config.BK:
             shared_bytes = 2 * stage_bytes(self.config, PAD)
+        if "arrivals" in self.kernel.signature:
+            shared_bytes += ARRIVAL_BYTES
         threads = self.cutter.threads
         found = occupancy(
             self.gpu,
