@@ -23,6 +23,8 @@ CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), _SMALL),
     "warp_tiled": _SMALL_WARPS,
     "async_copy": {**_SMALL_WARPS, "stages": 3},
+    "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
+    "stream_k": {**_SMALL_WARPS, "stages": 3},
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import planted_async
 import planted_direct
+import planted_split
 import planted_tiled
 import planted_vector
 from mutation import CONFIGS, WRONG_RESULT, Mutation
@@ -20,6 +21,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_tiled.PLANTED,
     *planted_vector.PLANTED,
     *planted_async.PLANTED,
+    *planted_split.PLANTED,
 )
 
 
@@ -41,4 +43,6 @@ def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecor
 def seen(record: CheckRecord) -> set[str]:
     """The checks with a finding, and `WRONG_RESULT` where the result is wrong."""
     found: set[str] = {finding.check for finding in record.findings}
-    return found | ({WRONG_RESULT} if record.correct is False else set())
+    # A launch that spoils the next one has failed, be its own result right.
+    wrong = record.correct is False or record.verdict == "failed"
+    return found | ({WRONG_RESULT} if wrong else set())

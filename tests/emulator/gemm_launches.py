@@ -59,6 +59,8 @@ def run_rung(
         "B": operands.B,
         "C": operands.C,
         "bias": operands.bias if problem.epilogue.bias else np.uint64(0),
+        "workspace": np.full(max(plan.workspace_bytes // 4, 1), np.nan, np.float32),
+        "arrivals": np.zeros(max(plan.arrivals, 1), np.int32),
     }
     outcome = launch(
         executor,

@@ -27,6 +27,8 @@ CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), TILES),
     "warp_tiled": WARP_TILES,
     "async_copy": {**WARP_TILES, "stages": 3},
+    "split_k": {**WARP_TILES, "BK": 16, "stages": 2, "split_k": 3},
+    "stream_k": {**WARP_TILES, "stages": 3},
 }
 
 

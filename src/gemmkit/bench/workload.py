@@ -200,6 +200,7 @@ class Case:
         def launch(arguments: Arguments) -> None:
             scratch = Scratch.of(device, plan)  # must outlive the launch
             launches.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
+            scratch.check(device, plan)
 
         result = self.computed(problem, device, launch if plan.blocks else lambda _: None)
         return launches[0] if launches else Launch(), result

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
@@ -126,6 +127,24 @@ class Scratch:
             workspace=device.empty(plan.workspace_bytes) if plan.workspace_bytes else None,
             arrivals=device.upload(zeros) if plan.arrivals else None,
         )
+
+    def check(self, device: Device, plan: LaunchPlan) -> None:
+        """Have looked whether a launch left all counters at zero, as the next one needs them.
+
+        Raises:
+            DeviceError: it did not.
+        """
+        if self.arrivals is None:
+            return
+        counters = np.empty(plan.arrivals, np.int32)
+        device.download(self.arrivals, counters)
+        odd = np.flatnonzero(counters)
+        if odd.size:
+            raise DeviceError(
+                f"'{plan.kernel}' left {odd.size} of its {plan.arrivals} counters of arrivals "
+                f"other than zero, number {odd[0]} at {counters[odd[0]]}: its next launch would go "
+                "wrong"
+            )
 
     @property
     def arguments(self) -> dict[str, int | float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import Ordering
+from gemmkit.emulator.codegen.ordering import Ordering, orders_warps
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.surroundings import C, W
 from gemmkit.emulator.codegen.values import Scalar
@@ -27,7 +27,8 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
-        b.f.runtime(PREFIX + "fence", "void", C)
+        if orders_warps(b.around.analysis.actions):
+            b.f.runtime(PREFIX + "fence", "void", C)
         if Ordering.of(action).fence:
             b.f.runtime(PREFIX + "device_fence", "void", C)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.operands import Action
@@ -46,6 +47,17 @@ class Ordering:
         return self.releases or self.acquires
 
 
-def orders_blocks(actions: tuple[Action, ...]) -> bool:
+def orders_warps(actions: Sequence[Action]) -> bool:
+    """Whether a kernel's warps may make an order among themselves in shared memory by fences: not
+    without strong accesses there."""
+    return any(
+        action.operation in (*ATOMICS, "load", "store")
+        and action.form.modifiers.get("S", "") in ("", "shared", "shared::cta")
+        and (action.operation in ATOMICS or not _STRONG.isdisjoint(action.form.opcode.split(".")))
+        for action in actions
+    )
+
+
+def orders_blocks(actions: Sequence[Action]) -> bool:
     """Whether a kernel's blocks may make an order among themselves: none can without fences."""
     return any(Ordering.of(action).fence for action in actions)

@@ -1,0 +1,126 @@
+"""Bugs planted in the rungs whose blocks share a result, by way of the workspace."""
+
+from __future__ import annotations
+
+from mutation import WRONG_RESULT, Mutation
+
+from gemmkit.problem import GemmProblem
+
+# Three parts of k, the first of them a step longer; every block's slices have work.
+_SPLIT = GemmProblem(64, 64, 64)
+# Two tiles, each shared by three blocks.
+_STREAM = GemmProblem(64, 128, 96)
+
+PLANTED = (
+    # --- split_k ------------------------------------------------------------------------------
+    Mutation(
+        name="no fence between the part and the count",
+        kernel="split_k",
+        problem=_SPLIT,
+        old="__threadfence();  // this thread's",
+        new="//",
+        expects=("racecheck",),
+        file="arrival.cuh",
+    ),
+    Mutation(
+        name="no barrier between the part and the count",
+        kernel="split_k",
+        problem=_SPLIT,
+        old="__syncthreads();\n  if (threadIdx.x == 0)",
+        new="if (threadIdx.x == 0)",
+        expects=("racecheck",),
+        file="arrival.cuh",
+    ),
+    Mutation(
+        name="parts added up before all have arrived",
+        kernel="split_k",
+        problem=_SPLIT,
+        old="if (!arrives_last(arrivals + tile, parts)) return;",
+        new="arrives_last(arrivals + tile, parts);",
+        expects=("initcheck", "racecheck"),
+    ),
+    Mutation(
+        name="all parts in one slot",
+        kernel="split_k",
+        problem=_SPLIT,
+        old="partials.put(sums, first + part)",
+        new="partials.put(sums, first)",
+        expects=("initcheck", "racecheck"),
+    ),
+    Mutation(
+        name="one counter for all tiles",
+        kernel="split_k",
+        problem=GemmProblem(64, 192, 64),
+        old="arrives_last(arrivals + tile, parts)",
+        new="arrives_last(arrivals, parts)",
+        expects=("initcheck", "racecheck"),
+    ),
+    Mutation(
+        name="counter not back at zero",
+        kernel="split_k",
+        problem=_SPLIT,
+        old="atomicInc(reinterpret_cast<unsigned*>(counter), parts - 1)",
+        new="atomicAdd(counter, 1)",
+        expects=(WRONG_RESULT,),
+        file="arrival.cuh",
+    ),
+    Mutation(
+        name="longer first parts forgotten",
+        kernel="split_k",
+        problem=_SPLIT,
+        old="(part * share + min(part, more)) * BK",
+        new="part * share * BK",
+        expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="sums of slices stored on tiles in use",
+        kernel="split_k",
+        problem=GemmProblem(64, 64, 32),
+        old="__syncthreads();  // nobody reads tiles there",
+        new="//",
+        expects=("racecheck",),
+        file="fixup.cuh",
+    ),
+    Mutation(
+        name="sums of slices read before they are stored",
+        kernel="split_k",
+        problem=GemmProblem(64, 64, 32),
+        old="__syncthreads();\n  if (slice > 0) return;",
+        new="if (slice > 0) return;",
+        expects=("racecheck",),
+        file="fixup.cuh",
+    ),
+    # --- stream_k -----------------------------------------------------------------------------
+    Mutation(
+        name="parts added up before all have arrived",
+        kernel="stream_k",
+        problem=_STREAM,
+        old="if (!arrives_last(arrivals + work.tile, parts)) continue;",
+        new="arrives_last(arrivals + work.tile, parts);",
+        expects=("initcheck", "racecheck"),
+    ),
+    Mutation(
+        name="one part too few awaited",
+        kernel="stream_k",
+        problem=_STREAM,
+        old="- first + 1;",
+        new="- first;",
+        expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="blocks that share a tile share a slot",
+        kernel="stream_k",
+        problem=_STREAM,
+        old="2 * (first + part)",
+        new="2 * first",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="each share begins at the first step",
+        kernel="stream_k",
+        problem=_STREAM,
+        old="const int k = work.first * BK",
+        new="const int k = 0 * BK",
+        expects=(WRONG_RESULT,),
+    ),
+)
