@@ -122,28 +122,36 @@ class DiskCache:
         return self.directory / (hashlib.sha256(key.encode()).hexdigest() + suffix)
 
     def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+        for name, status in self._scan():
+            if name.endswith(suffix):
+                yield self.directory / name, status
+
+    def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Names and sizes of all files: entries are many, and this runs after each new one."""
         try:
-            paths = [path for path in self.directory.iterdir() if path.suffix == suffix]
+            with os.scandir(self.directory) as found:
+                for each in found:
+                    with contextlib.suppress(OSError):
+                        yield each.name, each.stat()
         except OSError:
             return
-        for path in paths:
-            with contextlib.suppress(OSError):
-                yield path, path.stat()
 
     def _evict(self, keep: Path) -> None:
-        entries = list(self._files(_ENTRY))
+        found = list(self._scan())
+        entries = [(name, status) for name, status in found if name.endswith(_ENTRY)]
         excess = sum(status.st_size for _, status in entries) - self.limit_bytes
         if excess > 0:
-            for path, status in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
+            for name, status in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
                 if excess <= 0:
                     break
-                if path != keep:
-                    _remove(path)
+                if name != keep.name:
+                    _remove(self.directory / name)
                     excess -= status.st_size
-        for suffix in (_TEMPORARY, _LOCK):
-            for path, status in self._files(suffix):
-                if time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                    _remove(path)
+        now = time.time()
+        for name, status in found:
+            abandoned = now - status.st_mtime > _ABANDONED_SECONDS
+            if abandoned and name.endswith((_TEMPORARY, _LOCK)):
+                _remove(self.directory / name)
 
     @contextlib.contextmanager
     def _lock(self, key: str) -> Iterator[None]:

@@ -23,6 +23,7 @@ VERBS = {
     "check": "Look for bugs in a kernel: wrong results, bad accesses, races, deadlocks.",
     "explain": "Explain a kernel: counters, occupancy, predicted speed, and why it beats another.",
     "counters": "List every metric: what it is, how it is obtained, and its limits.",
+    "tune": "Find the fastest configuration for a shape on this GPU, and remember it.",
     "which": "Tell which kernel and configuration a problem gets, and why the others lose.",
     "show": "Show one kernel: idea, configuration, source, PTX, SASS, resources.",
     "info": "Show GPU, compiler, known boards and caches, and what is missing.",

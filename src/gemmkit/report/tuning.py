@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.accuracy import PredictedRow
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
-from gemmkit.tune.entry import Entry
+from gemmkit.tune.entry import Entry, Outcome
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.store import by_time
 
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Facts
+    from gemmkit.analysis.explain.explanation import Sentence
     from gemmkit.tune.freshness import Staleness
     from gemmkit.tune.predicted import Predicted
 
 LEADERS = 10
 
-_OUTCOMES = {
+_OUTCOMES: dict[Outcome, str] = {
     "ok": "timed",
     "wrong": "gave a wrong result",
     "uncompiled": "did not compile",
@@ -39,7 +42,10 @@ def tuned_table(results: Sequence[Tuned]) -> Table:
         Column("known"),
         Column("s"),
     )
-    notes = (f"Every trial is in {results[0].store}; `gemmkit which` and dispatch ask it.",)
+    notes = (
+        *(space_note(each) for each in results if each.trials),
+        f"Every trial is in {results[0].store}; `gemmkit which` and dispatch ask it.",
+    )
     return Table(f"Tuned on {results[0].board}", columns, rows, notes)
 
 
@@ -65,15 +71,35 @@ def _tuned_note(result: Tuned) -> str:
     return "Interrupted: the same command goes on from here." if result.ended != "budget" else ""
 
 
-def tried_table(result: Tuned) -> Table:
-    """How many configurations there are, and what became of them."""
-    lines = [(_OUTCOMES[outcome], count) for outcome, count in sorted(result.tried.items())]
-    lines.append(("tried in earlier runs", result.known))
-    lines.append(("not tried: the time was up", result.untried))
-    lines += sorted(result.left_out.items(), key=lambda each: each[1])
+def tried_table(shape: str, entries: Sequence[Entry], stale: int) -> Table:
+    """What became of the configurations that were tried; `stale` are those that do not count."""
+    outcomes = Counter(each.outcome for each in entries)
+    lines = [(word, outcomes[outcome]) for outcome, word in _OUTCOMES.items()]
+    finals = sum(each.final for each in entries if each.outcome == "ok")
+    lines.insert(1, ("  of these, in turn with the other leaders", finals))
+    lines.append(("stale: the kernel or the compiler has changed since", stale))
     rows = tuple(Row((Cell(name), Cell(f"{count:,}"))) for name, count in lines if count)
     columns = (Column("configurations", "left"), Column("number"))
-    return Table(f"What was tried for {result.problem.shape}", columns, rows)
+    return Table(f"What was tried for {shape}", columns, rows)
+
+
+def space_note(result: Tuned) -> str:
+    """How much of the space was left out, by reason, and how much the budget did not reach."""
+    parts = [f"{count:,} {reason}" for reason, count in result.left_out.items()]
+    if result.untried:
+        parts.append(f"{result.untried:,} not tried: the time was up")
+    return f"{result.problem.shape}, of {result.total:,}: " + "; ".join(parts) + "."
+
+
+def reasons_text(
+    role: str, winner_us: float | None, other_us: float | None, reasons: Sequence[Sentence]
+) -> str:
+    """Why the winner beats another, in sentences; what speaks for the other is told too."""
+    head = f"The winner beside the {role}" if role != "by default" else "Beside its default"
+    if winner_us and other_us:
+        head += f": measured {winner_us:,.2f} µs against {other_us:,.2f} µs"
+    lines = [textwrap.fill(f"- {each.text}", 100, subsequent_indent="  ") for each in reasons]
+    return "\n".join([f"{head}.", *lines]) + "\n\n"
 
 
 def failures_table(entries: Sequence[Entry]) -> Table | None:

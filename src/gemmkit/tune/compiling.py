@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from gemmkit.errors import CompilerMissing, GemmkitError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
+
+SWITCH_SECONDS = 2e-4
 
 CompileOne = Callable[[LaunchPlan, str], Binary]
 
@@ -52,8 +55,13 @@ class Compilations:
             return number, error
 
     def __enter__(self) -> Compilations:
+        # The thread that times gives the interpreter up in every launch that it records, and waits
+        # that long to get it back while others look into their PTX.
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._interval, SWITCH_SECONDS))
         return self
 
     def __exit__(self, *_: object) -> None:
+        sys.setswitchinterval(self._interval)
         # A compilation cannot be stopped half-way; nobody waits for it.
         self._pool.shutdown(wait=False, cancel_futures=True)

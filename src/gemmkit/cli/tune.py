@@ -1,0 +1,190 @@
+"""`gemmkit tune`: the fastest configuration of a shape on this GPU, found once and remembered."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemmkit.cli.options import (
+    combine,
+    debug_option,
+    epilogue_option,
+    gpu_option,
+    json_option,
+    kernels_option,
+    seed_option,
+    shapes_option,
+)
+from gemmkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmkit.problem import GemmProblem
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+DEFAULT_BUDGET = "60s"
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip())
+    if found is None:
+        raise click.BadParameter(f"'{text}' is no time: write 60s, 5m or 1h")
+    return float(found[1]) * _UNITS[found[2] or ""]
+
+
+_search_options = combine(
+    click.option(
+        "--budget",
+        default=DEFAULT_BUDGET,
+        show_default=True,
+        callback=_seconds,
+        metavar="TIME",
+        help="Time for each shape, such as 30s or 5m; 0 tries nothing new.",
+    ),
+    click.option(
+        "--strategy",
+        type=click.Choice(["model", "random", "exhaustive"]),
+        default="model",
+        show_default=True,
+        help="model: the best by estimate, then by what the times teach, then their neighbours; "
+        "exhaustive: all, in the order of the estimates.",
+    ),
+    click.option(
+        "--device",
+        type=click.Choice(["cuda", "model"]),
+        default="cuda",
+        show_default=True,
+        help="cuda measures; model ranks by predicted times, for --gpu, and stores nothing.",
+    ),
+)
+
+_store_options = combine(
+    click.option(
+        "--store",
+        "store_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Where trials are kept.  [default: your own store]",
+    ),
+    click.option(
+        "--export",
+        "export_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write what was found to a file.",
+    ),
+    click.option(
+        "--import",
+        "import_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Read such a file first; what was measured here is never replaced by it.",
+    ),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "kernel-tuner", "t4"]),
+        default="table",
+        show_default=True,
+        help="Of the file: gemmkit's own; Kernel Tuner's cache, one file for each kernel and "
+        "shape; or T4 results (export only).",
+    ),
+    click.option(
+        "--trials",
+        is_flag=True,
+        help="Export every trial, not the best of each shape alone.",
+    ),
+)
+
+
+@click.command("tune")
+@shapes_option
+@click.option("--suite", metavar="NAME", help="All shapes of a suite, as `gemmkit bench` has them.")
+@_search_options
+@kernels_option
+@epilogue_option
+@gpu_option
+@seed_option
+@_store_options
+@click.option("--explain", is_flag=True, help="Show what was tried, and why the winner wins.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --explain: draw predicted over measured speed, as .svg or .png.",
+)
+@json_option
+@debug_option
+def command(
+    shapes: tuple[str, ...],
+    suite: str | None,
+    budget: float,
+    strategy: str,
+    device: str,
+    kernels: tuple[str, ...] | None,
+    epilogue: str,
+    gpu: str | None,
+    seed: int,
+    store_path: Path | None,
+    export_path: Path | None,
+    import_path: Path | None,
+    form: str,
+    trials: bool,
+    explain: bool,
+    plot: Path | None,
+    json_path: str | None,
+) -> None:
+    """Find the fastest configuration for a shape on this GPU, and remember it.
+
+    Each configuration's result is checked, then it is timed, and every trial is stored at once:
+    after Ctrl-C the same command goes on where it ended. Trials of a kernel or compiler that has
+    changed since do not count any more.
+
+    Without a shape, lists what the store holds. Without a GPU, --device model ranks configurations
+    by prediction, and --explain, --export and --import work on what the store holds.
+    """
+    from gemmkit.cli import tuning
+    from gemmkit.devices.choose import gpu_problem
+    from gemmkit.tune.store import Store
+
+    problems = _problems(shapes, suite, epilogue)
+    search = tuning.Search(budget, strategy, seed, kernels)
+    if plot is not None and not explain:
+        raise UsageError("--plot draws for --explain: give both")
+    if device == "model":
+        if explain or export_path or import_path or json_path:
+            raise UsageError(
+                "--device model measures and stores nothing: leave out --explain, --export, "
+                "--import and --json"
+            )
+        tuning.rank(problems, gpu, search)
+        return
+    if gpu is not None and not explain:
+        raise UsageError("the GPU here is tuned: --gpu is for --explain and for --device model")
+    store = Store(store_path)
+    if import_path is not None:
+        tuning.read_file(store, import_path, form)
+    # What is known can be explained without a GPU.
+    if problems and budget and not (explain and gpu_problem() is not None):
+        tuning.measure(problems, store, search, json_path)
+    if explain:
+        tuning.explain(problems, store, gpu, plot)
+    if export_path is not None:
+        tuning.write_file(store, export_path, form, problems, trials=trials)
+    if not (problems or import_path or export_path):
+        tuning.show(store)
+
+
+def _problems(shapes: tuple[str, ...], suite: str | None, epilogue: str) -> list[GemmProblem]:
+    from gemmkit.epilogue import Epilogue
+    from gemmkit.problem import GemmProblem
+
+    fused = Epilogue.parse(epilogue)
+    found = [GemmProblem.from_shape(shape, epilogue=fused) for shape in shapes]
+    if suite is not None:
+        from gemmkit.bench.suites import find_suite
+
+        found += find_suite(suite)
+    return found
