@@ -123,7 +123,7 @@ def test_costs_that_ship_are_read(monkeypatch):
 def fitted_folder(tmp_path, monkeypatch):
     folder = tmp_path / "fitted"
     folder.mkdir()
-    monkeypatch.setattr(costs.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(costs, "shipped_file", lambda *names: tmp_path.joinpath(*names))
     costs.board_costs.cache_clear()
     yield folder
     costs.board_costs.cache_clear()

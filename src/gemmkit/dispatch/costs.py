@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from importlib import resources
 
 import msgspec
 
 from gemmkit.analysis.machine import SCHEDULERS, fma_pipe_cycles, machine_of
+from gemmkit.dispatch import shipped_file
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.kernel import TileConfig, ceil_div
 from gemmkit.kernels.rules import MAX_RESULTS_IN_128
@@ -73,7 +73,7 @@ def board_costs(major: int, minor: int) -> BoardCosts:
 
     A file that cannot be read is told in a warning, and counts as not there.
     """
-    path = resources.files("gemmkit.dispatch") / "fitted" / f"sm_{major}{minor}.json"
+    path = shipped_file("fitted", f"sm_{major}{minor}.json")
     try:
         return msgspec.json.decode(path.read_bytes(), type=BoardCosts)
     except FileNotFoundError:

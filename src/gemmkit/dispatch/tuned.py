@@ -10,9 +10,9 @@ import math
 import warnings
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
+from gemmkit.dispatch import shipped_file
 from gemmkit.errors import TuningError
 from gemmkit.gpu import GpuSpec
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
@@ -76,7 +76,7 @@ def shipped_table(gpu: GpuSpec) -> Winners:
     Another compiler than the table's does not make it worthless: what was the fastest with one
     hardly ever is slow with the next.
     """
-    path = resources.files("gemmkit.dispatch") / "tables" / f"{gpu.key}.json"
+    path = shipped_file("tables", f"{gpu.key}.json")
     try:
         entries = decode_table(path.read_bytes(), str(path))
     except FileNotFoundError:

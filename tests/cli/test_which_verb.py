@@ -1,0 +1,64 @@
+"""`gemmkit which`: text, JSON, stores, and what cannot be meant."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gemmkit.dispatch.which import which
+
+
+def test_text_names_what_is_launched_and_why(call):
+    result = call("which", "3072x3072x1024", "--gpu", "h100", "--no-store")
+    assert result.exit_code == 0
+    decision = which("3072x3072x1024", "h100", store=None)
+    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[:8])
+    assert lines["problem"] == "3072x3072x1024 on H100, large"
+    assert lines["kernel"] == decision.kernel
+    assert lines["reason"] == decision.reason
+    assert lines["source"] == decision.source
+    assert "estimated" in lines["time"]
+    assert "next candidates" in result.stdout
+    for each in decision.alternatives:
+        assert each.why in result.stdout
+
+
+def test_json_is_the_decision(call):
+    result = call("which", "100", "--gpu", "a100", "--no-store", "--epilogue", "relu", "--json")
+    assert result.exit_code == 0
+    read = json.loads(result.stdout)
+    assert read == json.loads(which(100, "a100", epilogue="relu", store=None).to_json())
+    assert (read["epilogue"], read["gpu"]) == ("relu", "A100")
+
+
+def test_without_a_board_and_a_gpu_it_is_an_rtx_3090(call, monkeypatch):
+    monkeypatch.setattr("gemmkit.cli.board.gpu_problem", lambda: "none here")
+    assert "on RTX 3090" in call("which", "64").stdout
+
+
+def test_another_store_is_asked(call, tmp_path):
+    path = tmp_path / "other.sqlite3"
+    result = call("which", "64", "--gpu", "t4", "--store", str(path))
+    assert result.exit_code == 0
+    assert not path.exists()
+    path.write_bytes(b"no store" * 2000)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert call("which", "64", "--gpu", "t4", "--store", str(path)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["64", "--store", "x", "--no-store"], "leave one of them out"),
+        (["64x"], "is no shape"),
+        (["64", "--gpu", "gtx1"], "unknown board"),
+        (["64", "--epilogue", "gelu"], "unknown epilogue"),
+        (["3000000000x1x1"], "no kernel takes 3000000000x1x1"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_message(call, words, message):
+    result = call("which", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

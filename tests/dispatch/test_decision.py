@@ -1,0 +1,114 @@
+"""`gemmkit.which`: the decision, its launch, and why others lose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+import gemmkit
+from gemmkit.dispatch.which import Decision, which
+from gemmkit.errors import UsageError
+from gemmkit.gpu import BOARDS, find_board
+from gemmkit.problem import GemmProblem
+from gemmkit.report.decision import decision_text
+from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
+from gemmkit.tune.freshness import Freshness, source_digest
+from gemmkit.tune.store import Store
+
+H100 = find_board("h100")
+
+
+def test_a_decision_says_what_is_launched():
+    found = which("3072x3072x1024", "h100", store=None)
+    assert (found.shape, found.gpu, found.size, found.aligned) == (
+        "3072x3072x1024",
+        "H100",
+        "large",
+        True,
+    )
+    kernel = gemmkit.find_kernel(found.kernel)
+    config = gemmkit.TileConfig(**found.config)
+    plan = kernel.plan(GemmProblem(3072, 3072, 1024), config, H100)
+    assert (found.grid, found.block) == (plan.grid, plan.block)
+    assert found.source == "heuristic"
+    assert found.time_us == found.estimate_us
+    assert found.tflops == pytest.approx(2 * 3072 * 3072 * 1024 / found.time_us / 1e6)
+    assert found.tflops < H100.peak_tflops
+
+
+def test_alternatives_are_the_next_by_estimate_and_the_guides_tile():
+    found = which("3072x3072x1024", "h100", store=None)
+    times = [each.estimate_us for each in found.alternatives]
+    assert times == sorted(times)
+    assert times[0] >= found.time_us
+    assert all(each.why for each in found.alternatives)
+    shown = [(each.config["BM"], each.config["BN"]) for each in found.alternatives if each.by_size]
+    own = (found.config["BM"], found.config["BN"])
+    assert (128, 256) in [*shown, own]
+    chosen = (found.kernel, found.config)
+    assert chosen not in [(each.kernel, each.config) for each in found.alternatives]
+    assert len(which(512, "h100", store=None, alternatives=0).alternatives) <= 1
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (300, 301, 0), (0, 5, 5), (8192, 8192, 8192)])
+def test_every_decision_can_be_told_and_read_again(board, shape):
+    found = which(shape, board, epilogue="bias+relu", store=None)
+    assert msgspec.json.decode(found.to_json(), type=Decision) == found
+    text = decision_text(found)
+    assert found.kernel in text
+    assert found.reason in text
+    assert "with bias+relu" in text
+
+
+def test_what_was_measured_is_told_beside_the_estimate(tmp_path):
+    problem = GemmProblem(500, 501, 502)
+    kernel = gemmkit.find_kernel("naive")
+    store = Store(tmp_path / "store.sqlite3", Freshness(compiler="13.5"))
+    store.put(
+        Entry(
+            gpu=gpu_key(H100),
+            problem=ProblemClass.of(problem),
+            kernel="naive",
+            config={"BM": 8, "BN": 32},
+            outcome="ok",
+            source=source_digest(kernel),
+            compiler="13.5",
+            time_us=1234.5,
+        )
+    )
+    found = which(problem, H100, store=store)
+    assert (found.source, found.kernel, found.time_us) == ("store", "naive", 1234.5)
+    assert found.estimate_us != found.time_us
+    text = decision_text(found)
+    assert "1,234.5 µs" in text
+    assert "measured; estimated" in text
+    assert "rows not aligned" in text
+    assert any("only estimated" in each.why for each in found.alternatives)
+
+
+def test_a_decision_for_no_board_is_for_the_default_one():
+    assert which(64, store=None).gpu == "RTX 3090"
+
+
+@pytest.mark.parametrize(
+    ("shape", "board", "message"),
+    [("12x", "h100", "is no shape"), ("64", "h10", "unknown board")],
+)
+def test_what_cannot_be_meant_is_refused(shape, board, message):
+    with pytest.raises(UsageError, match=message):
+        which(shape, board, store=None)
+
+
+def test_choosing_imports_nothing_heavy():
+    program = (
+        "import sys, gemmkit\n"
+        "gemmkit.choose(gemmkit.GemmProblem(300, 200, 100), gemmkit.find_board('h100'))\n"
+        "heavy = {'numpy', 'llvmlite', 'cuda', 'matplotlib', 'rich', 'torch', 'numba'}\n"
+        "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
