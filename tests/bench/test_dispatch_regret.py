@@ -1,0 +1,179 @@
+"""`benchmarks/dispatch_regret.py` measures, goes on and reports; `dispatch_fit.py` fits."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemmkit.dispatch.candidates import candidates_for
+from gemmkit.dispatch.costs import BoardCosts
+from gemmkit.gpu import BOARDS
+from gemmkit.jit.binary import Binary, Resources
+from gemmkit.problem import GemmProblem
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+SHAPES = [GemmProblem(40, 36, 64), GemmProblem(33, 7, 50), GemmProblem(3, 100, 60)]
+
+
+@pytest.fixture
+def regret(monkeypatch):
+    """The script, with compilers left out."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    module = importlib.import_module("dispatch_regret")
+    monkeypatch.setattr(module, "compile_many", stubs)
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    yield module
+    for name in ("dispatch_regret", "dispatch_fit"):
+        sys.modules.pop(name, None)
+
+
+def stubs(plans, arch, cache_dir=None):
+    resources = Resources(registers=90, spill_bytes=0, shared_bytes=0, local_bytes=0)
+    return [
+        Binary(
+            entry=plan.entry,
+            arch=arch,
+            ptx="",
+            cubin=b"",
+            resources=resources,
+            compiler="13.5",
+            key=plan.entry,
+        )
+        for plan in plans
+    ]
+
+
+@pytest.fixture
+def device(fakes):
+    """Each plan takes a time of its own."""
+
+    class Device(fakes["FakeTimedDevice"]):
+        def work(self, binary, plan, arguments):
+            seed = zlib.crc32(f"{plan.entry}{plan.grid}".encode())
+            time = 10.0 + seed % 1000 / 100
+            return fakes["FakeWork"](self, plan.entry, time, arguments)
+
+    return Device()
+
+
+def run(regret, device, path, shapes=SHAPES, **options):
+    return regret.measure_all(shapes, device, path, seconds=1e9, **options)
+
+
+def test_shapes_are_the_same_each_time_and_within_bounds(regret):
+    shapes = regret.random_shapes()
+    assert shapes == regret.random_shapes()
+    assert shapes != regret.random_shapes(seed=1)
+    assert len(shapes) == 200
+    for problem in shapes:
+        assert problem.m * problem.n * problem.k <= regret.MOST_MULTIPLY_ADDS
+    skinny = sum(min(each.m, each.n) <= 16 for each in shapes)
+    aligned = sum(each.n % 4 == each.k % 4 == 0 for each in shapes)
+    assert 15 <= skinny <= 60
+    assert 80 <= aligned <= 130
+
+
+def test_the_best_and_the_choice_meet_in_turn(regret, device, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    rows = run(regret, device, path)
+    assert [(row.m, row.n, row.k) for row in rows] == [(x.m, x.n, x.k) for x in SHAPES]
+    for row in rows:
+        assert row.wrong == {}
+        assert row.turns[row.best] == min(row.turns.values())
+        assert row.ratio == pytest.approx(row.turns[row.chosen] / row.turns[row.best])
+        assert row.ratio >= 1
+        assert min(row.times.values()) == pytest.approx(row.turns[row.best])
+        assert next(iter(row.looks)) == row.chosen, "the first by estimate"
+    head, read = regret.read(path)
+    assert read == rows
+    assert head.environment == {"device": "fake"}
+    assert set(head.sources) == {each.name for each in candidates_for(BOARDS["rtx3090"])}
+    assert set(head.registers.values()) == {90}
+    assert "3 shapes: median" in regret.report(rows)
+    assert capsys.readouterr().out.count("40x36x64") == 1
+
+
+def test_a_stopped_run_goes_on(regret, device, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    run(regret, device, path, SHAPES[:1])
+    launches = device.launches
+    rows = run(regret, device, path)
+    assert len(rows) == 3
+    assert device.launches > launches
+    launches = device.launches
+    assert run(regret, device, path) == rows
+    assert device.launches == launches
+    regret.measure_all(SHAPES, device, tmp_path / "other.json", seconds=-1.0)
+    assert "stopped at shape 0" in capsys.readouterr().out
+
+
+def test_results_of_other_code_are_not_mixed_in(regret, device, tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    run(regret, device, path, SHAPES[:1])
+    monkeypatch.setattr(regret, "source_digest", lambda _: "other")
+    with pytest.raises(SystemExit, match="--anew"):
+        run(regret, device, path)
+    assert len(run(regret, device, path, SHAPES[1:], anew=True)) == 2
+
+
+def test_wrong_candidates_are_out(regret, fakes, tmp_path):
+    class Device(fakes["FakeTimedDevice"]):
+        def launch(self, binary, plan, arguments):
+            self.spoil = (
+                (lambda c: c.fill(np.nan)) if "async_copy" in plan.entry else lambda c: None
+            )
+            return super().launch(binary, plan, arguments)
+
+    (row,) = run(regret, Device(), tmp_path / "results.json", SHAPES[:1])
+    assert row.wrong
+    assert all(label.startswith("async_copy") for label in row.wrong)
+    assert not any(label.startswith("async_copy") for label in row.times)
+
+
+def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatch, capsys):
+    fit = importlib.import_module("dispatch_fit")
+    board = BOARDS["rtx3090"]
+    shapes = regret.random_shapes(16)
+    dispatcher = regret.Dispatcher(board, None)
+    real = BoardCosts(launch_us=4.0, dram_efficiency=0.7)
+    rows = []
+    for problem in shapes:
+        times = {}
+        for each in regret.entered(dispatcher, problem)[0][:12]:
+            candidate = each.contender.candidate
+            other = 1.5 if candidate.name == "split_k" else 1.0
+            times[candidate.label] = other * (
+                fit.Contender(candidate, board, real).estimate(problem).microseconds
+            )
+        best = min(times, key=times.__getitem__)
+        rows.append(
+            regret.Row(
+                m=problem.m,
+                n=problem.n,
+                k=problem.k,
+                best=best,
+                chosen=best,
+                ratio=1.0,
+                looks=times,
+                turns={},
+                wrong={},
+                left_out=0,
+            )
+        )
+    monkeypatch.setattr(fit, "ROUNDS", 2)
+    samples = fit.samples_of(rows, board)
+    flat = [each for some in samples for each in some]
+    found = fit.fit(flat, board, {flat[0].candidate.instance: 77})
+    assert found.configurations[flat[0].candidate.instance].registers == 77
+    before = np.abs(fit._errors(BoardCosts(), flat, board)).mean()
+    after = np.abs(fit._errors(found, flat, board)).mean()
+    assert after < before / 3
+    assert np.mean(fit.regrets(found, samples, board)) < np.mean(
+        fit.regrets(BoardCosts(), samples, board)
+    )
+    assert all(each.latency >= each.step for each in found.configurations.values())
