@@ -149,7 +149,6 @@ def explain(
 def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | None) -> None:
     from gemmkit.report import tuning as report
     from gemmkit.report.figures import save
-    from gemmkit.report.predicted import accuracy_table, scatter_figure
 
     all_entries = store.entries(
         gpu_key(board), ProblemClass.of(problem), epilogue=str(problem.epilogue)
@@ -168,11 +167,11 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     tables += [each for each in (report.failures_table(entries),) if each is not None]
     tables.append(report.leaders_table(entries))
     rows = report.predicted_rows(entries, board.name)
-    tables += [accuracy_table(rows)] if rows else []
+    tables += [report.estimates_table(rows)] if rows else []
     for table in tables:
         out.print(table.to_text())
-    if plot is not None:
-        save(plot, scatter_figure(rows))
+    if plot is not None and rows:
+        save(plot, report.speeds_figure(rows))
         out.print(f"wrote {plot}\n")
     _why(problem, board, leaders)
 

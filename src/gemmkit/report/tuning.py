@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gemmkit.analysis.accuracy import PredictedRow
+from gemmkit.analysis.accuracy import PredictedRow, accuracy
+from gemmkit.report.figures import Fill
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.predicted import scatter_figure
 from gemmkit.tune.entry import Entry, Outcome
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.store import by_time
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from gemmkit.analysis.explain import Facts
     from gemmkit.analysis.explain.explanation import Sentence
     from gemmkit.tune.freshness import Staleness
     from gemmkit.tune.predicted import Predicted
 
 LEADERS = 10
+REASONS = 6
+# Groups of configurations, by estimated time.
+FIFTHS = 5
 
 _OUTCOMES: dict[Outcome, str] = {
     "ok": "timed",
@@ -94,11 +102,12 @@ def space_note(result: Tuned) -> str:
 def reasons_text(
     role: str, winner_us: float | None, other_us: float | None, reasons: Sequence[Sentence]
 ) -> str:
-    """Why the winner beats another, in sentences; what speaks for the other is told too."""
+    """Why the winner beats another: the strongest sentences of `explain`, as many as are read."""
     head = f"The winner beside the {role}" if role != "by default" else "Beside its default"
     if winner_us and other_us:
         head += f": measured {winner_us:,.2f} µs against {other_us:,.2f} µs"
-    lines = [textwrap.fill(f"- {each.text}", 100, subsequent_indent="  ") for each in reasons]
+    told = reasons[:REASONS]
+    lines = [textwrap.fill(f"- {each.text}", 100, subsequent_indent="  ") for each in told]
     return "\n".join([f"{head}.", *lines]) + "\n\n"
 
 
@@ -149,6 +158,37 @@ def _leader_cells(entry: Entry, best: float | None) -> tuple[str, ...]:
     )
 
 
+def estimates_table(rows: Sequence[PredictedRow]) -> Table:
+    """Estimated beside measured times: configurations in fifths, by their estimates."""
+    ordered = sorted(rows, key=lambda row: row.predicted_us)
+    lines = []
+    for number in range(FIFTHS):
+        part = ordered[number * len(rows) // FIFTHS : (number + 1) * len(rows) // FIFTHS]
+        if part:
+            measured = [row.measured_us or 0.0 for row in part]
+            lines.append(
+                (
+                    f"{part[0].predicted_us:,.1f} to {part[-1].predicted_us:,.1f}",
+                    str(len(part)),
+                    f"{min(measured):,.1f}",
+                    f"{statistics.median(measured):,.1f}",
+                )
+            )
+    seen = accuracy(rows)
+    note = (
+        f"Estimates are {seen.median_error:.0%} off in the median, with a rank correlation of "
+        f"{seen.rank_correlation:.2f}; they order the search, measured times decide."
+    )
+    columns = (
+        Column("estimated\nµs", "left"),
+        Column("configu-\nrations"),
+        Column("fastest\nµs"),
+        Column("median\nµs"),
+    )
+    found = tuple(Row(tuple(map(Cell, line))) for line in lines)
+    return Table("Estimated and measured times", columns, found, (note,))
+
+
 def predicted_rows(entries: Sequence[Entry], board: str) -> list[PredictedRow]:
     """Estimated beside measured times, for `report.predicted`'s tables and scatter plot."""
     rows = []
@@ -175,6 +215,22 @@ def predicted_rows(entries: Sequence[Entry], board: str) -> list[PredictedRow]:
             )
         )
     return rows
+
+
+def speeds_figure(rows: Sequence[PredictedRow]) -> Fill:
+    """What draws estimated over measured TFLOP/s, a colour for each kernel."""
+
+    def fill(figure: Figure) -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        scatter_figure(rows)(figure)
+        (axes,) = figure.axes
+        # One shape's speeds lie close together: powers of ten alone would not tell them apart.
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_minor_formatter(NullFormatter())
+
+    return fill
 
 
 def residency_table(facts: Mapping[str, Facts]) -> Table:
