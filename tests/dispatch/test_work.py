@@ -82,16 +82,21 @@ def test_a_stream_deals_out_what_waves_leave_over():
     assert work.parts == 2
 
 
-def test_splits_fill_the_last_wave():
+def test_splits_fill_the_sms_and_the_last_wave():
     cut = cutter("split_k", SPLIT.config)
     BM, BN, BK = (SPLIT.config[key] for key in ("BM", "BN", "BK"))
-    one_tile = GemmProblem(BM, BN, 1000 * BK)
-    assert set(cut.splits(one_tile)) <= set(range(2, MOST_PARTS + 1))
-    half_a_wave = GemmProblem(BM * 66, BN, 1000 * BK)
-    assert cut.splits(half_a_wave)[0] == 2
-    short = GemmProblem(BM, BN, 2 * BK)
-    assert cut.splits(short) == ()
-    assert cut.splits(GemmProblem(0, 8, 8)) == ()
+
+    def splits(tiles: int, steps: int = 1000) -> tuple[int, ...]:
+        return cut.splits(GemmProblem(BM * tiles, BN, BK * steps), resident=3)
+
+    assert {4, 8, 12} <= set(splits(33))
+    assert {2, 4, 6} <= set(splits(66))
+    # 99 tiles: four parts of each are three whole waves.
+    assert 4 in splits(99)
+    assert splits(1)[-1] == MOST_PARTS
+    assert splits(1, steps=7) == (3,)
+    assert splits(33, steps=3) == ()
+    assert cut.splits(GemmProblem(0, 8, 8), resident=3) == ()
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.label)

@@ -74,7 +74,7 @@ class Contender:
         """Itself, and where it can cut k, with the cuts that suit the problem."""
         yield self
         if self.config.split_k is not None:
-            for parts in self.cutter.splits(problem):
+            for parts in self.cutter.splits(problem, self.blocks_per_sm):
                 if parts not in self._split:
                     candidate = self.candidate.split(parts)
                     self._split[parts] = Contender(candidate, self.gpu, self.board)

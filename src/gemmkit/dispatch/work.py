@@ -17,9 +17,8 @@ from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
 MOST_PARTS, LEAST_PART_STEPS = 32, 2
-# What a part costs, as a share of the time: of equal waves the fewest parts are the best.
-PART_PENALTY = 0.02
-WORTHWHILE_SPLITS = 2
+# To fill a last wave, few parts of each tile do.
+FEW_PARTS = 8
 
 
 class Work(NamedTuple):
@@ -59,19 +58,21 @@ class Cutter:
         parts = 1 if self.config.split_k is None else min(self.config.split_k, max(depth, 1))
         return Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
 
-    def splits(self, problem: GemmProblem) -> tuple[int, ...]:
-        """The values of `split_k` that fill the board's last wave best; none may be worth it."""
+    def splits(self, problem: GemmProblem, resident: int) -> tuple[int, ...]:
+        """The values of `split_k` that are worth an estimate; there may be none.
+
+        They give each SM one block, two, or as many as it holds, `resident`; or, where there are
+        more tiles than SMs, fill the last wave best.
+        """
         tiles, sms = self._tiles(problem)[2], self.gpu.sm_count
-        depth = ceil_div(problem.k, self.config.BK or 1)
-        most = min(MOST_PARTS, depth // LEAST_PART_STEPS)
+        most = min(MOST_PARTS, ceil_div(problem.k, self.config.BK or 1) // LEAST_PART_STEPS)
         if not tiles or most < 2:
             return ()
+        found = {min(sms * blocks // tiles, most) for blocks in (1, 2, resident)}
         # Waves of parts, each 1/parts as long as a tile.
-        costs = [
-            (ceil_div(tiles * parts, sms) / parts * (1 + PART_PENALTY * parts), parts)
-            for parts in range(2, most + 1)
-        ]
-        return tuple(parts for _, parts in sorted(costs)[:WORTHWHILE_SPLITS])
+        few = range(2, min(most, FEW_PARTS) + 1)
+        found.add(min(few, key=lambda parts: ceil_div(tiles * parts, sms) / parts + parts / sms))
+        return tuple(sorted(each for each in found if each > 1))
 
     @cached_property
     def tile_shape(self) -> LaunchShape:
