@@ -9,6 +9,7 @@ from gemmkit.analysis.loads import loads_by_formula
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.emulator.counters.metrics import METRICS
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
@@ -51,11 +52,26 @@ def test_the_emulator_counts_every_metric_that_is_summed():
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_formulas_give_what_is_counted(kernel):
-    problem = GemmProblem(256, 256, 32)
-    record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"))
-    seen = count_loads(record.counters, results=256 * 256)
-    counted = seen.global_per_result, seen.shared_per_result
-    assert counted == loads_by_formula(kernel, kernel.default, problem.k)
+    device = open_device("emulator", "rtx3090")
+    problem = fitting(kernel, GemmProblem(256, 256, 32), device.spec)
+    foreseen = loads_by_formula(kernel, kernel.default, problem.k)
+    if foreseen is None:
+        assert kernel.name == "warp_reduce"
+        return
+    seen = count_loads(run_kernel(kernel, problem, device).counters, results=256 * 256)
+    assert (seen.global_per_result, seen.shared_per_result) == foreseen
+
+
+@pytest.mark.parametrize(("parts", "again"), [(1, 0), (2, 1), (3, 3)])
+def test_parts_are_read_once_more(parts, again):
+    kernel, problem = find_kernel("split_k"), GemmProblem(64, 64, 96)
+    config = kernel.configure({"split_k": parts})
+    record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"), config=config)
+    seen = count_loads(record.counters, results=64 * 64)
+    from_global, from_shared = loads_by_formula(kernel, config, problem.k)
+    assert seen.global_per_result == from_global == 2 * 96 / 64 + again
+    # Besides, each thread reads whether its block came last.
+    assert from_shared <= seen.shared_per_result <= from_shared + 0.05
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 8, 16])

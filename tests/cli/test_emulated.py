@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+from gemmkit.gpu import find_board
 from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 
 
@@ -21,11 +23,14 @@ def test_the_whole_ladder_is_correct_and_counted(call):
     result = call("ladder", "--size", "48", "--device", "emulator", "--json", "-")
     assert result.exit_code == 0
     seen = records(result.stdout)
-    assert [each.kernel for each in seen] == [kernel.name for kernel in LADDER]
+    cube, board = GemmProblem(48, 48, 48), find_board("rtx3090")
+    taking = [each.name for each in LADDER if each.supports(cube, each.default, board) is None]
+    assert len(taking) >= len(LADDER) - 1
+    assert [each.kernel for each in seen] == taking
     assert all(each.correct and each.counters for each in seen)
     assert all(each.time_us is None and each.tflops is None for each in seen)
     assert [line.split()[0] for line in result.stderr.splitlines() if "48x48x48" in line] == [
-        *(f"[{number}/10]" for number in range(10)),
+        *(f"[{number}/{len(taking)}]" for number in range(len(taking))),
         "C",
     ]
 

@@ -25,6 +25,8 @@ OTHERS = {
     "coarsening_2d": {"BM": 128, "BN": 64, "BK": 8, "TM": 8, "TN": 4},
     "warp_tiled": {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4},
 }
+# Bits of an access, by the word that names them; 32 without one.
+WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 
 
 def foreseen(flow: ControlFlow) -> Counter[str]:
@@ -55,8 +57,8 @@ def in_machine_code(sass: str) -> dict[str, Counter[str]]:
             found[kernel] = Counter()
         access = re.search(r"\*/\s+(@!?U?P\w+ )?\s*(LDS|STS)((?:\.\w+)*)\s", line)
         if access and access[1] != "@!PT ":
-            widths = {"64", "128"}.intersection(access[3].split("."))
-            found[kernel][f"{access[2]}.{widths.pop() if widths else 32}"] += 1
+            widths = [WIDTHS[word] for word in access[3].split(".") if word in WIDTHS]
+            found[kernel][f"{access[2]}.{widths[0] if widths else 32}"] += 1
     return found
 
 

@@ -1,0 +1,39 @@
+"""The likest problem that a kernel takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import find_board
+from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.problem import GemmProblem
+
+H100, CUBE = find_board("h100"), GemmProblem(512, 512, 512, ldc=600)
+
+
+def taking(condition):
+    return replace(find_kernel("naive"), condition=condition)
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_every_rung_takes_what_is_found(kernel):
+    found = fitting(kernel, CUBE, H100)
+    assert kernel.supports(found, kernel.default, H100) is None
+    if kernel.supports(CUBE, kernel.default, H100) is None:
+        assert found == CUBE
+
+
+def test_few_rows_then_few_columns():
+    rows = taking(lambda problem, _: None if problem.m <= 16 else "too high")
+    columns = taking(lambda problem, _: None if problem.n <= 16 else "too wide")
+    assert fitting(rows, CUBE, H100) == GemmProblem(16, 512, 512, ldc=600)
+    assert fitting(columns, CUBE, H100) == GemmProblem(512, 16, 512)
+
+
+def test_nothing_fits():
+    with pytest.raises(UnsupportedProblem, match="naive: never"):
+        fitting(taking(lambda *_: "never"), CUBE, H100)
