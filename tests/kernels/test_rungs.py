@@ -170,9 +170,9 @@ def test_vectors_only_where_all_rows_are_whole_and_aligned(problem, width):
 def test_entries_name_template_arguments_and_policy():
     kernel = find_kernel("async_copy")
     problem = GemmProblem(64, 64, 64, epilogue=Epilogue(bias=True, activation="relu"))
-    plan = kernel.plan(problem, kernel.configure({"stages": 3}), H100)
-    assert plan.entry == "async_copy<128, 256, 8, 64, 64, 16, 8, 3, 4, Epilogue<true, Relu>>"
-    assert plan.shared_bytes == 3 * 4 * 8 * (128 + 4 + 256)
+    plan = kernel.plan(problem, kernel.configure({"stages": 2}), H100)
+    assert plan.entry == "async_copy<128, 256, 16, 64, 64, 16, 8, 2, 4, Epilogue<true, Relu>>"
+    assert plan.shared_bytes == 2 * 4 * 16 * (128 + 4 + 256)
     naive = find_kernel("naive").plan(GemmProblem(4, 4, 4), find_kernel("naive").default, H100)
     assert naive.entry == "naive<32, 32, Epilogue<false, Identity>>"
 

@@ -36,8 +36,8 @@ def vector_width(problem: GemmProblem) -> int:
 
     With whole vectors only, no kernel has to take one apart at an edge.
     """
-    extents = (problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
-    return 4 if all(extent % 4 == 0 for extent in extents) else 1
+    extents = problem.n | problem.k | problem.lda | problem.ldb | problem.ldc
+    return 4 if extents % 4 == 0 else 1
 
 
 # --- launch shapes ----------------------------------------------------------------------------
@@ -237,15 +237,15 @@ LADDER: tuple[Kernel, ...] = (
         rung=10,
         idea="cp.async copies tiles to shared memory several stages ahead without passing through "
         "registers, which leaves room for 16×8 results a thread.",
-        default=TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4),
+        default=TileConfig(BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3),
         space={
             "BM": (32, 64, 128, 256),
             "BN": (32, 64, 128, 256),
-            "BK": (8, 16),
-            "WM": (16, 32, 64),
+            "BK": (8, 16, 32),
+            "WM": (16, 32, 64, 128),
             "WN": (16, 32, 64, 128),
             "TM": (4, 8, 16),
-            "TN": (4, 8),
+            "TN": (4, 8, 16),
             "stages": (2, 3, 4),
         },
         launch=_launch_async_copy,
@@ -280,15 +280,15 @@ LADDER: tuple[Kernel, ...] = (
         rung=13,
         idea="There are as many blocks as the board holds and each gets an even share of all "
         "steps of k, tiles being cut where a share ends, so that no SM waits for a last wave.",
-        default=TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4),
+        default=TileConfig(BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3),
         space={
             "BM": (64, 128, 192, 256),
             "BN": (64, 128, 192, 256),
-            "BK": (8, 16),
+            "BK": (8, 16, 32),
             "WM": (16, 32, 48, 64),
             "WN": (16, 32, 64, 96, 128),
             "TM": (8, 12, 16),
-            "TN": (4, 8, 12),
+            "TN": (4, 8, 12, 16),
             "stages": (2, 3, 4),
         },
         launch=_launch_stream_k,

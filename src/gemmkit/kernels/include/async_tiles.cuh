@@ -11,6 +11,11 @@ struct AsyncTiles {
   static constexpr int WARPS = BM / WM * (BN / WN), THREADS = 32 * WARPS * SLICES;
   static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, DEPTH = BK / SLICES;
   static constexpr int PAD = 4, PANEL = 8, B_PANEL = BN & -BN;
+  // Copies start in so many bursts a step: in fewer they hold up reads of fragments, and each burst
+  // costs instructions of its own.
+  static constexpr int BURSTS = DEPTH < 4 ? DEPTH : 4;
+  // Along the shorter side of a thread's tile; of the orders tried, ptxas made most of these.
+  static constexpr bool BY_ROWS = TM > TN;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
     alignas(16) float As[BK][BM + PAD];
@@ -34,9 +39,9 @@ struct AsyncTiles {
     TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles(A, lda);
     TileWalk<THREADS, VEC, BK, BN, B_PANEL> b_tiles(B, ldb);
     int uncopied = depth;
-    const auto copy_part = [&](Stage& stage, int k) {  // one of DEPTH parts; past the end, zeros
-      cp_async_transposed<DEPTH>(stage.As, a_tiles, rows, uncopied, k);
-      cp_async_tile<DEPTH, VEC>(stage.Bs, b_tiles, uncopied, cols, k);
+    const auto copy_part = [&](Stage& stage, int part) {  // one of BURSTS; past the end, zeros
+      cp_async_transposed<BURSTS>(stage.As, a_tiles, rows, uncopied, part);
+      cp_async_tile<BURSTS, VEC>(stage.Bs, b_tiles, uncopied, cols, part);
     };
     const auto next_tiles = [&] {
       cp_async_commit();
@@ -47,7 +52,7 @@ struct AsyncTiles {
     const int tiles = (depth + BK - 1) / BK;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
 #pragma unroll
-      for (int k = 0; k < DEPTH; ++k) copy_part(stages[stage], k);
+      for (int part = 0; part < BURSTS; ++part) copy_part(stages[stage], part);
       next_tiles();
     }
 
@@ -60,8 +65,8 @@ struct AsyncTiles {
         alignas(16) float a[TM], b[TN];
         load_fragment<LANES_M>(a, &stages[read].As[slice * DEPTH + k][warp_row], lane.row);
         load_fragment<LANES_N>(b, &stages[read].Bs[slice * DEPTH + k][warp_col], lane.col);
-        copy_part(stages[write], k);
-        outer_product(sums, a, b);
+        if (k % (DEPTH / BURSTS) == 0) copy_part(stages[write], k / (DEPTH / BURSTS));
+        outer_product<BY_ROWS, TM == TN>(sums, a, b);
       }
       next_tiles();
       read = read + 1 == STAGES ? 0 : read + 1;

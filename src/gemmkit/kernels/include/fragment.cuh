@@ -42,17 +42,19 @@ __device__ __forceinline__ void load_fragment(float (&fragment)[SIZE], const flo
   }
 }
 
-// sums += a b^T: every element of one fragment with every element of the other. The columns run to
-// and fro, so that each multiply-add shares an operand with the one before it: the register file
-// then delivers two numbers an instruction instead of three.
-template <int TM, int TN>
+// sums += a b^T: every element of one fragment with every element of the other, row by row or column
+// by column, to and fro (the first one backward or not), so that each multiply-add shares an operand
+// with the one before it: the register file then delivers two numbers an instruction, not three.
+template <bool BY_ROWS = true, bool BACKWARD = true, int TM, int TN>
 __device__ __forceinline__ void outer_product(float (&sums)[TM][TN], const float (&a)[TM],
                                               const float (&b)[TN]) {
+  constexpr int LINES = BY_ROWS ? TM : TN, LENGTH = BY_ROWS ? TN : TM;
 #pragma unroll
-  for (int i = 0; i < TM; ++i) {
+  for (int line = 0; line < LINES; ++line) {
 #pragma unroll
-    for (int step = 0; step < TN; ++step) {
-      const int j = i % 2 == 0 ? TN - 1 - step : step;
+    for (int step = 0; step < LENGTH; ++step) {
+      const int place = (line % 2 == 0) == BACKWARD ? LENGTH - 1 - step : step;
+      const int i = BY_ROWS ? line : place, j = BY_ROWS ? place : line;
       sums[i][j] += a[i] * b[j];
     }
   }
