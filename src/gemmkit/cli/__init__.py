@@ -19,7 +19,7 @@ from gemmkit.errors import GemmkitError
 VERBS = {
     "ladder": "Run every kernel on one problem, check it, and show what each step changes.",
     "sweep": "Run kernels on many sizes, as a table of errors, times and GFLOP/s.",
-    "bench": "Measure one kernel, a rung or a file of your own, like a rung.",
+    "bench": "Measure one kernel, or compare with cuBLAS, PyTorch and Triton over a suite.",
     "check": "Look for bugs in a kernel: wrong results, bad accesses, races, deadlocks.",
     "explain": "Explain a kernel: counters, occupancy, predicted speed, and why it beats another.",
     "counters": "List every metric: what it is, how it is obtained, and its limits.",

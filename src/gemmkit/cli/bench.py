@@ -109,6 +109,8 @@ def command(
         GemmProblem.from_shape(shape, alpha=alpha, beta=beta, epilogue=fused) for shape in shapes
     ]
     kernel = None if target["target"] is None else find_target(**target)
+    if kernel is not None and not (suites or problems):
+        problems = [GemmProblem.from_shape(DEFAULT_SHAPE, alpha=alpha, beta=beta, epilogue=fused)]
     if suites or against or profile or resume:
         from gemmkit.cli.comparison import compare_command
 
@@ -133,7 +135,7 @@ def command(
         )
     _measure(
         kernel,
-        problems or [GemmProblem.from_shape(DEFAULT_SHAPE, alpha=alpha, beta=beta, epilogue=fused)],
+        problems,
         device=device,
         gpu=gpu,
         config=config,

@@ -45,7 +45,7 @@ def compare_command(
     tasks = [Task(each, suite) for suite in suites for each in find_suite(suite)]
     tasks += [Task(each) for each in problems]
     if not tasks:
-        raise UsageError("compare at what? Name a --suite, or a --shape")
+        raise UsageError("compare at what? Name a kernel, a --suite or a --shape")
     against = against or (CUBLAS,)
     check_names(against)
     if kernel is None and config:

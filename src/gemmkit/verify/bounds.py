@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.bands import over_bands
 from gemmkit.verify.inputs import Inputs, matrix
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -110,9 +111,16 @@ def _largest_integer(values: NDArray[np.float32]) -> float:
     """The largest magnitude if all values are integers, else infinity."""
     if values.size == 0:
         return 0.0
-    largest = float(max(values.max(), -values.min()))
+    table = np.atleast_2d(values)
     # A cheap look at a corner first: random reals are told apart without a pass over them.
-    for part in (values[:1], values):
-        if not bool(np.all(np.rint(part) == part)):
-            return float("inf")
-    return largest
+    if not bool(np.all(np.rint(table[:1]) == table[:1])):
+        return float("inf")
+    found: list[float] = []
+
+    def look(rows: slice) -> None:
+        band = table[rows]
+        whole = bool(np.all(np.rint(band) == band))
+        found.append(float(max(band.max(), -band.min())) if whole else float("inf"))
+
+    over_bands(table.shape[0], table.shape[1], look)
+    return max(found)

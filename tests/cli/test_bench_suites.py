@@ -12,7 +12,9 @@ import pytest
 from click.testing import Result
 
 from gemmkit.bench import compare as compare_module
+from gemmkit.bench.peers import LIBRARIES
 from gemmkit.bench.run import problem_record
+from gemmkit.bench.suites import SUITES
 from gemmkit.cli import comparison
 from gemmkit.cli.output import take_up
 from gemmkit.errors import UsageError
@@ -165,6 +167,19 @@ def test_a_file_of_something_else_is_not_taken_up(tmp_path: Path) -> None:
         take_up(str(tmp_path))
 
 
+def test_without_a_shape_a_named_kernel_runs_at_1024(
+    call: Callable[..., Result], heard: dict[str, Any]
+) -> None:
+    assert call("bench", "naive", "--against", "cublas").exit_code == 0
+    assert shapes(heard) == [("", "1024x1024x1024")]
+
+
+def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
+    text = " ".join(call("bench", "--help").output.split())
+    assert f"of problems: {', '.join(SUITES)}." in text
+    assert f"same run: {', '.join(LIBRARIES)}." in text
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -174,7 +189,7 @@ def test_a_file_of_something_else_is_not_taken_up(tmp_path: Path) -> None:
         (("--suite", "square", "--against", "blas"), "unknown peer 'blas'"),
         (("--suite", "square", "--resume"), "give it with --json FILE"),
         (("--suite", "square", "--config", "BM=8"), "--config is for one kernel"),
-        (("--against", "cublas"), "Name a --suite, or a --shape"),
+        (("--against", "cublas"), "Name a kernel, a --suite or a --shape"),
         (("--suite", "square", "--device", "emulator"), "the emulator has no stopwatch"),
     ],
 )
