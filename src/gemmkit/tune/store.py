@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -242,7 +242,7 @@ class Store:
         with _alone(self.path):
             with suppress(sqlite3.DatabaseError):
                 # Another process was faster.
-                return _open(self.path)
+                return _open(self.path, alone=True)
             aside = _move_aside(self.path)
             warnings.warn(
                 f"the tuning store {self.path} was damaged: it is now {aside.name} beside it, and "
@@ -250,7 +250,7 @@ class Store:
                 RuntimeWarning,
                 stacklevel=2,
             )
-            return _open(self.path)
+            return _open(self.path, alone=True)
 
 
 def fastest(entries: Iterable[Entry]) -> Entry | None:
@@ -273,8 +273,10 @@ def _rank(entry: Entry) -> tuple[bool, float]:
     return entry.origin == "imported", entry.time_us * (1.0 if entry.final else UNSURE)
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     """A connection in WAL mode to a file that is whole and of this version.
+
+    `alone` says that the caller keeps other processes from making the file, too.
 
     Raises:
         sqlite3.DatabaseError: it is no store, or damaged.
@@ -282,7 +284,11 @@ def _open(path: Path) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
+            # Of two that change the mode at once, SQLite turns one away without waiting.
+            with nullcontext() if alone else _alone(path):
+                connection.execute("PRAGMA journal_mode = WAL")
         # A power cut may take the last trials, never the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         (seen,) = connection.execute("PRAGMA quick_check(1)").fetchone()

@@ -1,0 +1,81 @@
+import json
+
+import msgspec
+import pytest
+
+from gemmkit.errors import TuningError
+from gemmkit.tune.entry import ProblemClass
+from gemmkit.tune.exchange import decode_table, import_entries, read_table, write_table
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path, make_entry):
+    entries = [
+        make_entry(time_us=3.0, final=True, p20_us=2.9, measured_at=7.0),
+        make_entry(problem=ProblemClass(m=1, n=64, k=64, aligned=True)),
+        make_entry(config={"BM": 8, "BN": 8}, outcome="wrong", time_us=None, reason="C is NaN"),
+    ]
+    path = tmp_path / "table.json"
+    assert write_table(path, entries) == 3
+    found = read_table(path)
+    assert sorted(found, key=str) == sorted(entries, key=str)
+    assert [each.problem.m for each in found] == [1, 64, 64]
+
+
+def test_a_table_has_an_entry_a_line(tmp_path, make_entry):
+    path = tmp_path / "table.json"
+    write_table(path, [make_entry(), make_entry(epilogue="relu")])
+    lines = path.read_text().splitlines()
+    assert len(lines) == 4
+    assert json.loads(lines[1].rstrip(","))["kernel"] == "naive"
+    assert json.loads(path.read_text())["version"] == 1
+
+
+def test_an_empty_table_is_a_table(tmp_path):
+    path = tmp_path / "table.json"
+    write_table(path, [])
+    assert read_table(path) == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "table.json is no tuning table"),
+        (b"{}", "missing required field `format`"),
+        (b'{"format": "other", "version": 1, "entries": []}', "is no tuning table"),
+        (b'{"format": "gemmkit tuning table", "version": 2}', "of version 2; this gemmkit reads 1"),
+        (b'{"format": "gemmkit tuning table", "version": 1, "entries": [{}]}', r"entries\[0\]"),
+        (b"\xff\xfe", "is no tuning table"),
+    ],
+)
+def test_what_is_no_table_is_refused(data, message):
+    with pytest.raises(TuningError, match=message):
+        decode_table(data, "table.json")
+
+
+def test_files_that_cannot_be_used_are_one_clear_error(tmp_path):
+    with pytest.raises(TuningError, match=r"cannot read .*: No such file"):
+        read_table(tmp_path / "none.json")
+    with pytest.raises(TuningError, match=r"cannot write .*: No such file"):
+        write_table(tmp_path / "none" / "table.json", [])
+
+
+def test_import_marks_and_never_overrides_what_was_measured_here(store, make_entry):
+    own = make_entry(time_us=10.0)
+    store.put(own)
+    came = import_entries(
+        store,
+        [
+            msgspec.structs.replace(own, time_us=1.0, measured_at=9e9),
+            make_entry(config={"BM": 8, "BN": 32}, time_us=2.0),
+            make_entry(config={"BM": 16, "BN": 32}, time_us=3.0, compiler="1.0"),
+        ],
+    )
+    assert (came.added, came.kept, came.stale) == (2, 1, 1)
+    assert store.best(own.gpu, own.problem) == own
+    assert [each.origin for each in store.entries()].count("imported") == 2
+
+
+def test_import_serves_where_nothing_was_measured(store, make_entry):
+    entry = make_entry(time_us=2.0)
+    import_entries(store, [entry])
+    assert store.best(entry.gpu, entry.problem).origin == "imported"

@@ -1,0 +1,290 @@
+import multiprocessing
+import os
+import sqlite3
+import threading
+
+import msgspec
+import pytest
+
+from gemmkit.errors import TuningError
+from gemmkit.gpu import BOARDS
+from gemmkit.problem import GemmProblem
+from gemmkit.tune.entry import ProblemClass, gpu_key
+from gemmkit.tune.freshness import Freshness
+from gemmkit.tune.store import SCHEMA_VERSION, Store, by_time, default_store_path, fastest
+
+GPU = "h100-132sm"
+CUBE = ProblemClass(m=64, n=64, k=64, aligned=True)
+
+
+def changed(entry, **changes):
+    return msgspec.structs.replace(entry, **changes)
+
+
+def test_key_of_a_board():
+    assert gpu_key(BOARDS["h100"]) == GPU
+    assert gpu_key(BOARDS["rtx3090"]) == "rtx3090-82sm"
+
+
+@pytest.mark.parametrize(
+    ("problem", "aligned"),
+    [
+        (GemmProblem(63, 64, 64), True),
+        (GemmProblem(64, 63, 64), False),
+        (GemmProblem(64, 64, 63), False),
+        (GemmProblem(64, 64, 64, lda=65), False),
+        (GemmProblem(64, 64, 64, ldc=68), True),
+    ],
+)
+def test_class_knows_how_rows_lie(problem, aligned):
+    found = ProblemClass.of(problem)
+    assert found == ProblemClass(m=problem.m, n=problem.n, k=problem.k, aligned=aligned)
+    assert str(found).endswith("unaligned rows") is not aligned
+
+
+def test_reading_makes_no_file(store):
+    assert store.entries() == [] == store.gpus() == store.winners(GPU)
+    assert store.best(GPU, CUBE) is None
+    assert not store.path.exists()
+
+
+def test_what_is_put_is_read_by_another(store, make_entry, freshness):
+    entry = make_entry(p20_us=9.5, samples=4, reason="", measured_at=5.0, predicted_us=8.0)
+    assert store.put(entry) == 1
+    other = Store(store.path, freshness)
+    assert other.entries() == [entry]
+    assert other.gpus() == [GPU]
+    assert other.best(GPU, CUBE) == entry
+    assert entry.tflops == pytest.approx(2 * 64**3 / 10e6)
+    assert entry.label == "naive:BM=32,BN=32"
+    assert entry.tile_config["BM"] == 32
+
+
+def test_entries_are_chosen_by_gpu_class_and_epilogue(store, make_entry):
+    wide = ProblemClass(m=64, n=128, k=64, aligned=True)
+    store.put(make_entry(), make_entry(problem=wide), make_entry(gpu="rtx3090-82sm"))
+    store.put(make_entry(epilogue="relu"))
+    assert len(store.entries()) == 4
+    assert len(store.entries(GPU)) == 3
+    assert len(store.entries(GPU, CUBE)) == 2
+    assert [each.epilogue for each in store.entries(GPU, CUBE, epilogue="relu")] == ["relu"]
+    assert len(store.entries(GPU, epilogue="none")) == 2
+
+
+def test_best_is_the_fastest_right_one(store, make_entry):
+    store.put(
+        make_entry(config={"BM": 8, "BN": 32}, time_us=5.0),
+        make_entry(config={"BM": 16, "BN": 32}, time_us=4.0),
+        make_entry(config={"BM": 32, "BN": 32}, time_us=1.0, outcome="wrong"),
+        make_entry(config={"BM": 4, "BN": 32}, time_us=None, outcome="uncompiled"),
+    )
+    assert store.best(GPU, CUBE).config["BM"] == 16
+    assert [each.time_us for each in by_time(store.entries())] == [4.0, 5.0]
+
+
+def test_a_time_alone_must_be_clearly_shorter(make_entry):
+    final = make_entry(time_us=10.0, final=True)
+    assert fastest([make_entry(time_us=9.9), final]) == final
+    assert fastest([make_entry(time_us=9.7), final]).time_us == 9.7
+
+
+def test_own_measurements_go_before_imported_ones(make_entry):
+    own = make_entry(time_us=10.0)
+    other = make_entry(time_us=1.0, origin="imported", final=True)
+    assert fastest([other, own]) == own
+    assert fastest([other]) == other
+
+
+def test_another_epilogue_serves_where_there_is_none_of_this(store, make_entry):
+    store.put(make_entry(epilogue="relu", time_us=3.0))
+    assert store.best(GPU, CUBE).epilogue == "relu"
+    store.put(make_entry(time_us=5.0))
+    assert store.best(GPU, CUBE).epilogue == "none"
+    assert store.best(GPU, CUBE, "relu").time_us == 3.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"source": "0123456789abcdef"}, "other source"),
+        ({"compiler": "12.9.1"}, "other compiler"),
+        ({"kernel": "no_such_kernel", "source": "x"}, "no such kernel"),
+    ],
+)
+def test_stale_entries_are_kept_and_never_the_best(store, make_entry, changes, reason):
+    stale = make_entry(**{"time_us": 1.0} | changes)
+    fresh = make_entry(time_us=2.0)
+    store.put(stale, fresh)
+    assert store.staleness(stale) == reason
+    assert store.staleness(fresh) is None
+    assert store.best(GPU, CUBE) == fresh
+    assert store.winners(GPU) == [fresh]
+    assert stale in store.entries(GPU, CUBE)
+
+
+def test_without_a_compiler_none_is_other(make_entry):
+    assert Freshness(compiler=None).staleness(make_entry(compiler="1.0")) is None
+
+
+def test_the_same_trial_again_replaces_the_old_one(store, make_entry):
+    first = make_entry(measured_at=1.0)
+    assert store.put(first) == 1
+    assert store.put(changed(first, time_us=8.0, measured_at=2.0)) == 1
+    assert [each.time_us for each in store.entries()] == [8.0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"final": True}, {"final": False, "measured_at": 9.0}),
+        ({"origin": "measured"}, {"origin": "imported", "final": True, "measured_at": 9.0}),
+        ({"measured_at": 5.0}, {"measured_at": 4.0}),
+    ],
+)
+def test_a_weaker_word_does_not_replace_a_stronger(store, make_entry, old, new):
+    store.put(make_entry(time_us=10.0, **old))
+    assert store.put(make_entry(time_us=1.0, **new)) == 0
+    assert [each.time_us for each in store.entries()] == [10.0]
+
+
+def test_the_order_of_keys_does_not_matter(store, make_entry):
+    store.put(make_entry(config={"BM": 32, "BN": 32}), make_entry(config={"BN": 32, "BM": 32}))
+    assert len(store.entries()) == 1
+
+
+def test_winners_are_one_a_class_and_epilogue(store, make_entry):
+    wide = ProblemClass(m=64, n=128, k=64, aligned=True)
+    for time_us in (3.0, 2.0):
+        config = {"BM": int(time_us), "BN": 32}
+        store.put(make_entry(time_us=time_us, config=config))
+        store.put(make_entry(time_us=time_us, config=config, problem=wide))
+        store.put(make_entry(time_us=time_us, config=config, epilogue="relu"))
+    winners = store.winners(GPU)
+    assert [(each.problem, each.epilogue) for each in winners] == [
+        (CUBE, "none"),
+        (CUBE, "relu"),
+        (wide, "none"),
+    ]
+    assert {each.time_us for each in winners} == {2.0}
+    assert len(store.winners(GPU, "relu")) == 1
+
+
+def test_removed_trials_are_gone(store, make_entry):
+    keep, drop = make_entry(), make_entry(epilogue="relu")
+    store.put(keep, drop)
+    assert store.remove([drop]) == 1
+    assert store.entries() == [keep]
+
+
+def test_several_are_put_all_or_none(store, make_entry):
+    with pytest.raises(TypeError):
+        store.put(make_entry(), changed(make_entry(), config={"BM": object()}))
+    assert store.entries() == []
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn"])
+def test_a_damaged_file_is_moved_aside(store, make_entry, freshness, damage):
+    store.put(*(make_entry(config={"BM": n, "BN": 1}) for n in range(1, 400)))
+    store.close()
+    data = store.path.read_bytes()
+    assert len(data) > 20_000
+    broken = b"no database at all" * 100 if damage == "garbage" else data[: len(data) // 2]
+    for journal in store.path.parent.glob("*-wal"):
+        journal.unlink()
+    store.path.write_bytes(broken)
+    with pytest.warns(RuntimeWarning, match="was damaged: it is now store.sqlite3.damaged-"):
+        assert Store(store.path, freshness).entries() == []
+    (aside,) = store.path.parent.glob("store.sqlite3.damaged-*[0-9]")
+    assert aside.read_bytes() == broken
+    again = Store(store.path, freshness)
+    again.put(make_entry())
+    assert len(again.entries()) == 1
+
+
+def test_a_file_that_was_moved_is_made_anew(store, make_entry):
+    store.put(make_entry())
+    store.path.rename(store.path.with_name("elsewhere"))
+    assert store.entries() == []
+    assert store.put(make_entry()) == 1
+
+
+def test_a_later_schema_is_refused(store, make_entry):
+    store.put(make_entry())
+    store.close()
+    with sqlite3.connect(store.path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(TuningError, match="a later gemmkit wrote the tuning store"):
+        Store(store.path).entries()
+    assert store.path.exists()
+
+
+def test_a_folder_that_cannot_be_is_one_clear_error(tmp_path, make_entry):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TuningError, match=r"cannot be used .*: name another with --store"):
+        Store(tmp_path / "file" / "store.sqlite3").put(make_entry())
+
+
+def test_default_path_is_in_the_cache_folder(shared_cache_dir):
+    assert default_store_path().is_relative_to(shared_cache_dir)
+
+
+def _put_many(path, freshness, entries, meet):
+    store = Store(path, freshness)
+    meet.wait()
+    for entry in entries:
+        store.put(entry)
+    store.close()
+
+
+def test_many_processes_write_at_once(store, make_entry, freshness):
+    context = multiprocessing.get_context("spawn")
+    meet = context.Barrier(3)
+    parts = [
+        [make_entry(config={"BM": n, "BN": part}, time_us=1.0 + n) for n in range(1, 31)]
+        for part in range(1, 4)
+    ]
+    processes = [
+        context.Process(target=_put_many, args=(store.path, freshness, part, meet))
+        for part in parts
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 3
+    assert len(store.entries()) == 3 * 30
+
+
+def test_many_threads_share_one_object(store, make_entry):
+    entries = [make_entry(config={"BM": n, "BN": 1}) for n in range(1, 41)]
+
+    def put(part):
+        for entry in part:
+            store.put(entry)
+        store.close()
+
+    threads = [threading.Thread(target=put, args=(entries[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.entries()) == 40
+
+
+def _die_in_the_middle(path, freshness):
+    store = Store(path, freshness)
+    with store._transaction() as connection:
+        connection.execute("DELETE FROM trials")
+        os._exit(9)
+
+
+def test_a_process_that_dies_leaves_the_store_whole(store, make_entry, freshness):
+    store.put(make_entry())
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_die_in_the_middle, args=(store.path, freshness))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    assert len(store.entries()) == 1
+    assert store.put(make_entry(epilogue="relu")) == 1
