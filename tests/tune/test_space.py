@@ -1,0 +1,73 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.gpu import BOARDS
+from gemmkit.kernels.kernel import TileConfig
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.tune import space
+from gemmkit.tune.space import Allowed, allowed_configurations, search_space
+
+H100 = BOARDS["h100"]
+CUBE = GemmProblem(512, 512, 512)
+
+
+@pytest.mark.parametrize(
+    "name", ["naive", "coarsening_1d", "coarsening_2d", "warp_tiled", "async_copy"]
+)
+@pytest.mark.parametrize("board", ["h100", "t4"])
+def test_shortcuts_lose_no_configuration(name, board):
+    kernel = find_kernel(name)
+    # Some values of each key will do for a comparison with the whole product.
+    small = replace(kernel, space={key: values[:3] for key, values in kernel.space.items()})
+    found = list(allowed_configurations(small, BOARDS[board]))
+    assert len(set(found)) == len(found)
+    assert set(found) == set(small.configurations(BOARDS[board]))
+
+
+def test_large_spaces_are_never_multiplied_out():
+    kernel = find_kernel("split_k")
+    allowed = Allowed.of(kernel, H100)
+    assert allowed.total > 100_000
+    assert 100 < len(allowed.configurations) < allowed.total / 10
+    assert all(kernel.rule(config, H100) is None for config in allowed.configurations[:50])
+
+
+def test_candidates_come_by_estimate_and_the_rest_is_counted():
+    allowed = [Allowed.of(find_kernel(name), H100) for name in ("naive_uncoalesced", "warp_tiled")]
+    found = search_space(CUBE, H100, allowed)
+    times = [each.estimate_us for each in found.candidates]
+    assert times == sorted(times)
+    assert times[-1] <= space.WITHIN * times[0]
+    assert found.total == sum(each.total for each in allowed)
+    assert len(times) + sum(found.left_out.values()) == found.total
+    assert {each.kernel.name for each in found.candidates} == {"warp_tiled"}
+    everything = search_space(CUBE, H100, allowed, within=math.inf)
+    assert space.SLOW not in everything.left_out
+    assert len(everything.candidates) == sum(len(each.configurations) for each in allowed)
+
+
+def test_kernels_that_refuse_the_problem_are_counted():
+    problem = GemmProblem.from_shape("512", epilogue=Epilogue(bias=True))
+    allowed = [Allowed.of(find_kernel("naive_uncoalesced"), H100)]
+    found = search_space(problem, H100, allowed)
+    assert found.candidates == ()
+    assert found.left_out[space.OUTSIDE] == len(allowed[0].configurations)
+
+
+def test_blocks_that_fit_no_sm_are_counted():
+    kernel = find_kernel("naive")
+    unbound = replace(kernel, rule=lambda config, gpu: None, space={"BM": (32, 64), "BN": (32,)})
+    found = search_space(CUBE, H100, [Allowed.of(unbound, H100)], within=math.inf)
+    assert [str(each.config) for each in found.candidates] == ["BM=32,BN=32"]
+    assert found.left_out == {space.UNFIT: 1}
+
+
+def test_labels_are_what_command_lines_take():
+    kernel = find_kernel("naive")
+    candidate = space.Candidate(kernel, TileConfig(BM=8, BN=32), 1.0)
+    assert candidate.label == "naive:BM=8,BN=32"
+    assert candidate.identity == ("naive", (("BM", 8), ("BN", 32)))
