@@ -22,6 +22,7 @@ from gemmkit.report.comparison import (
     error_ratio,
     fused_overhead,
     geometric_mean,
+    next_tile_share,
     profile_table,
 )
 from gemmkit.report.performance import performance
@@ -181,6 +182,20 @@ def test_the_readme_shows_each_suite_at_a_glance_and_in_full(suites):
     assert set(found.pictures) == {"-square", "-waves"}
     for end in found.pictures:
         assert f"(docs/images/h100-bench{end}.svg)" in found.markdown
+
+
+def test_off_tile_sizes_are_held_against_the_next_multiple_of_a_tile(compared):
+    square = compared("square", (1024,) * 3, 1.1)
+    slab = compared("k1024", (1024, 1024, 512), 1.1)
+    odd = msgspec.structs.replace(compared("off-tile", (1000,) * 3, 1.1), tflops=48.0)
+    lonely = compared("off-tile", (2047,) * 3, 1.1)
+    everything = [slab, square, odd, lonely]
+    shares = [next_tile_share(each, everything) for each in everything]
+    assert shares == [None, None, pytest.approx(0.96), None]
+    found = performance(everything, "x").markdown
+    assert "% of the next tile multiple" in found
+    assert "| 1000³ | `naive` | 48.00 | 96.0 |" in found
+    assert "| 2047³ | `naive` | 50.00 | – |" in found
 
 
 def test_partial_results_render(compared, tmp_path):

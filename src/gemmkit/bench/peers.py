@@ -37,7 +37,7 @@ LIBRARIES = {
     ),
     "triton": Library(
         TritonBaseline,
-        "no Triton to compare with: `pip install triton` together with PyTorch brings it",
+        "no Triton to compare with: PyTorch for Linux brings it, `pip install 'gemmkit[torch]'`",
         chooses=False,
     ),
 }

@@ -12,6 +12,8 @@ from gemmkit.problem import GemmProblem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
+# Multiples of the largest tiles' edges above those sizes, as far as the squares have none.
+NEXT_TILE = (1152, 2176, 4224)
 
 SKINNY_M = (1, 2, 4, 8, 16)
 SKINNY_N = (4096, 8192)
@@ -50,6 +52,7 @@ SUITES: dict[str, tuple[GemmProblem, ...]] = {
     "square": _cubes(SQUARES),
     "k1024": _slabs(sweep.SIZES, sweep.K),
     "off-tile": _cubes(OFF_TILE),
+    "next-tile": _cubes(NEXT_TILE),
     "skinny": tuple(GemmProblem(m, n, n) for n in SKINNY_N for m in SKINNY_M),
     "llm": tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
     "fused": _cubes(FUSED, "bias+relu"),
@@ -61,6 +64,7 @@ TOPICS = {
     "square": "M = N = K from 256 to 16384",
     "k1024": "M = N from 128 to 16384, K = 1024",
     "off-tile": "M = N = K that no tile divides",
+    "next-tile": "multiples of 128 just above those",
     "skinny": "M of 1 to 16 rows, N = K",
     "llm": "layers of transformers, 1 to 2048 tokens",
     "fused": "bias and ReLU fused, M = N = K",

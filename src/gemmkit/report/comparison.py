@@ -9,11 +9,14 @@ import numpy as np
 
 from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT
 from gemmkit.bench.suites import TOPICS
+from gemmkit.kernels.kernel import ceil_div
 from gemmkit.record import PeerRecord, Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
 
 _UNNAMED = "shapes of your own"
+# The longest edge that tiles commonly have.
+_TILE_EDGE = 128
 
 
 def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -46,7 +49,7 @@ def shape(record: Record) -> str:
     """The sizes as `MxNxK`, or `N³` for a cube."""
     problem = record.problem
     sizes = (problem.m, problem.n, problem.k)
-    return f"{problem.m}³" if len(set(sizes)) == 1 else "x".join(map(str, sizes))
+    return f"{problem.m}³" if _is_cube(record) else "x".join(map(str, sizes))
 
 
 def error_ratio(record: Record) -> float | None:
@@ -61,6 +64,28 @@ def fused_overhead(record: Record) -> float | None:
     """Time over that of the plain product, less one; None where there is no epilogue."""
     plain = find_peer(record, GEMMKIT)
     return None if plain is None else 1 / plain.speedup - 1
+
+
+def next_tile_share(record: Record, others: Iterable[Record]) -> float | None:
+    """A cube's speed over that of the cube of the next multiple of 128, from records of one run.
+
+    None where that one is not among the others, or where the cube is such a multiple itself.
+    """
+    size = record.problem.m
+    above = ceil_div(size, _TILE_EDGE) * _TILE_EDGE
+    if above == size or not _is_cube(record) or record.tflops is None:
+        return None
+    found = (
+        each.tflops
+        for each in others
+        if _is_cube(each) and each.problem.m == above and each.problem.epilogue == "none"
+    )
+    speed = next((each for each in found if each), None)
+    return record.tflops / speed if speed else None
+
+
+def _is_cube(record: Record) -> bool:
+    return record.problem.m == record.problem.n == record.problem.k
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:

@@ -14,6 +14,7 @@ from gemmkit.report.comparison import (
     find_peer,
     fused_overhead,
     geometric_mean,
+    next_tile_share,
     ratios,
     shape,
 )
@@ -62,7 +63,7 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
         show(PICTURED, f"Speed by size, {TOPICS[PICTURED]}", waves_svg(suites[PICTURED]))
     for suite, found in suites.items():
         if suite != PICTURED:
-            table = _full(suite, found).to_markdown()
+            table = _full(suite, found, records).to_markdown()
             heading = f"{suite}: {TOPICS[suite]}" if suite in TOPICS else "other shapes"
             parts.append(f"<details><summary>{heading}</summary>\n\n{table}\n</details>\n")
     return Performance("\n".join(parts), pictures)
@@ -101,8 +102,10 @@ def _summary_row(suite: str, records: Sequence[Record]) -> Row:
     )
 
 
-def _full(suite: str, records: Sequence[Record]) -> Table:
-    """A row a problem."""
+def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -> Table:
+    """A row a problem of one suite; `everything` has those of other suites too."""
+    next_tile = {id(each): next_tile_share(each, everything) for each in records}
+    edges = any(each is not None for each in next_tile.values())
     skinny = suite == "skinny"
     fused = any(fused_overhead(each) is not None for each in records)
     others = [
@@ -113,6 +116,7 @@ def _full(suite: str, records: Sequence[Record]) -> Table:
         Column("kernel", "left"),
         Column("TFLOP/s"),
         *((Column("GB/s"), Column("% of a copy")) if skinny else ()),
+        *((Column("% of the next tile multiple"),) if edges else ()),
         *((Column("over plain"),) if fused else ()),
         Column("cuBLAS as it picks"),
         Column("cuBLAS best"),
@@ -127,6 +131,7 @@ def _full(suite: str, records: Sequence[Record]) -> Table:
             number(seen.gb_per_s if seen else None, 0),
             number(None if copied is None else 100 * copied, 1),
         )
+        edge = next_tile[id(record)]
         picked, best = (find_peer(record, CUBLAS, each) for each in (DEFAULT, BEST))
         best = best or picked
         cells = (
@@ -134,6 +139,7 @@ def _full(suite: str, records: Sequence[Record]) -> Table:
             Cell(f"`{record.kernel}`" + ("" if record.correct else " **wrong**")),
             number(record.tflops, 2),
             *(bandwidth if skinny else ()),
+            *((number(None if edge is None else 100 * edge, 1),) if edges else ()),
             *((Cell(MISSING if over is None else f"{100 * over:+.1f} %"),) if fused else ()),
             number(picked.tflops if picked else None, 2),
             number(best.tflops if best else None, 2),
