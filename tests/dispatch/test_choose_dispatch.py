@@ -9,6 +9,7 @@ import warnings
 import msgspec
 import pytest
 
+from gemmkit import dispatch
 from gemmkit.dispatch import choose as choose_module
 from gemmkit.dispatch import tuned
 from gemmkit.dispatch.choose import Dispatcher, choose, dispatcher
@@ -21,7 +22,7 @@ from gemmkit.kernels.kernel import MAX_EXTENT
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.exchange import write_table
+from gemmkit.tune.exchange import decode_table, write_table
 from gemmkit.tune.freshness import Freshness, source_digest
 from gemmkit.tune.store import Store
 
@@ -267,6 +268,20 @@ def test_the_users_own_store_is_the_default(table):
         assert choose(problem, H100, store=None).source == "heuristic"
     finally:
         own.remove([kept])
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
+def test_a_table_that_ships_is_of_its_board_and_of_the_code_that_ships(board):
+    path = dispatch.shipped_file("tables", f"{board.key}.json")
+    if not path.is_file():
+        assert shipped_table(board).best(ProblemClass.of(PROBLEM), "none") is None
+        return
+    code = Freshness(compiler=None)
+    for each in decode_table(path.read_bytes(), board.key):
+        assert each.gpu == gpu_key(board)
+        assert code.staleness(each) is None, f"{each.kernel} has changed: tune {board.name} again"
+        assert find_kernel(each.kernel).rule(each.tile_config, board) is None
+        assert shipped_table(board).best(each.problem, each.epilogue) is not None
 
 
 # --- what always holds --------------------------------------------------------------------------

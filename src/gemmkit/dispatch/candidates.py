@@ -18,7 +18,6 @@ from gemmkit.problem import GemmProblem
 
 # Below and above which side of C the seven-level guide calls a problem small or large.
 SMALL, LARGE = 512, 2048
-ASYNC_SINCE = 8
 SizeClass = Literal["small", "medium", "large"]
 
 # Tiles that the guide has for each, BM × BN.
@@ -100,15 +99,13 @@ _TILED = (
     ),
 )
 
-# Boards without cp.async.
-_WITHOUT_ASYNC = (
-    *_rows(
-        "warp_tiled",
-        "BM BN BK WM WN TM TN",
-        (128, 128, 16, 32, 64, 8, 8),
-        (64, 64, 16, 32, 32, 8, 4),
-        (32, 32, 16, 16, 32, 4, 4),
-    ),
+# For boards without cp.async.
+_WITHOUT_ASYNC = _rows(
+    "warp_tiled",
+    "BM BN BK WM WN TM TN",
+    (128, 128, 16, 32, 64, 8, 8),
+    (64, 64, 16, 32, 32, 8, 4),
+    (32, 32, 16, 16, 32, 4, 4),
 )
 
 # Runs everywhere, whatever the problem: nothing is left without a choice.
@@ -119,9 +116,12 @@ CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
 
 def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     """Those that the board can run and that are worth it there."""
-    able = gpu.capability.major >= ASYNC_SINCE
-    listed = (*_TILED, *_FALLBACK) if able else (*_WITHOUT_ASYNC, *_FALLBACK)
-    return tuple(each for each in listed if each.kernel.rule(each.config, gpu) is None)
+    tiled = _allowed(_TILED, gpu) or _allowed(_WITHOUT_ASYNC, gpu)
+    return (*tiled, *_allowed(_FALLBACK, gpu))
+
+
+def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:
+    return tuple(each for each in candidates if each.kernel.rule(each.config, gpu) is None)
 
 
 def size_class(problem: GemmProblem) -> SizeClass:
