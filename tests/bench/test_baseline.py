@@ -5,6 +5,7 @@ import pytest
 
 from gemmkit.bench import baseline as baseline_module
 from gemmkit.bench.baseline import CublasBaseline, TorchBaseline, _without_tf32, find_baseline
+from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.device import bind_arguments
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
@@ -42,7 +43,7 @@ def test_tf32_is_off_within_and_as_before_after(settings, name, exact):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [CublasBaseline, TorchBaseline])
+@pytest.mark.parametrize("kind", [CublasBaseline, TorchBaseline, TritonBaseline])
 @pytest.mark.parametrize("epilogue", ["none", "bias+relu"])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_every_candidate_is_right(kind, epilogue, beta):

@@ -200,6 +200,17 @@ def test_what_no_kernel_takes_is_left_out(device, install):
     assert "Left out at 48x40x32: naive_uncoalesced" in log.notes[0]
 
 
+def test_nothing_to_multiply_is_left_out(device, install):
+    install(cublas=Baseline(device, {"its own": 100.0}))
+    log = Log()
+    tasks = [Task(GemmProblem(8, 8, 0)), Task(GemmProblem(0, 8, 8))]
+    assert compare(tasks, naive, device=device, progress=log) == []
+    assert [line.partition(":")[0] for line in log.notes] == [
+        "Left out at 8x8x0",
+        "Left out at 0x8x8",
+    ]
+
+
 def test_a_choice_may_refuse(device, install):
     def refuse(_problem, _gpu):
         raise UnsupportedProblem("nothing takes it")

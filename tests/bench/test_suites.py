@@ -1,7 +1,11 @@
 """The suites hold what the benchmark promises."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from gemmkit.bench.peers import LIBRARIES
 from gemmkit.bench.suites import SUITES, TOPICS, find_suite
 from gemmkit.errors import UsageError
 
@@ -33,3 +37,9 @@ def test_unknown_suites_are_told():
         find_suite("squares")
     with pytest.raises(UsageError, match="no batched products yet"):
         find_suite("batched")
+
+
+def test_the_page_lists_all_suites_and_peers():
+    page = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
+    listed = re.findall(r"^\| `([^`]+)` \|", page.read_text("utf-8"), re.MULTILINE)
+    assert listed == [*SUITES, *LIBRARIES]

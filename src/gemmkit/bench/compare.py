@@ -137,7 +137,10 @@ class _Run:
 
 
 def _plan(task: Task, choose: Choose, gpu: GpuSpec, progress: Progress) -> _Run | None:
-    """The run, or None where no choice takes the problem."""
+    """The run, or None where no choice takes the problem, or there is nothing to multiply."""
+    if not task.problem.flops:
+        progress.note(f"Left out at {task.problem.shape}: there is nothing to multiply")
+        return None
     try:
         picks = _planned(task.problem, choose, gpu)
     except UnsupportedProblem as refusal:

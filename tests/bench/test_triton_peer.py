@@ -1,0 +1,93 @@
+"""The Triton peer: what it tries and launches, with stand-ins for Triton and PyTorch."""
+
+from __future__ import annotations
+
+import sys
+import types
+from contextlib import contextmanager
+
+import pytest
+
+from gemmkit.bench import triton_peer
+from gemmkit.bench.triton_peer import CONFIGURATIONS, TritonBaseline, suitable
+from gemmkit.epilogue import Epilogue
+from gemmkit.problem import GemmProblem
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What is launched, as (grid, operands, constants); Triton and PyTorch are stand-ins."""
+    seen = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *operands, **constants: seen.append((grid, operands, constants))
+
+    @contextmanager
+    def on(stream):
+        seen.append(stream)
+        yield
+
+    torch = types.ModuleType("torch")
+    torch.cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        ExternalStream=lambda handle, device: ("stream", handle, device),
+        stream=on,
+    )
+    triton = types.ModuleType("triton")
+    triton.__version__ = "3.6.0"
+    kernel = types.ModuleType("gemmkit.bench.triton_kernel")
+    kernel.matmul = Kernel()
+    for module in (torch, triton, kernel):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(
+        triton_peer, "device_tensor", lambda _torch, _ordinal, *what: ("tensor", *what)
+    )
+    return seen
+
+
+def device():
+    stream = types.SimpleNamespace(device=types.SimpleNamespace(device_id=3), handle=77)
+    return types.SimpleNamespace(stream=stream)
+
+
+def test_what_is_launched(launches):
+    problem = GemmProblem(300, 200, 96, 1.5, 0.0, lda=100, epilogue=Epilogue.parse("bias+relu"))
+    bound = {"A": 1, "B": 2, "C": 3, "bias": 4}
+    found = TritonBaseline(device()).candidates(problem, [bound, bound])
+    name = "Triton 3.6.0 (64x128x16, 4 warps, 3 stages)"
+    assert name in found
+    assert all(len(works) == 2 for works in found.values())
+    found[name][0](device().stream)
+    stream, (grid, operands, constants) = launches
+    assert stream == ("stream", 77, 3)
+    assert grid == (5 * 2,)
+    assert operands == (
+        ("tensor", 1, 300, 96, 100),
+        ("tensor", 2, 96, 200, 200),
+        ("tensor", 3, 300, 200, 200),
+        ("tensor", 4, 1, 200, 200),
+        *(300, 200, 96, 100, 200, 200),
+        *(1.5, 0.0),
+    )
+    assert (constants["BM"], constants["BN"], constants["BK"]) == (64, 128, 16)
+    assert (constants["num_warps"], constants["num_stages"]) == (4, 3)
+    flags = {key: constants[key] for key in ("SCALED", "ADDED", "BIAS", "RELU")}
+    assert flags == {"SCALED": True, "ADDED": False, "BIAS": True, "RELU": True}
+
+
+def test_the_configurations_suit_the_shape():
+    assert {each.BM for each in suitable(GemmProblem(1, 4096, 4096))} == {16}
+    large = suitable(GemmProblem(16384, 16384, 16384))
+    assert (128, 128) in {(each.BM, each.BN) for each in large}
+    assert min(each.BM * each.BN for each in large) > 64 * 64
+    assert (128, 128) not in {(each.BM, each.BN) for each in suitable(GemmProblem(256, 256, 256))}
+    for m in (1, 17, 300, 20000):
+        assert suitable(GemmProblem(m, m, m))
+    assert all(each.BK >= 16 for each in CONFIGURATIONS), "Triton's dot takes none below"
+
+
+def test_without_cuda_there_is_none(launches):
+    sys.modules["torch"].cuda.is_available = lambda: False
+    with pytest.raises(RuntimeError, match="no CUDA"):
+        TritonBaseline(device())
