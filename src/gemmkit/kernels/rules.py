@@ -21,6 +21,8 @@ COARSENING_STRIDES = (1, 2, 4, 8, 16)
 # the panels in which such a tile is dealt out to the threads.
 PAD = 4
 PANEL = 8
+# Ways through the inner loop that async_tiles.cuh knows.
+ORDERS = 8
 
 
 def thread_count(config: TileConfig) -> int:
@@ -36,7 +38,8 @@ def stage_bytes(config: TileConfig, pad: int = 0) -> int:
 
 def split_k_shared_bytes(config: TileConfig) -> int:
     """Shared bytes of `split_k`: its stages, and then in their place the sums of its slices."""
-    sums = FLOAT_BYTES * (config["slice_k"] - 1) * config["BM"] * config["BN"]
+    slices = config["slice_k"]
+    sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
     return max(config["stages"] * stage_bytes(config, PAD), sums)
 
 
@@ -244,6 +247,8 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: _even_shares(
             config, b_vector=4, a_width=PANEL, b_width=config["BN"] & -config["BN"]
         ),
+        lambda: _divides(config, "bursts", "BK"),
+        lambda: None if config["order"] < ORDERS else f"order must be less than {ORDERS}",
         lambda: _dynamic_shared(config["stages"] * stage_bytes(config, PAD), gpu),
     )
 

@@ -12,15 +12,15 @@
 #include "epilogue.cuh"
 #include "fixup.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES, int VEC,
-          class Epilogue>
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
+          int BURSTS, int ORDER, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
                                   BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
             float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
   extern __shared__ float4 shared[];
-  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, VEC, SLICES> tiles(shared);
-  constexpr int THREADS = 32 * tiles.WARPS;
+  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC> tiles(shared);
+  constexpr int THREADS = tiles.THREADS;
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
   const bool cut = gridDim.y * BM >= M;
@@ -38,18 +38,32 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   float sums[TM][TN] = {};
   tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
                  element(B, ldb, k, block_col), ldb, N - block_col, depth);
-  add_slices<SLICES, THREADS>(sums, shared);
+  const Epilogue epilogue{alpha, beta, bias};
+  const int tile = tile_row * gridDim.x + blockIdx.x;
+  float* const tile_parts = element(workspace, BM * BN, tile * parts, 0);
+  float4* const own_part = reinterpret_cast<float4*>(element(tile_parts, BM * BN, part, 0));
+  const auto to_result = [&](int quad, const float4& sum) {
+    store_quad<BN, VEC>(quad, sum, epilogue, C, ldc, M, N, block_row, block_col);
+  };
 
-  if (parts > 1) {
-    const int tile = tile_row * gridDim.x + blockIdx.x, first = tile * parts;
-    const Partials<THREADS, TM, TN> partials{workspace, static_cast<int>(threadIdx.x % THREADS)};
-    if (tiles.slice == 0) partials.put(sums, first + part);
-    if (!arrives_last(arrivals + tile, parts)) return;
-    if (tiles.slice == 0) {
-      partials.add_up(sums, parts, part, [&](int number) { return first + number; });
-    }
+  const bool whole = SLICES == 1 && parts == 1;
+  if (SLICES > 1) __syncthreads();  // nobody reads the stages any more
+  float* const slice_sums = reinterpret_cast<float*>(shared) + tiles.slice * BM * BN;
+  float* const to = SLICES > 1 ? slice_sums : whole ? C : reinterpret_cast<float*>(own_part);
+  tiles.store(sums, PartOrWhole<Epilogue>{!whole, epilogue}, to, whole ? ldc : BN, whole ? M : BM,
+              whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
+  if (whole) return;
+
+  if (SLICES > 1) {
+    __syncthreads();
+    const auto read = [&](int slice, int quad) { return shared[slice * (BM * BN / 4) + quad]; };
+    if (parts == 1) return add_parts<THREADS, BM, BN>(SLICES, read, to_result);
+    add_parts<THREADS, BM, BN>(SLICES, read,
+                               [&](int quad, const float4& sum) { own_part[quad] = sum; });
   }
-  if (tiles.slice == 0) {
-    tiles.store(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N, block_row, block_col);
-  }
+  if (!arrives_last(arrivals + tile, parts)) return;
+  const auto read = [&](int number, int quad) {
+    return __ldcg(reinterpret_cast<float4*>(tile_parts) + number * (BM * BN / 4) + quad);
+  };
+  add_parts<THREADS, BM, BN>(parts, read, to_result);
 }

@@ -14,14 +14,14 @@
 #include "fixup.cuh"
 #include "stream.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
-          class Epilogue>
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
+          int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
              float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
   extern __shared__ float4 shared[];
-  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, VEC> tiles(shared);
-  const Partials<tiles.THREADS, TM, TN> partials{workspace, static_cast<int>(threadIdx.x)};
+  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC> tiles(shared);
+  const Epilogue epilogue{alpha, beta, bias};
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   const Stream stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK));
@@ -35,18 +35,25 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
                    element(B, ldb, k, block_col), ldb, N - block_col, depth);
 
-    if (work.count < stream.steps) {
-      const int first = stream.owner(work.tile * stream.steps);
-      const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;
-      // A block's first share lies in the middle or at the end of a tile, its last at the start.
-      const auto slot_of = [&](int part) { return 2 * (first + part) + (part == 0); };
-      const int own = blockIdx.x - first;
-      partials.put(sums, slot_of(own));
-      if (!arrives_last(arrivals + work.tile, parts)) continue;
-      partials.add_up(sums, parts, own, slot_of);
-    } else {
-      __syncthreads();  // nobody reads the tiles any more
+    const bool whole = work.count == stream.steps;
+    const int first = stream.owner(work.tile * stream.steps);
+    const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;
+    // A block's first share lies in the middle or at the end of a tile, its last at the start.
+    const auto slot = [&](int part) {
+      return element(workspace, BM * BN, 2 * (first + part) + (part == 0), 0);
+    };
+    tiles.store(sums, PartOrWhole<Epilogue>{!whole, epilogue}, whole ? C : slot(blockIdx.x - first),
+                whole ? ldc : BN, whole ? M : BM, whole ? N : BN, whole ? block_row : 0,
+                whole ? block_col : 0);
+    if (whole) {
+      __syncthreads();  // nobody reads the stages any more
+    } else if (arrives_last(arrivals + work.tile, parts)) {
+      add_parts<tiles.THREADS, BM, BN>(
+          parts,
+          [&](int part, int quad) { return __ldcg(reinterpret_cast<float4*>(slot(part)) + quad); },
+          [&](int quad, const float4& sum) {
+            store_quad<BN, VEC>(quad, sum, epilogue, C, ldc, M, N, block_row, block_col);
+          });
     }
-    tiles.store(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N, block_row, block_col);
   }
 }
