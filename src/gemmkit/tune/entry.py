@@ -53,7 +53,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `gpu` is a `gpu_key`; `epilogue` is what was fused while it was timed. `source` is the digest of
     the kernel's code and `compiler` the version that compiled it (`freshness`). `final` marks times
-    taken in turn with the other leaders, the only ones that may be compared to a percent.
+    taken in turn with the other leaders, once the result was proven for random inputs too: the only
+    ones that may be compared to a percent.
     `reason` says what is wrong where `outcome` is not "ok". `predicted_us` is the closed form's
     time (`estimate`), `measured_at` the time of the trial in seconds since 1970, `gemmkit` the
     version that made it.

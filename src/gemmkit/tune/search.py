@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.errors import UsageError
 from gemmkit.tune.space import Candidate
-from gemmkit.tune.surrogate import Surrogate
+from gemmkit.tune.surrogate import Surrogate, key_steps
 
 StrategyName = Literal["model", "random", "exhaustive"]
 
@@ -26,7 +26,7 @@ MOST_ASKED = 4000
 # so many turns one at random from the better half.
 LEADERS = 3
 RESTART_EVERY = 10
-# Configurations whose keys differ by so many factors of two, together, are neighbours.
+# Configurations whose keys differ by so many values, together, are neighbours.
 NEIGHBOURHOOD = 2.0
 
 
@@ -82,7 +82,7 @@ class ModelGuided:
         for number, each in enumerate(candidates):
             best_of_each.setdefault(each.kernel.name, number)
         self._first = list(dict.fromkeys([*first, *best_of_each.values()]))
-        self._steps = _key_steps(candidates)
+        self._steps = key_steps(candidates)
         self._hoped = self._surrogate.log_estimates.copy()
         self._hoped[MOST_ASKED:] = np.inf
 
@@ -147,13 +147,6 @@ class ModelGuided:
         still = np.flatnonzero(self._open)
         ranked = still[np.argsort(self._hoped[still], kind="stable")]
         return int(self._random.choice(ranked[: max(1, ranked.size // 2)]))
-
-
-def _key_steps(candidates: Sequence[Candidate]) -> np.typing.NDArray[np.float64]:
-    """Coordinates in which neighbours lie near: the logarithms of the keys, to base 2."""
-    keys = sorted({key for each in candidates for key in each.config.as_dict()})
-    rows = [[each.config.as_dict().get(key, 1) for key in keys] for each in candidates]
-    return np.log2(np.maximum(np.array(rows, np.float64).reshape(len(rows), len(keys)), 1.0))
 
 
 def _exhaustive(candidates: Sequence[Candidate], seed: int, first: Sequence[int]) -> Strategy:  # noqa: ARG001

@@ -26,14 +26,25 @@ from gemmkit.tune.trial import Bench, Compiled, Planned
 
 # What is kept of the budget for the finals.
 FINALS_SHARE, MOST_FINALS_SECONDS, LEAST_FINALS_SECONDS = 0.12, 6.0, 0.2
-# Who takes part: those so close to the leader, at most so many, in each round.
-ROUNDS = ((1.05, 12, 0.4), (1.015, 4, 0.6))
 # Binaries of that many leaders are held; others come from the compiler's cache again.
 HELD = 32
 # Jobs that wait for a compiler thread, so that none is ever idle.
 WAITING = 2
 # Winners of that many similar problems are tried first.
 RELATIVES = 4
+
+
+@dataclass(frozen=True)
+class Round:
+    """Who takes part: so close to the leader, at most so many; its share of the finals' time."""
+
+    closeness: float
+    most: int
+    share: float
+
+
+SEMIFINAL = Round(1.05, 12, 0.4)
+FINAL = Round(1.015, 4, 0.6)
 
 
 @dataclass(frozen=True)
@@ -244,28 +255,40 @@ class Session:
         return fastest(self.entries.values())
 
     def _finals(self) -> None:
-        """The leaders compete in turn, in rounds of fewer and longer looks; the last are proven."""
+        """The leaders compete in turn; the fastest, once they are proven, again and for longer."""
         left = max(self.begun + self.options.budget - time.monotonic(), LEAST_FINALS_SECONDS)
-        for closeness, most, share in ROUNDS:
-            leaders = [self._compiled(number) for number in self._close(closeness, most)]
-            last = (closeness, most, share) == ROUNDS[-1]
-            if last:
-                leaders = [each for each in leaders if self._proven(each)]
-            if leaders:
-                self.progress.finals(len(leaders))
-                times = self.bench.in_turn(leaders, share * left)
-                for each, time_of in zip(leaders, times, strict=True):
-                    self._keep(each.planned, "ok", time_of, final=True)
+        self._in_turn(self._close(SEMIFINAL), SEMIFINAL.share * left, final=False)
+        self._in_turn(self._close(FINAL, proven=True), FINAL.share * left, final=True)
 
-    def _close(self, closeness: float, most: int) -> list[int]:
-        """Numbers of the candidates that are close to the fastest."""
-        timed = [
+    def _in_turn(self, leaders: Sequence[Compiled], seconds: float, *, final: bool) -> None:
+        if not leaders:
+            return
+        self.progress.finals(len(leaders))
+        times = self.bench.in_turn(leaders, seconds)
+        for each, time_of in zip(leaders, times, strict=True):
+            self._keep(each.planned, "ok", time_of, final=final)
+
+    def _close(self, round_: Round, *, proven: bool = False) -> list[Compiled]:
+        """Those close to the fastest, ready to be launched; if wanted, those that are right alone.
+
+        One that is not is stored as wrong, and the next in line takes its place.
+        """
+        timed = sorted(
             (entry.time_us, number)
             for number, entry in self.entries.items()
             if entry.outcome == "ok" and entry.time_us is not None
-        ]
-        timed.sort()
-        return [number for time_us, number in timed[:most] if time_us <= closeness * timed[0][0]]
+        )
+        found: list[Compiled] = []
+        fastest_us = 0.0
+        for time_us, number in timed:
+            if len(found) == round_.most or (found and time_us > round_.closeness * fastest_us):
+                break
+            compiled = self._compiled(number)
+            if proven and not self._proven(compiled):
+                continue
+            fastest_us = fastest_us or time_us
+            found.append(compiled)
+        return found
 
     def _compiled(self, number: int) -> Compiled:
         found = self.held.get(number)

@@ -17,11 +17,12 @@ from gemmkit.tune.space import Candidate
 
 Vector = NDArray[np.float64]
 
-# Of the logarithm of measured / estimated: its spread over the rungs, and that of a short look.
+# Of the logarithm of measured / estimated: its spread, at least, and what a short
+# look and what is peculiar to one configuration add.
 SPREAD = 0.25
-NOISE = 0.01
-# Distances in which that spread is forgotten: a factor of two in one key counts as 1.
-LENGTH = 2.0
+NOISE = 0.05
+# Distances in which that spread is forgotten: from one value of a key to the next is 1.
+LENGTH = 1.5
 # How far two kernels with the same keys are from each other.
 KERNELS_APART = 1.5
 # More would take longer to invert than to measure; the slowest are left out.
@@ -48,27 +49,39 @@ class Surrogate:
             return expected, np.full(numbers.size, SPREAD)
         wrong = np.array([self._seen[each] for each in seen]) - self.log_estimates[seen]
         offset = float(np.median(wrong))
-        own = self._covariance(seen, seen) + NOISE**2 * np.eye(seen.size)
+        # Estimates that are worse than usual are trusted less.
+        spread = max(SPREAD, float(np.std(wrong)))
+        own = self._covariance(seen, seen, spread) + NOISE**2 * np.eye(seen.size)
         factor = np.linalg.cholesky(own)
-        across = np.linalg.solve(factor, self._covariance(seen, numbers))
+        across = np.linalg.solve(factor, self._covariance(seen, numbers, spread))
         weights = np.linalg.solve(factor, wrong - offset)
-        variance = np.maximum(SPREAD**2 - np.sum(across**2, axis=0), NOISE**2)
+        variance = np.maximum(spread**2 - np.sum(across**2, axis=0), NOISE**2)
         return expected + offset + across.T @ weights, np.sqrt(variance)
 
-    def _covariance(self, first: NDArray[np.intp], second: NDArray[np.intp]) -> Vector:
+    def _covariance(
+        self, first: NDArray[np.intp], second: NDArray[np.intp], spread: float
+    ) -> Vector:
         a, b = self._features[first], self._features[second]
         squares = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2 * a @ b.T
-        covariance: Vector = SPREAD**2 * np.exp(-np.maximum(squares, 0.0) / (2 * LENGTH**2))
+        covariance: Vector = spread**2 * np.exp(-np.maximum(squares, 0.0) / (2 * LENGTH**2))
         return covariance
 
 
 def _features(candidates: Sequence[Candidate]) -> Vector:
-    """Base-2 logarithms of all keys in use, 0 where a kernel has none, and which kernel it is."""
-    keys = sorted({key for each in candidates for key in each.config.as_dict()})
+    """Steps along each key, and which kernel it is."""
     kernels = sorted({each.kernel.name for each in candidates})
-    rows = np.zeros((len(candidates), len(keys) + len(kernels)))
-    for row, each in zip(rows, candidates, strict=True):
-        for key, value in each.config.as_dict().items():
-            row[keys.index(key)] = math.log2(max(value, 1))
-        row[len(keys) + kernels.index(each.kernel.name)] = KERNELS_APART / math.sqrt(2)
-    return rows
+    which = np.zeros((len(candidates), len(kernels)))
+    for row, each in zip(which, candidates, strict=True):
+        row[kernels.index(each.kernel.name)] = KERNELS_APART / math.sqrt(2)
+    return np.hstack([key_steps(candidates), which])
+
+
+def key_steps(candidates: Sequence[Candidate]) -> Vector:
+    """A row for each candidate: the places of its values among all values of their keys.
+
+    A kernel without a key counts as one with the value 1.
+    """
+    keys = sorted({key for each in candidates for key in each.config.as_dict()})
+    rows = np.array([[each.config.as_dict().get(key, 1) for key in keys] for each in candidates])
+    steps = [np.unique(column, return_inverse=True)[1] for column in rows.T]
+    return np.array(steps, np.float64).T.reshape(len(candidates), len(keys))
