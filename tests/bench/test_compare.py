@@ -148,6 +148,7 @@ def test_a_peer_that_fails_is_left_out_of_that_problem_only(device, install):
     tasks = [Task(PROBLEM), Task(replace(PROBLEM, m=16))]
     records = compare(tasks, naive, device=device, against=["torch"], progress=log)
     assert [len(each.peers) for each in records] == [0, 1]
+    assert all(each.environment["against"] == ["torch"] for each in records)
     assert log.notes == ["torch left out at 48x40x32: RuntimeError: no such algorithm"]
     assert log.records == records
 

@@ -64,6 +64,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
                     peers=peers,
                     ratio_to_cublas=1.25,
                     seed=seed,
+                    environment={"against": list(against)},
                     correct=not asked["wrong"],
                 )
             )
@@ -135,6 +136,11 @@ def test_what_was_written_is_taken_up(
     assert "1000³" in result.stdout, "the table has the former records too"
     assert call(*words, "--resume", "--against", "cublas,torch").exit_code == 0
     assert len(heard["tasks"]) == 8, "records without a peer that is asked for do not count"
+    heard["tasks"] = []
+    assert call("bench", "naive", *words[1:], "--resume").exit_code == 0
+    assert heard["tasks"] == [], "all of them are of that kernel"
+    assert call("bench", "warp_tiled", *words[1:], "--resume").exit_code == 0
+    assert len(heard["tasks"]) == 8
     assert call(*words, "--resume", "--seed", 5).exit_code == 0
     assert len(heard["tasks"]) == 8
 

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import msgspec
 
-from gemmkit.bench.baseline import Arguments
 from gemmkit.bench.conditions import Conditions, Probe, watched
 from gemmkit.bench.copy_speed import copy_gb_per_s
 from gemmkit.bench.ladder import compile_plans
@@ -20,8 +19,8 @@ from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import make_record
 from gemmkit.bench.shares import profile
 from gemmkit.bench.timer import SECONDS, Contender, time_in_turn
-from gemmkit.bench.workload import Workload
-from gemmkit.devices.device import Scratch, TimedDevice
+from gemmkit.bench.workload import Workload, launching
+from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.management import management_probes
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
@@ -231,6 +230,7 @@ class _Measuring:
             peers=tuple(seen),
             ratio_to_cublas=fastest.speedup if fastest is not None else None,
             conditions=conditions.record(),
+            environment=record.environment | {"against": [each.library for each in self.peers]},
         )
         shares = profile(record, problem, device.spec, binary, self.copy_gb_per_s)
         return msgspec.structs.replace(record, profile=shares)
@@ -264,12 +264,7 @@ class _Measuring:
 
     def _plain(self, run: _Run, workload: Workload) -> Entrant:
         planned, contender = self._fastest(run.plain, workload)
-        plan, binary = planned.plan, self.binaries[planned.plan]
-
-        def compute(arguments: Arguments) -> None:
-            scratch = Scratch.of(self.device, plan)
-            self.device.launch(binary, plan, {**arguments, **scratch.arguments})
-
+        compute = launching(self.device, self.binaries[planned.plan], planned.plan, [])
         verdict = workload.judge(compute, plain_of(workload.problem))
         name = planned.choice.kernel.label(planned.choice.config)
         return Entrant(GEMMKIT, PLAIN, name, len(run.plain), contender, verdict)

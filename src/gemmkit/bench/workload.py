@@ -196,13 +196,8 @@ class Case:
             DeviceError: the launch failed, or the kernel did.
         """
         launches: list[Launch] = []
-
-        def launch(arguments: Arguments) -> None:
-            scratch = Scratch.of(device, plan)  # must outlive the launch
-            launches.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
-            scratch.check(device, plan)
-
-        result = self.computed(problem, device, launch if plan.blocks else lambda _: None)
+        compute = launching(device, binary, plan, launches)
+        result = self.computed(problem, device, compute)
         return launches[0] if launches else Launch(), result
 
     def computed(
@@ -227,3 +222,17 @@ class Case:
             bias = self.inputs.bias if problem.epilogue.bias else None
             self.others[problem] = Reference(problem, replace(self.inputs, bias=bias))
         return self.others[problem]
+
+
+def launching(
+    device: Device, binary: Binary, plan: LaunchPlan, seen: list[Launch]
+) -> Callable[[Arguments], None]:
+    """What launches a plan with memory of its own, and appends what it saw."""
+
+    def compute(arguments: Arguments) -> None:
+        if plan.blocks:
+            scratch = Scratch.of(device, plan)  # must outlive the launch
+            seen.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
+            scratch.check(device, plan)
+
+    return compute

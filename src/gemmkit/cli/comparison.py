@@ -54,7 +54,8 @@ def compare_command(
         raise UsageError("--resume takes up a file of records: give it with --json FILE")
     run_comparison(
         tasks,
-        chooser(kernel, kernel.configure(config or {}) if kernel is not None else None),
+        kernel,
+        None if kernel is None else kernel.configure(config or {}),
         device=timed_device(device, gpu),
         against=against,
         seed=seed,
@@ -99,7 +100,8 @@ def chooser(kernel: Kernel | None, config: TileConfig | None) -> Choose:
 
 def run_comparison(
     tasks: Sequence[Task],
-    choose: Choose,
+    kernel: Kernel | None,
+    config: TileConfig | None,
     *,
     device: TimedDevice,
     against: Sequence[str],
@@ -116,33 +118,32 @@ def run_comparison(
         UsageError: the file to take up holds other lines than records.
     """
     from gemmkit.bench.compare import compare
+    from gemmkit.bench.run import problem_record
     from gemmkit.cli.output import take_up
     from gemmkit.cli.watch import show_run
 
     done: list[Record] = []
     if resume and json_path is not None:
-        done = [each for each in take_up(json_path) if each.device.gpu == device.spec.name]
-    left = [task for task in tasks if not any(_covers(each, task, against, seed) for each in done)]
+        wanted = {(task.suite, problem_record(task.problem)) for task in tasks}
+        done = [
+            each
+            for each in take_up(json_path)
+            if (each.suite, each.problem) in wanted
+            and (each.device.gpu, each.seed) == (device.spec.name, seed)
+            and set(each.environment.get("against", ())) >= set(against)
+            and (kernel is None or each.kernel == kernel.name)
+            and (config is None or each.config == config.as_dict())
+        ]
+    covered = {(each.suite, each.problem) for each in done}
+    left = [task for task in tasks if (task.suite, problem_record(task.problem)) not in covered]
 
     def run(watch: Watch) -> Sequence[Record]:
         if done:
             watch.say(f"{len(tasks) - len(left)} of {len(tasks)} problems are in {json_path}.")
+        choose = chooser(kernel, config)
         return compare(left, choose, device=device, against=against, seed=seed, progress=watch)
 
-    wanted = [each for each in done if any(_covers(each, task, against, seed) for task in tasks)]
-    show_run(run, _tables(profile), asked="cuda", json_path=json_path, before=wanted, append=resume)
-
-
-def _covers(record: Record, task: Task, against: Sequence[str], seed: int) -> bool:
-    """Whether a record is what the task would give."""
-    from gemmkit.bench.run import problem_record
-
-    return (
-        record.suite == task.suite
-        and record.problem == problem_record(task.problem)
-        and record.seed == seed
-        and {each.library for each in record.peers} >= set(against)
-    )
+    show_run(run, _tables(profile), asked="cuda", json_path=json_path, before=done, append=resume)
 
 
 def _tables(profile: bool) -> Callable[[Sequence[Record]], list[Table]]:
