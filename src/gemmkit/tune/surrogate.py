@@ -7,18 +7,20 @@ differences between configurations, the process learns where it is wrong, and ho
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.kernels.kernel import TileConfig
 from gemmkit.tune.space import Candidate
 
 Vector = NDArray[np.float64]
 
-# Of the logarithm of measured / estimated: its spread, at least, and what a short
-# look and what is peculiar to one configuration add.
+# Of the logarithm of measured / estimated: its spread, at least, and what a short look and what is
+# peculiar to one configuration add to it.
 SPREAD = 0.25
 NOISE = 0.05
 # Distances in which that spread is forgotten: from one value of a key to the next is 1.
@@ -69,10 +71,8 @@ class Surrogate:
 
 def _features(candidates: Sequence[Candidate]) -> Vector:
     """Steps along each key, and which kernel it is."""
-    kernels = sorted({each.kernel.name for each in candidates})
-    which = np.zeros((len(candidates), len(kernels)))
-    for row, each in zip(which, candidates, strict=True):
-        row[kernels.index(each.kernel.name)] = KERNELS_APART / math.sqrt(2)
+    names = np.array([each.kernel.name for each in candidates])
+    which = (names[:, None] == np.unique(names)) * (KERNELS_APART / math.sqrt(2))
     return np.hstack([key_steps(candidates), which])
 
 
@@ -81,7 +81,7 @@ def key_steps(candidates: Sequence[Candidate]) -> Vector:
 
     A kernel without a key counts as one with the value 1.
     """
-    keys = sorted({key for each in candidates for key in each.config.as_dict()})
-    rows = np.array([[each.config.as_dict().get(key, 1) for key in keys] for each in candidates])
+    keys = [field.name for field in dataclasses.fields(TileConfig)]
+    rows = np.array([[getattr(each.config, key) or 1 for key in keys] for each in candidates])
     steps = [np.unique(column, return_inverse=True)[1] for column in rows.T]
     return np.array(steps, np.float64).T.reshape(len(candidates), len(keys))
