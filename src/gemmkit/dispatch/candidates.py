@@ -57,8 +57,9 @@ class Candidate:
 
 def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]:
     """Configurations of one kernel, as a table with the names of their keys above."""
+    kernel = find_kernel(name)
     return tuple(
-        Candidate(name, TileConfig(**dict(zip(keys.split(), row, strict=True)))) for row in rows
+        Candidate(name, kernel.configure(dict(zip(keys.split(), row, strict=True)))) for row in rows
     )
 
 
@@ -72,10 +73,11 @@ _TILED = (
         (256, 128, 16, 64, 64, 8, 16, 3),
         (192, 192, 16, 48, 96, 12, 12, 3),
         (128, 192, 16, 64, 48, 8, 12, 3),
-        (128, 128, 16, 64, 64, 8, 16, 3),
         (128, 128, 16, 32, 64, 8, 8, 3),
-        (64, 128, 16, 32, 64, 8, 8, 3),
+        (64, 128, 32, 32, 32, 8, 4, 4),
         (64, 64, 16, 32, 32, 8, 4, 4),
+        (32, 128, 32, 32, 32, 8, 4, 3),
+        (32, 64, 32, 32, 16, 4, 4, 3),
     ),
     *_rows(
         "stream_k",
@@ -87,15 +89,17 @@ _TILED = (
     *_rows(
         "split_k",
         "BM BN BK WM WN TM TN stages split_k slice_k",
+        (192, 192, 16, 48, 96, 12, 12, 3, 1, 1),
         (128, 128, 16, 32, 64, 8, 8, 3, 1, 1),
         (64, 128, 16, 32, 64, 8, 8, 3, 1, 1),
         (64, 128, 32, 32, 64, 8, 8, 3, 1, 2),
         (64, 64, 32, 32, 32, 8, 4, 3, 1, 2),
         (64, 64, 32, 32, 64, 8, 8, 3, 1, 4),
-        (32, 64, 32, 32, 32, 8, 4, 4, 1, 4),
+        (32, 64, 32, 32, 32, 8, 4, 3, 1, 2),
+        (32, 64, 64, 32, 32, 8, 4, 3, 1, 4),
+        (32, 32, 32, 16, 32, 4, 4, 4, 1, 2),
         (32, 32, 32, 16, 32, 4, 4, 4, 1, 4),
-        (32, 32, 64, 32, 32, 8, 4, 3, 1, 8),
-        (16, 32, 64, 16, 32, 4, 4, 3, 1, 4),
+        (16, 32, 64, 16, 32, 4, 4, 4, 1, 8),
     ),
 )
 
