@@ -47,7 +47,7 @@ SKINNY_SHARE, ALIGNED_SHARE = 0.15, 0.5
 # At 50 TFLOP/s 0.34 ms a launch; and 64 MiB a matrix, since each result is compared on the host.
 MOST_MULTIPLY_ADDS, MOST_ELEMENTS = 2**33, 2**24
 # Candidates that the closed form puts so far behind its best are not timed.
-WITHIN = 3.0
+WITHIN = 2.0
 # Those so close to the fastest at a first look meet again in turn.
 CLOSE, MOST_LEADERS, TURN_SECONDS = 1.06, 6, 0.08
 
