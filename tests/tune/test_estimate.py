@@ -25,7 +25,7 @@ def measured():
             record = Record.from_json(line)
             kernel = find_kernel(record.kernel)
             problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
-            config = TileConfig(**record.config)
+            config = kernel.configure(record.config)
             if record.problem.epilogue == "none" and kernel.supports(problem, config, H100) is None:
                 time = estimate(kernel, config, problem, H100).microseconds
                 found.append((kernel.name, time, record.time_us.median))

@@ -84,8 +84,8 @@ def test_best_is_the_fastest_right_one(store, make_entry):
 
 def test_a_time_alone_must_be_clearly_shorter(make_entry):
     final = make_entry(time_us=10.0, final=True)
-    assert fastest([make_entry(time_us=9.9), final]) == final
-    assert fastest([make_entry(time_us=9.7), final]).time_us == 9.7
+    assert fastest([make_entry(time_us=9.6), final]) == final
+    assert fastest([make_entry(time_us=9.4), final]).time_us == 9.4
 
 
 def test_own_measurements_go_before_imported_ones(make_entry):

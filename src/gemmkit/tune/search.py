@@ -15,15 +15,9 @@ StrategyName = Literal["model", "random", "exhaustive"]
 
 # How far below its mean a candidate's time may lie to be hoped for, in standard deviations.
 HOPE = 1.0
-# The surrogate is asked anew when it has been told so many more times, or this share of them.
-REFIT_AFTER, REFIT_SHARE = 4, 0.05
 # Hopes so close are the same: a tenth of a percent.
 ALIKE = 1e-3
-# It is asked about the best by estimate only, since asking must not take longer than timing; the
-# others' turn comes as neighbours, by luck, or when these are all tried.
-MOST_ASKED = 4000
-# What comes next in turn: twice the surrogate's favourite, twice a neighbour of a leader; and each
-# so many turns one at random from the better half.
+# Every other turn is a neighbour of one of so many leaders; the last of ten is left to chance.
 LEADERS = 3
 RESTART_EVERY = 10
 # Configurations whose keys differ by so many values, together, are neighbours.
@@ -77,14 +71,13 @@ class ModelGuided:
         self._surrogate = Surrogate(candidates)
         self._open = np.ones(len(candidates), bool)
         self._times: dict[int, float] = {}
-        self._asked = self._told_since_fit = 0
+        self._asked = 0
         best_of_each: dict[str, int] = {}
         for number, each in enumerate(candidates):
             best_of_each.setdefault(each.kernel.name, number)
         self._first = list(dict.fromkeys([*first, *best_of_each.values()]))
         self._steps = key_steps(candidates)
-        self._hoped = self._surrogate.log_estimates.copy()
-        self._hoped[MOST_ASKED:] = np.inf
+        self._hoped = self._surrogate.log_estimates
 
     def ask(self) -> int | None:
         """The next candidate."""
@@ -101,14 +94,14 @@ class ModelGuided:
         if microseconds is not None:
             self._times[number] = microseconds
             self._surrogate.tell(number, microseconds)
-            self._told_since_fit += 1
+            means, deviations = self._surrogate.predict()
+            self._hoped = means - HOPE * deviations
 
     def _choose(self) -> int:
         while self._first:
             number = self._first.pop(0)
             if self._open[number]:
                 return number
-        self._refit()
         turn = self._asked % RESTART_EVERY
         if turn == RESTART_EVERY - 1:
             return self._by_luck()
@@ -117,15 +110,6 @@ class ModelGuided:
             if neighbour is not None:
                 return neighbour
         return self._most_hoped(np.flatnonzero(self._open))
-
-    def _refit(self) -> None:
-        """Ask the surrogate again where it has learned enough since the last time."""
-        if self._told_since_fit < max(REFIT_AFTER, REFIT_SHARE * len(self._times)):
-            return
-        self._told_since_fit = 0
-        still = np.flatnonzero(self._open[:MOST_ASKED])
-        means, deviations = self._surrogate.predict(still)
-        self._hoped[still] = means - HOPE * deviations
 
     def _most_hoped(self, among: np.typing.NDArray[np.intp]) -> int:
         """The one that may be the fastest; which of equals is left to chance."""

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gemmkit.bench.workload import Workload
@@ -20,7 +21,7 @@ from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.search import Strategy, make_strategy
-from gemmkit.tune.space import Allowed, Candidate, Identity, Space, entry_identity, search_space
+from gemmkit.tune.space import Allowed, Identity, Space, entry_identity, identity_of, search_space
 from gemmkit.tune.store import Store, by_time, fastest
 from gemmkit.tune.trial import Bench, Compiled, Planned
 
@@ -148,10 +149,14 @@ class Session:
         """
         here = self.store.entries(self.gpu, self.kind)
         others = sorted(self.store.winners(self.gpu), key=self._unlike)
-        wishes = [entry_identity(each) for each in by_time(here)[:RELATIVES]]
-        wishes += [entry_identity(each) for each in others[:RELATIVES]]
         kernels = {each.kernel.name: each.kernel for each in self.space.candidates}
-        wishes += [Candidate(each, each.default, 0.0).identity for each in kernels.values()]
+        wishes: list[Identity] = []
+        for entry in (*by_time(here)[:RELATIVES], *others[:RELATIVES]):
+            # Keys that the kernel has got since, or lost, do no harm.
+            with suppress(KeyError, UsageError):
+                kernel = kernels[entry.kernel]
+                wishes.append(identity_of(kernel, kernel.configure(entry.config)))
+        wishes += [identity_of(kernel, kernel.default) for kernel in kernels.values()]
         return [places[wish] for wish in dict.fromkeys(wishes) if wish in places]
 
     def _unlike(self, entry: Entry) -> float:

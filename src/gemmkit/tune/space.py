@@ -47,7 +47,7 @@ class Candidate:
     @property
     def identity(self) -> Identity:
         """What an entry of a store for it shares with it."""
-        return self.kernel.name, tuple(sorted(self.config.as_dict().items()))
+        return identity_of(self.kernel, self.config)
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Space:
     candidates: tuple[Candidate, ...]
     left_out: Mapping[str, int]
     total: int
+
+
+def identity_of(kernel: Kernel, config: TileConfig) -> Identity:
+    """`Candidate.identity` of the candidate that this would be."""
+    return kernel.name, tuple(sorted(config.as_dict().items()))
 
 
 def entry_identity(entry: Entry) -> Identity:

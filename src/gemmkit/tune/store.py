@@ -25,8 +25,9 @@ from gemmkit.tune.freshness import Freshness, Staleness
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30.0
 
-# A time that was not taken in turn with the other leaders' counts as that much longer.
-UNSURE = 1.02
+# A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
+# temperature differ by so much within a minute.
+UNSURE = 1.05
 
 _KEY = ("gpu", "m", "n", "k", "aligned", "epilogue", "kernel", "config", "source", "compiler")
 _TABLE = f"""
@@ -262,7 +263,7 @@ def by_time(entries: Iterable[Entry]) -> list[Entry]:
     """The entries that gave right results, the fastest first.
 
     What was measured here goes before what was imported: another machine's clock is another. A
-    time that was not taken in turn with the other leaders' counts as 2 % longer.
+    time that was not taken in turn with the other leaders' counts as 5 % longer.
     """
     timed = [each for each in entries if each.outcome == "ok" and each.time_us is not None]
     return sorted(timed, key=_rank)
