@@ -7,6 +7,7 @@ clock and memory.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from functools import cache
 
 import msgspec
@@ -23,22 +24,35 @@ from gemmkit.problem import FLOAT_BYTES
 OTHER_REGISTERS = 60
 BOUNDED_REGISTERS, MOST_REGISTERS = 128, 255
 
-# The figures below, and the defaults of `Costs` and `BoardCosts`, were fitted together to the times
-# of some 900 launches of rungs 10, 11 and 13 on an H100, of many configurations at 22 shapes; the
-# median error was 5 %. All but the first are cycles.
-# Issue slots of a multiply-add of an outer product, with the waits for register banks.
-MULTIPLY_ADD_SLOTS = 1.08
-# Of a thread at each k besides: its loads of fragments, and what they hold up.
-FRAGMENT_CYCLES = 2.5
-# Of a thread for each float of A, and each vector of B, that it copies.
-FLOAT_COPY_CYCLES, VECTOR_COPY_CYCLES = 20.0, 28.0
 # Floats of a vector, and wavefronts in which a warp reads one of each lane's fragments.
 VECTOR, FRAGMENT_WAVEFRONTS = 4, 2
-# All warps' meeting in each step.
-BARRIER_CYCLES = 15.0
-# Before the first step and after the last, in latencies of memory; the results leave at that share
-# of the bandwidth.
-LATENCIES_PER_TILE, WRITE_EFFICIENCY = 4.5, 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What derived costs rest on, besides the board's own figures; cycles but for the ratios.
+
+    They and the defaults of `Costs` and `BoardCosts` were fitted together to the times of some 900
+    launches of rungs 10, 11 and 13 on an H100, of many configurations at 22 shapes, with a median
+    error of 5 % (`benchmarks/dispatch_fit.py --figures` fits them to a file of times).
+
+    `multiply_add` is the issue slots of one in an outer product, with its waits for register
+    banks; `fragments` what a thread's reading of its fragments holds up at each k; `float_copy` and
+    `vector_copy` what each copy of a thread takes of its scheduler: of a float of A, of a vector of
+    B. `barrier` is all warps' meeting in each step. Before the first step and after the last a
+    tile takes `latencies` of memory, and its results leave at `writing` of the bandwidth.
+    """
+
+    multiply_add: float = 1.08
+    fragments: float = 2.5
+    float_copy: float = 20.0
+    vector_copy: float = 28.0
+    barrier: float = 15.0
+    latencies: float = 4.5
+    writing: float = 0.7
+
+
+FIGURES = Figures()
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +111,9 @@ def board_costs(major: int, minor: int) -> BoardCosts:
         return BoardCosts()
 
 
-def derived_costs(config: TileConfig, threads: int, gpu: GpuSpec) -> Costs:
+def derived_costs(
+    config: TileConfig, threads: int, gpu: GpuSpec, figures: Figures = FIGURES
+) -> Costs:
     """Costs by the sizes of a configuration's tiles and what is known of the SM's units.
 
     A step takes as long as the busiest unit needs for it: the fp32 lanes, the schedulers, shared
@@ -110,21 +126,21 @@ def derived_costs(config: TileConfig, threads: int, gpu: GpuSpec) -> Costs:
     # Of one thread, or warp, in a step.
     multiply_adds = BM * BN * BK / threads
     depth = multiply_adds / results
-    copies = BK / threads * (BM * FLOAT_COPY_CYCLES + BN / VECTOR * VECTOR_COPY_CYCLES)
-    slots = multiply_adds * MULTIPLY_ADD_SLOTS + depth * FRAGMENT_CYCLES + copies
+    copies = BK / threads * (BM * figures.float_copy + BN / VECTOR * figures.vector_copy)
+    slots = multiply_adds * figures.multiply_add + depth * figures.fragments + copies
     dispatch = max(multiply_adds * fma_pipe_cycles(gpu), slots)
     step = max(
         warps / SCHEDULERS * dispatch,
         warps * depth * fragments / VECTOR * FRAGMENT_WAVEFRONTS,
         FLOAT_BYTES * BK * (BM + BN) / machine.l2_bytes,
     )
-    chain = ceil_div(warps, SCHEDULERS) * dispatch + BARRIER_CYCLES
+    chain = ceil_div(warps, SCHEDULERS) * dispatch + figures.barrier
     stages_ahead = max((config.stages or 2) - 1, 1)
-    write_bytes = WRITE_EFFICIENCY * gpu.dram_gb_per_s * 1e3 / gpu.clock_mhz / gpu.sm_count
+    write_bytes = figures.writing * gpu.dram_gb_per_s * 1e3 / gpu.clock_mhz / gpu.sm_count
     return Costs(
         step=step,
         latency=max(step, chain, machine.l2_latency / stages_ahead),
-        tile=LATENCIES_PER_TILE * machine.dram_latency + FLOAT_BYTES * BM * BN / write_bytes,
+        tile=figures.latencies * machine.dram_latency + FLOAT_BYTES * BM * BN / write_bytes,
         registers=min(
             results + 2 * fragments + OTHER_REGISTERS,
             BOUNDED_REGISTERS if results <= MAX_RESULTS_IN_128 else MOST_REGISTERS,
