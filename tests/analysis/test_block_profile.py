@@ -46,8 +46,9 @@ def test_blocks_cover_their_tile_and_read_its_rows_and_columns_once(profile_of, 
     assert profile.columns_on_x is (name != "naive_uncoalesced")
     # Tiles are fetched once, but for a pipeline that runs on past the last of them; threads
     # without tiles ask again and again.
+    copied = 1 + ((config.stages or 1) - 1) * (config.BK or 0) / 512
     asked = profile.requested_bytes(512) / 512 / profile.loaded_bytes_per_k
-    expected = {"naive_uncoalesced": 132, "naive": 20, "async_copy": 1 + 3 * 8 / 512}.get(name, 1)
+    expected = {"naive_uncoalesced": 132, "naive": 20}.get(name, copied)
     assert asked == pytest.approx(expected)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.model import predict, predict_profile
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
@@ -122,3 +122,45 @@ def replace_resources(profile: BlockProfile):
     import msgspec
 
     return msgspec.structs.replace(profile.binary, resources=None)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_tile_that_blocks_share_is_counted_once(parts):
+    """As much arithmetic as without, more traffic; and less time while the board has room."""
+    kernel, problem = find_kernel("split_k"), GemmProblem(256, 256, 512)
+    profile = profile_block(kernel, problem, H100, config=kernel.configure({"split_k": parts}))
+    multiplied = sum(
+        count
+        for count, action in zip(profile.executed(512), profile.actions, strict=True)
+        if action.form.opcode_class == "fma"
+    )
+    assert profile.tiles == 1 / parts
+    assert multiplied * profile.plan.blocks * 32 == 256 * 256 * 512
+    seen = predict_profile(profile, problem, H100)
+    again = 2 * parts if parts > 1 else 0
+    results = 4 * 256 * 256
+    assert seen.l2_bytes == 256 * 256 * 4 * (512 / 64 * 2) + results * (1 + again)
+    names = [term.name for term in seen.terms]
+    assert ("parts that come together" in names) is (parts > 1)
+
+
+def test_more_blocks_on_a_board_that_is_empty_are_faster():
+    kernel, problem = find_kernel("split_k"), GemmProblem(256, 256, 2048)
+    times = [
+        predict(kernel, problem, H100, config=kernel.configure({"split_k": parts})).microseconds
+        for parts in (1, 2, 4, 8)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def test_even_shares_save_the_last_wave():
+    """1.2 tiles an SM: nearly half of the board idles, or nothing does."""
+    problem = GemmProblem(768, 832, 1024)
+    config = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 3}
+    whole, even = (
+        predict(kernel, problem, H100, config=kernel.configure(config))
+        for kernel in map(find_kernel, ("async_copy", "stream_k"))
+    )
+    assert whole.busy_share < 0.8
+    assert even.busy_share == 1
+    assert even.microseconds < 0.85 * whole.microseconds

@@ -1,7 +1,8 @@
 """`BlockProfile`: what one block of a kernel does, taken from short emulated runs.
 
 Two runs that differ in depth give every count as `a + b·K`; one watched block gives what each
-memory instruction costs and which bytes the block needs at all.
+memory instruction costs and which bytes the block needs at all. Where blocks are more or fewer than
+tiles of C, the runs keep their ratio, and a block's depth is K times the tiles that it has.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import multiply_adds
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig, ceil_div
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Rows and columns of C in the short runs: at most two of these, and as the problem's modulo one.
@@ -41,10 +42,12 @@ class BlockProfile:
     """What one block does, for any depth K.
 
     `executed_at` are the instructions that its warps execute, per PTX instruction, at the two
-    `depths`. `costs` maps memory instructions to their cost; of shared accesses that ptxas merges,
-    the first stands for all, and the others are in `merged_away`. `rows` and `columns` are those
-    of C that the block computes; `loaded_bytes_per_k` are distinct bytes, in whole sectors, that it
-    reads from global memory for each step of k, `stored_bytes` those that it writes.
+    `depths` (of a block). `costs` maps memory instructions to their cost; of shared accesses that
+    ptxas merges, the first stands for all, and the others are in `merged_away`. `rows` and
+    `columns` are those of C that the block computes, `tiles` how many of these it has on average: a
+    part of one where blocks share it, several where a block stays for more. `loaded_bytes_per_k`
+    are distinct bytes, in whole sectors, that it reads from A and B for each step of k of a tile;
+    `stored_bytes` are those that it writes, with what goes by way of a workspace both ways.
     `columns_on_x` says whether blocks that follow each other compute neighbouring columns.
     `unroll` is how often ptxas repeats the body of a short loop, `ffma_issue` the cycles in which
     its multiply-adds issue; both are read off the machine code.
@@ -55,12 +58,13 @@ class BlockProfile:
     flow: ControlFlow
     actions: tuple[Action, ...]
     warps: int
-    depths: tuple[int, int]
+    depths: tuple[float, float]
     executed_at: tuple[NDArray[np.float64], NDArray[np.float64]]
     costs: dict[int, AccessCost]
     merged_away: frozenset[int]
     rows: int
     columns: int
+    tiles: float
     loaded_bytes_per_k: float
     stored_bytes: float
     columns_on_x: bool
@@ -72,7 +76,12 @@ class BlockProfile:
         (low, high), (at_low, at_high) = self.depths, self.executed_at
         if high == low:
             return at_low
-        return np.maximum(at_low + (at_high - at_low) * (k - low) / (high - low), 0.0)
+        depth = k * self.tiles
+        return np.maximum(at_low + (at_high - at_low) * (depth - low) / (high - low), 0.0)
+
+    def loaded_bytes(self, k: int) -> float:
+        """Distinct bytes of A and B that the block reads, at depth k."""
+        return self.loaded_bytes_per_k * self.tiles * k
 
     def requested_bytes(self, k: int) -> float:
         """Bytes of the sectors that its warps ask for in global loads, each as often as asked."""
@@ -115,35 +124,46 @@ def profile_block(
         DeviceError: the kernel failed, or the problem is empty.
     """
     config = config or kernel.default
-    low, high = _depths(problem)
+    whole = kernel.plan(problem, config, spec)
+    tiles = _tiles(kernel, config, problem, whole)
+    low, high = _depths(problem, tiles)
     small, deep = (_cut(problem, depth, kernel) for depth in (low, high))
-    plan = kernel.plan(small, config, spec)
+    board = _cut_board(spec, kernel, config, problem, small)
+    plan = kernel.plan(small, config, board)
     binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
-    device = EmulatedDevice(spec, cache_dir=cache_dir)
+    device = EmulatedDevice(board, cache_dir=cache_dir)
     flow, at_low = _executed(device, binary, plan, small)
-    at_high = at_low
+    at_high, deep_plan = at_low, plan
     if high != low:
-        deep_plan = kernel.plan(deep, config, spec)
+        deep_plan = kernel.plan(deep, config, board)
         deep_binary = compile_plan(deep_plan, spec.arch, cache_dir=cache_dir)
         _, at_high = _executed(device, deep_binary, deep_plan, deep)
-    seen = trace(kernel, small, spec, config=config, cache_dir=cache_dir)
+    seen = trace(kernel, small, board, config=config, cache_dir=cache_dir)
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = _written(seen)
+    if "workspace" in kernel.signature:
+        rows, columns = _tile(config, problem)
+        stored = FLOAT_BYTES * rows * columns * tiles + 2 * whole.workspace_bytes / whole.blocks
     unroll, ffma_issue = _machine_code(binary, flow)
     return BlockProfile(
-        plan=kernel.plan(problem, config, spec),
+        plan=whole,
         binary=binary,
         flow=flow,
         actions=actions,
         warps=seen.warps,
-        depths=(low, high),
+        depths=(
+            low * _tiles(kernel, config, small, plan),
+            high * _tiles(kernel, config, deep, deep_plan),
+        ),
         executed_at=(at_low, at_high),
         costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
         merged_away=frozenset(number for group in merged for number in group.numbers[1:]),
         rows=rows,
         columns=columns,
-        loaded_bytes_per_k=_loaded_bytes(seen) / max(seen.problem.k, 1),
+        tiles=tiles,
+        loaded_bytes_per_k=_loaded_bytes(seen)
+        / (max(seen.problem.k, 1) * _tiles(kernel, config, seen.problem, seen.plan)),
         stored_bytes=stored,
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
@@ -151,11 +171,39 @@ def profile_block(
     )
 
 
-def _depths(problem: GemmProblem) -> tuple[int, int]:
-    rest = problem.k % _STEP
-    if problem.k <= 2 * _STEP + rest:
+def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:
+    """Rows and columns of a tile of C; a kernel for skinny products tells its long side alone."""
+    if config.BM is not None and config.BN is not None:
+        return config.BM, config.BN
+    long = config.BM or config.BN or 1
+    return (problem.m, long) if problem.m <= problem.n else (long, problem.n)
+
+
+def _tiles(kernel: Kernel, config: TileConfig, problem: GemmProblem, plan: LaunchPlan) -> float:
+    """Tiles of C for each block; one where blocks do not work together."""
+    if "workspace" not in kernel.signature or not plan.blocks:
+        return 1.0
+    rows, columns = _tile(config, problem)
+    return ceil_div(problem.m, rows) * ceil_div(problem.n, columns) / plan.blocks
+
+
+def _depths(problem: GemmProblem, tiles: float) -> tuple[int, int]:
+    """Depths of the short runs: deeper where blocks share tiles, so that each has its steps."""
+    rest, step = problem.k % _STEP, _STEP * math.ceil(1 / tiles)
+    if problem.k <= 2 * step + rest:
         return problem.k, problem.k
-    return _STEP + rest, 2 * _STEP + rest
+    return step + rest, 2 * step + rest
+
+
+def _cut_board(
+    spec: GpuSpec, kernel: Kernel, config: TileConfig, problem: GemmProblem, small: GemmProblem
+) -> GpuSpec:
+    """A board as much smaller as the problem, for kernels whose blocks follow from its SMs."""
+    if "workspace" not in kernel.signature:
+        return spec
+    rows, columns = _tile(config, problem)
+    tiles, left = (ceil_div(each.m, rows) * ceil_div(each.n, columns) for each in (problem, small))
+    return replace(spec, sm_count=max(1, round(spec.sm_count * left / max(tiles, 1))))
 
 
 def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
@@ -190,7 +238,8 @@ def _executed(
         (1, problem.n),
     )
     a, b, c, bias = (device.empty(FLOAT_BYTES * rows * pitch) for rows, pitch in extents)
-    arguments = bind_arguments(problem, a, b, c, bias, Scratch.of(device, plan))
+    scratch = Scratch.of(device, plan)  # must outlive the launch
+    arguments = bind_arguments(problem, a, b, c, bias, scratch)
     flow, tally = device.count(binary, plan, arguments)
     return flow, tally.executed / max(plan.blocks, 1)
 

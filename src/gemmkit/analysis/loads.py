@@ -75,8 +75,8 @@ def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float,
     A block fetches BM + BN words of each step along k for BM·BN results: k/BM + k/BN, which is
     2k/T for square tiles. Out of shared memory a thread takes TM + TN words for TM·TN results: k
     (1/TM + 1/TN). Without tiles a result takes its row and its column, 2k words. Where k is cut,
-    its parts are read once more to be added: all of them by the last block to arrive (or but its
-    own, of two), and in each block all but one of its slices.
+    its parts are read once more to be added: those of blocks by the last one to arrive, those of
+    slices by their block.
 
     The formulas hold where the tiles divide the matrices; of a `stream_k` whose tiles are cut, the
     parts are not in them, for they depend on the board. None for a kernel that is no rung, or has
@@ -87,7 +87,7 @@ def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float,
     if config.BK is None:
         return 2.0 * k, 0.0
     parts = min(config.split_k or 1, ceil_div(k, config.BK))
-    again, slices = parts if parts > 2 else parts - 1, config.slice_k or 1
+    again, slices = (each if each > 1 else 0 for each in (parts, config.slice_k or 1))
     results = config.TM or 1, config.TN or 1
     from_global = k / config.BM + k / config.BN + again
-    return from_global, sum(k / each for each in results) + parts * (slices - 1)
+    return from_global, sum(k / each for each in results) + parts * slices

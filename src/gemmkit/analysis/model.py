@@ -164,7 +164,7 @@ class _Model:
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
 
     def prediction(self) -> Prediction:
-        cycles = self._waves()
+        cycles = self._waves() + self._meeting
         compute_us = cycles / self.spec.clock_mhz
         dram_us = self._dram_us()
         microseconds = LAUNCH_US + self._joined(compute_us, dram_us)
@@ -194,6 +194,19 @@ class _Model:
         if rest:
             cycles += self._together(rest, self._warm_latency)
         return cycles
+
+    @property
+    def _meeting(self) -> float:
+        """Cycles in which the last block of a tile counts itself in and adds up all parts.
+
+        Fence, count and first read are a way to the L2 each, one after the other; then come the
+        parts, as fast as one SM takes them in.
+        """
+        plan = self.profile.plan
+        if not plan.arrivals:
+            return 0.0
+        parts = plan.workspace_bytes / plan.arrivals
+        return 3 * self.machine.l2_latency + parts / self.machine.l1_fill_bytes
 
     @property
     def _warm_latency(self) -> float:
@@ -299,7 +312,13 @@ class _Model:
         more_waves = math.ceil(self.blocks / self.occupied.blocks_per_sm) - 1
         chain = self._chain(self.machine.dram_latency)
         chain += more_waves * self._chain(self._warm_latency)
+        meeting = Term(
+            "parts that come together",
+            self._meeting / clock,
+            "the count of blocks that share a tile, and the last one's sum of their parts",
+        )
         return [
+            *([meeting] if meeting.microseconds else []),
             Term(
                 "the FMA pipe",
                 on_scheduler * whole.fma / clock,

@@ -133,7 +133,8 @@ def trace(
         for count, pitch in zip(rows, pitches, strict=True)
     )
     bias = device.empty(FLOAT_BYTES * shallow.n) if shallow.epilogue.bias else None
-    arguments = bind_arguments(shallow, a, b, c, bias, Scratch.of(device, plan))
+    scratch = Scratch.of(device, plan)  # must outlive the launch
+    arguments = bind_arguments(shallow, a, b, c, bias, scratch)
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
     return Trace(kernel.label(config), shallow, plan, accesses)
 

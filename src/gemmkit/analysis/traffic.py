@@ -45,7 +45,7 @@ def traffic(
     """
     blocks = profile.plan.blocks
     resident = max(occupied.blocks_per_sm, 1)
-    loaded = profile.loaded_bytes_per_k * problem.k
+    loaded = profile.loaded_bytes(problem.k)
     window = resident * profile.loaded_bytes_per_k * _LINE_STEPS
     if window > machine_of(spec).l1_bytes:
         loaded = max(loaded, profile.requested_bytes(problem.k))
@@ -66,10 +66,16 @@ def traffic(
 def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: int, places: int) -> float:
     """Operands that all waves fetch, when nothing outlives a wave, and C."""
     across, down = profile.columns, profile.rows
+    grid_wide = profile.plan.grid[0]
     if not profile.columns_on_x:
         across, down = down, across
+    if profile.tiles != 1:
+        grid_wide = math.ceil(problem.n / across)
+    # Blocks that share a tile, each on its part of k, come waves apart; those with several tiles
+    # make as many waves.
+    depth, turns = problem.k * min(profile.tiles, 1.0), max(profile.tiles, 1.0)
     in_wave = min(places, blocks)
-    wide = min(in_wave, profile.plan.grid[0])
+    wide = min(in_wave, grid_wide)
     high = math.ceil(in_wave / wide)
-    once = FLOAT_BYTES * problem.k * (wide * across + high * down)
-    return blocks / in_wave * once + FLOAT_BYTES * problem.m * problem.n
+    once = FLOAT_BYTES * depth * (wide * across + high * down)
+    return turns * blocks / in_wave * once + FLOAT_BYTES * problem.m * problem.n
