@@ -1,8 +1,6 @@
-import hashlib
-
 import pytest
 
-from conftest import FakeGpu, fake_binary
+from fake_gpu import FakeGpu, fake_binary, fake_cost
 from gemmkit import tune
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import CompileError, CompilerMissing, DeviceError, TuningError, UsageError
@@ -16,11 +14,6 @@ from gemmkit.tune.store import Store
 SHAPE = "40x48x32"
 GPU = "h100-132sm"
 KERNELS = ["warp_tiled"]
-
-
-def cost(plan):
-    """A time that follows from the configuration, within a factor of two."""
-    return 50.0 * (1 + hashlib.sha256(plan.entry.encode()).digest()[0] / 255)
 
 
 def run(gpu, store, **changes):
@@ -51,7 +44,7 @@ class Stop(TuneProgress):
 
 
 def test_the_fastest_is_found_checked_and_stored(store):
-    gpu = FakeGpu(cost)
+    gpu = FakeGpu()
     found = run(gpu, store)
     assert found.ended == "all tried"
     assert found.untried == 0
@@ -70,7 +63,7 @@ def test_the_fastest_is_found_checked_and_stored(store):
 
 
 def test_far_ones_are_looked_at_briefly(store):
-    found = run(FakeGpu(lambda plan: 50.0 if cost(plan) < 55 else 500.0), store)
+    found = run(FakeGpu(lambda plan: 50.0 if fake_cost(plan) < 55 else 500.0), store)
     samples = {each.time_us: each.samples for each in store.entries()}
     assert found.best.time_us == pytest.approx(50.0)
     assert min(samples.values()) == 1
@@ -78,7 +71,7 @@ def test_far_ones_are_looked_at_briefly(store):
 
 
 def test_a_second_run_goes_on_with_what_is_left(store):
-    gpu = FakeGpu(cost)
+    gpu = FakeGpu()
     stop = Stop(after=20)
     with pytest.raises(KeyboardInterrupt):
         run(gpu, store, progress=stop)
@@ -100,7 +93,7 @@ def test_a_second_run_goes_on_with_what_is_left(store):
 
 
 def test_nothing_is_left_to_try_the_third_time(store):
-    gpu = FakeGpu(cost)
+    gpu = FakeGpu()
     first = run(gpu, store)
     again = run(gpu, store)
     assert again.known == len(store.entries())
@@ -111,11 +104,11 @@ def test_wrong_results_never_win(store):
     best_of_all = []
 
     def spoil(plan, c):
-        if cost(plan) < 60:
+        if fake_cost(plan) < 60:
             best_of_all.append(plan)
             c[-1, -1] += 1.0
 
-    found = run(FakeGpu(cost, spoil=spoil), store)
+    found = run(FakeGpu(spoil=spoil), store)
     wrong = [each for each in store.entries() if each.outcome == "wrong"]
     assert len(wrong) == len({plan.entry for plan in best_of_all}) == found.tried["wrong"] > 0
     assert found.best.time_us >= 60
@@ -128,11 +121,11 @@ def test_what_is_right_for_integers_alone_never_wins(store):
 
     def spoil(plan, c):
         # As rounding to a shorter format would: exact for small integers.
-        if cost(plan) < 60:
+        if fake_cost(plan) < 60:
             fastest.append(plan.entry)
             c[:] = c.round(1)
 
-    found = run(FakeGpu(cost, spoil=spoil), store)
+    found = run(FakeGpu(spoil=spoil), store)
     assert fastest
     assert found.best.time_us >= 60
     assert found.tried["wrong"] > 0
@@ -140,11 +133,11 @@ def test_what_is_right_for_integers_alone_never_wins(store):
 
 def test_compile_failures_are_kept_with_their_reason(store):
     def refuse(plan, arch):
-        if cost(plan) < 60:
+        if fake_cost(plan) < 60:
             raise CompileError("error: too many registers")
         return fake_binary(plan, arch)
 
-    found = run(FakeGpu(cost), store, compile_one=refuse)
+    found = run(FakeGpu(), store, compile_one=refuse)
     failed = [each for each in store.entries() if each.outcome == "uncompiled"]
     assert found.tried["uncompiled"] == len(failed) > 0
     assert failed[0].reason == "error: too many registers"
@@ -153,9 +146,9 @@ def test_compile_failures_are_kept_with_their_reason(store):
 
 def test_launch_failures_are_kept_with_their_reason(store):
     def fail(plan):
-        return "too many resources requested" if cost(plan) < 60 else None
+        return "too many resources requested" if fake_cost(plan) < 60 else None
 
-    found = run(FakeGpu(cost, fail=fail), store)
+    found = run(FakeGpu(fail=fail), store)
     failed = [each for each in store.entries() if each.outcome == "unlaunched"]
     assert found.tried["unlaunched"] == len(failed) > 0
     assert "too many resources" in failed[0].reason
@@ -164,16 +157,16 @@ def test_launch_failures_are_kept_with_their_reason(store):
 
 def test_a_lost_gpu_ends_the_search_and_is_not_lost_twice(store):
     def fail(plan):
-        if cost(plan) < 60:
+        if fake_cost(plan) < 60:
             gpu.lost = True
             return "an illegal address"
         return None
 
-    gpu = FakeGpu(cost, fail=fail)
+    gpu = FakeGpu(fail=fail)
     with pytest.raises(TuningError, match=r"an illegal address; the GPU must be opened anew"):
         run(gpu, store)
     (failed,) = [each for each in store.entries() if each.outcome == "unlaunched"]
-    later = FakeGpu(cost, fail=lambda plan: None)
+    later = FakeGpu(fail=lambda plan: None)
     found = run(later, store)
     assert failed in store.entries()
     assert found.known >= 1
@@ -184,12 +177,12 @@ def test_without_a_compiler_there_is_one_clear_error(store):
         raise CompilerMissing("no NVRTC")
 
     with pytest.raises(CompilerMissing):
-        run(FakeGpu(cost), store, compile_one=missing)
+        run(FakeGpu(), store, compile_one=missing)
     assert store.entries() == []
 
 
 def test_a_changed_source_makes_trials_stale_and_first_to_be_tried(store):
-    gpu = FakeGpu(cost)
+    gpu = FakeGpu()
     old = run(gpu, store).best
     changed = Freshness(compiler="13.5.37", digests={"warp_tiled": "0" * 16})
     later = Store(store.path, changed)
@@ -197,7 +190,7 @@ def test_a_changed_source_makes_trials_stale_and_first_to_be_tried(store):
     assert later.best(GPU, kind) is None
     watch = Stop(after=1)
     with pytest.raises(KeyboardInterrupt):
-        run(FakeGpu(cost), later, progress=watch, strategy="exhaustive")
+        run(FakeGpu(), later, progress=watch, strategy="exhaustive")
     (result,) = watch.results
     assert result.known == 0
     assert result.best.config == old.config
@@ -205,14 +198,14 @@ def test_a_changed_source_makes_trials_stale_and_first_to_be_tried(store):
 
 
 def test_winners_of_similar_problems_are_tried_first(store):
-    gpu = FakeGpu(cost)
+    gpu = FakeGpu()
     near = run(gpu, store).best
     watch = Stop(after=1)
     with pytest.raises(KeyboardInterrupt):
         tune(
             "40x48x64",
             kernels=KERNELS,
-            device=FakeGpu(cost),
+            device=FakeGpu(),
             store=store,
             compile_one=fake_binary,
             progress=watch,
@@ -229,7 +222,7 @@ def test_a_budget_ends_the_search(store):
         time.sleep(0.02)
         return fake_binary(plan, arch)
 
-    found = run(FakeGpu(cost), store, budget=0.4, compile_one=slow)
+    found = run(FakeGpu(), store, budget=0.4, compile_one=slow)
     assert found.ended == "budget"
     assert found.untried > 0
     assert found.trials + found.untried == len(store.entries()) + found.untried
@@ -241,7 +234,7 @@ def test_shapes_are_taken_in_all_forms(store, epilogue):
         ["32x32x16", (16, 32, 16), GemmProblem(32, 16, 16)],
         kernels=KERNELS,
         epilogue=epilogue,
-        device=FakeGpu(cost),
+        device=FakeGpu(),
         store=store,
         compile_one=fake_binary,
         budget=5.0,
@@ -269,7 +262,7 @@ def test_shapes_are_taken_in_all_forms(store, epilogue):
     ],
 )
 def test_what_cannot_be_meant_is_refused(store, shapes, changes, message):
-    arguments = {"device": FakeGpu(cost), "store": store, "compile_one": fake_binary}
+    arguments = {"device": FakeGpu(), "store": store, "compile_one": fake_binary}
     with pytest.raises(UsageError, match=message):
         tune(shapes, **(arguments | changes))
 
