@@ -101,13 +101,18 @@ def _tools() -> dict[str, str]:
 
 def _caches() -> dict[str, str]:
     from gemmkit.diskcache import DiskCache, default_cache_directory
+    from gemmkit.tune.store import default_store_path
 
-    root = default_cache_directory("")
+    root, store = default_cache_directory(""), default_store_path()
     folders = sorted(folder for folder in root.glob("*") if folder.is_dir())
     lines = {}
     for folder in folders:
+        if folder == store.parent:
+            continue
         cache = DiskCache(folder)
         lines[folder.name] = f"{cache.size() / MIB:.1f} MiB in {len(cache)} entries, {folder}"
+    if store.exists():
+        lines[store.parent.name] = f"{store.stat().st_size / MIB:.1f} MiB of trials, {store}"
     return lines or {"none yet": f"they will be in {root}"}
 
 

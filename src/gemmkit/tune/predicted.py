@@ -84,6 +84,8 @@ def rank_by_prediction(
                 each = candidates[number]
                 job = pool.submit(_predict, each.kernel.name, each.config, problem, spec, cache_dir)
                 pending[job] = number
+            if not pending:
+                break
             left = begun + budget - time.monotonic()
             # One at least, however short the budget.
             done, _ = wait(pending, max(left, 0.0) if found else None, FIRST_COMPLETED)
@@ -97,8 +99,6 @@ def rank_by_prediction(
             found.sort(key=lambda each: each.prediction.microseconds)
             if told is not None and found:
                 told(len(found), found[0].candidate.label, found[0].prediction.microseconds)
-            if not pending:
-                break
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel, LaunchPlan
 from gemmkit.kernels.ladder import LADDER, find_kernel
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.tune.compiling import CompileOne
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
@@ -24,8 +25,6 @@ from gemmkit.tune.space import WITHIN, Allowed
 from gemmkit.tune.store import Store
 
 BUDGET_SECONDS = 60.0
-
-Shape = str | tuple[int, int, int] | GemmProblem
 
 WITHOUT_GPU = (
     "without one, `gemmkit tune --device model --gpu BOARD` ranks configurations by prediction, "
@@ -54,8 +53,8 @@ def tune(
     or the compiler has changed. Each configuration's result is checked before it is timed.
 
     Args:
-        shapes: `"MxNxK"`, (M, N, K) or a `GemmProblem`, or several of them. A problem's own
-            epilogue counts.
+        shapes: `"MxNxK"`, a number for a cube, (M, N, K) or a `GemmProblem`, or a list of them. A
+            problem's own epilogue counts.
         budget: seconds for each shape, all told.
         strategy: "model", "random" or "exhaustive" (see `search.make_strategy`).
         seed: of the inputs, and of what the strategy leaves to chance.
@@ -80,6 +79,9 @@ def tune(
     check_strategy(strategy)
     fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
     problems = [_problem(shape, fused) for shape in _several(shapes)]
+    empty = [each.shape for each in problems if not each.flops]
+    if empty:
+        raise UsageError(f"{empty[0]} has nothing to multiply, so nothing to tune")
     asked = LADDER if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     progress = progress or TuneProgress()
@@ -123,20 +125,17 @@ def _timed_device(device: Device | None) -> TimedDevice:
 
 
 def _several(shapes: Shape | Sequence[Shape]) -> Sequence[Shape]:
-    """The shapes one by one; three numbers are one shape."""
-    if isinstance(shapes, str | GemmProblem):
+    """The shapes one by one; a tuple of numbers is one shape."""
+    if isinstance(shapes, str | int | GemmProblem):
         return [shapes]
-    if shapes and all(isinstance(each, int) for each in shapes):
-        return [cast(Shape, tuple(shapes))]
+    if isinstance(shapes, tuple) and all(isinstance(each, int) for each in shapes):
+        return [cast(Shape, shapes)]
     return cast(Sequence[Shape], shapes)
 
 
 def _problem(shape: Shape, epilogue: Epilogue) -> GemmProblem:
     if isinstance(shape, GemmProblem):
         return shape
-    if isinstance(shape, str):
-        return GemmProblem.from_shape(shape, epilogue=epilogue)
-    if len(shape) != 3:
+    if isinstance(shape, tuple) and len(shape) != 3:
         raise UsageError(f"{shape} is no shape: write (M, N, K)")
-    m, n, k = shape
-    return GemmProblem(m, n, k, epilogue=epilogue)
+    return replace(read_problem(shape), epilogue=epilogue)

@@ -63,7 +63,7 @@ class Session:
 
     Raises:
         DeviceError: the matrices do not fit on the device.
-        UsageError: there is nothing to multiply, or no kernel takes the problem.
+        UsageError: no kernel takes the problem.
     """
 
     def __init__(
@@ -78,8 +78,6 @@ class Session:
         progress: TuneProgress,
     ) -> None:
         self.begun = time.monotonic()
-        if not problem.flops:
-            raise UsageError(f"{problem.shape} has nothing to multiply, so nothing to tune")
         self.problem, self.device, self.store, self.options = problem, device, store, options
         self.gpu, self.kind = gpu_key(device.spec), ProblemClass.of(problem)
         self.epilogue = str(problem.epilogue)

@@ -1,0 +1,64 @@
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from gemmkit.errors import DeviceError, UsageError
+from gemmkit.gpu import BOARDS
+from gemmkit.problem import GemmProblem
+from gemmkit.report.tuning import predicted_table
+from gemmkit.tune import predicted
+from gemmkit.tune.predicted import rank_by_prediction
+
+H100 = BOARDS["h100"]
+CUBE = GemmProblem(256, 256, 256)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Threads in place of processes, and a model that likes short steps along k."""
+
+    def predict(kernel, problem, spec, *, config, cache_dir):
+        if config["BM"] == 128:
+            raise DeviceError("the model cannot say")
+        return SimpleNamespace(
+            microseconds=float(config["BK"] + config["BM"]),
+            tflops=1.0,
+            limiter="latency",
+            occupancy=SimpleNamespace(waves_per_sm=0.5),
+        )
+
+    monkeypatch.setattr("gemmkit.analysis.model.predict", predict)
+    monkeypatch.setattr(
+        predicted, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers)
+    )
+
+
+def test_all_are_ranked_where_time_allows():
+    told = []
+    found = rank_by_prediction(
+        CUBE,
+        H100,
+        budget=30.0,
+        kernels=["warp_tiled"],
+        within=1e9,
+        told=lambda count, label, time_us: told.append((count, time_us)),
+    )
+    times = [each.prediction.microseconds for each in found]
+    assert times == sorted(times)
+    assert len(found) > 20
+    assert all(each.candidate.config["BM"] != 128 for each in found)
+    assert told[-1] == (len(found), times[0])
+    table = predicted_table(found, CUBE.shape, H100.name)
+    assert len(table.rows) == 10
+    assert "nothing was measured" in table.footnotes[0]
+
+
+def test_one_at_least_is_ranked_however_short_the_budget():
+    found = rank_by_prediction(CUBE, H100, budget=0.0, kernels=["warp_tiled"])
+    assert len(found) >= 1
+
+
+def test_what_no_kernel_takes_is_refused():
+    with pytest.raises(UsageError, match="no configuration is left to predict for 0x8x8"):
+        rank_by_prediction(GemmProblem(0, 8, 8), H100, budget=1.0, kernels=["warp_tiled"])
