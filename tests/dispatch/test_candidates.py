@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from gemmkit.bench.check import check
@@ -17,41 +19,43 @@ from gemmkit.problem import GemmProblem
 
 WITH_ASYNC, WITHOUT_ASYNC = find_board("rtx3090"), find_board("t4")
 
-# The emulator needs more than a second to compile and run kernels with larger tiles.
-QUICK_TILE = 64 * 128
+# With larger tiles the emulator needs more than a second to compile a kernel and to run it.
+QUICK = {"aligned": 64 * 64, "unaligned": 32 * 64, "wide": 64 * 64, "tall, unaligned": 0}
 
 
 def instances() -> list[Candidate]:
     """One candidate of each compiled instance, with its k cut where that can be."""
-    found: dict[str, Candidate] = {}
-    for each in CANDIDATES:
-        candidate = each if each.config.split_k is None else each.split(3)
-        found.setdefault(each.instance, candidate)
-    return list(found.values())
+    return [each.split(3) if each.config.split_k == 1 else each for each in CANDIDATES]
 
 
-def area(candidate: Candidate) -> int:
-    return (candidate.config.BM or 1) * (candidate.config.BN or 1)
-
-
-def case(candidate: Candidate, *, aligned: bool) -> object:
-    slow = area(candidate) > QUICK_TILE or (not aligned and area(candidate) > 32 * 64)
-    marks = [pytest.mark.slow] if slow else []
-    rows = "aligned" if aligned else "unaligned"
-    return pytest.param(candidate, aligned, id=f"{candidate.instance}-{rows}", marks=marks)
-
-
-@pytest.mark.parametrize(
-    ("candidate", "aligned"),
-    [case(each, aligned=aligned) for each in instances() for aligned in (True, False)],
-)
-def test_a_candidate_is_right_and_breaks_no_rule(candidate, aligned):
+def problems(candidate: Candidate) -> dict[str, GemmProblem]:
+    """Edges both ways, and enough steps of k for tiles to be shared and for rings to turn."""
     config = candidate.config
-    more = 4 if aligned else 3
-    # Edges both ways, and enough steps of k for tiles to be shared and for rings to turn.
-    steps = 8 if candidate.name == "stream_k" else 3
-    rows = 3 if config.BM is None else config.BM + 3
-    problem = GemmProblem(rows, config["BN"] + more, (config.BK or 8) * steps + more)
+    BM, BN, BK = config.BM, config["BN"], config.BK or 8
+    if BM is None:
+        depth = 3 * BK
+        return {
+            "wide": GemmProblem(3, BN + 4, depth + 4),
+            "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3),
+        }
+    depth = (8 if candidate.name == "stream_k" else 3) * BK
+    return {
+        "aligned": GemmProblem(BM + 3, BN + 4, depth + 4),
+        "unaligned": GemmProblem(BM + 3, BN + 3, depth + 3),
+    }
+
+
+def cases() -> Iterator[object]:
+    for candidate in instances():
+        size = (candidate.config.BM or candidate.config.BK or 1) * candidate.config["BN"]
+        for name, problem in problems(candidate).items():
+            marks = [pytest.mark.slow] if size > QUICK[name] else []
+            yield pytest.param(candidate, problem, id=f"{candidate.label}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("candidate", "problem"), list(cases()))
+def test_a_candidate_is_right_and_breaks_no_rule(candidate, problem):
+    config = candidate.config
     board = WITH_ASYNC if candidate.kernel.rule(config, WITHOUT_ASYNC) else WITHOUT_ASYNC
     plan = candidate.kernel.plan(problem, config, board)
     assert plan.blocks > 1

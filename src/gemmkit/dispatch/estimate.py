@@ -25,6 +25,10 @@ from gemmkit.problem import FLOAT_BYTES, GemmProblem
 # Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
 MEMORY_EXPONENT = 4.0
 
+# Kernels for skinny products take their short side whole. Their costs are those of a single row;
+# with so many a step takes twice as long.
+DOUBLING_SIDE = 16
+
 # Of shared memory, where blocks tell each other that they are done: who came last.
 ARRIVAL_BYTES = 16
 
@@ -71,9 +75,9 @@ class Contender:
         self._split: dict[int, Contender] = {}
 
     def variants(self, problem: GemmProblem) -> Iterator[Contender]:
-        """Itself, and where it can cut k, with the cuts that suit the problem."""
+        """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
         yield self
-        if self.config.split_k is not None:
+        if self.config.split_k == 1:
             for parts in self.cutter.splits(problem, self.blocks_per_sm):
                 if parts not in self._split:
                     candidate = self.candidate.split(parts)
@@ -120,6 +124,8 @@ class Contender:
             groups += 1
         if vector_width(problem) == 1:
             step_cycles *= costs.unaligned
+        if self.config.BM is None:
+            step_cycles *= 1 + min(problem.m, problem.n) / DOUBLING_SIDE
         # Once an SM holds several blocks, a new one starts beside others that are at work.
         beside = 1 + (groups - 1) / resident
         cycles = work.steps * step_cycles + beside * work.visits * costs.tile

@@ -56,6 +56,9 @@ class Cutter:
         if self.kernel.name == "stream_k":
             return self._streamed(tiles, rows, columns, depth, steps)
         parts = 1 if self.config.split_k is None else min(self.config.split_k, max(depth, 1))
+        if self.kernel.name == "warp_reduce":
+            # It asks for no more than give every SM a block.
+            parts = max(min(parts, self.gpu.sm_count // tiles), 1)
         return Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
 
     def splits(self, problem: GemmProblem, resident: int) -> tuple[int, ...]:
