@@ -81,7 +81,9 @@ def test_the_default_runs_on_every_board_that_has_what_the_kernel_needs(kernel):
 @each_kernel
 def test_the_default_is_a_point_of_the_space(kernel):
     assert kernel.default in set(kernel.configurations(H100))
-    assert list(kernel.space) == list(kernel.default.as_dict())
+    keys = [*kernel.space, *kernel.refinements]
+    assert keys == list(kernel.default.as_dict())
+    assert all(kernel.default[key] in kernel.refinements[key] for key in kernel.refinements)
 
 
 def test_find_kernel_is_easy_on_spelling():
@@ -171,7 +173,7 @@ def test_entries_name_template_arguments_and_policy():
     kernel = find_kernel("async_copy")
     problem = GemmProblem(64, 64, 64, epilogue=Epilogue(bias=True, activation="relu"))
     plan = kernel.plan(problem, kernel.configure({"stages": 2}), H100)
-    assert plan.entry == "async_copy<128, 256, 16, 64, 64, 16, 8, 2, 4, Epilogue<true, Relu>>"
+    assert plan.entry == "async_copy<128, 256, 16, 64, 64, 16, 8, 2, 4, 1, 4, Epilogue<true, Relu>>"
     assert plan.shared_bytes == 2 * 4 * 16 * (128 + 4 + 256)
     naive = find_kernel("naive").plan(GemmProblem(4, 4, 4), find_kernel("naive").default, H100)
     assert naive.entry == "naive<32, 32, Epilogue<false, Identity>>"

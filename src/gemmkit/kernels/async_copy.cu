@@ -11,13 +11,13 @@
 #include "async_tiles.cuh"
 #include "epilogue.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
-          class Epilogue>
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
+          int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias) {
   extern __shared__ float4 shared[];
-  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, VEC> tiles(shared);
+  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC> tiles(shared);
 
   const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
   if (block_row >= M) return;  // a surplus block of the grid

@@ -41,7 +41,9 @@ class TileConfig:
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
-    `slice_k` the groups of warps in a block that share each step of it.
+    `slice_k` the groups of warps in a block that share each step of it. The last two change no
+    traffic, but what the compiler makes of the inner loop: `bursts` is how many times a step its
+    copies start, `order` the way through an outer product (see `outer_product` in fragment.cuh).
     """
 
     BM: int | None = None
@@ -54,6 +56,8 @@ class TileConfig:
     stages: int | None = None
     split_k: int | None = None
     slice_k: int | None = None
+    bursts: int | None = None
+    order: int | None = None
 
     def as_dict(self) -> dict[str, int]:
         """The keys in use with their values."""
@@ -146,7 +150,8 @@ class Kernel:
     """One kernel: a rung of the ladder, or a user's own.
 
     `idea` says in one sentence what it changes and why that helps. `default` is the configuration
-    taken when none is given, `space` the values worth trying for each of its keys. `launch` maps
+    taken when none is given, `space` the values worth trying for each of its keys, `refinements`
+    those of further keys, to be tried when the others are settled. `launch` maps
     (problem, config, board) to template arguments, grid, block and memory; `rule` returns
     the reason why a configuration is refused, or None. `file` is where the code comes from; None
     stands for the file of that name among the rungs. A user's kernel has no `rung`; its `entry` is
@@ -162,6 +167,7 @@ class Kernel:
     launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
     rule: Callable[[TileConfig, GpuSpec], str | None]
     fuses: bool = True
+    refinements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     signature: Signature = SGEMM_SIGNATURE
     file: SourceFile | None = None

@@ -6,7 +6,7 @@ import difflib
 
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import rules, skinny
 from gemmkit.kernels.kernel import (
     MAX_GRID_YZ,
     SCRATCH_SIGNATURE,
@@ -131,6 +131,8 @@ _REGISTER_TILES = {
     "TN": (4, 8),
 }
 
+_INNER_LOOPS = {"bursts": (1, 2, 4, 8, 16), "order": tuple(range(1, rules.ORDERS + 1))}
+
 LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="naive_uncoalesced",
@@ -237,7 +239,9 @@ LADDER: tuple[Kernel, ...] = (
         rung=10,
         idea="cp.async copies tiles to shared memory several stages ahead without passing through "
         "registers, which leaves room for 16×8 results a thread.",
-        default=TileConfig(BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3),
+        default=TileConfig(
+            BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
+        ),
         space={
             "BM": (32, 64, 128, 256),
             "BN": (32, 64, 128, 256),
@@ -248,6 +252,7 @@ LADDER: tuple[Kernel, ...] = (
             "TN": (4, 8, 16),
             "stages": (2, 3, 4),
         },
+        refinements=_INNER_LOOPS,
         launch=_launch_async_copy,
         rule=rules.async_copy,
     ),
@@ -257,7 +262,18 @@ LADDER: tuple[Kernel, ...] = (
         idea="Several blocks, and several warps of each, share the k of one tile, so that small "
         "products keep the whole board busy too.",
         default=TileConfig(
-            BM=64, BN=64, BK=32, WM=32, WN=32, TM=8, TN=4, stages=3, split_k=4, slice_k=2
+            BM=64,
+            BN=64,
+            BK=32,
+            WM=32,
+            WN=32,
+            TM=8,
+            TN=4,
+            stages=3,
+            split_k=4,
+            slice_k=2,
+            bursts=4,
+            order=1,
         ),
         space={
             "BM": (32, 64, 128, 192),
@@ -271,16 +287,37 @@ LADDER: tuple[Kernel, ...] = (
             "split_k": (1, 2, 3, 4, 6, 8, 11, 16),
             "slice_k": (1, 2, 4, 8),
         },
+        refinements=_INNER_LOOPS,
         launch=_launch_split_k,
         rule=rules.split_k,
         signature=SCRATCH_SIGNATURE,
+    ),
+    Kernel(
+        name="warp_reduce",
+        rung=12,
+        idea="A product of at most 16 rows or columns reads its large matrix once, straight to "
+        "registers, with k shared by lanes, warps and blocks whose sums meet by shuffles.",
+        default=TileConfig(BN=32, BK=256, WN=32, stages=2, split_k=128),
+        space={
+            "BN": (16, 32, 64, 128),
+            "BK": (32, 64, 128, 256, 512),
+            "WN": (16, 32, 64, 128),
+            "stages": (1, 2, 3),
+            "split_k": (1, 2, 4, 8, 16, 32, 128),
+        },
+        launch=skinny.launch,
+        rule=skinny.rule,
+        signature=SCRATCH_SIGNATURE,
+        condition=skinny.accepts,
     ),
     Kernel(
         name="stream_k",
         rung=13,
         idea="There are as many blocks as the board holds and each gets an even share of all "
         "steps of k, tiles being cut where a share ends, so that no SM waits for a last wave.",
-        default=TileConfig(BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3),
+        default=TileConfig(
+            BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
+        ),
         space={
             "BM": (64, 128, 192, 256),
             "BN": (64, 128, 192, 256),
@@ -291,6 +328,7 @@ LADDER: tuple[Kernel, ...] = (
             "TN": (4, 8, 12, 16),
             "stages": (2, 3, 4),
         },
+        refinements=_INNER_LOOPS,
         launch=_launch_stream_k,
         rule=rules.async_copy,
         signature=SCRATCH_SIGNATURE,

@@ -138,21 +138,23 @@ def _even_shares(
     a_vector: int = 1,
     b_vector: int = 1,
     a_width: int | None = None,
-    b_width: int | None = None,
+    b_panels: bool = False,
 ) -> str | None:
     """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs.
 
-    `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` and
-    `b_width` the widths of the panels in which the tiles are dealt out.
+    `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` is
+    the width of the panels in which the A tile is dealt out. With `b_panels` a B tile whose width
+    is no power of two is dealt out in panels too, of as many vectors whatever their width is.
     """
     threads = thread_count(config)
-    tiles = (("A", "BM", "BK", a_vector, a_width), ("B", "BK", "BN", b_vector, b_width))
-    for tile, rows, columns, vector, width in tiles:
+    panel = config["BN"] & -config["BN"]
+    b_across = panel // b_vector if b_panels and panel < config["BN"] else None
+    tiles = (("A", "BM", "BK", a_vector, None), ("B", "BK", "BN", b_vector, b_across))
+    for tile, rows, columns, vector, fixed in tiles:
         for floats in (1, vector):
             vectors = config[columns] // floats
-            across = max(
-                min((width or config[columns]) // floats, threads), threads // config[rows]
-            )
+            width = a_width if tile == "A" and a_width else config[columns]
+            across = max(min(fixed or width // floats, threads), threads // config[rows])
             if threads % across or vectors % across or config[rows] % (threads // across):
                 return (
                     f"{threads} threads cannot share the {tile} tile evenly "
@@ -244,11 +246,9 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
         lambda: _warps(config),
         lambda: _divides(config, PANEL, "BK"),
-        lambda: _even_shares(
-            config, b_vector=4, a_width=PANEL, b_width=config["BN"] & -config["BN"]
-        ),
+        lambda: _even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
         lambda: _divides(config, "bursts", "BK"),
-        lambda: None if config["order"] < ORDERS else f"order must be less than {ORDERS}",
+        lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: _dynamic_shared(config["stages"] * stage_bytes(config, PAD), gpu),
     )
 

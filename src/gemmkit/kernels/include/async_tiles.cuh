@@ -5,17 +5,19 @@
 #include "fragment.cuh"
 
 // With SLICES > 1 that many groups of warps work on the same tile, each on its share of every BK.
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int VEC,
-          int SLICES = 1>
+// Copies start in up to BURSTS places of a step: in fewer they hold up the reads of fragments, and
+// each place costs instructions of its own. ORDER is that of outer_product(), and with 4 more b is
+// read before a: ptxas makes machine code of very different speed of them, which only a trial shows.
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
+          int BURSTS, int ORDER, int VEC>
 struct AsyncTiles {
   static constexpr int WARPS = BM / WM * (BN / WN), THREADS = 32 * WARPS * SLICES;
   static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, DEPTH = BK / SLICES;
-  static constexpr int PAD = 4, PANEL = 8, B_PANEL = BN & -BN;
-  // Copies start in so many bursts a step: in fewer they hold up reads of fragments, and each burst
-  // costs instructions of its own.
-  static constexpr int BURSTS = DEPTH < 4 ? DEPTH : 4;
-  // Along the shorter side of a thread's tile; of the orders tried, ptxas made most of these.
-  static constexpr bool BY_ROWS = TM > TN;
+  static constexpr int PAD = 4, PANEL = 8;
+  // Where BN is no power of two, B goes in panels that have as many vectors whatever VEC is.
+  static constexpr int B_PANEL = (BN & (BN - 1)) == 0 ? BN : (BN & -BN) / 4 * VEC;
+  static constexpr bool B_FIRST = ORDER > 4;
+  static constexpr int PARTS = DEPTH < BURSTS ? DEPTH : BURSTS;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
     alignas(16) float As[BK][BM + PAD];
@@ -39,9 +41,9 @@ struct AsyncTiles {
     TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles(A, lda);
     TileWalk<THREADS, VEC, BK, BN, B_PANEL> b_tiles(B, ldb);
     int uncopied = depth;
-    const auto copy_part = [&](Stage& stage, int part) {  // one of BURSTS; past the end, zeros
-      cp_async_transposed<BURSTS>(stage.As, a_tiles, rows, uncopied, part);
-      cp_async_tile<BURSTS, VEC>(stage.Bs, b_tiles, uncopied, cols, part);
+    const auto copy_part = [&](Stage& stage, int part) {  // one of PARTS; past the end, zeros
+      cp_async_transposed<PARTS>(stage.As, a_tiles, rows, uncopied, part);
+      cp_async_tile<PARTS, VEC>(stage.Bs, b_tiles, uncopied, cols, part);
     };
     const auto next_tiles = [&] {
       cp_async_commit();
@@ -52,7 +54,7 @@ struct AsyncTiles {
     const int tiles = (depth + BK - 1) / BK;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
 #pragma unroll
-      for (int part = 0; part < BURSTS; ++part) copy_part(stages[stage], part);
+      for (int part = 0; part < PARTS; ++part) copy_part(stages[stage], part);
       next_tiles();
     }
 
@@ -63,10 +65,12 @@ struct AsyncTiles {
 #pragma unroll
       for (int k = 0; k < DEPTH; ++k) {
         alignas(16) float a[TM], b[TN];
+        const float* const b_line = &stages[read].Bs[slice * DEPTH + k][warp_col];
+        if (B_FIRST) load_fragment<LANES_N>(b, b_line, lane.col);
         load_fragment<LANES_M>(a, &stages[read].As[slice * DEPTH + k][warp_row], lane.row);
-        load_fragment<LANES_N>(b, &stages[read].Bs[slice * DEPTH + k][warp_col], lane.col);
-        if (k % (DEPTH / BURSTS) == 0) copy_part(stages[write], k / (DEPTH / BURSTS));
-        outer_product<BY_ROWS, TM == TN>(sums, a, b);
+        if (!B_FIRST) load_fragment<LANES_N>(b, b_line, lane.col);
+        if (k % (DEPTH / PARTS) == 0) copy_part(stages[write], k / (DEPTH / PARTS));
+        outer_product<B_FIRST ? ORDER - 4 : ORDER>(sums, a, b);
       }
       next_tiles();
       read = read + 1 == STAGES ? 0 : read + 1;

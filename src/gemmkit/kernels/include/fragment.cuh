@@ -42,12 +42,14 @@ __device__ __forceinline__ void load_fragment(float (&fragment)[SIZE], const flo
   }
 }
 
-// sums += a b^T: every element of one fragment with every element of the other, row by row or column
-// by column, to and fro (the first one backward or not), so that each multiply-add shares an operand
-// with the one before it: the register file then delivers two numbers an instruction, not three.
-template <bool BY_ROWS = true, bool BACKWARD = true, int TM, int TN>
+// sums += a b^T: every element of one fragment with every element of the other, row by row (ORDER 1
+// and 2) or column by column (3 and 4), to and fro, beginning at the front (1 and 3) or at the end.
+// Each multiply-add then shares an operand with the one before it, so that the register file has to
+// deliver two numbers an instruction instead of three.
+template <int ORDER = 2, int TM, int TN>
 __device__ __forceinline__ void outer_product(float (&sums)[TM][TN], const float (&a)[TM],
                                               const float (&b)[TN]) {
+  constexpr bool BY_ROWS = ORDER <= 2, BACKWARD = ORDER % 2 == 0;
   constexpr int LINES = BY_ROWS ? TM : TN, LENGTH = BY_ROWS ? TN : TM;
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
