@@ -130,7 +130,7 @@ def _several(shapes: Shape | Sequence[Shape]) -> Sequence[Shape]:
         return [shapes]
     if isinstance(shapes, tuple) and all(isinstance(each, int) for each in shapes):
         return [cast(Shape, shapes)]
-    return cast(Sequence[Shape], shapes)
+    return shapes
 
 
 def _problem(shape: Shape, epilogue: Epilogue) -> GemmProblem:
