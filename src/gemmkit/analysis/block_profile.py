@@ -29,6 +29,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import multiply_adds
 from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig, ceil_div
+from gemmkit.kernels.skinny import is_tall
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Rows and columns of C in the short runs: at most two of these, and as the problem's modulo one.
@@ -176,7 +177,7 @@ def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:
     if config.BM is not None and config.BN is not None:
         return config.BM, config.BN
     long = config.BM or config.BN or 1
-    return (problem.m, long) if problem.m <= problem.n else (long, problem.n)
+    return (long, problem.n) if is_tall(problem) else (problem.m, long)
 
 
 def _tiles(kernel: Kernel, config: TileConfig, problem: GemmProblem, plan: LaunchPlan) -> float:

@@ -99,6 +99,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str
         "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
         "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
         **_residency(plan, binary, board),
+        **_scratch(plan),
         "compiler": binary.compiler,
     }
     return "".join(f"{name:10} {value}\n" for name, value in rows.items())
@@ -126,6 +127,15 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
         "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "
         f"SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",
+    }
+
+
+def _scratch(plan: LaunchPlan) -> dict[str, str]:
+    if not plan.workspace_bytes and not plan.arrivals:
+        return {}
+    return {
+        "workspace": f"{plan.workspace_bytes:,} bytes of global memory, and {plan.arrivals:,} "
+        "counters of blocks that have arrived"
     }
 
 

@@ -99,6 +99,10 @@ def _barrier_limit(facts: Facts) -> float | None:
 
 
 def _results_per_thread(facts: Facts) -> float | None:
+    """Where blocks share a result, each thread has a part of its sum."""
+    config = facts.config
+    if "workspace" in facts.plan.signature and config.TM and config.TN:
+        return config.TM * config.TN
     threads = facts.plan.blocks * facts.plan.threads_per_block
     return _ratio(facts.problem.m * facts.problem.n, threads)
 

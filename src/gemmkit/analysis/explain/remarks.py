@@ -120,7 +120,7 @@ def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     k = facts.counted.k
     shared = f" and {number(values[1])} from shared memory" if values[1] else ""
     yield Sentence(
-        text=f"For each result, a chain of {k:,} multiply-adds, threads load {number(values[0])} "
+        text=f"For each result and its {k:,} multiply-adds, threads load {number(values[0])} "
         f"words from global memory{shared}.",
         evidence=_evidence(metrics, *names),
     )
