@@ -10,8 +10,9 @@ import json
 
 from gemmkit import LADDER, GemmProblem, find_kernel
 from gemmkit.devices.cuda import CudaDevice
-from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.device import Scratch, bind_arguments
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.fitting import fitting
 from gemmkit.verify import check, make_inputs
 
 
@@ -27,15 +28,17 @@ def main() -> None:
 
 
 def launch(device: CudaDevice, name: str, problem: GemmProblem) -> dict[str, object]:
-    """Run a kernel with its default configuration; what ran, and whether the result is right."""
+    """Run a kernel as it is by default, on the likest problem it takes; what ran, and if right."""
     import numpy as np
 
     kernel = find_kernel(name)
+    problem = fitting(kernel, problem, device.spec)
     plan = kernel.plan(problem, kernel.default, device.spec)
     binary = compile_plan(plan, device.spec.arch)
     inputs = make_inputs(problem)
     a, b, c = (device.upload(each) for each in (inputs.a, inputs.b, inputs.c))
-    device.launch(binary, plan, bind_arguments(problem, a, b, c, None))
+    scratch = Scratch.of(device, plan)
+    device.launch(binary, plan, bind_arguments(problem, a, b, c, None, scratch))
     result = np.empty_like(inputs.c)
     device.download(c, result)
     return {

@@ -24,6 +24,7 @@ CONFIGS = {
     "warp_tiled": _SMALL_WARPS,
     "async_copy": {**_SMALL_WARPS, "stages": 3},
     "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 32, "split_k": 3},
     "stream_k": {**_SMALL_WARPS, "stages": 3},
 }
 

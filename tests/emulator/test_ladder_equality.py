@@ -8,7 +8,9 @@ from gemm_launches import Operands, run_rung
 from launching import ENGINE, ORACLE
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.kernels.ladder import LADDER
+from gemmkit.gpu import find_board
+from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 # Ragged, tiny and aligned; an architecture of each PTX dialect.
@@ -28,6 +30,7 @@ CONFIGS = {
     "warp_tiled": WARP_TILES,
     "async_copy": {**WARP_TILES, "stages": 3},
     "split_k": {**WARP_TILES, "BK": 16, "stages": 2, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 32, "split_k": 3},
     "stream_k": {**WARP_TILES, "stages": 3},
 }
 
@@ -40,6 +43,7 @@ def test_every_rung(kernel: str, case: str) -> None:
         problem = GemmProblem(
             m=33, n=65, k=17, alpha=1.5, beta=-0.5, epilogue=Epilogue(bias=True, activation="relu")
         )
+    problem = fitting(find_kernel(kernel), problem, find_board("rtx3090"))
     operands = Operands.random(problem)
     engine, oracle = (
         run_rung(executor, kernel, problem, operands, arch, **CONFIGS.get(kernel, {}))

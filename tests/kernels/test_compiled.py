@@ -5,6 +5,7 @@ import pytest
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
@@ -12,7 +13,7 @@ RTX3090 = find_board("rtx3090")
 
 
 def compiled(kernel, problem, config, gpu):
-    plan = kernel.plan(problem, config, gpu)
+    plan = kernel.plan(fitting(kernel, problem, gpu, config), config, gpu)
     return plan, compile_plan(plan, gpu.arch).resources
 
 

@@ -28,6 +28,11 @@ REFUSED = [
     ("double_buffered", {"BK": 32}, "more than 48 KiB"),
     ("warp_tiled", {"WM": 48}, "BM = 128 is not a multiple of WM = 48"),
     ("warp_tiled", {"WM": 64, "WN": 64}, "needs 64 lanes; a warp has 32"),
+    ("warp_reduce", {"BN": 48}, "BN = 48 is not a power of two"),
+    ("warp_reduce", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbours of a row"),
+    ("warp_reduce", {"BN": 16, "BK": 16}, "BK = 16 is less than the 32 lines that a warp reads"),
+    ("warp_reduce", {"BN": 64}, "1024 threads a block are more than 512"),
+    ("warp_reduce", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
     ("async_copy", {"stages": 1}, "stages must be 2 or more"),
     ("async_copy", {"stages": 30}, "its stages take 744960 bytes"),
     ("async_copy", {"WM": 32}, "needs 16 lanes; a warp has 32"),
@@ -72,4 +77,4 @@ def test_the_space_holds_small_tiles_and_none_that_are_refused(kernel):
     allowed = list(kernel.configurations(H100))
     assert allowed
     assert all(kernel.rule(config, H100) is None for config in allowed)
-    assert any(config["BM"] * config["BN"] <= 64 * 64 for config in allowed)
+    assert any((config.BM or 1) * config["BN"] <= 64 * 64 for config in allowed)

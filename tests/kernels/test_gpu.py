@@ -10,6 +10,7 @@ import pytest
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.cuda import CudaDevice
 from gemmkit.epilogue import Epilogue
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.ladder import LADDER
 from gemmkit.problem import GemmProblem
 
@@ -49,7 +50,7 @@ def device():
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_rung(device, kernel, problem):
-    record = run_kernel(kernel, problem, device, time=False)
+    record = run_kernel(kernel, fitting(kernel, problem, device.spec), device, time=False)
     assert record.correct, record.check
 
 
@@ -58,7 +59,7 @@ def test_rung(device, kernel, problem):
 @pytest.mark.parametrize("kernel", LADDER[1:], ids=lambda kernel: kernel.name)
 def test_fused_epilogues(device, kernel, beta, epilogue):
     problem = GemmProblem(130, 141, 67, 1.5, beta, epilogue=Epilogue.parse(epilogue))
-    record = run_kernel(kernel, problem, device, time=False)
+    record = run_kernel(kernel, fitting(kernel, problem, device.spec), device, time=False)
     assert record.correct, record.check
 
 
@@ -67,8 +68,9 @@ def test_several_configurations(device, kernel):
     """The ends of the configuration space and some in between."""
     configurations = list(kernel.configurations(device.spec))
     chosen = configurations[:: max(1, len(configurations) // 6)] + configurations[-1:]
+    problem = fitting(kernel, GemmProblem(150, 170, 90), device.spec)
     for config in chosen:
-        record = run_kernel(kernel, GemmProblem(150, 170, 90), device, config=config, time=False)
+        record = run_kernel(kernel, problem, device, config=config, time=False)
         assert record.correct, f"{config}: {record.check}"
 
 

@@ -8,6 +8,7 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
@@ -23,6 +24,7 @@ CONFIGS = {
     "warp_tiled": SMALL_WARPS,
     "async_copy": {**SMALL_WARPS, "stages": 3},
     "split_k": {**SMALL_WARPS, "BK": 16, "stages": 3, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 32, "stages": 2, "split_k": 3},
     "stream_k": {**SMALL_WARPS, "stages": 3},
 }
 
@@ -55,6 +57,7 @@ def device():
 
 def run(kernel, problem, device, seed=0):
     config = kernel.configure(CONFIGS[kernel.name])
+    problem = fitting(kernel, problem, device.spec, config)
     return run_kernel(kernel, problem, device, config=config, seed=seed)
 
 

@@ -20,6 +20,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import GemmProblem, Shape, read_problem
@@ -96,6 +97,8 @@ def check(
         "emulator", gpu, sanitize=True, progress=progress.launched, max_steps=max_steps
     )
     progress.opened(device, "")
+    if shapes is None:
+        cases = [(name, _fitted(found, chosen, problem, device.spec)) for name, problem in cases]
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
@@ -147,6 +150,16 @@ def _changed(
         beta=problem.beta if beta is None else beta,
         epilogue=epilogue or problem.epilogue,
     )
+
+
+def _fitted(
+    kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec
+) -> GemmProblem:
+    """The likest problem that the kernel takes; the problem itself where it takes none."""
+    try:
+        return fitting(kernel, problem, gpu, config)
+    except UnsupportedProblem:
+        return problem
 
 
 def _plan(

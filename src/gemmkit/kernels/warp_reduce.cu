@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(BN* BK / 16)
   for (int step = 0; step < STAGES; ++step) start(step, step, pieces[step % TURNS]);
 
   const float* lines = TALL ? B + k_begin : A + k_begin + y;  // of the small matrix, along k
-  float sums[SMALL * 4] = {};
+  alignas(16) float sums[SMALL * 4] = {};
   for (int step = 0, stage = 0; step < steps;) {
 #pragma unroll
     for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step) {
@@ -132,11 +132,12 @@ __global__ void __launch_bounds__(BN* BK / 16)
   constexpr int LEFT = 4 * SMALL > LANES_K ? 4 * SMALL / LANES_K : 1;
   const int warp_k = TALL ? warp % WARPS_X : warp / WARPS_X;
   const int first = reduce_lanes<LANES_K, STRIDE, 4 * SMALL>(sums);
+  constexpr int WIDTH = !TALL && LEFT % VEC == 0 ? VEC : 1;
 #pragma unroll
-  for (int i = 0; i < LEFT; ++i) {
+  for (int i = 0; i < LEFT; i += WIDTH) {
     const int s = (first + i) / 4, j = (first + i) % 4;
     const int place = TALL ? (y + j) * SMALL + s : s * BN + x(j);
-    ring[warp_k * RESULTS + place] = sums[i];
+    copy_vector<WIDTH>(&ring[warp_k * RESULTS + place], sums + i);
   }
   __syncthreads();
 

@@ -13,6 +13,7 @@ from gemmkit.emulator.ptx.parser import parse
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_kernel, compile_plan
 from gemmkit.jit.sass import disassemble, disassembler
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.ladder import LADDER
 from gemmkit.problem import GemmProblem
 
@@ -87,7 +88,8 @@ def test_other_configurations(kernel):
 
 
 def check(kernel, config, arch, shape="512"):
-    binary = compile_plan(kernel.plan(GemmProblem.from_shape(shape), config, H100), arch)
+    problem = fitting(kernel, GemmProblem.from_shape(shape), H100, config)
+    binary = compile_plan(kernel.plan(problem, config, H100), arch)
     (made,) = in_machine_code(disassemble(binary.cubin)).values()
     assert foreseen(flow_of(binary.ptx, binary.entry)) == made
 
