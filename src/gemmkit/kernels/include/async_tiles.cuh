@@ -33,32 +33,41 @@ struct AsyncTiles {
   __device__ __forceinline__ explicit AsyncTiles(void* shared)
       : stages(static_cast<Stage*>(shared)) {}
 
-  // sums += A B over `depth` steps of k, A and B given from this block's first row, column and k;
-  // of their rows and columns only `rows` and `cols` exist. All threads of the block take part;
-  // each slice then has the sums of its own shares of k.
-  __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda, int rows,
-                                           const float* B, int ldb, int cols, int depth) const {
-    TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles(A, lda);
-    TileWalk<THREADS, VEC, BK, BN, B_PANEL> b_tiles(B, ldb);
-    int uncopied = depth;
-    const auto copy_part = [&](Stage& stage, int part) {  // one of PARTS; past the end, zeros
+  // The way of the copies through A and B: what they are at, and how many steps of k are left.
+  struct Feed {
+    TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles;
+    TileWalk<THREADS, VEC, BK, BN, B_PANEL> b_tiles;
+    int rows, cols, tiles, uncopied;
+
+    __device__ __forceinline__ void copy_part(Stage& stage, int part) const {  // one of PARTS
       cp_async_transposed<PARTS>(stage.As, a_tiles, rows, uncopied, part);
       cp_async_tile<PARTS, VEC>(stage.Bs, b_tiles, uncopied, cols, part);
-    };
-    const auto next_tiles = [&] {
+    }
+    __device__ __forceinline__ void next_tiles() {  // past the end, zeros
       cp_async_commit();
       a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
       uncopied -= BK;
-    };
+    }
+  };
 
-    const int tiles = (depth + BK - 1) / BK;
+  // Starts the first copies for a product over `depth` steps of k, A and B given from this block's
+  // first row, column and k; of their rows and columns only `rows` and `cols` exist. Nobody may
+  // still read the stages.
+  __device__ __forceinline__ Feed start(const float* A, int lda, int rows, const float* B, int ldb,
+                                        int cols, int depth) const {
+    Feed feed{{A, lda}, {B, ldb}, rows, cols, (depth + BK - 1) / BK, depth};
     for (int stage = 0; stage < STAGES - 1; ++stage) {
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part) copy_part(stages[stage], part);
-      next_tiles();
+      for (int part = 0; part < PARTS; ++part) feed.copy_part(stages[stage], part);
+      feed.next_tiles();
     }
+    return feed;
+  }
 
-    for (int tile = 0, read = 0, write = STAGES - 1; tile < tiles; ++tile) {
+  // sums += A B for what was started. All threads of the block take part; each slice then has the
+  // sums of its own shares of k.
+  __device__ __forceinline__ void multiply(float (&sums)[TM][TN], Feed& feed) const {
+    for (int tile = 0, read = 0, write = STAGES - 1; tile < feed.tiles; ++tile) {
       cp_async_wait<STAGES - 2>();
       __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
 
@@ -69,14 +78,20 @@ struct AsyncTiles {
         if (B_FIRST) load_fragment<LANES_N>(b, b_line, lane.col);
         load_fragment<LANES_M>(a, &stages[read].As[slice * DEPTH + k][warp_row], lane.row);
         if (!B_FIRST) load_fragment<LANES_N>(b, b_line, lane.col);
-        if (k % (DEPTH / PARTS) == 0) copy_part(stages[write], k / (DEPTH / PARTS));
+        if (k % (DEPTH / PARTS) == 0) feed.copy_part(stages[write], k / (DEPTH / PARTS));
         outer_product<B_FIRST ? ORDER - 4 : ORDER>(sums, a, b);
       }
-      next_tiles();
+      feed.next_tiles();
       read = read + 1 == STAGES ? 0 : read + 1;
       write = write + 1 == STAGES ? 0 : write + 1;
     }
     cp_async_wait<0>();  // no copy may outlive its block, nor reach the next tiles' stages
+  }
+
+  __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda, int rows,
+                                           const float* B, int ldb, int cols, int depth) const {
+    Feed feed = start(A, lda, rows, B, ldb, cols, depth);
+    multiply(sums, feed);
   }
 
   // Finishes the results and stores them, the block's tile being at (block_row, block_col) of C.

@@ -29,7 +29,7 @@ template <int THREADS, int BM, int BN, class Read, class Take>
 __device__ __forceinline__ void add_parts(int parts, const Read& read, const Take& take) {
   constexpr int QUADS = BM * BN / 4, STEPS = (QUADS + THREADS - 1) / THREADS;
   // Quads under way at once, for each takes long to come: CHUNK of a part, and of BATCH parts.
-  constexpr int CHUNK = STEPS < 8 ? STEPS : 8, BATCH = 16 / CHUNK;
+  constexpr int CHUNK = STEPS < 8 ? STEPS : 8, BATCH = (STEPS > 16 ? 32 : 16) / CHUNK;
 #pragma unroll 1
   for (int first_quad = threadIdx.x; first_quad < QUADS; first_quad += CHUNK * THREADS) {
     float4 sums[CHUNK] = {};
