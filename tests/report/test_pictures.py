@@ -111,3 +111,9 @@ def test_figures_are_saved_in_both_formats(uncoalesced, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot make the folder"):
         picture.save(tmp_path / "file")
+
+
+def test_a_block_that_leaves_its_tile_to_another_has_no_picture_of_it():
+    seen = trace(find_kernel("split_k"), GemmProblem(64, 64, 128), BOARD)
+    assert [picture.name for picture in pictures(seen)] == ["split_k-addresses", "split_k-banks"]
+    assert any("workspace" in text.plain for text in text_pictures(seen))

@@ -24,6 +24,8 @@ WORDS_PER_SECTOR = SECTOR_BYTES // WORD_BYTES
 
 Lanes = tuple[int, ...]
 
+_STORES = ("store", "atomic")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -114,6 +116,11 @@ class Ownership:
     sharers: int
 
 
+def stores_result(trace: Trace) -> bool:
+    """Whether the block stores elements of C; where blocks share a tile, the last one does."""
+    return any(each.array == "C" and each.kind in _STORES for each in trace.accesses)
+
+
 def ownership(trace: Trace, array: str, *, deepest: int = 8) -> Ownership:
     """Who stores C, or who fetches A or B before the block's first barrier.
 
@@ -122,7 +129,7 @@ def ownership(trace: Trace, array: str, *, deepest: int = 8) -> Ownership:
     Raises:
         UsageError: the block never touches that matrix.
     """
-    kinds = ("store", "atomic") if array == "C" else ("load", "copy")
+    kinds = _STORES if array == "C" else ("load", "copy")
     touched: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     if any(access.barriers for access in trace.accesses):
         deepest = trace.problem.k

@@ -42,8 +42,8 @@ def accepts(problem: GemmProblem, _: GpuSpec) -> str | None:
     if min(problem.m, problem.n) <= SKINNY:
         return None
     return (
-        f"it takes at most {SKINNY} rows or columns; {problem.shape} has more of both, "
-        "which 'split_k' and 'async_copy' are for"
+        f"it takes products of at most {SKINNY} rows or columns; 'split_k' and 'async_copy' take "
+        "any"
     )
 
 
@@ -78,6 +78,11 @@ def _reasons(config: TileConfig, gpu: GpuSpec) -> Iterator[str]:
 def threads(config: TileConfig) -> int:
     """Threads of a block."""
     return config["BN"] * config["BK"] // PIECE
+
+
+def sums_per_thread(problem: GemmProblem) -> int:
+    """Of four results in each row of the small side, as a piece of 4 x 4 gives."""
+    return 4 * padded_side(problem)
 
 
 def stage_bytes(config: TileConfig, side: int, *, staged: bool) -> int:

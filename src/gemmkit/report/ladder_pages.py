@@ -22,6 +22,7 @@ from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
 from gemmkit.analysis.model import Prediction
 from gemmkit.analysis.trace import Trace
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.explain_text import is_verdict, operand_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
@@ -44,6 +45,9 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "double_buffered": (),
     "warp_tiled": ("banks", "tiles"),
     "async_copy": ("addresses", "tiles"),
+    "split_k": ("addresses",),
+    "warp_reduce": ("addresses",),
+    "stream_k": (),
 }
 _ROWS = (
     ("global-load requests", GLOBAL_REQUESTS[0]),
@@ -116,31 +120,34 @@ def _cell(value: float | None) -> Cell:
 
 
 def limits_section(
-    name: str, predictions: Mapping[int, Prediction | None], measured: Sequence[Record]
+    kernel: Kernel,
+    predictions: Mapping[GemmProblem, Prediction | None],
+    measured: Sequence[Record],
 ) -> str:
-    """Predicted and measured speed at each size of a cube, and what the model says limits it.
+    """Predicted and measured speed of each problem, and what the model says limits it.
 
     Args:
-        name: the kernel's.
-        predictions: size to prediction.
-        measured: timed records of the ladder on the same board.
+        kernel: in its default configuration.
+        predictions: problem to prediction.
+        measured: timed records on the same board; the first of a problem counts.
     """
-    speeds = {
-        record.problem.m: record.tflops
-        for record in measured
-        if record.kernel == name and record.problem.epilogue == "none"
-    }
+    default = kernel.default.as_dict()
+    speeds: dict[tuple[int, int, int], float | None] = {}
+    for record in measured:
+        seen = record.problem
+        if (record.kernel, record.config, seen.epilogue) == (kernel.name, default, "none"):
+            speeds.setdefault((seen.m, seen.n, seen.k), record.tflops)
     rows = tuple(
         Row(
             (
-                Cell(f"{size}³"),
+                Cell(_size(problem)),
                 Cell(f"{prediction.tflops:.1f}"),
-                Cell(MISSING if (speed := speeds.get(size)) is None else f"{speed:.1f}"),
+                Cell(MISSING if (speed := _speed(speeds, problem)) is None else f"{speed:.1f}"),
                 Cell(prediction.limiter),
                 Cell(f"{100 * prediction.busy_share:.0f} %"),
             )
         )
-        for size, prediction in predictions.items()
+        for problem, prediction in predictions.items()
         if prediction is not None
     )
     columns = (
@@ -151,6 +158,17 @@ def limits_section(
         Column("SMs busy"),
     )
     return Table("", columns, rows).to_markdown()
+
+
+def _size(problem: GemmProblem) -> str:
+    cube = problem.m == problem.n == problem.k
+    return f"{problem.m}³" if cube else f"{problem.m}×{problem.n}×{problem.k}"
+
+
+def _speed(
+    speeds: Mapping[tuple[int, int, int], float | None], problem: GemmProblem
+) -> float | None:
+    return speeds.get((problem.m, problem.n, problem.k))
 
 
 def comparison_section(facts: Facts, before: Facts) -> str:

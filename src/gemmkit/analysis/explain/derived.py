@@ -20,6 +20,7 @@ from gemmkit.analysis.loads import (
 from gemmkit.analysis.occupancy import Limiter
 from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
+from gemmkit.kernels.skinny import sums_per_thread
 
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "made of counters, and as exact as these"
@@ -101,8 +102,9 @@ def _barrier_limit(facts: Facts) -> float | None:
 def _results_per_thread(facts: Facts) -> float | None:
     """Where blocks share a result, each thread has a part of its sum."""
     config = facts.config
-    if "workspace" in facts.plan.signature and config.TM and config.TN:
-        return config.TM * config.TN
+    if "workspace" in facts.plan.signature:
+        tile = (config.TM or 0) * (config.TN or 0)
+        return tile or sums_per_thread(facts.problem)
     threads = facts.plan.blocks * facts.plan.threads_per_block
     return _ratio(facts.problem.m * facts.problem.n, threads)
 

@@ -17,6 +17,7 @@ from gemmkit.analysis.patterns import (
     lines_of,
     ownership,
     phases_of,
+    stores_result,
 )
 from gemmkit.analysis.trace import Trace
 from gemmkit.emulator.counters.rules import BANKS, LANES
@@ -76,13 +77,15 @@ class Picture:
 
 
 def pictures(trace: Trace) -> tuple[Picture, ...]:
-    """All pictures of a trace: addresses, banks (where there is shared memory), tiles."""
+    """All pictures of a trace: addresses, banks (where there is shared memory), tiles (where the
+    block stores its tile of C itself)."""
     accesses = trace.representatives()
     found = [address_picture(trace, [each for each in accesses if each.space == "global"])]
     shared = [each for each in accesses if each.space == "shared"]
     if shared:
         found.append(bank_picture(trace, shared))
-    found.append(tile_picture(trace))
+    if stores_result(trace):
+        found.append(tile_picture(trace))
     return tuple(found)
 
 

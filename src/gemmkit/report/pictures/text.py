@@ -11,6 +11,7 @@ from gemmkit.analysis.patterns import (
     lines_of,
     ownership,
     phases_of,
+    stores_result,
 )
 from gemmkit.analysis.trace import Trace
 from gemmkit.emulator.counters.rules import BANKS, LANES
@@ -144,11 +145,12 @@ def _append_cells(text: Text, threads: list[int], end: str = "\n") -> None:
 
 
 def text_pictures(trace: Trace) -> list[Text]:
-    """All pictures of a trace: each access of warp 0, then the tiles."""
+    """All pictures of a trace: each access of warp 0, then the tiles (where the block stores its
+    tile of C itself)."""
     accesses = trace.representatives()
     maps = [address_map(trace, each) for each in accesses if each.space == "global"]
     return [
         *maps,
         *(bank_map(each) for each in accesses if each.space == "shared"),
-        tile_map(trace),
+        *([tile_map(trace)] if stores_result(trace) else []),
     ]
