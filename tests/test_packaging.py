@@ -124,7 +124,8 @@ def test_the_test_in_the_readme_passes(gemm_kernel):
 def test_the_example_of_the_readme_runs(capsys):
     exec(readme_example("import gemmkit").replace("512", "32"), {})
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(gemmkit.LADDER)
+    # One rung is for skinny products only.
+    assert len(lines) == sum(each.condition is None for each in gemmkit.LADDER)
     assert all(line.split()[1] == "True" for line in lines)
 
 

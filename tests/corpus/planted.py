@@ -6,6 +6,7 @@ from pathlib import Path
 
 import planted_async
 import planted_direct
+import planted_skinny
 import planted_split
 import planted_tiled
 import planted_vector
@@ -13,6 +14,9 @@ from mutation import CONFIGS, WRONG_RESULT, Mutation
 
 from gemmkit.bench.check import check
 from gemmkit.devices.device import Device
+from gemmkit.gpu import find_board
+from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord
 
@@ -22,15 +26,18 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_vector.PLANTED,
     *planted_async.PLANTED,
     *planted_split.PLANTED,
+    *planted_skinny.PLANTED,
 )
 
 
 def clean_problems(kernel: str) -> dict[str, GemmProblem]:
     """Problems on which a rung is run as it is: edges everywhere, and quads with padded rows."""
-    return {
+    problems = {
         "edges": GemmProblem(65, 67, 35),
         "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
     }
+    rung, board = find_kernel(kernel), find_board("rtx3090")
+    return {name: fitting(rung, each, board) for name, each in problems.items()}
 
 
 def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecord:

@@ -1,0 +1,87 @@
+"""Bugs planted in the rung for skinny products: its stream, its lines along k, its sums."""
+
+from __future__ import annotations
+
+from mutation import WRONG_RESULT, Mutation
+
+from gemmkit.problem import GemmProblem
+
+# Few rows, and few columns; neither side nor depth fills a tile, and k is cut in three.
+_WIDE = GemmProblem(3, 70, 110)
+_TALL = GemmProblem(70, 3, 110)
+
+PLANTED = (
+    Mutation(
+        name="lanes that forget which half they kept",
+        kernel="warp_reduce",
+        problem=_WIDE,
+        old="return (upper ? HALF : 0) +",
+        new="return",
+        expects=("initcheck", WRONG_RESULT),
+        file="skinny.cuh",
+    ),
+    Mutation(
+        name="the sums of one warp left out",
+        kernel="warp_reduce",
+        problem=GemmProblem(3, 70, 32),
+        old="(ring, WARPS_K, finish)",
+        new="(ring, WARPS_K - 1, finish)",
+        expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="even shares where k is cut unevenly",
+        kernel="warp_reduce",
+        problem=_WIDE,
+        old="steps = share + (part < more)",
+        new="steps = share",
+        expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="lines of rows that are not there",
+        kernel="warp_reduce",
+        problem=_WIDE,
+        old="min(s, M - 1)",
+        new="s",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="lines read past their end",
+        kernel="warp_reduce",
+        problem=_WIDE,
+        old="} else if (k < k_left) {",
+        new="} else {",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="no barrier between the lines and the sums",
+        kernel="warp_reduce",
+        problem=_TALL,
+        old="__syncthreads();  // the ring is free",
+        new="//",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="no barrier between the sums of the warps and their reader",
+        kernel="warp_reduce",
+        problem=_WIDE,
+        old="  __syncthreads();\n\n  const Epilogue",
+        new="  const Epilogue",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="lines copied to the stage that is read",
+        kernel="warp_reduce",
+        problem=_TALL,
+        old="stage == 0 ? STAGES : stage - 1",
+        new="stage",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="one stage too many left under way",
+        kernel="warp_reduce",
+        problem=_TALL,
+        old="cp_async_wait<STAGES - 1>();",
+        new="cp_async_wait<STAGES>();",
+        expects=("racecheck",),
+    ),
+)
