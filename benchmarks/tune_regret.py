@@ -1,10 +1,11 @@
 """How far is the tuner's best after 60 s from the best of all? Measured on the GPU of this machine.
 
-For each shape the tuner runs from an empty store and an empty compiler cache; then an exhaustive
-search goes over the space in the order of the estimates, and a random one over what is left, until
-all is tried or a time limit is reached (how much was tried is written down). At last both winners
-are timed in turn. One line for each shape goes to `results/<gpu>-tuner.json`; shapes that are there
-already are left out, and an interrupted search goes on where it ended.
+For each shape the tuner runs from an empty store and an empty compiler cache. Then a long search
+looks for something better: in the order of the estimates, at random, and with the tuner's strategy
+from another seed, all into one store, until everything is tried or a time limit is reached (how
+much was tried is written down). At last both winners are timed in turn. One line for each shape
+goes to `results/<gpu>-tuner.json`; shapes that are there already are left out, and an interrupted
+search goes on where it ended.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from gemmkit.tune.trial import Bench, Compiled, Planned
 
 HERE = Path(__file__).resolve().parent
 SHAPES = "512x512x512,1024x1024x1024,1536x1536x1024,1000x1000x1000,64x4096x4096"
-# Of the exhaustive search's time, for configurations far down the estimates' order.
-RANDOM_SHARE = 0.25
+# The long search: strategies, seeds, and their shares of its time.
+PASSES = (("exhaustive", 0, 0.5), ("random", 1, 0.2), ("model", 2, 0.3))
 IN_TURN_SECONDS = 2.0
 
 
@@ -112,11 +113,12 @@ def measure(shape: str, device: TimedDevice, arguments: argparse.Namespace) -> d
     print(f"{shape}: {tuned.trials} tried in {tuned.seconds:.1f} s", flush=True)
     store = Store(arguments.stores / f"exhaustive-{shape}.sqlite3")
     passes: list[Tuned] = []
-    for strategy, share in (("exhaustive", 1 - RANDOM_SHARE), ("random", RANDOM_SHARE)):
+    for strategy, seed, share in PASSES:
         passes += tune(
             problem,
             budget=share * arguments.limit,
             strategy=strategy,
+            seed=seed,
             device=device,
             store=store,
             within=arguments.within,
@@ -152,7 +154,8 @@ def measure(shape: str, device: TimedDevice, arguments: argparse.Namespace) -> d
             "left_out": last.left_out,
             "rule": f"configurations that the kernels' rules allow, that fit an SM, and whose "
             f"closed-form estimate is within {arguments.within:g} times the best one; in the "
-            f"order of the estimates, then at random, for at most {arguments.limit:g} s",
+            "order of the estimates, then at random, then by the tuner's strategy from another "
+            f"seed, for at most {arguments.limit:g} s",
         },
         "environment": environment,
     }

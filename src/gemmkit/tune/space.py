@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry
 from gemmkit.tune.estimate import estimate
@@ -20,6 +20,7 @@ WITHIN = 3.0
 REFUSED = "refused by the kernel's rule"
 OUTSIDE = "the kernel does not take this problem"
 UNFIT = "a block fits no SM"
+SAME = "launched like another one"
 SLOW = "estimated far slower than the best"
 
 # Keys that bound each other come first, so that most of what cannot be is never looked at.
@@ -118,12 +119,16 @@ def search_space(
         if not each.takes(problem, spec):
             left_out[OUTSIDE] += len(each.configurations)
             continue
+        launches: set[LaunchShape] = set()
         for config in each.configurations:
-            time_us = estimate(kernel, config, problem, spec).microseconds
-            if math.isinf(time_us):
+            estimated = estimate(kernel, config, problem, spec)
+            if math.isinf(estimated.microseconds):
                 left_out[UNFIT] += 1
-                continue
-            found.append(Candidate(kernel, config, time_us))
+            elif estimated.shape in launches:
+                left_out[SAME] += 1
+            else:
+                launches.add(estimated.shape)
+                found.append(Candidate(kernel, config, estimated.microseconds))
     found.sort(key=lambda candidate: candidate.estimate_us)
     limit = within * found[0].estimate_us if found else 0.0
     kept = tuple(candidate for candidate in found if candidate.estimate_us <= limit)
