@@ -33,7 +33,7 @@ def test_time_is_per_launch(device, contender):
 
 
 def test_percentiles_are_of_the_samples():
-    found = timer._summary([5.0, 1.0, 2.0, 3.0, 4.0, 6.0])
+    found = timer.summary([5.0, 1.0, 2.0, 3.0, 4.0, 6.0])
     assert (found.minimum, found.maximum, found.samples) == (1.0, 6.0, 6)
     assert found.median == found.mean == 3.5
     assert (found.p20, found.p80) == (2.0, 5.0)

@@ -71,3 +71,15 @@ def test_labels_are_what_command_lines_take():
     candidate = space.Candidate(kernel, TileConfig(BM=8, BN=32), 1.0)
     assert candidate.label == "naive:BM=8,BN=32"
     assert candidate.identity == ("naive", (("BM", 8), ("BN", 32)))
+
+
+def test_what_is_launched_alike_is_tried_once():
+    kernel = find_kernel("naive")
+
+    def launch(problem, config, gpu):
+        return kernel.launch(problem, replace(config, BM=8), gpu)
+
+    alike = replace(kernel, launch=launch, space={"BM": (8, 16), "BN": (16, 32)})
+    found = search_space(CUBE, H100, [Allowed.of(alike, H100)], within=math.inf)
+    assert sorted(str(each.config) for each in found.candidates) == ["BM=8,BN=16", "BM=8,BN=32"]
+    assert found.left_out == {space.SAME: 2}

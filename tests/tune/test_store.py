@@ -169,13 +169,6 @@ def test_winners_are_one_a_class_and_epilogue(store, make_entry):
     assert len(store.winners(GPU, "relu")) == 1
 
 
-def test_removed_trials_are_gone(store, make_entry):
-    keep, drop = make_entry(), make_entry(epilogue="relu")
-    store.put(keep, drop)
-    assert store.remove([drop]) == 1
-    assert store.entries() == [keep]
-
-
 def test_several_are_put_all_or_none(store, make_entry):
     with pytest.raises(TypeError):
         store.put(make_entry(), changed(make_entry(), config={"BM": object()}))

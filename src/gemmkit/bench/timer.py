@@ -129,7 +129,7 @@ def _sample_in_turn(
             for index in order if number % 2 == 0 else reversed(order):
                 each = recorded[index]
                 samples[index].append(each.replay.microseconds() / each.launches)
-    return [_summary(each) for each in samples]
+    return [summary(each) for each in samples]
 
 
 def _warm_up(recorded: Sequence[_Recorded]) -> float:
@@ -141,7 +141,8 @@ def _warm_up(recorded: Sequence[_Recorded]) -> float:
             return round_us
 
 
-def _summary(samples: Sequence[float]) -> TimeRecord:
+def summary(samples: Sequence[float]) -> TimeRecord:
+    """What is told of some samples of one contender, in microseconds a launch."""
     p20, median, p80 = (float(each) for each in np.percentile(samples, (20, 50, 80)))
     return TimeRecord(
         median=median,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from gemmkit.devices.host import usable_cores
 from gemmkit.errors import CompilerMissing, GemmkitError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan
@@ -25,7 +25,7 @@ class Compilations:
 
     def __init__(self, arch: str, compile_one: CompileOne) -> None:
         self._arch, self._compile = arch, compile_one
-        self.workers = os.cpu_count() or 1
+        self.workers = usable_cores()
         self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="gemmkit-compile")
         self._ready: queue.SimpleQueue[tuple[int, Future[Binary]]] = queue.SimpleQueue()
         self.pending = 0

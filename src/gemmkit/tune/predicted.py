@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmkit.analysis.model import Prediction
+from gemmkit.devices.host import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel, TileConfig
@@ -72,12 +72,13 @@ def rank_by_prediction(
     search = make_strategy(strategy, candidates, seed)
     found: list[Predicted] = []
     pending: dict[Future[Prediction | None], int] = {}
+    workers = usable_cores()
     # A fork would carry the threads' locks along.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(os.cpu_count(), mp_context=context)
+    pool = ProcessPoolExecutor(workers, mp_context=context)
     try:
         while True:
-            while len(pending) < (os.cpu_count() or 1) + 1:
+            while len(pending) < workers + 1:
                 number = search.ask()
                 if number is None:
                     break

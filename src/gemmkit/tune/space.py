@@ -88,11 +88,9 @@ class Allowed:
         return cls(kernel, tuple(allowed_configurations(kernel, spec)))
 
     def takes(self, problem: GemmProblem, spec: GpuSpec) -> bool:
-        """Whether the kernel takes the problem: with one of these as with any other."""
-        return any(
-            self.kernel.supports(problem, config, spec) is None
-            for config in self.configurations[:1]
-        )
+        """Whether the kernel takes the problem: with the first of these as with any other."""
+        first = next(iter(self.configurations), None)
+        return first is not None and self.kernel.supports(problem, first, spec) is None
 
     @property
     def total(self) -> int:

@@ -106,19 +106,6 @@ class Store:
             connection.executemany(_PUT, [_row(entry) for entry in entries])
             return connection.total_changes - before
 
-    def remove(self, entries: Iterable[Entry]) -> int:
-        """Forget trials; how many there were.
-
-        Raises:
-            TuningError: the file cannot be written.
-        """
-        where = " AND ".join(f"{name} = ?" for name in _KEY)
-        with self._transaction() as connection:
-            before = connection.total_changes
-            keys = [_row(entry)[: len(_KEY)] for entry in entries]
-            connection.executemany(f"DELETE FROM trials WHERE {where}", keys)
-            return connection.total_changes - before
-
     # --- reading ----------------------------------------------------------------------------
 
     def entries(

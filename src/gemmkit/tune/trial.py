@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.bench.timer import Contender, time_in_turn
+from gemmkit.bench.timer import Contender, summary, time_in_turn
 from gemmkit.bench.workload import Case, Workload
 from gemmkit.devices.device import Scratch, TimedDevice
 from gemmkit.errors import DeviceError, TuningError
@@ -117,14 +117,14 @@ class Bench:
             launches = len(contender)
             estimate = max(first - GRAPH_START_US, first / 2) / launches
             if to_beat is not None and estimate > FAR_BEHIND * to_beat:
-                return _record([first / launches])
+                return summary([first / launches])
             rounds = min(math.ceil(LOOK_US / max(first, 1.0)), MOST_LAUNCHES // launches)
             replay = once_each
             if rounds > 1:
                 launches *= rounds
                 replay = self.device.record(list(contender) * rounds, kept)
                 replay.microseconds()
-            return _record([replay.microseconds() / launches for _ in range(LOOK_SAMPLES)])
+            return summary([replay.microseconds() / launches for _ in range(LOOK_SAMPLES)])
 
     def in_turn(self, compiled: Sequence[Compiled], seconds: float) -> list[TimeRecord]:
         """Time leaders in turn, so that the clock's drift treats them alike.
@@ -167,16 +167,3 @@ class _Alive:
             f"{error}; the GPU must be opened anew. What was tried is kept: the same command goes "
             "on with the rest"
         ) from error
-
-
-def _record(samples: Sequence[float]) -> TimeRecord:
-    p20, median, p80 = (float(each) for each in np.percentile(samples, (20, 50, 80)))
-    return TimeRecord(
-        median=median,
-        p20=p20,
-        p80=p80,
-        minimum=min(samples),
-        mean=float(np.mean(samples)),
-        maximum=max(samples),
-        samples=len(samples),
-    )
