@@ -30,6 +30,7 @@ def test_the_whole_ladder_is_correct_and_counted(call):
     assert all(each.correct and each.counters for each in seen)
     assert all(each.time_us is None and each.tflops is None for each in seen)
     assert [line.split()[0] for line in result.stderr.splitlines() if "48x48x48" in line] == [
+        *["Left"] * (len(LADDER) - len(taking)),
         *(f"[{number}/{len(taking)}]" for number in range(len(taking))),
         "C",
     ]
