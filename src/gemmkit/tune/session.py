@@ -25,8 +25,9 @@ from gemmkit.tune.space import Allowed, Identity, Space, entry_identity, identit
 from gemmkit.tune.store import Store, by_time, fastest
 from gemmkit.tune.trial import Bench, Compiled, Planned
 
-# What is kept of the budget for the finals.
 FINALS_SHARE, MOST_FINALS_SECONDS, LEAST_FINALS_SECONDS = 0.12, 6.0, 0.2
+# The share of the budget that goes to trials, however long it took to get ready for them.
+LEAST_SHARE = 0.25
 # Binaries of that many leaders are held; others come from the compiler's cache again.
 HELD = 32
 # Jobs that wait for a compiler thread, so that none is ever idle.
@@ -164,9 +165,9 @@ class Session:
         return sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in sizes)
 
     def _search(self, strategy: Strategy) -> str:
-        budget = self.options.budget
-        finals = min(max(FINALS_SHARE * budget, LEAST_FINALS_SECONDS), MOST_FINALS_SECONDS)
-        deadline = self.begun + budget - finals
+        budget, finals = self.options.budget, self._finals_seconds
+        # Inputs and references of the largest problems alone take longer than a short budget.
+        deadline = max(self.begun + budget - finals, time.monotonic() + LEAST_SHARE * budget)
         with Compilations(self.device.spec.arch, self._compile) as compilations:
             waiting: dict[int, Planned] = {}
             exhausted = False
@@ -254,12 +255,18 @@ class Session:
     # --- the finals -------------------------------------------------------------------------
 
     @property
+    def _finals_seconds(self) -> float:
+        """What is kept of the budget for them."""
+        share = FINALS_SHARE * self.options.budget
+        return min(max(share, LEAST_FINALS_SECONDS), MOST_FINALS_SECONDS)
+
+    @property
     def _leader(self) -> Entry | None:
         return fastest(self.entries.values())
 
     def _finals(self) -> None:
         """The leaders compete in turn; the fastest, once they are proven, again and for longer."""
-        left = max(self.begun + self.options.budget - time.monotonic(), LEAST_FINALS_SECONDS)
+        left = max(self.begun + self.options.budget - time.monotonic(), self._finals_seconds)
         self._in_turn(self._close(SEMIFINAL), SEMIFINAL.share * left, final=False)
         self._in_turn(self._close(FINAL, proven=True), FINAL.share * left, final=True)
 
