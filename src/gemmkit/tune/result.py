@@ -13,8 +13,8 @@ from gemmkit.tune.entry import Entry, ProblemClass
 class Tuned(JsonLine, frozen=True, kw_only=True):
     """One problem's tuning on one GPU.
 
-    `best` is the fastest configuration known now, `runner_up` the second fastest, each None where
-    nothing gave a right result. `tried` counts the trials of this run by outcome, `known` those of
+    `best` is the fastest configuration of those searched, now or before, `runner_up` the second
+    fastest, each None where nothing gave a right result. `tried` counts the trials of this run by outcome, `known` those of
     earlier runs that were not repeated, `left_out` what was never tried by reason, `untried` what
     the budget did not reach. `ended` says why it ended: "budget", "all tried" or "interrupted".
     Seconds are wall-clock.

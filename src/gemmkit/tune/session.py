@@ -115,7 +115,6 @@ class Session:
         """
         self.progress.began(self.space, len(self.known))
         strategy = self._strategy()
-        ended = "interrupted"
         try:
             ended = self._search(strategy)
             self._finals()
