@@ -258,16 +258,12 @@ def test_a_store_must_be_one(table):
         choose(PROBLEM, H100, store="mine")
 
 
-def test_the_users_own_store_is_the_default(table):
-    problem = GemmProblem(77, 88, 99)
+def test_the_users_own_store_is_the_default(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     own = Store()
-    kept = entry(problem, compiler=own.freshness.compiler or "none")
-    own.put(kept)
-    try:
-        assert choose(problem, H100).source == "store"
-        assert choose(problem, H100, store=None).source == "heuristic"
-    finally:
-        own.remove([kept])
+    own.put(entry(compiler=own.freshness.compiler or "none"))
+    assert choose(PROBLEM, H100).source == "store"
+    assert choose(PROBLEM, H100, store=None).source == "heuristic"
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
