@@ -14,10 +14,10 @@ class Tuned(JsonLine, frozen=True, kw_only=True):
     """One problem's tuning on one GPU.
 
     `best` is the fastest configuration of those searched, now or before, `runner_up` the second
-    fastest, each None where nothing gave a right result. `tried` counts the trials of this run by outcome, `known` those of
-    earlier runs that were not repeated, `left_out` what was never tried by reason, `untried` what
-    the budget did not reach. `ended` says why it ended: "budget", "all tried" or "interrupted".
-    Seconds are wall-clock.
+    fastest, each None where nothing gave a right result. `tried` counts the trials of this run by
+    outcome, `known` those of earlier runs that were not repeated, `left_out` what was never tried
+    by reason, `untried` what the budget did not reach; `total` is the whole space. `ended` says why
+    it ended: "budget", "all tried" or "interrupted". Seconds are wall-clock.
     """
 
     problem: ProblemClass

@@ -241,6 +241,14 @@ class Store:
             return _open(self.path, alone=True)
 
 
+class _Connection(sqlite3.Connection):
+    """Closes itself: when a thread ends, nobody is left to do it."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):
+            self.close()
+
+
 def fastest(entries: Iterable[Entry]) -> Entry | None:
     """The first of `by_time`, or None."""
     return min(_timed(entries), key=_rank, default=None)
@@ -273,7 +281,14 @@ def _open(path: Path, *, alone: bool = False) -> sqlite3.Connection:
         sqlite3.DatabaseError: it is no store, or damaged.
         TuningError: a later gemmkit made it.
     """
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        factory=_Connection,
+        # One thread uses it; where that thread has ended, another may have to close it.
+        check_same_thread=False,
+    )
     try:
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         if mode != "wal":
