@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -16,6 +17,7 @@ from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import WORKER
 from gemmkit.emulator.codegen.native import LoadedCode, compile_ir, host, runtime
 from gemmkit.emulator.codegen.operands import Action, actions_of
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.warp import WARP_FUNCTION, write_warp
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Module
@@ -44,6 +46,11 @@ class LoadedKernel:
     areas: Areas
     actions: tuple[Action, ...]
     run: str
+
+    @cached_property
+    def orders_blocks(self) -> bool:
+        """Whether blocks may make an order among themselves: none can without fences."""
+        return any(Ordering.of(action).fence for action in self.actions)
 
     @property
     def warp_function(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemmkit.emulator.codegen.operands import Action
 
 ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
+_ORDERING = ATOMICS | {"load", "store", "no_operation"}
 _STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel"])
 
 
@@ -27,14 +28,15 @@ class Ordering:
     @classmethod
     def of(cls, action: Action) -> Ordering:
         """An instruction's; nothing for scopes of a block and for its shared memory."""
+        if action.operation not in _ORDERING:
+            return _NONE
         name, *words = action.form.opcode.split(".")
         if "cta" in words or "proxy" in words:
-            return cls()
+            return _NONE
         if name in ("membar", "fence"):
             return cls(releases=True, acquires=True)
-        space = action.form.modifiers.get("S", "")
-        if space not in ("", "global") or action.operation not in (*ATOMICS, "load", "store"):
-            return cls()
+        if action.form.modifiers.get("S") not in ("", "global"):
+            return _NONE
         return cls(
             strong=action.operation in ATOMICS or not _STRONG.isdisjoint(words),
             releases=not {"release", "acq_rel"}.isdisjoint(words),
@@ -47,6 +49,9 @@ class Ordering:
         return self.releases or self.acquires
 
 
+_NONE = Ordering()
+
+
 def orders_warps(actions: Sequence[Action]) -> bool:
     """Whether a kernel's warps may make an order among themselves in shared memory by fences: not
     without strong accesses there."""
@@ -56,8 +61,3 @@ def orders_warps(actions: Sequence[Action]) -> bool:
         and (action.operation in ATOMICS or not _STRONG.isdisjoint(action.form.opcode.split(".")))
         for action in actions
     )
-
-
-def orders_blocks(actions: Sequence[Action]) -> bool:
-    """Whether a kernel's blocks may make an order among themselves: none can without fences."""
-    return any(Ordering.of(action).fence for action in actions)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
-from gemmkit.emulator.codegen.ordering import orders_blocks
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import fault
@@ -59,7 +58,7 @@ def run(
     grid = SharedGrid(request, memory.regions(), globals_at)
     launch = _Launch(grid, memory, max_steps, sanitizer)
     # Blocks that make an order among themselves: which of them comes last decides what each does.
-    alone = orders_blocks(kernel.actions)
+    alone = kernel.orders_blocks
     count = 1 if alone else max(1, min(threads or usable_threads(), grid.blocks))
     operations = Operations(kernel, memory, sanitizer)
     workers = [Worker(kernel, flow, grid, operations.run) for _ in range(count)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import ATOMICS, orders_blocks
+from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
     FENCE,
@@ -72,7 +72,7 @@ class Sanitizer:
             self.memory,
             self.memory.regions(),
             granule_bytes(actions, "global"),
-            ordered=orders_blocks(actions),
+            ordered=self.kernel.orders_blocks,
             readers=self.readers,
         )
         self._watches: list[_Watch] = []
