@@ -19,8 +19,8 @@ MAX_THREADS = 512
 # Rows of the small side up to which pieces on their way stay in registers.
 IN_REGISTERS = 8
 
-# Registers besides those for sums, lines and pieces.
-OTHER_REGISTERS = 40
+# Registers besides those for sums, lines and pieces: addresses mostly, by floats per access.
+OTHER_REGISTERS = {4: 40, 1: 72}
 
 # What a kernel's own variables take of the shared memory.
 STATIC_SHARED_BYTES = 16
@@ -69,10 +69,12 @@ def _reasons(config: TileConfig, gpu: GpuSpec) -> Iterator[str]:
             yield f"{across} = {config[across]} is less than the {needed} lines that a warp reads"
     if threads(config) > MAX_THREADS:
         yield f"{threads(config)} threads a block are more than {MAX_THREADS}, of 128 registers"
-    needed = 2 * stage_bytes(config, SKINNY, staged=True) + STATIC_SHARED_BYTES
-    if needed > gpu.capability.max_shared_per_block:
-        limit = gpu.capability.max_shared_per_block
-        yield f"two stages take {needed} bytes of shared memory; {gpu.name} allows {limit}"
+    stages = 2 * stage_bytes(config, SKINNY, staged=True)
+    sums = max(sum_bytes(config, SKINNY, tall=tall) for tall in (False, True))
+    needed, limit = max(stages, sums) + STATIC_SHARED_BYTES, gpu.capability.max_shared_per_block
+    if needed > limit:
+        what = "its sums" if sums > stages else "two stages"
+        yield f"{what} take {needed} bytes of shared memory; {gpu.name} allows {limit}"
 
 
 def threads(config: TileConfig) -> int:
@@ -92,6 +94,18 @@ def stage_bytes(config: TileConfig, side: int, *, staged: bool) -> int:
     return FLOAT_BYTES * (pieces + lines)
 
 
+def neighbours(config: TileConfig, *, tall: bool) -> int:
+    """Floats of a row that a warp reads together; a tile may be narrower than `WN`."""
+    return min(config["WN"], config["BK" if tall else "BN"])
+
+
+def sum_bytes(config: TileConfig, side: int, *, tall: bool) -> int:
+    """Shared bytes of the sums that the warps along k leave for each other."""
+    read = neighbours(config, tall=tall)
+    warps = config["BK"] // (read if tall else WARP_PIECE // read)
+    return FLOAT_BYTES * warps * side * config["BN"]
+
+
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """At most `split_k` parts of k, and no more than give every SM a block.
 
@@ -100,7 +114,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     tall, side = is_tall(problem), padded_side(problem)
     BN, BK = config["BN"], config["BK"]
     long = problem.m if tall else problem.n
-    neighbours = min(config["WN"], BK if tall else BN)
 
     row, pitch = (problem.k, problem.lda) if tall else (problem.n, problem.ldb)
     width = 4 if (row | pitch) % 4 == 0 else 1
@@ -114,8 +127,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         small_width = 4 if (problem.k | problem.lda) % 4 == 0 else 1
 
     stage = stage_bytes(config, side, staged=staged)
-    stages = min(config["stages"], _most_stages(config, gpu, side, stage))
-    warps_along_k = BK // (neighbours if tall else WARP_PIECE // neighbours)
+    stages = min(config["stages"], _most_stages(config, gpu, side, stage, width))
 
     tiles = ceil_div(long, BN) if min(problem.m, problem.n) else 0
     steps = ceil_div(problem.k, BK)
@@ -124,23 +136,23 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return LaunchShape(
         template=(
             *(side, str(tall).lower(), str(staged).lower()),
-            *(BN, BK, neighbours, stages, width, small_width),
+            *(BN, BK, neighbours(config, tall=tall), stages, width, small_width),
         ),
         grid=(tiles, parts, 1),
         block=(threads(config), 1, 1),
-        shared_bytes=max((stages + 1) * stage, FLOAT_BYTES * warps_along_k * side * BN),
+        shared_bytes=max((stages + 1) * stage, sum_bytes(config, side, tall=tall)),
         workspace_bytes=FLOAT_BYTES * left * parts * side * BN,
         arrivals=left,
     )
 
 
-def _most_stages(config: TileConfig, gpu: GpuSpec, side: int, stage: int) -> int:
-    """Pieces of a thread that can be on their way; `stage` is what one takes of shared memory."""
+def _most_stages(config: TileConfig, gpu: GpuSpec, side: int, stage: int, width: int) -> int:
+    """Pieces of a thread that can be on their way, where a stage takes so many shared bytes."""
     most = config["stages"]
     if side <= IN_REGISTERS:
         registers = gpu.capability.registers_per_sm // threads(config)
         # Of each small row four sums and four floats of a line, and a piece that is at work.
-        pieces = (registers - OTHER_REGISTERS - 8 * side) // PIECE
+        pieces = (registers - OTHER_REGISTERS[width] - 8 * side) // PIECE
         most = max(1, pieces - 1)
     if stage:
         room = gpu.capability.max_shared_per_block - STATIC_SHARED_BYTES

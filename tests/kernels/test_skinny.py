@@ -1,0 +1,144 @@
+"""`warp_reduce`: every side from 1 to 16, both ways round, and what its launch makes of it."""
+
+import pytest
+
+from gemmkit.bench.run import run_kernel
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.epilogue import Epilogue
+from gemmkit.gpu import find_board
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.kernel import MAX_EXTENT
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.problem import GemmProblem
+
+H100, RTX3090 = find_board("h100"), find_board("rtx3090")
+KERNEL = find_kernel("warp_reduce")
+SMALL = KERNEL.configure({"BN": 32, "BK": 32, "split_k": 3})
+
+
+@pytest.fixture(scope="module")
+def device():
+    return EmulatedDevice(RTX3090)
+
+
+def template(problem, config=KERNEL.default, gpu=H100):
+    """The template arguments: side, tall, staged, BN, BK, WN, stages, and the two widths."""
+    entry = KERNEL.plan(problem, config, gpu).entry
+    return entry.partition("<")[2].partition(", Epilogue")[0].split(", ")
+
+
+@pytest.mark.parametrize("side", range(1, 17))
+def test_every_side(device, side):
+    """Few rows, by vectors, and few columns, by floats; k ends within a step."""
+    for problem in (GemmProblem(side, 40, 72), GemmProblem(40, side, 69)):
+        record = run_kernel(KERNEL, problem, device, config=SMALL)
+        assert record.correct, (problem.shape, record.check)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(5, 70, 90, -0.5, 2.0, lda=93, ldb=71, ldc=75),
+        GemmProblem(16, 72, 88, 1.5, 0.25, lda=92, ldb=76, ldc=80),
+        GemmProblem(70, 5, 90, -0.5, 2.0, lda=93, ldb=7, ldc=6),
+        GemmProblem(70, 1, 92, 1.5, 0.25, ldb=3, ldc=2),
+        GemmProblem(5, 7, 9, alpha=0.0, beta=0.5),
+        GemmProblem(70, 3, 0, beta=0.5),
+        GemmProblem(3, 70, 0),
+        GemmProblem(0, 70, 5),
+        GemmProblem(70, 0, 5),
+    ],
+    ids=lambda problem: problem.shape,
+)
+def test_leading_dimensions_scales_and_empty_sizes(device, problem):
+    assert run_kernel(KERNEL, problem, device, config=SMALL).correct
+
+
+def test_an_epilogue_where_columns_are_few(device):
+    problem = GemmProblem(50, 2, 70, 1.5, 0.5, epilogue=Epilogue.parse("bias+relu"))
+    assert run_kernel(KERNEL, problem, device, config=SMALL).correct
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        ((2, 200, 300), {"BN": 64, "BK": 64, "WN": 16, "stages": 3}),
+        ((200, 2, 300), {"BN": 16, "BK": 256, "WN": 128, "stages": 1}),
+        ((4, 300, 200), {"BN": 128, "BK": 32, "WN": 128}),
+    ],
+)
+def test_other_configurations(device, shape, changes):
+    config = KERNEL.configure(changes)
+    assert run_kernel(KERNEL, GemmProblem(*shape), device, config=config).correct
+
+
+def test_the_smaller_side_is_padded_to_a_power_of_two():
+    sides = [template(GemmProblem(m, 512, 512))[0] for m in (1, 2, 3, 5, 9, 16)]
+    assert sides == ["1", "2", "4", "8", "16", "16"]
+    assert template(GemmProblem(512, 3, 512))[:2] == ["4", "true"]
+
+
+def test_lines_are_staged_where_l1_cannot_serve_them():
+    staged = {
+        (8, 512, 1): "false",
+        (9, 512, 1): "true",
+        (512, 1, 1): "false",
+        (512, 1, 2): "true",
+        (512, 2, 2): "true",
+    }
+    for (m, n, ldb), told in staged.items():
+        problem = GemmProblem(m, n, 512, ldb=ldb if n == 1 else 0)
+        assert template(problem)[2] == told
+
+
+def test_vectors_where_the_streamed_rows_are_aligned():
+    widths = {
+        (GemmProblem(4, 512, 512)): ["4", "4"],
+        (GemmProblem(4, 512, 511)): ["4", "1"],
+        (GemmProblem(4, 511, 512)): ["1", "4"],
+        (GemmProblem(512, 1, 512)): ["4", "4"],
+        (GemmProblem(512, 1, 511)): ["1", "1"],
+        (GemmProblem(512, 4, 512)): ["4", "4"],
+    }
+    for problem, told in widths.items():
+        assert template(problem)[-2:] == told
+
+
+def test_k_is_cut_until_every_multiprocessor_has_a_block():
+    grids = {n: KERNEL.plan(GemmProblem(1, n, 65536), KERNEL.default, H100).grid
+             for n in (32, 1024, 2048, 4096, 8192)}  # fmt: skip
+    assert grids == {
+        32: (1, 128, 1),
+        1024: (32, 4, 1),
+        2048: (64, 2, 1),
+        4096: (128, 1, 1),
+        8192: (256, 1, 1),
+    }
+    assert KERNEL.plan(GemmProblem(1, 32, 300), KERNEL.default, H100).grid == (1, 2, 1)
+    plan = KERNEL.plan(GemmProblem(3, 1024, 65536), KERNEL.default, H100)
+    assert (plan.arrivals, plan.workspace_bytes) == (32, 4 * 32 * 4 * 4 * 32)
+
+
+def test_fewer_stages_where_registers_or_shared_memory_do_not_hold_them():
+    asked = KERNEL.configure({"stages": 3})
+    assert [template(GemmProblem(m, 512, 512), asked)[6] for m in (1, 4, 8)] == ["3", "2", "1"]
+    wide = GemmProblem(16, 512, 512)
+    assert [template(wide, asked, gpu)[6] for gpu in (H100, RTX3090)] == ["3", "1"]
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 4097, 4097), (8, 4096, 4096), (16, 4096, 4096), (4097, 4, 4097), (4096, 16, 4096)]
+)
+def test_registers_hold_what_is_under_way(shape):
+    plan = KERNEL.plan(GemmProblem(*shape), KERNEL.default, H100)
+    resources = compile_plan(plan, H100.arch).resources
+    assert resources.spill_bytes == resources.local_bytes == 0
+    assert resources.registers <= 128
+
+
+def test_what_is_not_skinny_is_refused_with_what_takes_it():
+    reason = KERNEL.supports(GemmProblem(17, 17, 4), KERNEL.default, H100)
+    assert reason == (
+        "it takes products of at most 16 rows or columns; 'split_k' and 'async_copy' take any"
+    )
+    assert KERNEL.supports(GemmProblem(16, MAX_EXTENT, 4), KERNEL.default, H100) is None
