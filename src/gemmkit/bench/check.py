@@ -152,9 +152,7 @@ def _changed(
     )
 
 
-def _fitted(
-    kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec
-) -> GemmProblem:
+def _fitted(kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec) -> GemmProblem:
     """The likest problem that the kernel takes; the problem itself where it takes none."""
     try:
         return fitting(kernel, problem, gpu, config)
