@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import TimedDevice
@@ -20,14 +20,25 @@ from gemmkit.tune.compiling import Compilations, CompileOne
 from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
-from gemmkit.tune.search import Strategy, make_strategy
-from gemmkit.tune.space import Allowed, Identity, Space, entry_identity, identity_of, search_space
+from gemmkit.tune.search import InOrder, Strategy, make_strategy
+from gemmkit.tune.space import (
+    Allowed,
+    Identity,
+    Space,
+    entry_identity,
+    identity_of,
+    refined,
+    search_space,
+    unrefined,
+)
 from gemmkit.tune.store import Store, by_time, fastest
 from gemmkit.tune.trial import Bench, Compiled, Planned
 
 FINALS_SHARE, MOST_FINALS_SECONDS, LEAST_FINALS_SECONDS = 0.12, 6.0, 0.2
 # The share of the budget that goes to trials, however long it took to get ready for them.
 LEAST_SHARE = 0.25
+# Of the time for trials, what is kept for further keys of so many leaders: one after the other.
+REFINING_SHARE, REFINED = 0.3, 6
 # Binaries of that many leaders are held; others come from the compiler's cache again.
 HELD = 32
 # Jobs that wait for a compiler thread, so that none is ever idle.
@@ -102,6 +113,7 @@ class Session:
         self.held: dict[int, Compiled] = {}
         # What came of this run's trials.
         self.outcomes: dict[int, Outcome] = {}
+        self.ready = time.monotonic()
 
     # --- the search -------------------------------------------------------------------------
 
@@ -116,7 +128,8 @@ class Session:
         self.progress.began(self.space, len(self.known))
         strategy = self._strategy()
         try:
-            ended = self._search(strategy)
+            ended = self._search(strategy, self._deadline(1 - REFINING_SHARE))
+            self._search(InOrder(self._refinements()), self._deadline(1))
             self._finals()
         except KeyboardInterrupt:
             self.progress.finished(self._result("interrupted"))
@@ -153,7 +166,7 @@ class Session:
             # Keys that the kernel has got since, or lost, do no harm.
             with suppress(KeyError, UsageError):
                 kernel = kernels[entry.kernel]
-                wishes.append(identity_of(kernel, kernel.configure(entry.config)))
+                wishes.append(identity_of(kernel, unrefined(kernel, entry.config)))
         wishes += [identity_of(kernel, kernel.default) for kernel in kernels.values()]
         return [places[wish] for wish in dict.fromkeys(wishes) if wish in places]
 
@@ -163,10 +176,37 @@ class Session:
         sizes = ((other.m, own.m), (other.n, own.n), (other.k, own.k))
         return sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in sizes)
 
-    def _search(self, strategy: Strategy) -> str:
-        budget, finals = self.options.budget, self._finals_seconds
+    def _deadline(self, share: float) -> float:
+        """When that share of the trials' time is over."""
+        budget = self.options.budget
         # Inputs and references of the largest problems alone take longer than a short budget.
-        deadline = max(self.begun + budget - finals, time.monotonic() + LEAST_SHARE * budget)
+        trials = max(self.begun + budget - self._finals_seconds - self.ready, LEAST_SHARE * budget)
+        return self.ready + share * trials
+
+    def _refinements(self) -> list[int]:
+        """The leaders with other values of the keys that were left alone so far, as candidates."""
+        numbers = {id(entry): number for number, entry in self.entries.items()}
+        leaders = [numbers[id(each)] for each in by_time(self.entries.values())[:REFINED]]
+        candidates = self.space.candidates
+        places = {each.identity for each in candidates}
+        new = [
+            each
+            for number in leaders
+            for each in refined(candidates[number], self.device.spec)
+            if each.identity not in places
+        ]
+        first = len(candidates)
+        self.space = replace(self.space, candidates=(*candidates, *new))
+        untried = []
+        for number, each in enumerate(new, first):
+            entry = self.known.get(each.identity)
+            if entry is None:
+                untried.append(number)
+            else:
+                self.entries[number] = entry
+        return untried
+
+    def _search(self, strategy: Strategy, deadline: float) -> str:
         with Compilations(self.device.spec.arch, self._compile) as compilations:
             waiting: dict[int, Planned] = {}
             exhausted = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +69,26 @@ class Space:
 def identity_of(kernel: Kernel, config: TileConfig) -> Identity:
     """`Candidate.identity` of the candidate that this would be."""
     return kernel.name, tuple(sorted(config.as_dict().items()))
+
+
+def unrefined(kernel: Kernel, config: Mapping[str, int]) -> TileConfig:
+    """A configuration with the kernel's refinements at their defaults, as a space has it.
+
+    Raises:
+        UsageError: it has a key that the kernel has not.
+    """
+    own = kernel.default.as_dict()
+    return kernel.configure({**config, **{key: own[key] for key in kernel.refinements}})
+
+
+def refined(candidate: Candidate, spec: GpuSpec) -> Iterator[Candidate]:
+    """The candidate with each other value of its kernel's refinements that the rule allows."""
+    kernel = candidate.kernel
+    for values in itertools.product(*kernel.refinements.values()):
+        changes = dict(zip(kernel.refinements, values, strict=True))
+        config = kernel.configure({**candidate.config.as_dict(), **changes})
+        if config != candidate.config and kernel.rule(config, spec) is None:
+            yield Candidate(kernel, config, candidate.estimate_us)
 
 
 def entry_identity(entry: Entry) -> Identity:
