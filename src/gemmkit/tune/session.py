@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from gemmkit.tune.result import Tuned
 from gemmkit.tune.search import InOrder, Strategy, make_strategy
 from gemmkit.tune.space import (
     Allowed,
+    Candidate,
     Identity,
     Space,
     entry_identity,
@@ -109,6 +110,7 @@ class Session:
             for each in store.entries(self.gpu, self.kind, epilogue=self.epilogue)
             if each.origin == "measured" and store.staleness(each) is None
         }
+        self._add(self._refined_earlier(allowed))
         self.entries: dict[int, Entry] = {}
         self.held: dict[int, Compiled] = {}
         # What came of this run's trials.
@@ -188,23 +190,25 @@ class Session:
         numbers = {id(entry): number for number, entry in self.entries.items()}
         leaders = [numbers[id(each)] for each in by_time(self.entries.values())[:REFINED]]
         candidates = self.space.candidates
-        places = {each.identity for each in candidates}
-        new = [
-            each
-            for number in leaders
-            for each in refined(candidates[number], self.device.spec)
-            if each.identity not in places
-        ]
-        first = len(candidates)
-        self.space = replace(self.space, candidates=(*candidates, *new))
-        untried = []
-        for number, each in enumerate(new, first):
-            entry = self.known.get(each.identity)
-            if entry is None:
-                untried.append(number)
-            else:
-                self.entries[number] = entry
-        return untried
+        return self._add(
+            each for number in leaders for each in refined(candidates[number], self.device.spec)
+        )
+
+    def _refined_earlier(self, allowed: Sequence[Allowed]) -> Iterator[Candidate]:
+        """What an earlier run has tried beyond the space."""
+        kernels = {each.kernel.name: each.kernel for each in allowed}
+        for entry in self.known.values():
+            kernel = kernels.get(entry.kernel)
+            if kernel is not None and kernel.refinements and entry.predicted_us is not None:
+                yield Candidate(kernel, entry.tile_config, entry.predicted_us)
+
+    def _add(self, candidates: Iterable[Candidate]) -> list[int]:
+        """Append to the space what is not there yet; the numbers of that."""
+        old = self.space.candidates
+        places = {each.identity for each in old}
+        new = {each.identity: each for each in candidates if each.identity not in places}
+        self.space = replace(self.space, candidates=(*old, *new.values()))
+        return list(range(len(old), len(old) + len(new)))
 
     def _search(self, strategy: Strategy, deadline: float) -> str:
         with Compilations(self.device.spec.arch, self._compile) as compilations:
