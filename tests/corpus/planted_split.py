@@ -111,8 +111,8 @@ PLANTED = (
         name="parts added up before all have arrived",
         kernel="stream_k",
         problem=_STREAM,
-        old="} else if (arrives_last(arrivals + work.tile, parts)) {",
-        new="} else {\n      arrives_last(arrivals + work.tile, parts);",
+        old="if (!whole && arrives_last(arrivals + work.tile, parts)) {",
+        new="if (!whole) {\n      arrives_last(arrivals + work.tile, parts);",
         expects=("initcheck", "racecheck"),
     ),
     Mutation(
@@ -135,8 +135,18 @@ PLANTED = (
         name="each share begins at the first step",
         kernel="stream_k",
         problem=_STREAM,
-        old="const int k = work.first * BK",
-        new="const int k = 0 * BK",
+        old="k = work.first * BK;",
+        new="k = 0 * BK;",
         expects=(WRONG_RESULT,),
+    ),
+    Mutation(
+        name="next copies started while stages are read",
+        kernel="stream_k",
+        problem=GemmProblem(
+            64, 128, 72
+        ),  # a block has the end of one tile and the start of the next
+        old="__syncthreads();  // nobody reads the stages",
+        new="//",
+        expects=("racecheck",),
     ),
 )

@@ -15,6 +15,7 @@ from gemmkit.problem import GemmProblem
 # Small tiles: quick to compile for the emulator, and many blocks even of a small problem.
 SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 SMALL_WARPS = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
+SMALL_LANES = {"WM": 16, "WN": 32}
 CONFIGS = {
     "naive_uncoalesced": {"BM": 16, "BN": 8},
     "naive": {"BM": 8, "BN": 16},
@@ -23,9 +24,9 @@ CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), SMALL),
     "warp_tiled": SMALL_WARPS,
     "async_copy": {**SMALL_WARPS, "stages": 3},
-    "split_k": {**SMALL_WARPS, "BK": 16, "stages": 3, "split_k": 3},
+    "split_k": {**SMALL, **SMALL_LANES, "BK": 16, "stages": 3, "split_k": 3},
     "warp_reduce": {"BN": 32, "BK": 32, "stages": 2, "split_k": 3},
-    "stream_k": {**SMALL_WARPS, "stages": 3},
+    "stream_k": {**SMALL, **SMALL_LANES, "stages": 3},
 }
 
 PROBLEMS = {

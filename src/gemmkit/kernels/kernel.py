@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -333,8 +333,9 @@ class Kernel:
 
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on this board."""
-        for values in itertools.product(*self.space.values()):
-            config = self.configure(dict(zip(self.space, values, strict=True)))
+        fixed = self.default.as_dict()
+        for values in fitting_values(self.space, gpu):
+            config = TileConfig(**{**fixed, **values})
             if self.rule(config, gpu) is None:
                 yield config
 

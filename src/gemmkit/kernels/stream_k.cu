@@ -25,16 +25,26 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   const Stream stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK));
-  Segment work;
-  for (bool more = stream.start(work); more; more = stream.next(work)) {
+  const auto start = [&](const Segment& work) {
+    const TilePlace place = stream.place(work.tile);
+    const int row = place.row * BM, col = place.col * BN, k = work.first * BK;
+    return tiles.start(element(A, lda, row, k), lda, M - row, element(B, ldb, k, col), ldb, N - col,
+                       min(K - k, work.count * BK));
+  };
+  Segment next;
+  bool more = stream.start(next);
+  if (!more) return;
+  auto feed = start(next);
+  while (more) {
+    float sums[TM][TN] = {};
+    tiles.multiply(sums, feed);
+    __syncthreads();  // nobody reads the stages any more
+    const Segment work = next;
+    more = stream.next(next);
+    if (more) feed = start(next);  // on its way while these sums are stored
+
     const TilePlace place = stream.place(work.tile);
     const int block_row = place.row * BM, block_col = place.col * BN;
-    const int k = work.first * BK, depth = min(K - k, work.count * BK);
-
-    float sums[TM][TN] = {};
-    tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
-                   element(B, ldb, k, block_col), ldb, N - block_col, depth);
-
     const bool whole = work.count == stream.steps;
     const int first = stream.owner(work.tile * stream.steps);
     const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;
@@ -45,9 +55,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     tiles.store(sums, PartOrWhole<Epilogue>{!whole, epilogue}, whole ? C : slot(blockIdx.x - first),
                 whole ? ldc : BN, whole ? M : BM, whole ? N : BN, whole ? block_row : 0,
                 whole ? block_col : 0);
-    if (whole) {
-      __syncthreads();  // nobody reads the stages any more
-    } else if (arrives_last(arrivals + work.tile, parts)) {
+    if (!whole && arrives_last(arrivals + work.tile, parts)) {
       add_parts<tiles.THREADS, BM, BN>(
           parts,
           [&](int part, int quad) { return __ldcg(reinterpret_cast<float4*>(slot(part)) + quad); },
