@@ -36,6 +36,14 @@ REFUSED = [
     ("async_copy", {"stages": 1}, "stages must be 2 or more"),
     ("async_copy", {"stages": 30}, "its stages take 744960 bytes"),
     ("async_copy", {"WM": 32}, "needs 16 lanes; a warp has 32"),
+    ("split_k", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
+    ("split_k", {"slice_k": 16}, "2048 threads a block are more than the 1024"),
+    ("split_k", {"slice_k": 3}, "BK = 32 is not a multiple of slice_k = 3"),
+    (
+        "split_k",
+        {"slice_k": 8, "BM": 128, "TM": 16, "WM": 64},
+        "its slices' sums take 524288 bytes",
+    ),
 ]
 
 

@@ -125,10 +125,10 @@ def _static_shared(shared_bytes: int) -> str | None:
     return None
 
 
-def _dynamic_shared(shared_bytes: int, gpu: GpuSpec) -> str | None:
+def _dynamic_shared(shared_bytes: int, gpu: GpuSpec, what: str = "stages") -> str | None:
     limit = gpu.capability.max_shared_per_block
     if shared_bytes > limit:
-        return f"its stages take {shared_bytes} bytes of shared memory; {gpu.name} allows {limit}"
+        return f"its {what} take {shared_bytes} bytes of shared memory; {gpu.name} allows {limit}"
     return None
 
 
@@ -256,7 +256,8 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
 def split_k(config: TileConfig, gpu: GpuSpec) -> str | None:
     """The ring of `async_copy` for several slices, each with whole lines of k."""
     return _first(
-        lambda: async_copy(config, gpu),
+        lambda: _positive(config),
         lambda: _divides(config, "slice_k", "BK"),
-        lambda: _dynamic_shared(split_k_shared_bytes(config), gpu),
+        lambda: async_copy(config, gpu),
+        lambda: _dynamic_shared(split_k_shared_bytes(config), gpu, "slices' sums"),
     )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry
@@ -23,9 +23,6 @@ OUTSIDE = "the kernel does not take this problem"
 UNFIT = "a block fits no SM"
 SAME = "launched like another one"
 SLOW = "estimated far slower than the best"
-
-# Keys that bound each other come first, so that most of what cannot be is never looked at.
-_ORDER = ("TM", "TN", "WM", "WN", "BM", "BN")
 
 
 # A kernel's name and the sorted keys of a configuration.
@@ -106,7 +103,7 @@ class Allowed:
     @classmethod
     def of(cls, kernel: Kernel, spec: GpuSpec) -> Allowed:
         """Go through the kernel's space."""
-        return cls(kernel, tuple(allowed_configurations(kernel, spec)))
+        return cls(kernel, tuple(kernel.configurations(spec)))
 
     def takes(self, problem: GemmProblem, spec: GpuSpec) -> bool:
         """Whether the kernel takes the problem: with the first of these as with any other."""
@@ -154,44 +151,3 @@ def search_space(
     left_out[SLOW] += len(found) - len(kept)
     total = sum(each.total for each in allowed)
     return Space(problem, spec, kept, {why: n for why, n in left_out.items() if n}, total)
-
-
-def allowed_configurations(kernel: Kernel, spec: GpuSpec) -> Iterator[TileConfig]:
-    """`Kernel.configurations`, in another order, without building those that cannot be.
-
-    A warp's tile has a multiple of a thread's rows and columns and 32 times its results; a block's
-    has a multiple of a warp's. A space of a million combinations has some ten thousand of those.
-    """
-    fixed = kernel.default.as_dict()
-    keys = sorted(kernel.space, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER))
-    partial: list[dict[str, int]] = [{}]
-    for key in keys:
-        partial = [
-            {**chosen, key: value}
-            for chosen in partial
-            for value in kernel.space[key]
-            if _fits(chosen, key, value, spec)
-        ]
-    for chosen in partial:
-        config = TileConfig(**{**fixed, **chosen})
-        if kernel.rule(config, spec) is None:
-            yield config
-
-
-def _fits(chosen: Mapping[str, int], key: str, value: int, spec: GpuSpec) -> bool:
-    """Whether a key may have that value beside those that are chosen already."""
-    if key not in _ORDER[2:]:
-        return True
-    side = key[1]
-    part = chosen.get(f"W{side}") if key[0] == "B" else None
-    part = part or chosen.get(f"T{side}")
-    if part is not None and value % part:
-        return False
-    if not {"TM", "TN"} <= chosen.keys():
-        return True
-    results = chosen["TM"] * chosen["TN"]
-    if key == "WN" and "WM" in chosen:
-        return chosen["WM"] * value == WARP_SIZE * results
-    if key == "BN" and "BM" in chosen:
-        return chosen["BM"] * value <= spec.capability.max_threads_per_block * results
-    return True
