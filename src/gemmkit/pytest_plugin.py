@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from gemmkit.problem import Shape
     from gemmkit.bench.count import Counters
     from gemmkit.kernels.kernel import Kernel
+    from gemmkit.problem import Shape
     from gemmkit.record import CheckRecord
 
 # One bug shows in many problems, and the first few tell it.
