@@ -65,7 +65,7 @@ def test_formulas_give_what_is_counted(kernel):
 @pytest.mark.parametrize(("parts", "again"), [(1, 0), (2, 2), (3, 3)])
 def test_parts_are_read_once_more(parts, again):
     kernel, problem = find_kernel("split_k"), GemmProblem(64, 64, 96)
-    config = kernel.configure({"split_k": parts})
+    config = kernel.configure({"BN": 64, "WN": 32, "TN": 4, "split_k": parts})
     record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"), config=config)
     seen = count_loads(record.counters, results=64 * 64)
     from_global, from_shared = loads_by_formula(kernel, config, problem.k)
