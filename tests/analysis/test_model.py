@@ -124,11 +124,15 @@ def replace_resources(profile: BlockProfile):
     return msgspec.structs.replace(profile.binary, resources=None)
 
 
+TILE_64 = {"BM": 64, "BN": 64, "BK": 32, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 3}
+
+
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_a_tile_that_blocks_share_is_counted_once(parts):
     """As much arithmetic as without, more traffic; and less time while the board has room."""
     kernel, problem = find_kernel("split_k"), GemmProblem(256, 256, 512)
-    profile = profile_block(kernel, problem, H100, config=kernel.configure({"split_k": parts}))
+    config = kernel.configure(TILE_64 | {"split_k": parts})
+    profile = profile_block(kernel, problem, H100, config=config)
     multiplied = sum(
         count
         for count, action in zip(profile.executed(512), profile.actions, strict=True)
@@ -147,7 +151,9 @@ def test_a_tile_that_blocks_share_is_counted_once(parts):
 def test_more_blocks_on_a_board_that_is_empty_are_faster():
     kernel, problem = find_kernel("split_k"), GemmProblem(256, 256, 2048)
     times = [
-        predict(kernel, problem, H100, config=kernel.configure({"split_k": parts})).microseconds
+        predict(
+            kernel, problem, H100, config=kernel.configure(TILE_64 | {"split_k": parts})
+        ).microseconds
         for parts in (1, 2, 4, 8)
     ]
     assert times == sorted(times, reverse=True)
