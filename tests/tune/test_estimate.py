@@ -80,3 +80,10 @@ def test_nothing_is_faster_than_its_matrices_come_from_memory():
         if kernel.supports(problem, kernel.default, H100) is None:
             found = estimate(kernel, kernel.default, problem, H100)
             assert found.microseconds > problem.minimal_bytes / (H100.dram_gb_per_s * 1e3)
+
+
+def test_threads_take_no_more_registers_than_let_one_block_run():
+    config = {"BM": 192, "BN": 96, "BK": 32, "WM": 96, "WN": 32, "TM": 12, "TN": 8, "stages": 2}
+    kernel = find_kernel("split_k")
+    config = kernel.configure({**config, "split_k": 1, "slice_k": 2})
+    assert estimate(kernel, config, GemmProblem(1536, 1536, 1024), H100).blocks_per_sm == 1

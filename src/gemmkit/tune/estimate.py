@@ -223,7 +223,8 @@ def _registers(config: TileConfig, threads: int, spec: GpuSpec) -> tuple[int, bo
     TM, TN = config.TM or 1, config.TN or 1
     wanted = TM * TN + 2 * (TM + TN) + OTHER_REGISTERS
     limits = spec.capability
-    most = min(limits.max_registers_per_thread, limits.registers_per_block // threads)
+    each = limits.registers_per_block // threads // REGISTER_STEP * REGISTER_STEP
+    most = min(limits.max_registers_per_thread, each)
     if wanted <= most:
         return -(-wanted // REGISTER_STEP) * REGISTER_STEP, False
     # What is beyond fragments and results can mostly be done without.
