@@ -24,6 +24,13 @@ def test_text_names_what_is_launched_and_why(call):
         assert each.why in result.stdout
 
 
+def test_an_empty_result_launches_nothing(call):
+    done = call("which", "0x5x7", "--gpu", "h100", "--no-store")
+    assert done.exit_code == 0, done.output
+    assert "nothing is launched" in done.output
+    assert "waves" not in done.output
+
+
 def test_json_is_the_decision(call):
     result = call("which", "100", "--gpu", "a100", "--no-store", "--epilogue", "relu", "--json")
     assert result.exit_code == 0

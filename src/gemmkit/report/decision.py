@@ -11,8 +11,7 @@ def decision_text(decision: Decision) -> str:
         "problem": _problem(decision),
         "kernel": f"{decision.kernel}",
         "config": _config(decision.config),
-        "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
-        "waves": _waves(decision),
+        **_launch(decision),
         "source": decision.source,
         "reason": decision.reason,
         "time": _time(decision),
@@ -36,9 +35,15 @@ def _problem(decision: Decision) -> str:
     return ", ".join(told)
 
 
-def _waves(decision: Decision) -> str:
+def _launch(decision: Decision) -> dict[str, str]:
+    if not all(decision.grid):
+        return {"grid": "no block: C is empty, and nothing is launched"}
     each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
-    return f"{decision.waves:.2f} of {each} an SM; SMs have work {decision.busy:.0%} of the time"
+    return {
+        "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
+        "waves": f"{decision.waves:.2f} of {each} an SM; SMs have work {decision.busy:.0%} of the "
+        "time",
+    }
 
 
 def _time(decision: Decision) -> str:
