@@ -1,4 +1,8 @@
-"""What can be dispatched is listed once, allowed somewhere, right, and breaks no rule."""
+"""What can be dispatched is listed once, allowed somewhere, right, and breaks no rule.
+
+Checked are all candidates and all configurations in the tables that ship, each compiled instance
+once. Those with small tiles are quick and run always; the others are marked slow.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from gemmkit.bench.check import check
+from gemmkit.dispatch import shipped_file
 from gemmkit.dispatch.candidates import (
     CANDIDATES,
     GUIDE_TILES,
@@ -14,18 +19,43 @@ from gemmkit.dispatch.candidates import (
     candidates_for,
     size_class,
 )
-from gemmkit.gpu import BOARDS, find_board
+from gemmkit.gpu import BOARDS, GpuSpec, find_board
+from gemmkit.kernels.ladder import vector_width
 from gemmkit.problem import GemmProblem
+from gemmkit.tune.exchange import decode_table
 
-WITH_ASYNC, WITHOUT_ASYNC = find_board("rtx3090"), find_board("t4")
+# The first that allows a configuration stands for all.
+EMULATED = [find_board(key) for key in ("t4", "rtx3090", "h100")]
 
-# With larger tiles the emulator needs more than a second to compile a kernel and to run it.
-QUICK = {"aligned": 64 * 64, "unaligned": 32 * 64, "wide": 64 * 64, "tall, unaligned": 0}
+# Tiles up to these sizes are quick: with larger ones the emulator needs more than a second to
+# compile a kernel and to run it. Each kernel's smallest tile is quick in any case.
+QUICK = {"aligned": 32 * 32, "unaligned": 16 * 32, "wide": 64 * 64, "tall, unaligned": 0}
+
+
+def tabled() -> list[Candidate]:
+    """All that the tables that ship can make dispatch choose, older than their kernels or not."""
+    found = []
+    for key in BOARDS:
+        path = shipped_file("tables", f"{key}.json")
+        if path.is_file():
+            entries = decode_table(path.read_bytes(), str(path))
+            found += [Candidate(each.kernel, each.tile_config) for each in entries]
+    return found
 
 
 def instances() -> list[Candidate]:
     """One candidate of each compiled instance, with its k cut where that can be."""
-    return [each.split(3) if each.config.split_k == 1 else each for each in CANDIDATES]
+    found = {each.instance: each for each in (*CANDIDATES, *tabled())}
+    return [each.split(3) if each.config.split_k else each for each in found.values()]
+
+
+def emulated_board(candidate: Candidate) -> GpuSpec:
+    return next(each for each in EMULATED if candidate.kernel.rule(candidate.config, each) is None)
+
+
+def tile_size(candidate: Candidate) -> int:
+    """Of C; kernels for skinny products have a tile of B instead."""
+    return (candidate.config.BM or candidate.config.BK or 1) * candidate.config["BN"]
 
 
 def problems(candidate: Candidate) -> dict[str, GemmProblem]:
@@ -46,22 +76,37 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
 
 
 def cases() -> Iterator[object]:
-    for candidate in instances():
-        size = (candidate.config.BM or candidate.config.BK or 1) * candidate.config["BN"]
+    # The largest first, so that each kernel's smallest is the one that stays.
+    ordered = sorted(instances(), key=tile_size, reverse=True)
+    smallest = {each.name: each for each in ordered}
+    for candidate in ordered:
         for name, problem in problems(candidate).items():
-            marks = [pytest.mark.slow] if size > QUICK[name] else []
+            quick = tile_size(candidate) <= QUICK[name] or candidate == smallest[candidate.name]
+            marks = [] if quick else [pytest.mark.slow]
             yield pytest.param(candidate, problem, id=f"{candidate.label}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize(("candidate", "problem"), list(cases()))
 def test_a_candidate_is_right_and_breaks_no_rule(candidate, problem):
-    config = candidate.config
-    board = WITH_ASYNC if candidate.kernel.rule(config, WITHOUT_ASYNC) else WITHOUT_ASYNC
+    config, board = candidate.config, emulated_board(candidate)
     plan = candidate.kernel.plan(problem, config, board)
     assert plan.blocks > 1
     assert (plan.arrivals > 0) == ("arrivals" in plan.signature), "partial results are tried"
     (record,) = check(candidate.kernel, [problem], config=config.as_dict(), gpu=board.name)
     assert record.verdict == "ok", record.detail
+
+
+def test_each_kernel_that_can_be_dispatched_is_quickly_checked_with_rows_of_either_alignment():
+    dispatched = {each.name for each in (*CANDIDATES, *tabled())}
+    quick = [case.values for case in cases() if not case.marks]
+    for aligned in (True, False):
+        assert {each.name for each, of in quick if (vector_width(of) > 1) == aligned} == dispatched
+
+
+def test_what_the_tables_hold_is_checked():
+    checked = {each.instance for case in cases() for each in case.values[:1]}
+    assert tabled()
+    assert {each.instance for each in tabled()} <= checked
 
 
 def test_candidates_are_listed_once():
