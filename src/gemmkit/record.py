@@ -69,13 +69,13 @@ class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
 class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Another way to the same product, checked and timed in turn with the kernel in the same run.
 
-    `library` is "cublas", "torch", "triton", or "gemmkit" for a kernel of gemmkit's. `choice` is
+    `vendor` is "cublas", "torch", "triton", or "gemmkit" for a kernel of gemmkit's. `choice` is
     "default" for what the library takes of itself, "best" for the fastest of its `candidates`, and
     "plain" for the product without the problem's epilogue. `name` says which version and algorithm.
     `speedup` is its time / the kernel's; the errors are as in `Record`.
     """
 
-    library: str
+    vendor: str
     choice: str
     name: str
     candidates: int

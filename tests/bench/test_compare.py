@@ -91,7 +91,7 @@ def test_each_peer_is_judged_and_timed_in_turn(device, install):
     (record,) = compare([Task(PROBLEM, "mine")], naive, device=device, against=names)
     assert (record.suite, record.choice, record.kernel) == ("mine", "the only one", "naive")
     assert record.correct
-    assert [(each.library, each.choice, each.name, each.candidates) for each in record.peers] == [
+    assert [(each.vendor, each.choice, each.name, each.candidates) for each in record.peers] == [
         ("cublas", "default", "its own", 3),
         ("cublas", "best", "quick", 3),
         ("torch", "default", "torch", 1),
@@ -183,7 +183,7 @@ def test_an_epilogue_is_timed_beside_the_plain_product(device, install):
     (record,) = compare([Task(problem)], naive, device=device)
     assert record.correct
     plain, cublas = record.peers
-    assert (plain.library, plain.choice, plain.name) == ("gemmkit", "plain", "naive")
+    assert (plain.vendor, plain.choice, plain.name) == ("gemmkit", "plain", "naive")
     assert plain.correct
     assert plain.max_error > 0
     assert cublas.correct

@@ -35,7 +35,7 @@ def load(name, monkeypatch):
 def make(make_record):
     def record(suite, problem, **changes):
         peer = PeerRecord(
-            library="cublas",
+            vendor="cublas",
             choice="best",
             name="cuBLAS",
             candidates=1,

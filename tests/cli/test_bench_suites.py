@@ -41,7 +41,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
                 raise KeyboardInterrupt
             peers = tuple(
                 PeerRecord(
-                    library=name,
+                    vendor=name,
                     choice="default",
                     name=name,
                     candidates=1,

@@ -66,7 +66,7 @@ SEEN = ConditionsRecord(
 
 def peer(library: str, choice: str, speedup: float, **changes: object) -> PeerRecord:
     entry = PeerRecord(
-        library=library,
+        vendor=library,
         choice=choice,
         name={"cublas": "cuBLAS 13.1.0", "gemmkit": "naive"}.get(library, library) + f" ({choice})",
         candidates=1,

@@ -214,7 +214,7 @@ class _Measuring:
         own, times = self._times(ours, entries, workload, watched(self.probes, conditions))
         seen = [each.record(problem, its, own) for each, its in zip(entries, times, strict=True)]
         fastest = min(
-            (each for each in seen if each.library == CUBLAS),
+            (each for each in seen if each.vendor == CUBLAS),
             key=lambda each: each.time_us.median,
             default=None,
         )
@@ -230,7 +230,7 @@ class _Measuring:
             peers=tuple(seen),
             ratio_to_cublas=fastest.speedup if fastest is not None else None,
             conditions=conditions.record(),
-            environment=record.environment | {"against": [each.library for each in self.peers]},
+            environment=record.environment | {"against": [each.vendor for each in self.peers]},
         )
         shares = profile(record, problem, device.spec, binary, self.copy_gb_per_s)
         return msgspec.structs.replace(record, profile=shares)
@@ -258,7 +258,7 @@ class _Measuring:
                 # What a library cannot do must not end a long run. Compilers quote the source first
                 # and say what is wrong in the last line.
                 reason = str(error).strip().rpartition("\n")[2]
-                where = f"{peer.library} left out at {workload.problem.shape}"
+                where = f"{peer.vendor} left out at {workload.problem.shape}"
                 self.progress.note(f"{where}: {type(error).__name__}: {reason}")
         return found
 

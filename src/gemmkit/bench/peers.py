@@ -47,20 +47,20 @@ LIBRARIES = {
 class Peer:
     """A library at work on a device."""
 
-    library: str
+    vendor: str
     baseline: Baseline
 
     @property
     def chooses(self) -> bool:
         """Whether the first of its candidates is what the library takes of itself."""
-        return LIBRARIES[self.library].chooses
+        return LIBRARIES[self.vendor].chooses
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
     """One way of a peer to a problem, judged already; `name`, `choice` as in `PeerRecord`."""
 
-    library: str
+    vendor: str
     choice: str
     name: str
     candidates: int
@@ -70,7 +70,7 @@ class Entrant:
     def record(self, problem: GemmProblem, times: TimeRecord, ours: TimeRecord) -> PeerRecord:
         """What was seen of it, beside the kernel's own times."""
         return PeerRecord(
-            library=self.library,
+            vendor=self.vendor,
             choice=self.choice,
             name=self.name,
             candidates=self.candidates,
@@ -133,7 +133,7 @@ def entrants(peer: Peer, workload: Workload, device: TimedDevice) -> list[Entran
     names = dict.fromkeys(name for _, name in chosen)
     verdicts = {name: _judge(peer, name, workload, device) for name in names}
     return [
-        Entrant(peer.library, choice, name, len(candidates), candidates[name], verdicts[name])
+        Entrant(peer.vendor, choice, name, len(candidates), candidates[name], verdicts[name])
         for choice, name in chosen
     ]
 

@@ -30,7 +30,7 @@ def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
 def find_peer(record: Record, library: str, choice: str | None = None) -> PeerRecord | None:
     """A library's entry of that choice; without one the fastest of its entries."""
     entries = [
-        each for each in record.peers if each.library == library and choice in (None, each.choice)
+        each for each in record.peers if each.vendor == library and choice in (None, each.choice)
     ]
     return min(entries, key=lambda each: each.time_us.median, default=None)
 

@@ -160,7 +160,7 @@ def _conditions(records: Sequence[Record]) -> str:
         peer.name.partition(" (")[0].partition(",")[0]
         for each in records
         for peer in each.peers
-        if peer.library != "gemmkit"
+        if peer.vendor != "gemmkit"
     )
     names = ("driver", "compiler", "commit", "inputs", "command")
     told = [f"{name} {facts[name]}" for name in names if name in facts]

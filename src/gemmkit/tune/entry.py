@@ -8,6 +8,7 @@ import msgspec
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import TileConfig
+from gemmkit.kernels.ladder import vector_width
 from gemmkit.problem import GemmProblem
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
@@ -30,8 +31,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True):
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
         """The class that a problem belongs to."""
-        extents = (problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
-        aligned = all(extent % 4 == 0 for extent in extents)
+        aligned = vector_width(problem) == 4
         return cls(m=problem.m, n=problem.n, k=problem.k, aligned=aligned)
 
     @property

@@ -18,6 +18,7 @@ from gemmkit.analysis.model import LAUNCH_US
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.ladder import vector_width
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Registers of a thread besides its results and fragments: addresses, counters, copies under way.
@@ -159,7 +160,7 @@ class _Cut:
             # Groups of warps may share the k of a step: each reads the fragments of its part.
             groups = max(TM * TN * threads / (BM * BN), 1.0)
             loads = (TM + TN) / wide / groups
-            vector = wide if _aligned(problem) else 1
+            vector = min(wide, vector_width(problem))
             # A ring of stages is filled by cp.async, which turns A around float by float.
             a_vector = 1 if rung >= FIRST_RING else vector
             copies = COPY_INSTRUCTIONS * (BM / a_vector + BN / vector) / threads
@@ -236,11 +237,6 @@ def _shared(config: TileConfig, shape: LaunchShape) -> int:
     if shape.shared_bytes or config.BK is None:
         return shape.shared_bytes
     return 2 * FLOAT_BYTES * config.BK * ((config.BM or 1) + (config.BN or 1))
-
-
-def _aligned(problem: GemmProblem) -> bool:
-    extents = (problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
-    return all(extent % 4 == 0 for extent in extents)
 
 
 def _joined(*times: float) -> float:
