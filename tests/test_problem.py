@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem, read_problem
 
 
 def test_rows_are_tight_unless_told():
@@ -38,7 +40,7 @@ def test_shapes_are_read(text, sizes):
     assert GemmProblem.from_shape(problem.shape) == problem
 
 
-@pytest.mark.parametrize("text", ["", "3x4", "3x4x5x6", "-3x4x5", "axbxc", "3.5"])
+@pytest.mark.parametrize("text", ["", "3x4", "3x4x5x6x7", "3x4x5*6", "-3x4x5", "axbxc", "3.5"])
 def test_what_is_no_shape(text):
     with pytest.raises(UsageError, match="MxNxK"):
         GemmProblem.from_shape(text)
@@ -81,3 +83,56 @@ def test_cublaslt_names():
     assert names == {
         f"CUBLASLT_EPILOGUE_{name}" for name in ("DEFAULT", "BIAS", "RELU", "RELU_BIAS")
     }
+
+
+def test_a_batch_counts_its_products():
+    problem = GemmProblem.from_shape("64x32x16x1000")
+    assert problem == GemmProblem(64, 32, 16, batch=1000)
+    assert problem.shape == "64x32x16x1000"
+    assert problem.single == GemmProblem(64, 32, 16)
+    assert problem.flops == 1000 * problem.single.flops
+    assert problem.minimal_bytes == 1000 * problem.single.minimal_bytes
+    assert read_problem((64, 32, 16, 1000)) == problem
+    assert read_problem((64, 32, 16)) == problem.single
+    empty = GemmProblem(64, 32, 16, batch=0)
+    assert empty.flops == empty.minimal_bytes == empty.intensity == 0
+    assert GemmProblem.from_shape(empty.shape) == empty
+
+
+def test_strides_are_tight_unless_told():
+    problem = GemmProblem(3, 5, 7, lda=8, batch=4)
+    assert problem.strides == (24, 35, 15)
+    # A problem made of another keeps them; one product has none.
+    assert replace(problem, alpha=2.0).strides == problem.strides
+    assert replace(problem, batch=1).strides == (0, 0, 0)
+    assert replace(problem, batch=1) == GemmProblem(3, 5, 7, lda=8)
+    told = GemmProblem(3, 5, 7, batch=4, stride_a=30, stride_b=1, stride_c=15)
+    assert told.strides == (30, 1, 15)
+
+
+def test_a_shared_operand_is_read_once():
+    problem = GemmProblem(3, 5, 7, batch=4, stride_b=BROADCAST)
+    assert problem.strides == (21, 0, 15)
+    assert replace(problem, beta=1.0).stride_b == BROADCAST
+    assert problem.minimal_bytes == 4 * (4 * 21 + 35 + 4 * 15)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"batch": -1}, "batch = -1: sizes must be 0 or more"),
+        ({"stride_a": -2}, r"stride_a = -2: .* or BROADCAST \(-1\)"),
+        ({"stride_c": BROADCAST}, "stride_c = -1: .*: each product has its own C"),
+        ({"stride_c": 14}, "stride_c = 14 lets the matrices of C overlap: leave at least 15"),
+        ({"ldc": 19, "stride_c": 5}, "overlap: leave at least 43"),
+        ({"ldc": 40, "stride_c": 4}, "overlap"),
+    ],
+)
+def test_what_is_no_batch(fields, said):
+    with pytest.raises(UsageError, match=said):
+        GemmProblem(**{"m": 3, "n": 5, "k": 7, "batch": 4} | fields)
+
+
+@pytest.mark.parametrize("fields", [{"ldc": 20, "stride_c": 5}, {"m": 1, "stride_c": 5}])
+def test_matrices_of_c_may_lie_inside_each_others_rows(fields):
+    assert GemmProblem(**{"m": 3, "n": 5, "k": 7, "batch": 4} | fields).strides[2] == 5

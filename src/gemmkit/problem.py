@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 
 FLOAT_BYTES = 4
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+
+# A stride of an operand that all products of a batch share.
+BROADCAST = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,15 @@ class GemmProblem:
     dimension of 0 means tight rows. By the BLAS rules, β = 0 never reads C, and α = 0 never reads
     A or B.
 
+    With a batch there are that many products, of the same α, β and epilogue: number i has the
+    matrix X that begins at `i * stride_x`. A stride of 0 means that matrices follow one another
+    without a gap, and `BROADCAST` that the products share one A, or one B. Matrices may lie inside
+    each other's rows, and those of A and B may overlap. A single product has no strides: they
+    become 0.
+
     Raises:
-        UsageError: a size is negative, a leading dimension is shorter than its row, or α or β is
-            no finite fp32 number.
+        UsageError: a size is negative, a leading dimension is shorter than its row, matrices of C
+            overlap or a stride is no number of elements, or α or β is no finite fp32 number.
     """
 
     m: int
@@ -34,9 +43,13 @@ class GemmProblem:
     ldb: int = 0
     ldc: int = 0
     epilogue: Epilogue = field(default_factory=Epilogue)
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
+        for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
         for name in ("alpha", "beta"):
@@ -48,36 +61,84 @@ class GemmProblem:
                 object.__setattr__(self, name, max(row, 1))
             elif given < max(row, 1):
                 raise UsageError(f"{name} = {given} is shorter than a row of {row} elements")
+        tight = (self.m * self.lda, self.k * self.ldb, self.m * self.ldc)
+        for name, size in zip(("stride_a", "stride_b", "stride_c"), tight, strict=True):
+            object.__setattr__(self, name, self._stride(name, size))
+        if self.batch > 1 and self._overlaps():
+            raise UsageError(
+                f"stride_c = {self.stride_c} lets the matrices of C overlap: leave at least "
+                f"{(self.m - 1) * self.ldc + self.n} elements from one to the next"
+            )
+
+    def _stride(self, name: str, tight: int) -> int:
+        """A stride as it is kept: tight ones as the number they mean."""
+        given: int = getattr(self, name)
+        shared = name != "stride_c"
+        if given < 0 and not (shared and given == BROADCAST):
+            allowed = f", or BROADCAST ({BROADCAST})" if shared else ": each product has its own C"
+            raise UsageError(f"{name} = {given}: strides must be 0 (no gaps) or more{allowed}")
+        if self.batch <= 1:
+            return 0
+        return given or tight
+
+    def _overlaps(self) -> bool:
+        """Whether two products of the batch write the same element."""
+        if not (self.m and self.n):
+            return False
+        apart = self.stride_c >= (self.m - 1) * self.ldc + self.n
+        row = (self.batch - 1) * self.stride_c + self.n
+        inside = self.stride_c >= self.n and (self.m == 1 or row <= self.ldc)
+        return not (apart or inside)
 
     @classmethod
     def from_shape(cls, text: str, **rest: object) -> GemmProblem:
-        """Read `MxNxK` (or one number for a cube), other fields by keyword.
+        """Read `MxNxK`, one number for a cube, or `MxNxKxBATCH`; other fields by keyword.
+
+        The last is how many products of that size there are: `64x64x32x1000`.
 
         Raises:
             UsageError: the text is no shape.
         """
-        if re.fullmatch(r"\d+(x\d+x\d+)?", text.lower()) is None:
-            raise UsageError(f"'{text}' is no shape: write MxNxK, for example 512x300x200")
+        if re.fullmatch(r"\d+(x\d+x\d+(x\d+)?)?", text.lower()) is None:
+            raise UsageError(
+                f"'{text}' is no shape: write MxNxK, for example 512x300x200, or MxNxKxBATCH"
+            )
         sizes = [int(size) for size in text.lower().split("x")]
-        m, n, k = sizes * 3 if len(sizes) == 1 else sizes
+        m, n, k, *batch = sizes * 3 if len(sizes) == 1 else sizes
+        if batch:
+            rest = {"batch": batch[0], **rest}
         return cls(m, n, k, **rest)  # type: ignore[arg-type]
 
     @property
     def shape(self) -> str:
-        """The shape as `MxNxK`."""
-        return f"{self.m}x{self.n}x{self.k}"
+        """The shape as `MxNxK`, that of a batch as `MxNxKxBATCH`."""
+        return shape_text(self.m, self.n, self.k, self.batch)
+
+    @property
+    def single(self) -> GemmProblem:
+        """One product of the batch."""
+        return self if self.batch == 1 else replace(self, batch=1)
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """Elements from a matrix of A, B and C to the next; 0 where all are the same."""
+        return max(self.stride_a, 0), max(self.stride_b, 0), max(self.stride_c, 0)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the product, 2·m·n·k (a multiply-add counts two)."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations, 2·m·n·k a product (a multiply-add counts two)."""
+        return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def minimal_bytes(self) -> int:
         """Bytes to read A and B and write C once each (and read C where β ≠ 0)."""
-        passes_over_c = 1 if self.beta == 0 else 2
-        words = self.m * self.k + self.k * self.n + passes_over_c * self.m * self.n
-        return FLOAT_BYTES * words
+        matrices_a, matrices_b = (
+            min(self.batch, 1) if stride == BROADCAST else self.batch
+            for stride in (self.stride_a, self.stride_b)
+        )
+        passes_over_c = self.batch * (1 if self.beta == 0 else 2)
+        words = matrices_a * self.m * self.k + matrices_b * self.k * self.n
+        return FLOAT_BYTES * (words + passes_over_c * self.m * self.n)
 
     @property
     def intensity(self) -> float:
@@ -86,15 +147,27 @@ class GemmProblem:
 
 
 # What users may write where a problem is asked for.
-Shape = str | int | tuple[int, int, int] | GemmProblem
+Shape = str | int | tuple[int, int, int] | tuple[int, int, int, int] | GemmProblem
 
 
 def read_problem(shape: Shape) -> GemmProblem:
-    """The problem that a text `MxNxK`, a number (of a cube), a triple or a problem means.
+    """The problem that a text `MxNxK` or `MxNxKxBATCH`, a number (of a cube) or a problem means.
+
+    The numbers of such a text may come as a tuple, too.
 
     Raises:
         UsageError: it is no shape.
     """
     if isinstance(shape, (str, int)):
         return GemmProblem.from_shape(str(shape))
-    return GemmProblem(*shape) if isinstance(shape, tuple) else shape
+    if isinstance(shape, tuple):
+        if len(shape) not in (3, 4):
+            raise UsageError(f"{shape} is no shape: write (M, N, K) or (M, N, K, BATCH)")
+        m, n, k, *batch = shape
+        return GemmProblem(m, n, k, batch=batch[0] if batch else 1)
+    return shape
+
+
+def shape_text(m: int, n: int, k: int, batch: int = 1) -> str:
+    """`MxNxK`, or `MxNxKxBATCH` for a batch: safe in shells and file names."""
+    return "x".join(map(str, (m, n, k) if batch == 1 else (m, n, k, batch)))

@@ -6,9 +6,15 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from gemmkit.problem import shape_text
+
 
 class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The problem as asked for; sizes in elements."""
+    """The problem as asked for; sizes in elements.
+
+    `batch` is the number of products; the strides between their matrices are 0 where there is one
+    only, and -1 where all share an operand.
+    """
 
     m: int
     n: int
@@ -19,6 +25,15 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     lda: int
     ldb: int
     ldc: int
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+
+    @property
+    def shape(self) -> str:
+        """The sizes as `MxNxK` or `MxNxKxBATCH`."""
+        return shape_text(self.m, self.n, self.k, self.batch)
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import bands
 from gemmkit.verify import inputs as inputs_module
 from gemmkit.verify.inputs import (
     CANARY_BITS,
     canaries,
+    layouts,
     make_inputs,
     matrix,
-    padding,
     storage_size,
 )
 
@@ -58,16 +58,48 @@ def test_bands_cover_each_row_once(monkeypatch):
 
 def test_storage_is_exact_and_padding_holds_canaries():
     inputs = make_inputs(PADDED)
-    for storage, rows, columns, ld in (
-        (inputs.a, 5, 3, 8),
-        (inputs.b, 3, 7, 9),
-        (inputs.c, 5, 7, 10),
-    ):
-        assert storage.size == (rows - 1) * ld + columns
-        gaps = padding(storage, rows, columns, ld)
-        assert gaps.shape == (rows - 1, ld - columns)
-        assert (np.ascontiguousarray(gaps).view(np.uint32) == CANARY_BITS).all()
+    storages = inputs.a, inputs.b, inputs.c
+    for storage, layout in zip(storages, layouts(PADDED), strict=True):
+        rows, columns, ld = layout.rows, layout.columns, layout.ld
+        assert storage.size == layout.size == (rows - 1) * ld + columns
+        gaps = layout.gaps(storage)
+        assert gaps.size == (rows - 1) * (ld - columns)
+        assert (gaps.view(np.uint32) == CANARY_BITS).all()
         assert np.isfinite(matrix(storage, rows, columns, ld)).all()
+
+
+@pytest.mark.parametrize(
+    ("strides", "sizes", "gaps"),
+    [
+        ({}, (4 * 15, 4 * 21, 4 * 35), (0, 0, 0)),
+        ({"stride_a": 20, "stride_c": 40}, (75, 84, 155), (15, 0, 15)),
+        # Shared by all, or overlapping: windows that move on by a row.
+        ({"stride_b": BROADCAST, "stride_a": 3}, (24, 21, 140), (0, 0, 0)),
+        # Side by side, as heads of attention lie.
+        ({"ldc": 30, "stride_c": 7}, (60, 84, 4 * 30 + 28), (0, 0, 8)),
+    ],
+)
+def test_a_batch_lies_as_its_strides_say(strides, sizes, gaps):
+    problem = GemmProblem(5, 7, 3, beta=1.0, batch=4, **strides)
+    inputs = make_inputs(problem)
+    storages = inputs.a, inputs.b, inputs.c
+    assert tuple(each.size for each in storages) == sizes
+    for storage, layout, size in zip(storages, layouts(problem), gaps, strict=True):
+        assert layout.gaps(storage).size == size
+        assert (layout.gaps(storage).view(np.uint32) == CANARY_BITS).all()
+        assert np.isfinite(layout.view(storage)).all()
+    last = inputs.of_product(problem, 3)
+    stride_a, stride_b, stride_c = problem.strides
+    assert np.array_equal(last.a, inputs.a[3 * stride_a :][: last.a.size])
+    assert np.array_equal(last.b, inputs.b[3 * stride_b :][: last.b.size])
+    assert matrix(last.c, 5, 7, problem.ldc)[4, 6] == inputs.c[3 * stride_c + 4 * problem.ldc + 6]
+    assert not np.array_equal(last.c[:7], inputs.of_product(problem, 0).c[:7])
+
+
+def test_a_single_product_is_its_own_part():
+    inputs = make_inputs(PADDED)
+    assert inputs.of_product(PADDED, 0) is inputs
+    assert make_inputs(GemmProblem(3, 4, 5, batch=0, beta=1.0)).c.size == 0
 
 
 def test_zero_beta_poisons_all_of_c():

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import Reference, check, make_inputs
-from gemmkit.verify.inputs import Inputs, canaries, matrix
+from gemmkit.verify.inputs import Inputs, canaries, layouts, matrix
 from gemmkit.verify.verdict import FULL_LIMIT
 
 EPILOGUES = [Epilogue.parse(text) for text in ("none", "bias", "relu", "bias+relu")]
@@ -90,7 +90,8 @@ def test_random_errors_stay_far_below_the_bound(k):
 def spoil(name, problem, reference, result):
     """A wrong result made from a right one; the storage is changed in place."""
     c = matrix(result, problem.m, problem.n, problem.ldc)
-    bound = reference.rounding.bound(reference.blocks[0][2].magnitude)
+    product = reference.products[0]
+    bound = product.rounding.bound(product.blocks[0][2].magnitude)
     place = 20, 31
     if name == "four bounds off":
         place = np.unravel_index(np.argmax(c), c.shape)
@@ -154,7 +155,7 @@ def test_exact_inputs_show_any_unsampled_element(epilogue):
     inputs = make_inputs(problem, 1, "integer")
     reference = Reference(problem, inputs, "sampled")
     assert "Freivalds" in reference.method
-    (rows, _, _), (_, columns, _) = reference.blocks
+    (rows, _, _), (_, columns, _) = reference.products[0].blocks
     assert reference.check(right(problem, inputs)).correct
     rng = np.random.default_rng(0)
     for _ in range(40):
@@ -171,7 +172,7 @@ def test_freivalds_shows_a_missing_product_in_normal_inputs():
     problem = GemmProblem(400, 300, 50)
     inputs = make_inputs(problem, 2)
     reference = Reference(problem, inputs, "sampled")
-    (rows, _, _), (_, columns, _) = reference.blocks
+    (rows, _, _), (_, columns, _) = reference.products[0].blocks
     row = np.setdiff1d(np.arange(400), rows)[5]
     column = np.setdiff1d(np.arange(300), columns)[7]
     a, b, _ = parts(problem, inputs)
@@ -186,7 +187,7 @@ def test_sampled_rows_and_columns_show_small_errors():
     problem = GemmProblem(200, 100, 50)
     inputs = make_inputs(problem, 2)
     reference = Reference(problem, inputs, "sampled")
-    (rows, _, across), (_, columns, down) = reference.blocks
+    (rows, _, across), (_, columns, down) = reference.products[0].blocks
     assert {0, 199} <= set(rows)
     assert {0, 99} <= set(columns)
     for row, column, magnitude in (
@@ -194,7 +195,7 @@ def test_sampled_rows_and_columns_show_small_errors():
         (40, columns[3], down.magnitude[40, 3]),
     ):
         result = right(problem, inputs)
-        result[row * 100 + column] += 4 * reference.rounding.relative * magnitude
+        result[row * 100 + column] += 4 * reference.products[0].rounding.relative * magnitude
         assert not reference.check(result).correct
 
 
@@ -312,3 +313,52 @@ def test_sampled_method_falls_back_when_sums_may_overflow():
     reference = Reference(problem, inputs, "sampled")
     assert "Freivalds" not in reference.method
     assert reference.check(result).correct
+
+
+BATCH = GemmProblem(6, 5, 9, beta=0.5, batch=3, ldc=7, stride_c=44, stride_b=BROADCAST)
+
+
+def batched_result(problem, inputs):
+    """A right result in C's storage, product by product."""
+    result, (m, n), ldc = inputs.c.copy(), (problem.m, problem.n), problem.ldc
+    for number, c in enumerate(layouts(problem)[2].view(result)):
+        one = right(problem.single, inputs.of_product(problem, number))
+        c[:] = matrix(one, m, n, ldc)
+    return result
+
+
+@pytest.mark.parametrize("method", ["full", "sampled"])
+def test_every_product_of_a_batch_is_checked(method):
+    inputs = make_inputs(BATCH, 3, "integer")
+    reference = Reference(BATCH, inputs, method)
+    result = batched_result(BATCH, inputs)
+    seen = reference.check(result)
+    assert seen.correct, seen.detail
+    assert seen.method.endswith("of 3 products")
+    for number in range(3):
+        broken = result.copy()
+        broken[number * 44 + 4 * 7 + 2] += 1
+        seen = reference.check(broken)
+        assert not seen.correct
+        assert f"1 of 3 products are wrong; number {number}: C[4, 2]" in seen.detail
+        assert seen.max_error == 1
+    # Nobody may write into the ends of rows, nor between two matrices.
+    for place in (5, 41, 43, 44 + 6):
+        broken = result.copy()
+        broken[place] = 0.0
+        assert "1 elements of C's padding were written" in reference.check(broken).detail
+
+
+def test_products_of_a_batch_must_not_be_exchanged():
+    problem = GemmProblem(4, 4, 4, batch=2)
+    inputs = make_inputs(problem)
+    result = batched_result(problem, inputs)
+    exchanged = np.concatenate([result[16:], result[:16]])
+    assert check(problem, inputs, result).correct
+    assert "2 of 2 products are wrong" in check(problem, inputs, exchanged).detail
+
+
+def test_a_batch_of_nothing_is_right():
+    problem = GemmProblem(4, 4, 4, batch=0)
+    inputs = make_inputs(problem)
+    assert check(problem, inputs, inputs.c).correct

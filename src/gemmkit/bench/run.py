@@ -160,6 +160,10 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         lda=problem.lda,
         ldb=problem.ldb,
         ldc=problem.ldc,
+        batch=problem.batch,
+        stride_a=problem.stride_a,
+        stride_b=problem.stride_b,
+        stride_c=problem.stride_c,
     )
 
 

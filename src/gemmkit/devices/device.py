@@ -160,7 +160,8 @@ def bind_arguments(
     bias: Buffer | None,
     scratch: Scratch | None = None,
 ) -> dict[str, int | float]:
-    """The value of every argument name: sizes and leading dimensions in elements, addresses."""
+    """The value of every argument name: sizes, pitches and strides in elements, addresses."""
+    stride_a, stride_b, stride_c = problem.strides
     return {
         "M": problem.m,
         "N": problem.n,
@@ -174,6 +175,10 @@ def bind_arguments(
         "C": c.address,
         "ldc": problem.ldc,
         "bias": _address(bias),
+        "batch": problem.batch,
+        "stride_a": stride_a,
+        "stride_b": stride_b,
+        "stride_c": stride_c,
         **(scratch or Scratch()).arguments,
     }
 
@@ -184,7 +189,8 @@ def _address(buffer: Buffer | None) -> int:
 
 # How each name is passed: C type of the kernel parameter, as a NumPy scalar type.
 ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
-    **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), np.int32),
+    **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc", "batch"), np.int32),
+    **dict.fromkeys(("stride_a", "stride_b", "stride_c"), np.int64),
     **dict.fromkeys(("alpha", "beta"), np.float32),
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "arrivals"), np.uint64),
 }

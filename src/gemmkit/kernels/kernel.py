@@ -29,6 +29,9 @@ Signature = tuple[str, ...]
 SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
 SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "arrivals")
 
+# What comes last in the signature of rungs that take batches.
+BATCH_ARGUMENTS: Signature = ("batch", "stride_a", "stride_b", "stride_c")
+
 MAX_GRID_YZ = 65535
 
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
@@ -347,8 +350,13 @@ class Kernel:
         """Why this problem cannot be run with any configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
-        if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
-            return f"m, n and k must be {MAX_EXTENT} or less: the kernels' indices are 32-bit"
+        if problem.batch != 1 and not set(BATCH_ARGUMENTS) <= set(self.signature):
+            return (
+                f"'{self.name}' computes one product a launch; 'async_copy', 'split_k' and "
+                "'warp_reduce' take batches"
+            )
+        if max(problem.m, problem.n, problem.k, problem.batch) > MAX_EXTENT:
+            return f"m, n, k and batch must be {MAX_EXTENT} or less: indices are 32-bit"
         return self.condition(problem, gpu) if self.condition is not None else None
 
     def plan(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:

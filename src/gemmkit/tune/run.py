@@ -136,6 +136,4 @@ def _several(shapes: Shape | Sequence[Shape]) -> Sequence[Shape]:
 def _problem(shape: Shape, epilogue: Epilogue) -> GemmProblem:
     if isinstance(shape, GemmProblem):
         return shape
-    if isinstance(shape, tuple) and len(shape) != 3:
-        raise UsageError(f"{shape} is no shape: write (M, N, K)")
     return replace(read_problem(shape), epilogue=epilogue)

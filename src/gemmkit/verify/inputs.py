@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify.bands import bands, over_bands
 
 InputKind = Literal["normal", "integer"]
@@ -34,9 +34,10 @@ ONE_STREAM_ELEMENTS = 2**24
 class Inputs:
     """What a kernel is given: row-major storage of A, B and C, each 1-D float32, and the bias.
 
-    Element (row, col) of X lies at `row * ldx + col`. `c` holds the canary everywhere if β = 0
-    (so an element that is read or left unwritten shows) and in its padding always. `bias` has n
-    elements, or is None if the epilogue has none. `kind` and `seed` reproduce all of it.
+    Element (row, col) of X lies at `row * ldx + col`, that of product i of a batch `i * stride_x`
+    further. `c` holds the canary everywhere if β = 0 (so an element that is read or left unwritten
+    shows) and in its padding always. `bias` has n elements, or is None if the epilogue has none.
+    `kind` and `seed` reproduce all of it.
     """
 
     a: NDArray[np.float32]
@@ -45,6 +46,77 @@ class Inputs:
     bias: NDArray[np.float32] | None
     kind: InputKind
     seed: int
+
+    def of_product(self, problem: GemmProblem, number: int) -> Inputs:
+        """Views of what one product of the problem's batch is given, as of a single product."""
+        if problem.batch == 1:
+            return self
+        storages = []
+        for storage, layout in zip((self.a, self.b, self.c), layouts(problem), strict=True):
+            start = number * layout.stride
+            storages.append(storage[start : start + layout.matrix_size])
+        return replace(self, a=storages[0], b=storages[1], c=storages[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How `count` matrices of rows × columns lie in memory, each `stride` after the one before."""
+
+    count: int
+    rows: int
+    columns: int
+    ld: int
+    stride: int
+
+    @property
+    def matrix_size(self) -> int:
+        """Elements from the first to the last of one matrix; 0 if it has none."""
+        return storage_size(self.rows, self.columns, self.ld)
+
+    @property
+    def size(self) -> int:
+        """Elements from the first to the last of all."""
+        if not (self.count and self.matrix_size):
+            return 0
+        return (self.count - 1) * self.stride + self.matrix_size
+
+    @property
+    def gapless(self) -> bool:
+        """Whether every element of the storage belongs to a matrix, in its order."""
+        return self.columns == self.ld and (
+            self.count <= 1 or self.stride == self.rows * self.columns
+        )
+
+    def view(self, storage: NDArray[Any]) -> NDArray[Any]:
+        """The elements, as a view of count × rows × columns."""
+        if storage.size < self.size:
+            raise ValueError(f"{storage.size} elements do not hold {self}")
+        shape = (self.count, self.rows, self.columns)
+        if not self.size:
+            return np.empty(shape, storage.dtype)
+        width = storage.itemsize
+        steps = (width * self.stride, width * self.ld, width)
+        return np.lib.stride_tricks.as_strided(storage, shape, steps)
+
+    def gaps(self, storage: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What of a storage is no element: the ends of rows, and what lies between matrices."""
+        if self.gapless:
+            return storage[:0]
+        outside = np.ones(self.size, bool)
+        self.view(outside)[:] = False
+        return storage[: self.size][outside]
+
+
+def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
+    """Those of A, B and C; of an operand that a batch shares there is one."""
+    p = problem
+    stride_a, stride_b, stride_c = p.strides
+    once = min(p.batch, 1)
+    return (
+        Layout(once if p.stride_a == BROADCAST else p.batch, p.m, p.k, p.lda, stride_a),
+        Layout(once if p.stride_b == BROADCAST else p.batch, p.k, p.n, p.ldb, stride_b),
+        Layout(p.batch, p.m, p.n, p.ldc, stride_c),
+    )
 
 
 def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal") -> Inputs:
@@ -77,15 +149,21 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
         _fill_all(values, rng, lambda out, stream: fill(out, stream, sign))
         return values
 
-    m, n, k = problem.m, problem.n, problem.k
+    def laid_out(layout: Layout, sign: NDArray[np.int8]) -> NDArray[np.float32]:
+        values = draw(layout.count * layout.rows, layout.columns, sign)
+        if layout.gapless:
+            return values.ravel()
+        storage = canaries(layout.size)
+        layout.view(storage)[:] = values.reshape(layout.count, layout.rows, layout.columns)
+        return storage
+
     # α·A·B, β·C and the bias take the sign of their column whatever the signs of α and β.
     alpha_sign, beta_sign = (np.int8(-1 if x < 0 else 1) for x in (problem.alpha, problem.beta))
-    a = _laid_out(draw(m, k, np.ones(k, np.int8)), problem.lda)
-    b = _laid_out(draw(k, n, signs * alpha_sign), problem.ldb)
-    c = canaries(storage_size(m, n, problem.ldc))
-    if problem.beta != 0:
-        c = _laid_out(draw(m, n, signs * beta_sign), problem.ldc)
-    bias = draw(1, n, signs)[0] if problem.epilogue.bias else None
+    in_a, in_b, in_c = layouts(problem)
+    a = laid_out(in_a, np.ones(problem.k, np.int8))
+    b = laid_out(in_b, signs * alpha_sign)
+    c = canaries(in_c.size) if problem.beta == 0 else laid_out(in_c, signs * beta_sign)
+    bias = draw(1, problem.n, signs)[0] if problem.epilogue.bias else None
     return Inputs(a, b, c, bias, kind, seed)
 
 
@@ -121,19 +199,3 @@ def matrix(storage: NDArray[np.float32], rows: int, columns: int, ld: int) -> ND
     if rows == 0 or columns == 0:
         return np.empty((rows, columns), np.float32)
     return np.lib.stride_tricks.as_strided(storage, (rows, columns), (4 * ld, 4))
-
-
-def padding(storage: NDArray[np.float32], rows: int, columns: int, ld: int) -> NDArray[np.float32]:
-    """What lies between the rows' ends and the next rows' starts: (rows - 1) × (ld - columns)."""
-    if rows == 0 or columns == 0:
-        return np.empty((0, 0), np.float32)
-    return storage[: (rows - 1) * ld].reshape(rows - 1, ld)[:, columns:]
-
-
-def _laid_out(values: NDArray[np.float32], ld: int) -> NDArray[np.float32]:
-    rows, columns = values.shape
-    if columns == ld:
-        return values.ravel()
-    storage = canaries(storage_size(rows, columns, ld))
-    matrix(storage, rows, columns, ld)[:] = values
-    return storage

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.freivalds import Freivalds
-from gemmkit.verify.inputs import CANARY_BITS, Inputs, matrix, padding, storage_size
+from gemmkit.verify.inputs import CANARY_BITS, Inputs, layouts
 from gemmkit.verify.reference import EVERYTHING, Comparison, Selection, compare, evaluate
 
 Method = Literal["auto", "full", "sampled"]
@@ -48,7 +48,8 @@ class Reference:
 
     `method` "full" compares every element; "sampled" compares 16 rows and 16 columns (the first,
     the last, the rest at random) and does Freivalds' check on all; "auto" is full up to
-    m·n·k = 2³⁴. What each guarantees is said in `bounds` and `freivalds`.
+    m·n·k = 2³⁴, summed over a batch. Every product of a batch is checked, by the same method. What
+    each guarantees is said in `bounds` and `freivalds`.
 
     Raises:
         UsageError: k is 2²⁴ or more, where fp32 rounding has no useful bound.
@@ -56,13 +57,58 @@ class Reference:
 
     def __init__(self, problem: GemmProblem, inputs: Inputs, method: Method = "auto") -> None:
         self.problem, self.inputs = problem, inputs
-        self.rounding = Rounding.of(problem, inputs)
-        work = problem.m * problem.n * max(problem.k, FULL_MIN_K)
+        work = problem.m * problem.n * max(problem.k, FULL_MIN_K) * problem.batch
         self.full = method == "full" or (method == "auto" and work <= FULL_LIMIT)
+        single = problem.single
+        self.products = [
+            _Product(single, inputs.of_product(problem, number), full=self.full)
+            for number in range(problem.batch)
+        ]
+        self.method = self.products[0].method if self.products else "every element"
+        if problem.batch > 1:
+            self.method += f" of {problem.batch} products"
+
+    def check(self, result: NDArray[np.float32]) -> Verdict:
+        """Judge C's storage as a kernel left it, of the same length as `inputs.c`."""
+        layout = layouts(self.problem)[2]
+        if result.size != layout.size:
+            raise ValueError(f"a result of {result.size} elements, not {layout.size}")
+        matrices = layout.view(result)
+        seen = [each.check(c) for each, c in zip(self.products, matrices, strict=True)]
+        detail = ""
+        wrong = next((number for number, each in enumerate(seen) if not each.correct), None)
+        if wrong is not None:
+            detail = seen[wrong].detail
+            if self.problem.batch > 1:
+                count = sum(not each.correct for each in seen)
+                detail = f"{count} of {len(seen)} products are wrong; number {wrong}: {detail}"
+        elif touched := self._touched_gaps(layout.gaps(result)):
+            detail = f"{touched} elements of C's padding were written (seed {self.inputs.seed})"
+        worst = max(seen, key=lambda each: each.error_ratio, default=None)
+        return Verdict(
+            correct=not detail,
+            max_error=max((each.max_error for each in seen), default=0.0),
+            error_bound=worst.error_bound if worst else 0.0,
+            error_ratio=worst.error_ratio if worst else 0.0,
+            method=self.method,
+            detail=detail,
+        )
+
+    @staticmethod
+    def _touched_gaps(gaps: NDArray[np.float32]) -> int:
+        return int(np.count_nonzero(gaps.view(np.uint32) != CANARY_BITS))
+
+
+class _Product:
+    """What the result of one product must be."""
+
+    def __init__(self, problem: GemmProblem, inputs: Inputs, *, full: bool) -> None:
+        self.problem, self.inputs = problem, inputs
+        self.rounding = Rounding.of(problem, inputs)
         self.freivalds: Freivalds | None = None
         places: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
         self.method = "every element"
-        if not self.full:
+        if not full:
             rng = np.random.default_rng([inputs.seed, problem.m, problem.n])
             rows, columns = (_sample(rng, size) for size in (problem.m, problem.n))
             places = [(rows, EVERYTHING), (EVERYTHING, columns)]
@@ -73,12 +119,9 @@ class Reference:
                 self.method += ", Freivalds' check for all"
         self.blocks = [(*place, evaluate(problem, inputs, *place)) for place in places]
 
-    def check(self, result: NDArray[np.float32]) -> Verdict:
-        """Judge C's storage as a kernel left it, of the same length as `inputs.c`."""
+    def check(self, c: NDArray[np.float32]) -> Verdict:
+        """Judge the elements, m × n; what lies between rows is not looked at."""
         p = self.problem
-        if result.size != storage_size(p.m, p.n, p.ldc):
-            raise ValueError(f"a result of {result.size} elements, not {self.inputs.c.size}")
-        c = matrix(result, p.m, p.n, p.ldc)
         blocks = self.blocks
         suspects = np.empty(0, np.intp)
         if self.freivalds is not None:
@@ -98,8 +141,6 @@ class Reference:
             detail = self._describe(c, _at(rows, worst.row), _at(columns, worst.column), worst)
         elif suspects.size:
             detail = f"row {suspects[0]} fails Freivalds' check (seed {self.inputs.seed})"
-        elif touched := self._touched_padding(result):
-            detail = f"{touched} elements of C's padding were written (seed {self.inputs.seed})"
         return Verdict(
             correct=not detail,
             max_error=max(each.max_error for each in compared),
@@ -108,11 +149,6 @@ class Reference:
             method=self.method,
             detail=detail,
         )
-
-    def _touched_padding(self, result: NDArray[np.float32]) -> int:
-        p = self.problem
-        gaps = np.ascontiguousarray(padding(result, p.m, p.n, p.ldc))
-        return int(np.count_nonzero(gaps.view(np.uint32) != CANARY_BITS))
 
     def _describe(self, c: NDArray[np.float32], row: int, column: int, worst: Comparison) -> str:
         found = c[row, column]
