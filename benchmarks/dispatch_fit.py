@@ -2,14 +2,13 @@
 
 The file is one that `dispatch_regret.py` wrote. The costs of each candidate are fitted to every
 other shape of it and written to `src/gemmkit/dispatch/fitted/`; the regret on the other shapes is
-printed, with these costs, with those that were there, and with those that follow from tile sizes.
-`--figures` fits what the latter rest on instead, and prints it. No GPU is needed.
+printed, with these costs, with those that were there, and with those that follow from tile sizes
+(`closed_form.py` fits what the latter rest on). No GPU is needed.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +19,10 @@ import numpy as np
 from dispatch_regret import Row, read, summary
 from numpy.typing import NDArray
 
+from gemmkit.analysis.closed_form.costs import BoardCosts, Costs
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.dispatch.choose import Dispatcher
-from gemmkit.dispatch.costs import (
-    FIGURES,
-    BoardCosts,
-    Costs,
-    Figures,
-    board_costs,
-    derived_costs,
-)
-from gemmkit.dispatch.estimate import Contender
+from gemmkit.dispatch.contender import Contender, board_costs
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.problem import GemmProblem
 
@@ -129,47 +121,6 @@ def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> Bo
     return board_of(least_squares(residuals, start))
 
 
-def fit_figures(samples: Sequence[Sample], gpu: GpuSpec) -> tuple[Figures, BoardCosts, Costs]:
-    """The figures of derived costs, and the defaults, that fit these launches best."""
-    candidates = {each.candidate for each in samples}
-    plain = {each: Contender(each, gpu, BoardCosts()) for each in candidates}
-    threads = {each: contender.cutter.threads for each, contender in plain.items()}
-    own = tuple(each.name for each in dataclasses.fields(Figures))
-    of_board, of_costs = ("launch_us", "partial_bytes", "exponent"), ("unaligned", "sharing")
-    some_costs = next(iter(plain.values())).costs
-    prior = np.log(
-        [getattr(FIGURES, name) for name in own]
-        + [getattr(BoardCosts(), name) for name in of_board]
-        + [getattr(some_costs, name) for name in of_costs]
-    )
-
-    def parts(vector: Floats) -> tuple[Figures, BoardCosts, Costs]:
-        values = np.exp(vector).tolist()
-        figures = Figures(**dict(zip(own, values, strict=False)))
-        board = dict(zip(of_board, values[len(own) :], strict=False))
-        costs = dict(zip(of_costs, values[-len(of_costs) :], strict=True))
-        return (
-            figures,
-            msgspec.structs.replace(BoardCosts(), **board),
-            msgspec.structs.replace(some_costs, **costs),
-        )
-
-    def residuals(vector: Floats) -> Floats:
-        figures, board, defaults = parts(vector)
-        costs = {
-            each.instance: msgspec.structs.replace(
-                derived_costs(each.config, threads[each], gpu, figures),
-                unaligned=defaults.unaligned,
-                sharing=defaults.sharing,
-            )
-            for each in candidates
-        }
-        tried = msgspec.structs.replace(board, configurations=costs)
-        return np.append(_errors(tried, samples, gpu), PRIOR * (vector - prior))
-
-    return parts(least_squares(residuals, prior))
-
-
 def _errors(board: BoardCosts, samples: Iterable[Sample], gpu: GpuSpec) -> Floats:
     """Logarithms of estimated over measured time, by weight."""
     contenders: dict[Candidate, Contender] = {}
@@ -243,17 +194,12 @@ def main() -> None:
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--dry", action="store_true", help="write nothing")
-    parser.add_argument("--figures", action="store_true", help="fit those of derived costs")
     arguments = parser.parse_args()
     head, rows = read(arguments.file)
     gpu = find_board(head.gpu)
     limits = gpu.capability
     shapes = [each for each in samples_of(rows, gpu) if each]
     fitted_on, held_out = shapes[::2], shapes[1::2]
-    if arguments.figures:
-        for each in fit_figures([each for some in fitted_on for each in some], gpu):
-            print(each)
-        return
     board = fit([each for some in fitted_on for each in some], gpu, head.registers)
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))

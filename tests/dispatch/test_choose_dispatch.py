@@ -13,7 +13,7 @@ from gemmkit import dispatch
 from gemmkit.dispatch import choose as choose_module
 from gemmkit.dispatch import tuned
 from gemmkit.dispatch.choose import Dispatcher, choose, dispatcher
-from gemmkit.dispatch.estimate import Contender
+from gemmkit.dispatch.contender import Contender
 from gemmkit.dispatch.tuned import MOST_DISTANCE, distance_between, shipped_table
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError

@@ -64,10 +64,9 @@ def test_the_fastest_is_found_checked_and_stored(store):
 
 def test_far_ones_are_looked_at_briefly(store):
     found = run(FakeGpu(lambda plan: 50.0 if fake_cost(plan) < 55 else 500.0), store)
-    samples = {each.time_us: each.samples for each in store.entries()}
     assert found.best.time_us == pytest.approx(50.0)
-    assert min(samples.values()) == 1
-    assert samples[found.best.time_us] > 4
+    assert min(each.samples for each in store.entries() if each.time_us > 100.0) == 1
+    assert found.best.samples > 4
 
 
 def test_a_second_run_goes_on_with_what_is_left(store):

@@ -12,8 +12,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import Candidate, candidates_for, size_class
-from gemmkit.dispatch.estimate import Contender, Estimate
+from gemmkit.dispatch.contender import Contender
 from gemmkit.dispatch.tuned import Neighbour, UserStore, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec

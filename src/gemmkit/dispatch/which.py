@@ -9,10 +9,10 @@ import msgspec
 
 from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
 from gemmkit.dispatch.choose import Dispatcher, Ranked, Source, StoreChoice
-from gemmkit.dispatch.estimate import Contender
+from gemmkit.dispatch.contender import Contender
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
-from gemmkit.kernels.kernel import SGEMM_SIGNATURE, Dim3
+from gemmkit.kernels.kernel import Dim3
 from gemmkit.kernels.ladder import vector_width
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
@@ -157,8 +157,8 @@ def _others(asked: Dispatcher, chosen: Contender, problem: GemmProblem, count: i
 
 def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
     config = ranked.contender.config
-    plain = ranked.contender.kernel.signature == SGEMM_SIGNATURE
-    return plain and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
+    cuts_k = "arrivals" in ranked.contender.kernel.signature
+    return not cuts_k and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
 
 
 # By the factors of `Shares`, in their order.

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry
-from gemmkit.tune.estimate import estimate
 
-# Estimates are within a third for every rung that was measured, and within a tenth for the later
+# Estimates are within half for every rung that was measured, and mostly within a tenth for later
 # ones: what they put so far behind the best is not going to win.
 WITHIN = 3.0
 
@@ -137,14 +137,17 @@ def search_space(
             continue
         launches: set[LaunchShape] = set()
         for config in each.configurations:
-            estimated = estimate(kernel, config, problem, spec)
-            if math.isinf(estimated.microseconds):
-                left_out[UNFIT] += 1
-            elif estimated.shape in launches:
+            shape = kernel.launch(problem, config, spec)
+            if shape in launches:
                 left_out[SAME] += 1
+                continue
+            launches.add(shape)
+            form = ClosedForm(kernel, config, spec, launched=shape)
+            time_us = form.estimate(problem).microseconds
+            if math.isinf(time_us):
+                left_out[UNFIT] += 1
             else:
-                launches.add(estimated.shape)
-                found.append(Candidate(kernel, config, estimated.microseconds))
+                found.append(Candidate(kernel, config, time_us))
     found.sort(key=lambda candidate: candidate.estimate_us)
     limit = within * found[0].estimate_us if found else 0.0
     kept = tuple(candidate for candidate in found if candidate.estimate_us <= limit)

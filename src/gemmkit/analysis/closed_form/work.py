@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.ladder import LEAST_STEPS
+from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
@@ -24,8 +26,9 @@ FEW_PARTS = 8
 class Work(NamedTuple):
     """How a launch cuts a problem up.
 
-    `tiles` are those of C, of `rows` × `columns` each; `steps` are those of BK along k that one
-    block makes, in `visits` tiles; `parts` is how many blocks share a tile, 1 where none do.
+    `tiles` are those of all products, of `rows` × `columns` each; `steps` are those of BK along k
+    that one block makes, in `visits` tiles; `parts` is how many blocks share a tile, 1 where none
+    do.
     """
 
     blocks: int
@@ -39,11 +42,15 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutter:
-    """A configuration of a kernel on a board, which cuts problems up."""
+    """A configuration of a kernel on a board, which cuts problems up.
+
+    `launched` is a launch of it, where the caller has one at hand.
+    """
 
     kernel: Kernel
     config: TileConfig
     gpu: GpuSpec
+    launched: LaunchShape | None = None
 
     def work(self, problem: GemmProblem) -> Work:
         """The work of a launch."""
@@ -79,9 +86,11 @@ class Cutter:
 
     @cached_property
     def tile_shape(self) -> LaunchShape:
-        """The launch of one tile: threads and shared memory are those of every problem."""
-        side = max(self.config.BM or 1, self.config.BN or 1)
-        return self.kernel.launch(GemmProblem(side, side, side), self.config, self.gpu)
+        """Some launch: threads and shared memory are those of every problem, or the most."""
+        if self.launched is not None:
+            return self.launched
+        rows, side = self.config.BM or SKINNY, self.config.BN or 1
+        return self.kernel.launch(GemmProblem(rows, side, side), self.config, self.gpu)
 
     @cached_property
     def threads(self) -> int:
@@ -95,7 +104,7 @@ class Cutter:
         rows, columns = self.config.BM, self.config.BN or 1
         if rows is None:
             rows, columns = (max(m, 1), columns) if m <= n else (columns, max(n, 1))
-        return rows, columns, ceil_div(m, rows) * ceil_div(n, columns)
+        return rows, columns, ceil_div(m, rows) * ceil_div(n, columns) * problem.batch
 
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""
@@ -118,9 +127,6 @@ class Cutter:
 
     @cached_property
     def _places(self) -> int:
-        """Blocks with which `stream_k` fills the board: a product that is large enough shows it."""
-        config = self.config
-        many = self.gpu.sm_count * self.gpu.capability.max_blocks_per_sm
-        large = GemmProblem(config["BM"], config["BN"] * many, config["BK"])
-        x, y, z = self.kernel.launch(large, config, self.gpu).grid
-        return x * y * z
+        """Blocks with which `stream_k` fills the board."""
+        shared_bytes = self.tile_shape.shared_bytes
+        return self.gpu.sm_count * resident_blocks(self.config, self.gpu, shared_bytes)

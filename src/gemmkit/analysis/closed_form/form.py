@@ -1,23 +1,29 @@
-"""The closed-form time of a launch on a board: waves of blocks, steps along k, and what is fixed.
+"""`ClosedForm`: the time of a configuration's launches on a board.
 
 An SM gets some blocks, one after the other in groups as large as it can hold. A group takes as long
 as the steps of its blocks, which overlap, and what each tile needs before and after them. Blocks
 that share a tile put their partial results together on top; and no product is faster than its
-matrices come from memory. No code is read or run for it: `analysis.model` predicts from code.
+matrices come from memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from functools import cached_property
 from typing import NamedTuple
 
+from gemmkit.analysis.closed_form.costs import (
+    FIRST_OVERLAPPED,
+    GENERAL,
+    BoardCosts,
+    Costs,
+    derived_costs,
+    most_registers,
+)
+from gemmkit.analysis.closed_form.work import Cutter, Work
 from gemmkit.analysis.occupancy import occupancy
-from gemmkit.dispatch.candidates import Candidate
-from gemmkit.dispatch.costs import BoardCosts, Costs, board_costs, derived_costs
-from gemmkit.dispatch.work import Cutter, Work
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import ceil_div
+from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.ladder import vector_width
 from gemmkit.kernels.rules import PAD, stage_bytes
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
@@ -36,9 +42,10 @@ ARRIVAL_BYTES = 16
 class Estimate(NamedTuple):
     """An estimated launch: microseconds, and what of the board its blocks fill.
 
-    `waves` is the grid's blocks over those that the board holds at once; `busy` is the share of all
-    SMs' time, 0 to 1, in which each has a block; `memory_us` the time in which the matrices come
-    from memory and go there once.
+    `blocks_per_sm` is what an SM holds with the registers that a thread is thought to need; where
+    a block does not fit at all it is 0, and the time infinite. `waves` is the grid's blocks over
+    those that the board holds at once; `busy` is the share of all SMs' time, 0 to 1, in which each
+    has a block; `memory_us` the time in which the matrices come from memory and go there once.
     """
 
     microseconds: float
@@ -61,41 +68,45 @@ class Shares(NamedTuple):
     speed: float
 
 
-class Contender:
-    """A candidate on a board that can run it: what it costs there, and what it would take.
+class ClosedForm:
+    """A configuration on a board: what its blocks cost an SM there, and what launches take.
 
-    `board` is what is known of boards of this kind, by default what ships.
+    Args:
+        kernel: what is launched.
+        config: one that its rule allows there.
+        gpu: the board.
+        board: what all configurations share on boards of this kind.
+        costs: the configuration's own, where they were measured; else they follow from its sizes.
+        launched: a launch of it, where the caller has one at hand.
     """
 
-    def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
-        self.candidate, self.gpu = candidate, gpu
-        self.kernel, self.config = candidate.kernel, candidate.config
-        self.board = board or board_costs(gpu.capability.major, gpu.capability.minor)
-        self.cutter = Cutter(self.kernel, self.config, gpu)
-        self._split: dict[int, Contender] = {}
-
-    def variants(self, problem: GemmProblem) -> Iterator[Contender]:
-        """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
-        yield self
-        if self.config.split_k == 1:
-            for parts in self.cutter.splits(problem, self.blocks_per_sm):
-                if parts not in self._split:
-                    candidate = self.candidate.split(parts)
-                    self._split[parts] = Contender(candidate, self.gpu, self.board)
-                yield self._split[parts]
+    def __init__(
+        self,
+        kernel: Kernel,
+        config: TileConfig,
+        gpu: GpuSpec,
+        *,
+        board: BoardCosts = GENERAL,
+        costs: Costs | None = None,
+        launched: LaunchShape | None = None,
+    ) -> None:
+        self.kernel, self.config, self.gpu, self.board = kernel, config, gpu, board
+        self.cutter = Cutter(kernel, config, gpu, launched)
+        self._costs = costs
 
     @cached_property
     def costs(self) -> Costs:
-        """Cycles of a block, registers of a thread: as fitted, or else derived."""
-        fitted = self.board.configurations.get(self.candidate.instance)
-        return fitted or derived_costs(self.config, self.cutter.threads, self.gpu)
+        """Cycles of a block, registers of a thread."""
+        return self._costs or derived_costs(self.kernel, self.config, self.cutter.threads, self.gpu)
 
     @cached_property
     def blocks_per_sm(self) -> int:
         """Blocks that an SM holds, by the registers that a thread is thought to need."""
         shared_bytes = self.cutter.tile_shape.shared_bytes
         if not shared_bytes and self.config.BK:
-            shared_bytes = 2 * stage_bytes(self.config, PAD)
+            rung = self.kernel.rung
+            pairs = 2 if rung is None or rung >= FIRST_OVERLAPPED else 1
+            shared_bytes = pairs * stage_bytes(self.config, PAD)
         if "arrivals" in self.kernel.signature:
             shared_bytes += ARRIVAL_BYTES
         threads = self.cutter.threads
@@ -106,7 +117,7 @@ class Contender:
             shared_bytes=shared_bytes,
             blocks=1,
         )
-        return max(found.blocks_per_sm, 1)
+        return found.blocks_per_sm
 
     def estimate(self, problem: GemmProblem) -> Estimate:
         """The time of one launch, with operands that start in DRAM."""
@@ -117,6 +128,9 @@ class Contender:
             return Estimate(0.0, work, resident, 0.0, 1.0, 0.0)
         # The busiest SM; blocks go to where there is room.
         blocks = ceil_div(work.blocks, gpu.sm_count)
+        busy = work.blocks / (blocks * gpu.sm_count)
+        if not resident:
+            return Estimate(math.inf, work, resident, math.inf, busy, memory_us)
         groups, rest = divmod(blocks, resident)
         step_cycles = groups * self._step(resident) if groups else 0.0
         if rest:
@@ -141,19 +155,19 @@ class Contender:
             work,
             resident,
             work.blocks / (gpu.sm_count * resident),
-            work.blocks / (blocks * gpu.sm_count),
+            busy,
             memory_us,
         )
 
     def shares(self, problem: GemmProblem, seen: Estimate) -> Shares:
         """Why the launch is slower than the board's fp32 peak, apart from what is fixed."""
         work, lanes = seen.work, self.gpu.capability.fp32_lanes_per_sm
-        if not work.blocks:
+        if not work.blocks or not seen.blocks_per_sm:
             return Shares(1.0, 1.0, 1.0)
         together = min(ceil_div(work.blocks, self.gpu.sm_count), seen.blocks_per_sm)
         area = work.rows * work.columns
         ideal = together * area * (self.config.BK or 1) / lanes
-        inside = problem.m * problem.n / (work.tiles * area)
+        inside = problem.m * problem.n * problem.batch / (work.tiles * area)
         return Shares(inside, seen.busy, ideal / self._step(together))
 
     def _step(self, together: int) -> float:
@@ -166,9 +180,3 @@ class Contender:
         power, step = self.board.exponent, self.costs.step
         total = self.costs.latency**power + (together * step) ** power - step**power
         return float(total ** (1 / power))
-
-
-def most_registers(gpu: GpuSpec, threads: int) -> int:
-    """Registers that a thread can have where one block is to fit, in the compiler's steps of 8."""
-    limits = gpu.capability
-    return min(limits.registers_per_block // threads // 8 * 8, limits.max_registers_per_thread)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmkit.analysis.closed_form.work import MOST_PARTS, Cutter
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate
-from gemmkit.dispatch.work import MOST_PARTS, Cutter
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels.kernel import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
@@ -29,7 +29,8 @@ def test_blocks_and_sharing_are_those_of_the_launch(candidate, data):
     ]
     board = data.draw(st.sampled_from(able))
     extent = st.integers(1, 5000) | st.integers(1, 40)
-    problem = GemmProblem(data.draw(extent), data.draw(extent), data.draw(extent))
+    sizes = [data.draw(extent) for _ in range(3)]
+    problem = GemmProblem(*sizes, batch=data.draw(st.integers(1, 5)))
     if candidate.kernel.accepts(problem, board) is not None:
         return
     if candidate.config.split_k is not None:

@@ -1,4 +1,4 @@
-"""The closed-form time: what must hold of it whatever its figures are."""
+"""Contenders: candidates at fitted or derived costs, on boards that run them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import warnings
 import msgspec
 import pytest
 
+from gemmkit.analysis.closed_form.costs import BoardCosts, Costs, derived_costs
 from gemmkit.analysis.occupancy import launch_occupancy
-from gemmkit.dispatch import costs
+from gemmkit.dispatch import contender as contenders
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate, candidates_for
-from gemmkit.dispatch.costs import BoardCosts, Costs, board_costs, derived_costs
-from gemmkit.dispatch.estimate import Contender
+from gemmkit.dispatch.contender import Contender, board_costs
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import TileConfig
@@ -29,40 +29,6 @@ PLAIN = BoardCosts(
 )
 
 
-def contender(board=PLAIN, gpu=H100) -> Contender:
-    return Contender(Candidate("async_copy", LARGE), gpu, board)
-
-
-def test_a_wave_by_hand():
-    # 16 blocks, one an SM: 100 steps of 2400 cycles, and 3000 for the tile, at 1980 MHz.
-    seen = contender().estimate(GemmProblem(512, 1024, 800))
-    assert seen.microseconds == pytest.approx(2 + (100 * 2400 + 3000) / 1980, rel=1e-4)
-    assert seen.waves == pytest.approx(16 / 132)
-    assert seen.busy == pytest.approx(16 / 132)
-    assert (seen.blocks_per_sm, seen.work.parts) == (1, 1)
-
-
-def test_waves_are_steps():
-    """One tile more than whole waves takes a wave more."""
-    full = contender().estimate(GemmProblem(128 * 132, 256, 8000)).microseconds
-    more = contender().estimate(GemmProblem(128 * 133, 256, 8000)).microseconds
-    twice = contender().estimate(GemmProblem(128 * 264, 256, 8000)).microseconds
-    assert more == pytest.approx(twice, rel=1e-3)
-    assert more == pytest.approx(2 * full, rel=0.01)
-
-
-def test_rows_that_are_not_aligned_cost_more():
-    aligned = contender().estimate(GemmProblem(512, 1024, 8000)).microseconds
-    unaligned = contender().estimate(GemmProblem(512, 1024, 8000, lda=8001)).microseconds
-    assert unaligned == pytest.approx(1.5 * aligned, rel=0.01)
-
-
-def test_nothing_is_faster_than_memory():
-    problem = GemmProblem(1, 65536, 4096)
-    seen = contender().estimate(problem)
-    assert seen.microseconds > seen.memory_us > problem.minimal_bytes / 3.352e6
-
-
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.label)
 def test_more_work_never_takes_less_time(candidate):
     board = next(each for each in BOARDS.values() if candidate in candidates_for(each))
@@ -77,21 +43,6 @@ def test_more_work_never_takes_less_time(candidate):
         assert all(time > 0 for time in times)
 
 
-@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
-def test_derived_costs_stay_below_the_peak(board):
-    for candidate in candidates_for(board):
-        found = Contender(candidate, board, BoardCosts())
-        if candidate.config.BM is None:
-            continue
-        problem = GemmProblem(8192, 8192, 8192)
-        seen = found.estimate(problem)
-        shares = found.shares(problem, seen)
-        assert 0 < shares.speed <= 1
-        assert 0 < shares.busy <= 1
-        assert 0 < shares.inside <= 1
-        assert seen.microseconds > problem.flops / board.peak_tflops / 1e6
-
-
 def test_an_sm_holds_as_many_blocks_as_the_compiled_kernel_allows():
     board = find_board("rtx3090")
     for candidate in candidates_for(board):
@@ -100,14 +51,6 @@ def test_an_sm_holds_as_many_blocks_as_the_compiled_kernel_allows():
             real = launch_occupancy(plan, compile_plan(plan, board.arch), board)
             found = Contender(candidate, board, BoardCosts())
             assert found.blocks_per_sm == real.blocks_per_sm, candidate.label
-
-
-def test_boards_of_a_kind_differ_by_clock_memory_and_sms_alone():
-    fewer = dataclasses.replace(H100, sm_count=66)
-    problem = GemmProblem(128 * 66, 256, 8000)
-    one, other = (contender(gpu=each).estimate(problem) for each in (H100, fewer))
-    assert one.microseconds == other.microseconds
-    assert (one.busy, other.busy) == (0.5, 1.0)
 
 
 def test_costs_that_ship_are_whole():
@@ -127,10 +70,10 @@ def test_costs_that_ship_are_whole():
 def fitted_folder(tmp_path, monkeypatch):
     folder = tmp_path / "fitted"
     folder.mkdir()
-    monkeypatch.setattr(costs, "shipped_file", lambda *names: tmp_path.joinpath(*names))
-    costs.board_costs.cache_clear()
+    monkeypatch.setattr(contenders, "shipped_file", lambda *names: tmp_path.joinpath(*names))
+    board_costs.cache_clear()
     yield folder
-    costs.board_costs.cache_clear()
+    board_costs.cache_clear()
 
 
 def test_fitted_costs_go_before_derived_ones(fitted_folder):
@@ -138,7 +81,7 @@ def test_fitted_costs_go_before_derived_ones(fitted_folder):
     assert board_costs(9, 0) == PLAIN
     assert Contender(Candidate("async_copy", LARGE), H100).costs == COSTS
     other = Candidate("async_copy", dataclasses.replace(LARGE, stages=3))
-    assert Contender(other, H100).costs == derived_costs(other.config, 256, H100)
+    assert Contender(other, H100).costs == derived_costs(other.kernel, other.config, 256, H100)
 
 
 def test_damaged_costs_are_told_and_left_out(fitted_folder):

@@ -1,0 +1,60 @@
+"""`Contender`: a candidate on a board that can run it, at fitted costs where there are any."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+
+import msgspec
+
+from gemmkit.analysis.closed_form.costs import BoardCosts
+from gemmkit.analysis.closed_form.form import ClosedForm
+from gemmkit.dispatch import shipped_file
+from gemmkit.dispatch.candidates import Candidate
+from gemmkit.gpu import GpuSpec
+from gemmkit.problem import GemmProblem
+
+
+class Contender(ClosedForm):
+    """A candidate with the closed form of its launches.
+
+    `board` is what is known of boards of this kind, by default what ships.
+    """
+
+    def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
+        board = board or board_costs(gpu.capability.major, gpu.capability.minor)
+        fitted = board.configurations.get(candidate.instance)
+        super().__init__(candidate.kernel, candidate.config, gpu, board=board, costs=fitted)
+        self.candidate = candidate
+        self._split: dict[int, Contender] = {}
+
+    def variants(self, problem: GemmProblem) -> Iterator[Contender]:
+        """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
+        yield self
+        if self.config.split_k == 1:
+            for parts in self.cutter.splits(problem, self.blocks_per_sm):
+                if parts not in self._split:
+                    candidate = self.candidate.split(parts)
+                    self._split[parts] = Contender(candidate, self.gpu, self.board)
+                yield self._split[parts]
+
+
+@cache
+def board_costs(major: int, minor: int) -> BoardCosts:
+    """The figures of a compute capability; general ones where nothing was measured.
+
+    A file that cannot be read is told in a warning, and counts as not there.
+    """
+    path = shipped_file("fitted", f"sm_{major}{minor}.json")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=BoardCosts)
+    except FileNotFoundError:
+        return BoardCosts()
+    except (OSError, msgspec.MsgspecError) as error:
+        warnings.warn(
+            f"{path} cannot be read ({error}): times are estimated without it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return BoardCosts()
