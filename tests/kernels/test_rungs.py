@@ -8,7 +8,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels import include_files
-from gemmkit.kernels.kernel import MAX_EXTENT, MAX_GRID_YZ, tile_grid
+from gemmkit.kernels.grids import tile_grid
+from gemmkit.kernels.kernel import MAX_EXTENT, MAX_GRID_YZ
 from gemmkit.kernels.ladder import LADDER, find_kernel, vector_width
 from gemmkit.problem import GemmProblem
 
@@ -176,7 +177,8 @@ def test_entries_name_template_arguments_and_policy():
     kernel = find_kernel("async_copy")
     problem = GemmProblem(64, 64, 64, epilogue=Epilogue(bias=True, activation="relu"))
     plan = kernel.plan(problem, kernel.configure({"stages": 2}), H100)
-    assert plan.entry == "async_copy<128, 256, 16, 64, 64, 16, 8, 2, 4, 1, 4, Epilogue<true, Relu>>"
+    told = "128, 256, 16, 64, 64, 16, 8, 2, 4, 1, 4, false, Epilogue<true, Relu>"
+    assert plan.entry == f"async_copy<{told}>"
     assert plan.shared_bytes == 2 * 4 * 16 * (128 + 4 + 256)
     naive = find_kernel("naive").plan(GemmProblem(4, 4, 4), find_kernel("naive").default, H100)
     assert naive.entry == "naive<32, 32, Epilogue<false, Identity>>"

@@ -9,19 +9,23 @@
 //   tile 2 | arrives ...             | arithmetic
 // Loads per result, 128 x 256, 16 x 8: 3K/256 from global memory, 3K/16 from shared.
 #include "async_tiles.cuh"
+#include "batch.cuh"
 #include "epilogue.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, class Epilogue>
+          int VEC, bool BATCHED, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-               float beta, float* C, int ldc, const float* bias) {
+               float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
+               long long stride_b, long long stride_c) {
   extern __shared__ float4 shared[];
   const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC> tiles(shared);
 
-  const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
-  if (block_row >= M) return;  // a surplus block of the grid
-  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
+  const int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
+  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
+  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
+  if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   float sums[TM][TN] = {};
   tiles.multiply(sums, element(A, lda, block_row, 0), lda, M - block_row,

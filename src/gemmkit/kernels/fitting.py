@@ -18,14 +18,17 @@ def fitting(
 ) -> GemmProblem:
     """The problem itself where the kernel takes it, else with `SKINNY` rows, else columns.
 
-    Leading dimensions that a problem with fewer columns does not need any more become tight.
+    Pitches and strides that a smaller problem does not need any more become tight.
 
     Raises:
         UnsupportedProblem: the kernel takes none of them.
     """
     config = config or kernel.default
     rows, columns = min(problem.m, SKINNY), min(problem.n, SKINNY)
-    likest = (problem, replace(problem, m=rows), replace(problem, n=columns, ldb=0, ldc=0))
+    narrow = replace(
+        problem, n=columns, ldb=0, ldc=0, stride_b=min(problem.stride_b, 0), stride_c=0
+    )
+    likest = (problem, replace(problem, m=rows), narrow)
     for each in likest:
         if kernel.supports(each, config, gpu) is None:
             return each

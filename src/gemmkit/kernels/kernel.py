@@ -134,20 +134,6 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def spread_over_yz(tiles: int) -> tuple[int, int]:
-    """Tiles along the grid's y and, where 65,535 do not suffice, along z too.
-
-    The kernels undo this with `grid_row()` of `layout.cuh`; a surplus block returns at once.
-    """
-    layers = ceil_div(tiles, MAX_GRID_YZ)
-    return (ceil_div(tiles, layers), layers) if layers else (0, 0)
-
-
-def tile_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
-    """Column tiles on x, row tiles on y and z."""
-    return ceil_div(problem.n, BN), *spread_over_yz(ceil_div(problem.m, BM))
-
-
 @dataclass(frozen=True)
 class Kernel:
     """One kernel: a rung of the ladder, or a user's own.

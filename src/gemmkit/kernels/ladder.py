@@ -7,15 +7,16 @@ import difflib
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, skinny
+from gemmkit.kernels.grids import batched, spread_over_yz, tile_grid
 from gemmkit.kernels.kernel import (
+    BATCH_ARGUMENTS,
     MAX_GRID_YZ,
     SCRATCH_SIGNATURE,
+    SGEMM_SIGNATURE,
     Kernel,
     LaunchShape,
     TileConfig,
     ceil_div,
-    spread_over_yz,
-    tile_grid,
 )
 from gemmkit.kernels.rules import (
     COARSENING_STRIDES,
@@ -34,10 +35,12 @@ LEAST_STEPS = 4
 def vector_width(problem: GemmProblem) -> int:
     """Floats per global access: 4 where rows start at multiples of 16 bytes and end there, else 1.
 
-    With whole vectors only, no kernel has to take one apart at an edge.
+    Matrices of a batch must do so too. With whole vectors only, no kernel has to take one apart at
+    an edge.
     """
     extents = problem.n | problem.k | problem.lda | problem.ldb | problem.ldc
-    return 4 if extents % 4 == 0 else 1
+    stride_a, stride_b, stride_c = problem.strides
+    return 4 if (extents | stride_a | stride_b | stride_c) % 4 == 0 else 1
 
 
 # --- launch shapes ----------------------------------------------------------------------------
@@ -73,19 +76,23 @@ def _launch_vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -
 
 def _launch_async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     shape = _launch_vectorized(problem, config, gpu)
-    shared_bytes = config["stages"] * stage_bytes(config, PAD)
-    return LaunchShape(shape.template, shape.grid, shape.block, shared_bytes)
+    return LaunchShape(
+        template=(*shape.template, batched(problem)),
+        grid=shape.grid,
+        block=shape.block,
+        shared_bytes=config["stages"] * stage_bytes(config, PAD),
+    )
 
 
 def _launch_split_k(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """No more parts than steps of k, and one only where the row tiles need the grid's z."""
-    columns, rows, layers = tile_grid(problem, config["BM"], config["BN"])
-    parts = max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), MAX_GRID_YZ))
-    parts = parts if layers == 1 else 1
-    tiles = columns * rows if parts > 1 else 0
+    """No more parts than steps of k; one only where rows of tiles or products take the grid's z."""
+    rows, columns = ceil_div(problem.m, config["BM"]), ceil_div(problem.n, config["BN"])
+    most = MAX_GRID_YZ // max(problem.batch, 1) if rows <= MAX_GRID_YZ else 1
+    parts = max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
+    tiles = columns * rows * problem.batch if parts > 1 else 0
     return LaunchShape(
-        template=(*_without_split(config), vector_width(problem)),
-        grid=(columns, rows, max(layers, parts) if rows else 0),
+        template=(*_without_split(config), vector_width(problem), batched(problem)),
+        grid=tile_grid(problem, config["BM"], config["BN"], parts),
         block=(thread_count(config), 1, 1),
         shared_bytes=split_k_shared_bytes(config),
         workspace_bytes=FLOAT_BYTES * tiles * parts * config["BM"] * config["BN"],
@@ -104,10 +111,11 @@ def _launch_stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> 
     How many tiles are cut is what `Stream` in stream.cuh reckons. A block leaves at most the last
     part of one tile and the first of another in the workspace.
     """
-    shape = _launch_async_copy(problem, config, gpu)
+    shape = _launch_vectorized(problem, config, gpu)
+    shared_bytes = config["stages"] * stage_bytes(config, PAD)
     tiles = shape.grid[0] * shape.grid[1] * shape.grid[2]
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    blocks = min(gpu.sm_count * resident_blocks(config, gpu, shape.shared_bytes), shares)
+    blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
     left = tiles % blocks if blocks else 0
     cut = left + blocks if left and tiles > blocks else left
     slots = 2 * blocks if cut else 0
@@ -115,7 +123,7 @@ def _launch_stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> 
         template=shape.template,
         grid=(blocks, 1, 1),
         block=shape.block,
-        shared_bytes=shape.shared_bytes,
+        shared_bytes=shared_bytes,
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=cut,
     )
@@ -254,6 +262,7 @@ LADDER: tuple[Kernel, ...] = (
         },
         refinements=_INNER_LOOPS,
         launch=_launch_async_copy,
+        signature=(*SGEMM_SIGNATURE, *BATCH_ARGUMENTS),
         rule=rules.async_copy,
     ),
     Kernel(
@@ -290,7 +299,7 @@ LADDER: tuple[Kernel, ...] = (
         refinements=_INNER_LOOPS,
         launch=_launch_split_k,
         rule=rules.split_k,
-        signature=SCRATCH_SIGNATURE,
+        signature=(*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS),
     ),
     Kernel(
         name="warp_reduce",
@@ -307,7 +316,7 @@ LADDER: tuple[Kernel, ...] = (
         },
         launch=skinny.launch,
         rule=skinny.rule,
-        signature=SCRATCH_SIGNATURE,
+        signature=(*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS),
         condition=skinny.accepts,
     ),
     Kernel(

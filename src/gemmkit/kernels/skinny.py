@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.fitting import SKINNY
+from gemmkit.kernels.grids import batch_grid, batched
 from gemmkit.kernels.kernel import LaunchShape, TileConfig, ceil_div
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
@@ -115,30 +116,33 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     BN, BK = config["BN"], config["BK"]
     long = problem.m if tall else problem.n
 
-    row, pitch = (problem.k, problem.lda) if tall else (problem.n, problem.ldb)
-    width = 4 if (row | pitch) % 4 == 0 else 1
+    stride_a, stride_b, _ = problem.strides
+    by_a, by_b = problem.lda | stride_a, problem.ldb | stride_b
+    width = 4 if (problem.k | by_a if tall else problem.n | by_b) % 4 == 0 else 1
     # A single column without gaps is a line along k already.
     staged = side > IN_REGISTERS or (tall and (problem.n > 1 or problem.ldb > 1))
     if staged:
         small_width = width if tall else 4
     elif tall:
-        small_width = width
+        small_width = width if stride_b % 4 == 0 else 1
     else:
-        small_width = 4 if (problem.k | problem.lda) % 4 == 0 else 1
+        small_width = 4 if (problem.k | by_a) % 4 == 0 else 1
 
     stage = stage_bytes(config, side, staged=staged)
     stages = min(config["stages"], _most_stages(config, gpu, side, stage, width))
 
     tiles = ceil_div(long, BN) if min(problem.m, problem.n) else 0
     steps = ceil_div(problem.k, BK)
-    parts = max(1, min(config["split_k"], steps, gpu.sm_count // max(tiles, 1)))
-    left = tiles if parts > 1 else 0
+    all_tiles = tiles * problem.batch
+    parts = max(1, min(config["split_k"], steps, gpu.sm_count // max(all_tiles, 1)))
+    left = all_tiles if parts > 1 else 0
     return LaunchShape(
         template=(
             *(side, str(tall).lower(), str(staged).lower()),
             *(BN, BK, neighbours(config, tall=tall), stages, width, small_width),
+            batched(problem),
         ),
-        grid=(tiles, parts, 1),
+        grid=batch_grid(tiles, parts, problem.batch),
         block=(threads(config), 1, 1),
         shared_bytes=max((stages + 1) * stage, sum_bytes(config, side, tall=tall)),
         workspace_bytes=FLOAT_BYTES * left * parts * side * BN,

@@ -9,26 +9,30 @@
 // Loads per result: those of rung 10; besides, one float goes to the workspace and back per part.
 #include "arrival.cuh"
 #include "async_tiles.cuh"
+#include "batch.cuh"
 #include "epilogue.cuh"
 #include "fixup.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC, class Epilogue>
+          int BURSTS, int ORDER, int VEC, bool BATCHED, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
                                   BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-            float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
+            float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
+            int batch, long long stride_a, long long stride_b, long long stride_c) {
   extern __shared__ float4 shared[];
   const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC> tiles(shared);
   constexpr int THREADS = tiles.THREADS;
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
-  const bool cut = gridDim.y * BM >= M;
-  const int parts = cut ? gridDim.z : 1, part = cut ? blockIdx.z : 0;
-  const int tile_row = cut ? blockIdx.y : grid_row();
-  const int block_row = tile_row * BM, block_col = blockIdx.x * BN;
-  if (block_row >= M) return;  // a surplus block of the grid
-  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
+  const bool cut = !BATCHED && gridDim.y * BM >= M;
+  const int parts = cut ? gridDim.z : place.parts, part = cut ? blockIdx.z : place.part;
+  const int tile_row = cut ? blockIdx.y : place.tile_row;
+  const int block_row = tile_row * BM, block_col = place.tile_col * BN;
+  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
+  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
+  if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   // Whole steps of k, the first parts taking one more where they do not come out even.
   const int steps = (K + BK - 1) / BK, share = steps / parts, more = steps % parts;
@@ -39,7 +43,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
                  element(B, ldb, k, block_col), ldb, N - block_col, depth);
   const Epilogue epilogue{alpha, beta, bias};
-  const int tile = tile_row * gridDim.x + blockIdx.x;
+  const int tile = (place.product * gridDim.y + tile_row) * gridDim.x + place.tile_col;
   float* const tile_parts = element(workspace, BM * BN, tile * parts, 0);
   float4* const own_part = reinterpret_cast<float4*>(element(tile_parts, BM * BN, part, 0));
   const auto to_result = [&](int quad, const float4& sum) {

@@ -9,15 +9,17 @@
 //
 // Loads per result, M = 8: K/8 of B and K/32 of A from global memory, none from shared.
 #include "arrival.cuh"
+#include "batch.cuh"
 #include "cp_async.cuh"
 #include "epilogue.cuh"
 #include "skinny.cuh"
 
 template <int SMALL, bool TALL, bool STAGED, int BN, int BK, int WN, int STAGES, int VEC,
-          int SMALL_VEC, class Epilogue>
+          int SMALL_VEC, bool BATCHED, class Epilogue>
 __global__ void __launch_bounds__(BN* BK / 16)
     warp_reduce(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-                float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
+                float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
+                int batch, long long stride_a, long long stride_b, long long stride_c) {
   // The block takes BN results along the long side and BK steps of k at a time, so that each thread
   // has a 4 x 4 piece of the streamed matrix. There x runs along rows in memory and y across them.
   constexpr int THREADS = BN * BK / 16, RESULTS = SMALL * BN, PITCH = BK + 4;
@@ -30,15 +32,17 @@ __global__ void __launch_bounds__(BN* BK / 16)
   extern __shared__ float4 shared[];
   float* const ring = reinterpret_cast<float*>(shared);
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_x = warp % WARPS_X * WN;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_x = warp % WARPS_X * WN;
   const int y = (warp / WARPS_X * LANES_Y + lane / LANES_X) * 4;
   const auto x = [=](int j) {  // whole warps read neighbours, with single floats too
     return warp_x + (j / VEC * LANES_X + lane % LANES_X) * VEC + j % VEC;
   };
-
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
-  const int block_result = blockIdx.x * BN, parts = gridDim.y, part = blockIdx.y;
+  const int tiles = ((TALL ? M : N) + BN - 1) / BN;
+  const BatchPlace<BATCHED> at(gridDim.y, tiles, batch);
+  if (BATCHED && at.product >= batch) return;  // surplus in the grid
+  A += at.product * stride_a, B += at.product * stride_b, C += at.product * stride_c;
+  const int block_result = at.tile_col * BN, parts = gridDim.y, part = blockIdx.y;
   const int all_steps = (K + BK - 1) / BK, share = all_steps / parts, more = all_steps % parts;
   const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * BK;
 
@@ -148,8 +152,9 @@ __global__ void __launch_bounds__(BN* BK / 16)
     if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, col);
   };
   if (parts == 1) return add_up<THREADS, RESULTS>(ring, WARPS_K, finish);
-  float* const left = workspace + static_cast<long long>(blockIdx.x) * parts * RESULTS;
+  const unsigned slot = at.product * tiles + at.tile_col;
+  float* const left = workspace + static_cast<long long>(slot) * parts * RESULTS;
   add_up<THREADS, RESULTS>(ring, WARPS_K,
                            [&](int place, float sum) { left[part * RESULTS + place] = sum; });
-  if (arrives_last(&arrivals[blockIdx.x], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
+  if (arrives_last(&arrivals[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
 }
