@@ -147,7 +147,7 @@ class GemmProblem:
 
 
 # What users may write where a problem is asked for.
-Shape = str | int | tuple[int, int, int] | tuple[int, int, int, int] | GemmProblem
+Shape = str | int | tuple[int, ...] | GemmProblem
 
 
 def read_problem(shape: Shape) -> GemmProblem:

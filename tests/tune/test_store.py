@@ -201,6 +201,49 @@ def test_a_file_that_was_moved_is_made_anew(store, make_entry):
     assert store.put(make_entry()) == 1
 
 
+VERSION_1 = """
+CREATE TABLE trials (
+    gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+    aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
+    config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
+    outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
+    measured_at REAL NOT NULL, origin TEXT NOT NULL, entry TEXT NOT NULL,
+    PRIMARY KEY (gpu, m, n, k, aligned, epilogue, kernel, config, source, compiler)
+) WITHOUT ROWID;
+PRAGMA journal_mode = WAL;
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_store_without_batches_is_carried_over(store, make_entry):
+    old = make_entry(time_us=3.0)
+    text = msgspec.json.encode(old).decode()
+    assert "batch" not in text
+    values = ("h100-132sm", 64, 64, 64, 1, "none", "naive", "BM=32,BN=32", old.source, old.compiler)
+    rest = ("ok", 0, 0, 3.0, 0.0, "measured", text)
+    with sqlite3.connect(store.path) as connection:
+        connection.executescript(VERSION_1)
+        connection.execute(f"INSERT INTO trials VALUES ({', '.join('?' * 17)})", values + rest)
+    connection.close()
+    assert store.entries() == [old]
+    assert store.put(make_entry(time_us=2.0)) == 1
+    assert [each.time_us for each in store.entries()] == [2.0]
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    connection.close()
+
+
+def test_a_batch_is_a_class_of_its_own(store, make_entry):
+    several = ProblemClass(m=64, n=64, k=64, aligned=True, batch=100)
+    assert ProblemClass.of(GemmProblem(64, 64, 64, batch=100)) == several
+    assert several.shape == "64x64x64x100"
+    assert several.flops == 100 * CUBE.flops
+    assert store.put(make_entry(time_us=1.0), make_entry(problem=several, time_us=50.0)) == 2
+    assert store.best(GPU, CUBE).time_us == 1.0
+    assert store.best(GPU, several).time_us == 50.0
+    assert len(store.winners(GPU)) == 2
+
+
 def test_a_later_schema_is_refused(store, make_entry):
     store.put(make_entry())
     store.close()

@@ -141,11 +141,30 @@ _FALLBACK = _rows("naive", "BM BN", (8, 32))
 
 CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
 
+# For batches of products that are no larger than a tile: few threads and little shared memory, so
+# that an SM has many of them at once, and no warps that share k, whose sums would have to meet.
+FOR_BATCHES: tuple[Candidate, ...] = _rows(
+    "async_copy",
+    "BM BN BK WM WN TM TN stages bursts order",
+    (128, 64, 16, 64, 32, 8, 8, 2, 4, 5),
+    (64, 64, 16, 32, 64, 8, 8, 2, 4, 5),
+    (64, 64, 32, 32, 32, 8, 4, 2, 4, 2),
+    (64, 32, 16, 32, 32, 8, 4, 2, 4, 2),
+    (32, 32, 32, 16, 32, 4, 4, 2, 4, 2),
+    (32, 32, 16, 32, 32, 8, 4, 2, 4, 2),
+    (16, 32, 16, 16, 32, 4, 4, 2, 4, 2),
+)
+
 
 def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
-    """Those that the board can run and that are worth it there."""
+    """Those that the board can run and that are worth it there, for single products."""
     tiled = _allowed(_TILED, gpu) or _allowed(_WITHOUT_ASYNC, gpu)
     return (*tiled, *_allowed(_FALLBACK, gpu))
+
+
+def batch_candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
+    """The same for batches; boards without cp.async have none that takes one."""
+    return (*candidates_for(gpu), *_allowed(FOR_BATCHES, gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

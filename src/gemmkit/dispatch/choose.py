@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from gemmkit.analysis.closed_form.form import Estimate
-from gemmkit.dispatch.candidates import Candidate, candidates_for, size_class
+from gemmkit.dispatch.candidates import (
+    Candidate,
+    batch_candidates_for,
+    candidates_for,
+    size_class,
+)
 from gemmkit.dispatch.contender import Contender
 from gemmkit.dispatch.tuned import Neighbour, UserStore, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -119,7 +124,7 @@ class Dispatcher:
         """The candidates that take the problem, those with the shortest estimates first."""
         estimates = [
             Ranked(variant, variant.estimate(problem))
-            for each in self._contenders
+            for each in (self._batch_contenders if problem.batch > 1 else self._contenders)
             if each.kernel.accepts(problem, self.gpu) is None
             for variant in each.variants(problem)
         ]
@@ -216,6 +221,10 @@ class Dispatcher:
     def _contenders(self) -> tuple[Contender, ...]:
         return tuple(Contender(each, self.gpu) for each in candidates_for(self.gpu))
 
+    @cached_property
+    def _batch_contenders(self) -> tuple[Contender, ...]:
+        return tuple(Contender(each, self.gpu) for each in batch_candidates_for(self.gpu))
+
     def _refusal(self, problem: GemmProblem) -> str:
         last = self._contenders[-1]
         return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"
@@ -241,7 +250,8 @@ def described(seen: Estimate) -> str:
 def _problem_of(tuned: ProblemClass) -> GemmProblem:
     """A problem of the class: where no size tells that rows are not aligned, A's pitch does."""
     tight = tuned.aligned or tuned.n % 4 or tuned.k % 4
-    return GemmProblem(tuned.m, tuned.n, tuned.k, lda=0 if tight else tuned.k + 1)
+    lda = 0 if tight else tuned.k + 1
+    return GemmProblem(tuned.m, tuned.n, tuned.k, lda=lda, batch=tuned.batch)
 
 
 def _opened(store: StoreChoice) -> Store | None:

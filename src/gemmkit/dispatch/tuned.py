@@ -60,7 +60,8 @@ class Winners:
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
     """How unlike two classes are; infinite where one is empty and the other is not."""
     total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2
-    for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k)):
+    sizes = zip(*((each.m, each.n, each.k, each.batch) for each in (one, other)), strict=True)
+    for a, b in sizes:
         if a == b:
             continue
         if not a or not b:

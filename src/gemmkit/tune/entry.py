@@ -9,40 +9,41 @@ import msgspec
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import TileConfig
 from gemmkit.kernels.ladder import vector_width
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import GemmProblem, shape_text
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
 Origin = Literal["measured", "imported"]
 
 
-class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_defaults=True):
     """Problems that one tuned configuration serves: the sizes, and how rows lie in memory.
 
-    `aligned` says that n, k and all leading dimensions are multiples of 4, so that every row
-    starts at a multiple of 16 bytes. α, β and the epilogue are left out: they hardly change which
-    configuration is the fastest.
+    `aligned` says that n, k and all leading dimensions and strides are multiples of 4, so that
+    every row starts at a multiple of 16 bytes. α, β, the epilogue and what products of a batch
+    share are left out: they hardly change which configuration is the fastest.
     """
 
     m: int
     n: int
     k: int
     aligned: bool
+    batch: int = 1
 
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
         """The class that a problem belongs to."""
         aligned = vector_width(problem) == 4
-        return cls(m=problem.m, n=problem.n, k=problem.k, aligned=aligned)
+        return cls(m=problem.m, n=problem.n, k=problem.k, aligned=aligned, batch=problem.batch)
 
     @property
     def shape(self) -> str:
-        """The sizes as `MxNxK`."""
-        return f"{self.m}x{self.n}x{self.k}"
+        """The sizes as `MxNxK` or `MxNxKxBATCH`."""
+        return shape_text(self.m, self.n, self.k, self.batch)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the product."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations of all products."""
+        return 2 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
         return self.shape if self.aligned else f"{self.shape}, unaligned rows"

@@ -22,7 +22,7 @@ from gemmkit.errors import TuningError, UsageError
 from gemmkit.gpu import BOARDS
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import read_problem
 from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.tune.exchange import read_whole, write_whole
 
@@ -96,7 +96,7 @@ def _cache_text(gpu: str, kernel: str, problem: ProblemClass, members: Sequence[
             "schema_version": CACHE_SCHEMA,
             "device_name": _board_name(gpu),
             "kernel_name": kernel,
-            "problem_size": [problem.m, problem.n, problem.k],
+            "problem_size": _sizes(problem),
             "tune_params_keys": keys,
             "tune_params": values,
             "objective": "time",
@@ -108,6 +108,12 @@ def _cache_text(gpu: str, kernel: str, problem: ProblemClass, members: Sequence[
         name = ",".join(str(each.config.get(key, 1)) for key in keys)
         lines.append(f"{json.dumps(name)}: {json.dumps(_cache_line(each))}")
     return head.removesuffix("\n}") + ',\n"cache": {\n' + ",\n".join(lines) + "}\n}"
+
+
+def _sizes(problem: ProblemClass) -> list[int]:
+    """[M, N, K], and the number of products where there are several."""
+    sizes = [problem.m, problem.n, problem.k]
+    return sizes if problem.batch == 1 else [*sizes, problem.batch]
 
 
 def _cache_line(entry: Entry) -> dict[str, Any]:
@@ -152,15 +158,17 @@ def _entry(path: Path, cache: _Cache, kernel: Kernel, line: dict[str, Any]) -> E
         if _ENTRY_KEY in line:
             return msgspec.convert(line[_ENTRY_KEY], Entry)
         time, sizes = line["time"], cache.problem_size
-        if not isinstance(sizes, tuple) or len(sizes) != 3:
-            raise TuningError(f"{path}: problem_size must be [M, N, K], not {sizes}")
+        if not isinstance(sizes, tuple) or len(sizes) not in (3, 4):
+            raise TuningError(
+                f"{path}: problem_size must be [M, N, K] or [M, N, K, BATCH], not {sizes}"
+            )
         outcome: Outcome = "ok"
         if not isinstance(time, int | float):
             outcome = next((each for each, word in _FAILURES.items() if word == time), "wrong")
         config = kernel.configure({key: int(line[key]) for key in cache.tune_params_keys})
         return Entry(
             gpu=_gpu(path, cache.device_name),
-            problem=ProblemClass.of(GemmProblem(*sizes)),
+            problem=ProblemClass.of(read_problem(sizes)),
             kernel=kernel.name,
             config=config.as_dict(),
             outcome=outcome,

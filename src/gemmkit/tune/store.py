@@ -22,17 +22,21 @@ from gemmkit.errors import TuningError
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_SECONDS = 30.0
 
 # A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
 # temperature differ by so much within a minute.
 UNSURE = 1.05
 
-_KEY = ("gpu", "m", "n", "k", "aligned", "epilogue", "kernel", "config", "source", "compiler")
+_KEY = (
+    *("gpu", "m", "n", "k", "batch", "aligned", "epilogue"),
+    *("kernel", "config", "source", "compiler"),
+)
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS trials (
     gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+    batch INTEGER NOT NULL DEFAULT 1,
     aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
     config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
     outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
@@ -42,6 +46,14 @@ CREATE TABLE IF NOT EXISTS trials (
 ) WITHOUT ROWID
 """
 _COLUMNS = (*_KEY, "outcome", "final", "samples", "time_us", "measured_at", "origin", "entry")
+# Version 1 knew no batches, and the key of a table cannot be changed.
+_OLD_COLUMNS = ", ".join(name for name in _COLUMNS if name != "batch")
+_FROM_VERSION_1 = (
+    "ALTER TABLE trials RENAME TO trials_1",
+    _TABLE,
+    f"INSERT INTO trials ({_OLD_COLUMNS}) SELECT {_OLD_COLUMNS} FROM trials_1",
+    "DROP TABLE trials_1",
+)
 # What was measured here outlives what came from elsewhere, times taken in turn outlive others, and
 # otherwise the later word counts.
 _PUT = f"""
@@ -307,12 +319,26 @@ def _open(path: Path, *, alone: bool = False) -> sqlite3.Connection:
                 f"{SCHEMA_VERSION}): update gemmkit, or name another store"
             )
         if version < SCHEMA_VERSION:
-            connection.execute(_TABLE)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            _bring_up(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _bring_up(connection: sqlite3.Connection) -> None:
+    """Make the table, or carry that of an older version over: all of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have been faster.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for statement in {0: (_TABLE,), 1: _FROM_VERSION_1}.get(version, ()):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 def _move_aside(path: Path) -> Path:
@@ -344,6 +370,7 @@ def _row(entry: Entry) -> tuple[object, ...]:
         problem.m,
         problem.n,
         problem.k,
+        problem.batch,
         problem.aligned,
         entry.epilogue,
         entry.kernel,
