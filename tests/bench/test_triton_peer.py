@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from gemmkit.bench import triton_peer
+from gemmkit.bench import baseline, triton_peer
 from gemmkit.bench.triton_peer import CONFIGURATIONS, TritonBaseline, suitable
 from gemmkit.epilogue import Epilogue
-from gemmkit.problem import GemmProblem
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 
 
 @pytest.fixture
@@ -40,9 +41,10 @@ def launches(monkeypatch):
     kernel.matmul = Kernel()
     for module in (torch, triton, kernel):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(
-        triton_peer, "device_tensor", lambda _torch, _ordinal, *what: ("tensor", *what)
-    )
+    for module in (baseline, triton_peer):
+        monkeypatch.setattr(
+            module, "device_tensor", lambda _torch, _ordinal, *what: ("tensor", *what[:4])
+        )
     return seen
 
 
@@ -68,12 +70,32 @@ def test_what_is_launched(launches):
         ("tensor", 3, 300, 200, 200),
         ("tensor", 4, 1, 200, 200),
         *(300, 200, 96, 100, 200, 200),
+        *(0, 0, 0),
         *(1.5, 0.0),
     )
     assert (constants["BM"], constants["BN"], constants["BK"]) == (64, 128, 16)
     assert (constants["num_warps"], constants["num_stages"]) == (4, 3)
-    flags = {key: constants[key] for key in ("SCALED", "ADDED", "BIAS", "RELU")}
-    assert flags == {"SCALED": True, "ADDED": False, "BIAS": True, "RELU": True}
+    flags = {key: constants[key] for key in ("BATCHED", "SCALED", "ADDED", "BIAS", "RELU")}
+    assert flags == {"BATCHED": False, "SCALED": True, "ADDED": False, "BIAS": True, "RELU": True}
+
+
+def test_products_of_a_batch_run_over_the_grid_s_second_axis(launches):
+    problem = GemmProblem(64, 64, 32, batch=500, stride_b=BROADCAST, stride_c=5000)
+    bound = {"A": 1, "B": 2, "C": 3, "bias": 0}
+    found = TritonBaseline(device()).candidates(problem, [bound])
+    found["Triton 3.6.0 (64x64x16, 4 warps, 4 stages)"][0](device().stream)
+    _, (grid, operands, constants) = launches
+    assert grid == (1, 500)
+    assert operands[:3] == (
+        ("tensor", 1, 64, 32, 32),
+        ("tensor", 2, 32, 64, 64),
+        ("tensor", 3, 64, 64, 64),
+    )
+    assert operands[-5:-2] == (64 * 32, 0, 5000)
+    assert constants["BATCHED"]
+    crowded = GemmProblem(8, 8, 8, batch=70_000)
+    with pytest.raises(UnsupportedProblem, match="room for 65,535 products"):
+        TritonBaseline(device()).candidates(crowded, [bound])
 
 
 def test_the_configurations_suit_the_shape():

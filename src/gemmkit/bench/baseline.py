@@ -10,6 +10,7 @@ import numpy as np
 
 from gemmkit.devices.device import Buffer, TimedDevice, Work
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.inputs import layouts
 
 Arguments = Mapping[str, int | float]
 
@@ -55,7 +56,8 @@ def find_baseline(device: TimedDevice) -> Baseline | None:
 class CublasBaseline:
     """cublasSgemm, and the eight best of cuBLASLt's heuristics, through nvmath-python.
 
-    Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ, so both take B as their first operand.
+    For a batch, cublasSgemmStridedBatched and cuBLASLt's layouts of batches. Row-major C = A·B is
+    column-major Cᵀ = Bᵀ·Aᵀ, so all take B as their first operand.
 
     Raises:
         ImportError: nvmath-python is not installed.
@@ -81,7 +83,8 @@ class CublasBaseline:
             name = f"{self.name} (cublasLtMatmul, heuristic {number} of {len(plan.algorithms)})"
             found[name] = [self._matmul(plan, algorithm, each) for each in arguments]
         if str(problem.epilogue) == "none":
-            found[f"{self.name} (cublasSgemm)"] = [self._sgemm(each) for each in arguments]
+            routine = "cublasSgemm" if problem.batch == 1 else "cublasSgemmStridedBatched"
+            found[f"{self.name} ({routine})"] = [self._sgemm(each) for each in arguments]
         return found
 
     def _sgemm(self, bound: Arguments) -> Work:
@@ -89,16 +92,26 @@ class CublasBaseline:
             bound[name] for name in ("M", "N", "K", "lda", "ldb", "ldc", "A", "B", "C")
         )
         alpha, beta = (np.array([bound[name]], np.float32) for name in ("alpha", "beta"))
+        batch, stride_a, stride_b, stride_c = (
+            bound[name] for name in ("batch", "stride_a", "stride_b", "stride_c")
+        )
         plain = self._cublas.Operation.N
 
         def enqueue(stream: Any) -> None:
             self._cublas.set_stream(self._handle, int(stream.handle))
             # After each set_stream, else it takes memory of its own in the middle of a recording.
             self._cublas.set_workspace(self._handle, self._workspace.address, WORKSPACE_BYTES)
-            self._cublas.sgemm(
-                *(self._handle, plain, plain, n, m, k),
-                *(alpha.ctypes.data, b, ldb, a, lda, beta.ctypes.data, c, ldc),
-            )
+            if batch == 1:
+                self._cublas.sgemm(
+                    *(self._handle, plain, plain, n, m, k),
+                    *(alpha.ctypes.data, b, ldb, a, lda, beta.ctypes.data, c, ldc),
+                )
+            else:
+                self._cublas.sgemm_strided_batched(
+                    *(self._handle, plain, plain, n, m, k),
+                    *(alpha.ctypes.data, b, ldb, stride_b, a, lda, stride_a),
+                    *(beta.ctypes.data, c, ldc, stride_c, batch),
+                )
 
         return enqueue
 
@@ -131,6 +144,10 @@ class _LtPlan:
         self.layout_b = lt.matrix_layout_create(_CUDA_R_32F, n, k, problem.ldb)
         self.layout_a = lt.matrix_layout_create(_CUDA_R_32F, k, m, problem.lda)
         self.layout_c = lt.matrix_layout_create(_CUDA_R_32F, n, m, problem.ldc)
+        if problem.batch != 1:
+            layouts = (self.layout_a, self.layout_b, self.layout_c)
+            for layout, stride in zip(layouts, problem.strides, strict=True):
+                _describe_batch(lt, layout, problem.batch, stride)
         name = problem.epilogue.cublaslt_name.removeprefix("CUBLASLT_EPILOGUE_")
         epilogue = np.array([lt.Epilogue[name]], np.uint32)
         self._describe(lt, lt.MatmulDescAttribute.EPILOGUE, epilogue)
@@ -164,8 +181,20 @@ class _LtPlan:
         return [int(each.ptr) for each in results if int(each.state) == 0]
 
 
+def _describe_batch(lt: Any, layout: Any, batch: int, stride: int) -> None:
+    """Say that a layout is that of the first of several matrices; a stride of 0 repeats it."""
+    attributes = lt.MatrixLayoutAttribute
+    for attribute, value in (
+        (attributes.BATCH_COUNT, np.array([batch], np.int32)),
+        (attributes.STRIDED_BATCH_OFFSET, np.array([stride], np.int64)),
+    ):
+        lt.matrix_layout_set_attribute(layout, attribute, value.ctypes.data, value.nbytes)
+
+
 class TorchBaseline:
-    """torch.addmm in IEEE fp32, which calls cuBLAS; an epilogue takes kernels of its own.
+    """torch.addmm, or torch.baddbmm for batches, in IEEE fp32; both call cuBLAS.
+
+    An epilogue takes kernels of its own.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -188,20 +217,22 @@ class TorchBaseline:
         return {self.name + separate: [self._addmm(problem, each) for each in arguments]}
 
     def _addmm(self, problem: GemmProblem, bound: Arguments) -> Work:
-        torch = self._torch
-        m, n, k = problem.m, problem.n, problem.k
-        a = self._tensor(bound["A"], m, k, problem.lda)
-        b = self._tensor(bound["B"], k, n, problem.ldb)
-        c = self._tensor(bound["C"], m, n, problem.ldc)
-        bias = self._tensor(bound["bias"], 1, n, n) if problem.epilogue.bias else None
+        torch, n = self._torch, problem.n
+        a, b, c = operand_tensors(torch, self._ordinal, problem, bound)
+        bias = None
+        if problem.epilogue.bias:
+            bias = device_tensor(torch, self._ordinal, bound["bias"], 1, n, n)
+        multiply, add = torch.mm, torch.addmm
+        if problem.batch != 1:
+            multiply, add = torch.bmm, torch.baddbmm
 
         def enqueue(stream: Any) -> None:
             outer = torch.cuda.ExternalStream(int(stream.handle), device=self._ordinal)
             with _without_tf32(torch.backends.cuda.matmul), torch.cuda.stream(outer):
                 if problem.beta == 0 and problem.alpha == 1:
-                    torch.mm(a, b, out=c)
+                    multiply(a, b, out=c)
                 else:
-                    torch.addmm(c, a, b, beta=problem.beta, alpha=problem.alpha, out=c)
+                    add(c, a, b, beta=problem.beta, alpha=problem.alpha, out=c)
                 if bias is not None:
                     c.add_(bias)
                 if problem.epilogue.activation == "relu":
@@ -209,25 +240,51 @@ class TorchBaseline:
 
         return enqueue
 
-    def _tensor(self, address: int | float, rows: int, columns: int, ld: int) -> Any:
-        return device_tensor(self._torch, self._ordinal, address, rows, columns, ld)
+
+def operand_tensors(
+    torch: Any, ordinal: int, problem: GemmProblem, bound: Arguments
+) -> tuple[Any, Any, Any]:
+    """A, B and C as PyTorch has them, with the products of a batch along a dimension before."""
+    found = []
+    for name, layout in zip("ABC", layouts(problem), strict=True):
+        rows, columns, ld = layout.rows, layout.columns, layout.ld
+        several = problem.batch != 1 and layout.count > 1
+        batch = (layout.count, layout.stride) if several else None
+        tensor = device_tensor(torch, ordinal, bound[name], rows, columns, ld, batch)
+        if problem.batch != 1 and not several:
+            tensor = tensor.expand(problem.batch, rows, columns)
+        found.append(tensor)
+    a, b, c = found
+    return a, b, c
 
 
 def device_tensor(
-    torch: Any, ordinal: int, address: int | float, rows: int, columns: int, ld: int
+    torch: Any,
+    ordinal: int,
+    address: int | float,
+    rows: int,
+    columns: int,
+    ld: int,
+    batch: tuple[int, int] | None = None,
 ) -> Any:
-    """A row-major fp32 tensor of PyTorch's over device memory that PyTorch does not own."""
-    array = _DeviceArray(int(address), rows, columns, ld)
-    return torch.as_tensor(array, device=f"cuda:{ordinal}")
+    """A row-major fp32 tensor of PyTorch's over device memory that PyTorch does not own.
+
+    `batch` is a number of matrices, and the elements from one to the next.
+    """
+    shape: tuple[int, ...] = (rows, columns)
+    steps: tuple[int, ...] = (ld, 1)
+    if batch is not None:
+        shape, steps = (batch[0], *shape), (batch[1], *steps)
+    return torch.as_tensor(_DeviceArray(int(address), shape, steps), device=f"cuda:{ordinal}")
 
 
 class _DeviceArray:
-    """Row-major fp32 device memory as the CUDA array interface describes it."""
+    """Fp32 device memory as the CUDA array interface describes it; steps are in elements."""
 
-    def __init__(self, address: int, rows: int, columns: int, ld: int) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> None:
         self.__cuda_array_interface__ = {
-            "shape": (rows, columns),
-            "strides": (4 * ld, 4),
+            "shape": shape,
+            "strides": tuple(4 * step for step in steps),
             "typestr": "<f4",
             "data": (address, False),
             "version": 3,

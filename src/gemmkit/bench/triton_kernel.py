@@ -22,18 +22,27 @@ def _matmul(
     lda,
     ldb,
     ldc,
+    stride_a,
+    stride_b,
+    stride_c,
     alpha,
     beta,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
     GROUP: tl.constexpr,
+    BATCHED: tl.constexpr,
     SCALED: tl.constexpr,
     ADDED: tl.constexpr,
     BIAS: tl.constexpr,
     RELU: tl.constexpr,
 ):
     """C = relu(alpha·A·B + beta·C + bias), row-major, with the parts that the constants ask for."""
+    if BATCHED:
+        product = tl.program_id(1).to(tl.int64)
+        a += product * stride_a
+        b += product * stride_b
+        c += product * stride_c
     # Tiles go in groups of GROUP rows of tiles, column by column, so that they share L2.
     tile = tl.program_id(0)
     tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gemmkit.bench.baseline import Arguments, device_tensor
+from gemmkit.bench.baseline import Arguments, device_tensor, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
-from gemmkit.kernels.kernel import ceil_div
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.kernels.kernel import MAX_GRID_YZ, ceil_div
 from gemmkit.problem import GemmProblem
 
 
@@ -33,6 +34,7 @@ CONFIGURATIONS = (
     Tiles(64, 128, 16, 4, 3),
     Tiles(64, 64, 16, 4, 4),
     Tiles(32, 64, 32, 4, 3),
+    Tiles(32, 32, 32, 2, 2),
     Tiles(16, 64, 32, 2, 4),
     Tiles(16, 128, 32, 4, 3),
 )
@@ -65,7 +67,13 @@ class TritonBaseline:
     def candidates(
         self, problem: GemmProblem, arguments: Sequence[Arguments]
     ) -> dict[str, list[Work]]:
-        """A way for each configuration that suits the shape; the first launch compiles it."""
+        """A way for each configuration that suits the shape; the first launch compiles it.
+
+        Raises:
+            UnsupportedProblem: there are more products than a grid has room for.
+        """
+        if problem.batch > MAX_GRID_YZ:
+            raise UnsupportedProblem(f"its grid has room for {MAX_GRID_YZ:,} products of a batch")
         return {
             f"{self.name} ({tiles})": [self._work(problem, tiles, each) for each in arguments]
             for tiles in suitable(problem)
@@ -74,16 +82,16 @@ class TritonBaseline:
     def _work(self, problem: GemmProblem, tiles: Tiles, bound: Arguments) -> Work:
         torch, ordinal = self._torch, self._ordinal
         m, n, k = problem.m, problem.n, problem.k
-        operands = [
-            device_tensor(torch, ordinal, bound["A"], m, k, problem.lda),
-            device_tensor(torch, ordinal, bound["B"], k, n, problem.ldb),
-            device_tensor(torch, ordinal, bound["C"], m, n, problem.ldc),
-        ]
+        one = problem.single  # a tensor tells the kernel its address and nothing else
+        operands = [*operand_tensors(torch, ordinal, one, bound)]
         biased = problem.epilogue.bias
         operands.append(
             device_tensor(torch, ordinal, bound["bias"], 1, n, n) if biased else operands[-1]
         )
-        launch = self._matmul[(ceil_div(m, tiles.BM) * ceil_div(n, tiles.BN),)]
+        grid: tuple[int, ...] = (ceil_div(m, tiles.BM) * ceil_div(n, tiles.BN),)
+        if problem.batch != 1:
+            grid = (*grid, problem.batch)
+        launch = self._matmul[grid]
 
         def enqueue(stream: Any) -> None:
             outer = torch.cuda.ExternalStream(int(stream.handle), device=ordinal)
@@ -91,11 +99,13 @@ class TritonBaseline:
                 launch(
                     *operands,
                     *(m, n, k, problem.lda, problem.ldb, problem.ldc),
+                    *problem.strides,
                     *(problem.alpha, problem.beta),
                     BM=tiles.BM,
                     BN=tiles.BN,
                     BK=tiles.BK,
                     GROUP=GROUP,
+                    BATCHED=problem.batch != 1,
                     SCALED=problem.alpha != 1,
                     ADDED=problem.beta != 0,
                     BIAS=biased,
@@ -111,9 +121,10 @@ def suitable(problem: GemmProblem) -> list[Tiles]:
     """The configurations worth a trial for a shape; at least one."""
     skinny = problem.m <= SKINNY_ROWS
     found = [each for each in CONFIGURATIONS if (each.BM <= SKINNY_ROWS) == skinny]
-    fitting = [
-        each
-        for each in found
-        if LEAST_TILES <= ceil_div(problem.m, each.BM) * ceil_div(problem.n, each.BN) <= MOST_TILES
-    ]
+    fitting = [each for each in found if LEAST_TILES <= _tiles(problem, each) <= MOST_TILES]
     return fitting or found
+
+
+def _tiles(problem: GemmProblem, tiles: Tiles) -> int:
+    """Tiles of all products."""
+    return ceil_div(problem.m, tiles.BM) * ceil_div(problem.n, tiles.BN) * problem.batch
