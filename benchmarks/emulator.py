@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from gemmkit.cores import usable_cores
 from gemmkit.devices.device import Launch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.devices.host import cpu_model, host_environment, package_version, usable_cores
+from gemmkit.devices.host import cpu_model, host_environment, package_version
 from gemmkit.emulator import load
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary

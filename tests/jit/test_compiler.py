@@ -73,7 +73,7 @@ def test_an_interruption_drops_what_has_not_begun(cache_dir, monkeypatch, interr
         raise interruption
 
     monkeypatch.setattr(compiler, "compile_program", watched)
-    monkeypatch.setattr(compiler.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(compiler, "usable_cores", lambda: 1)
     plan = plan_of("naive")
     plans = [
         replace(plan, source=replace(plan.source, text=f"{plan.source.text}// {number}\n"))

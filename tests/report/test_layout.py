@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gemmkit.report.layout import Cell, Column, Row, Table
+import pytest
+
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, value_text, wrapped
 
 TABLE = Table(
     caption="a caption",
@@ -43,3 +45,26 @@ def test_markdown_has_one_line_heads_and_alignment():
         "| one | 1 | – |",
         "| seventeen | 17.25 | WRONG |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, MISSING),
+        ("registers", "registers"),
+        (1234567, "1,234,567"),
+        (12.0, "12"),
+        (0.123456, "0.1235"),
+        (1234.56, "1,235"),
+        (1234567.8, "1,234,568"),
+    ],
+)
+def test_values_are_whole_or_have_four_digits(value, text):
+    assert value_text(value) == text
+
+
+def test_sentences_are_cut_between_words_alone():
+    name = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+    text = wrapped(f"one-two {name} three", 20, first="- ", indent="  ")
+    assert text == f"- one-two\n  {name}\n  three\n"
+    assert wrapped("a b", 2, indent=" ") == " a\n b\n"

@@ -19,7 +19,7 @@ Level = Literal["DRAM", "L2", "shared memory"]
 
 # Bytes that one wavefront can move: a word in each bank.
 WAVEFRONT_BYTES = BANKS * WORD_BYTES
-_SHARED_WAVEFRONTS = (
+SHARED_WAVEFRONTS = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
 )
@@ -100,7 +100,7 @@ def intensities(
         "DRAM": problem.minimal_bytes if dram_bytes is None else dram_bytes,
         "L2": total(_GLOBAL_SECTORS, SECTOR_BYTES) if l2_bytes is None else l2_bytes,
         "shared memory": (
-            total(_SHARED_WAVEFRONTS, WAVEFRONT_BYTES) if shared_bytes is None else shared_bytes
+            total(SHARED_WAVEFRONTS, WAVEFRONT_BYTES) if shared_bytes is None else shared_bytes
         ),
     }
     return {level: problem.flops / each for level, each in moved.items() if each}

@@ -73,7 +73,8 @@ def _gpu() -> tuple[GpuSpec | None, dict[str, str]]:
 def _tools() -> dict[str, str]:
     from importlib.util import find_spec
 
-    from gemmkit.devices.host import cpu_model, package_version, usable_cores
+    from gemmkit.cores import usable_cores
+    from gemmkit.devices.host import cpu_model, package_version
     from gemmkit.errors import CompilerMissing
     from gemmkit.jit.nvrtc import compiler_version, supported_architectures
     from gemmkit.jit.ptxas import assembler, assembler_version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,6 +64,12 @@ def combine(*decorators: Decorator) -> Decorator:
         return function
 
     return apply
+
+
+def file_option(name: str, parameter: str, text: str) -> Decorator:
+    """An option that names a file, which need not exist."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    return click.option(name, parameter, type=path, metavar="FILE", help=text)
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ from gemmkit.cli.options import (
     combine,
     debug_option,
     epilogue_option,
+    file_option,
     gpu_option,
     json_option,
     kernels_option,
@@ -21,6 +21,8 @@ from gemmkit.cli.options import (
 from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmkit.problem import GemmProblem
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -61,26 +63,12 @@ _search_options = combine(
 )
 
 _store_options = combine(
-    click.option(
-        "--store",
-        "store_path",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Where trials are kept.  [default: your own store]",
-    ),
-    click.option(
-        "--export",
-        "export_path",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Write what was found to a file.",
-    ),
-    click.option(
+    file_option("--store", "store_path", "Where trials are kept.  [default: your own store]"),
+    file_option("--export", "export_path", "Write what was found to a file."),
+    file_option(
         "--import",
         "import_path",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Read such a file first; what was measured here is never replaced by it.",
+        "Read such a file first; what was measured here is never replaced by it.",
     ),
     click.option(
         "--format",
@@ -109,11 +97,8 @@ _store_options = combine(
 @seed_option
 @_store_options
 @click.option("--explain", is_flag=True, help="Show what was tried, and why the winner wins.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="With --explain: draw predicted over measured speed, as .svg or .png.",
+@file_option(
+    "--plot", "plot", "With --explain: draw predicted over measured speed, as .svg or .png."
 )
 @json_option
 @debug_option

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gemmkit.cli.options import debug_option, epilogue_option, gpu_option
+from gemmkit.cli.options import debug_option, epilogue_option, file_option, gpu_option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmkit.dispatch.choose import StoreChoice
 
 
@@ -17,13 +18,7 @@ if TYPE_CHECKING:
 @click.argument("shape", metavar="MxNxK")
 @gpu_option
 @epilogue_option
-@click.option(
-    "--store",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Store of tuned shapes to ask first.  [default: your own]",
-)
+@file_option("--store", "path", "Store of tuned shapes to ask first.  [default: your own]")
 @click.option("--no-store", is_flag=True, help="Ask no store: what is chosen without tuning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option

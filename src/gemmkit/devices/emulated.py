@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.cores import usable_cores
 from gemmkit.devices.device import Buffer, Launch
-from gemmkit.devices.host import host_environment, package_version, usable_cores
+from gemmkit.devices.host import host_environment, package_version
 from gemmkit.devices.packing import address_names, bound_values, packed
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec

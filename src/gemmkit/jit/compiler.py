@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from gemmkit.cores import usable_cores
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import CompilerMissing
 from gemmkit.gpu import GpuSpec
@@ -212,7 +212,7 @@ def compile_many(
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`, of the first that failed.
     """
-    executor = ThreadPoolExecutor(max_workers=os.cpu_count())
+    executor = ThreadPoolExecutor(max_workers=usable_cores())
     try:
         futures = [executor.submit(compile_plan, plan, arch, cache_dir=cache_dir) for plan in plans]
         names = {future: plan.kernel for future, plan in zip(futures, plans, strict=True)}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.explain import Evidence, Explanation, Sentence
 from gemmkit.analysis.explain.explanation import Figure, Operand, Section, SourceLine
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table, value_text, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_WIDTH = 100
 _MAX_SOURCE = 60
 # A source line that executes less than this share of the instructions is left out, unless it
 # touches memory.
@@ -26,10 +24,10 @@ def explanation_text(explained: Explanation) -> Text:
 
     text = Text()
     text.append(_heading(explained), "bold")
-    text.append("\n" + _wrapped(explained.idea) if explained.idea else "")
+    text.append("\n" + wrapped(explained.idea) if explained.idea else "")
     if explained.counted != explained.problem:
         text.append(
-            _wrapped(
+            wrapped(
                 f"Counted at {explained.counted}, since {explained.problem} would take the "
                 "emulator long: requests, sectors and wavefronts below are of that product; "
                 "occupancy, waves and predictions are of the one asked about."
@@ -87,7 +85,7 @@ def is_verdict(sentence: Sentence) -> bool:
 
 
 def _append_sentence(text: Text, sentence: Sentence) -> None:
-    text.append(_wrapped(sentence.text, "- ", "  "))
+    text.append(wrapped(sentence.text, first="- ", indent="  "))
     for each in sentence.evidence:
         text.append(f"    {evidence_text(each)}\n", "dim")
 
@@ -95,30 +93,8 @@ def _append_sentence(text: Text, sentence: Sentence) -> None:
 def evidence_text(evidence: Evidence) -> str:
     """The metric with its value, or both values."""
     operand = f" [{evidence.operand}]" if evidence.operand else ""
-    other = f" | {_exact(evidence.other)}" if evidence.other is not None else ""
-    return f"{evidence.metric}{operand}: {_exact(evidence.this)}{other}"
-
-
-def _wrapped(sentence: str, first: str = "", indent: str = "") -> str:
-    return (
-        textwrap.fill(
-            sentence,
-            _WIDTH,
-            initial_indent=first,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        + "\n"
-    )
-
-
-def _exact(value: float | str | None) -> str:
-    if value is None:
-        return MISSING
-    if isinstance(value, str):
-        return value
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    other = f" | {value_text(evidence.other)}" if evidence.other is not None else ""
+    return f"{evidence.metric}{operand}: {value_text(evidence.this)}{other}"
 
 
 def _section_table(section: Section, explained: Explanation) -> Table:
@@ -138,7 +114,7 @@ def _section_table(section: Section, explained: Explanation) -> Table:
         if isinstance(shown.value, str):
             notes.append(_told(name, values, explained))
             continue
-        cells = Cell(name), *(Cell(_exact(value)) for value in values)
+        cells = Cell(name), *(Cell(value_text(value)) for value in values)
         rows.append(Row((*cells, Cell(shown.unit), Cell(shown.metric, "quiet"))))
     heads = [Column(each.kernel) for each in (explained, other) if each is not None]
     columns = (Column("", "left"), *heads, Column("", "left"), Column("metric", "left"))

@@ -25,7 +25,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.explain_text import is_verdict, operand_table
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, value_text
 from gemmkit.report.pictures.drawn import Picture, pictures
 
 WRITER = "benchmarks/render_docs.py"
@@ -108,15 +108,10 @@ def _metrics_table(explained: Sequence[Explanation]) -> Table:
     for label, metric in _ROWS:
         values = [each.metrics.get(metric) for each in explained]
         if any(values):
-            rows.append(Row((Cell(label), *map(_cell, values), Cell(f"`{metric}`"))))
+            texts = (label, *map(value_text, values), f"`{metric}`")
+            rows.append(Row(tuple(map(Cell, texts))))
     heads = (Column(f"`{each.kernel}`") for each in explained)
     return Table("", (Column("", "left"), *heads, Column("metric", "left")), tuple(rows))
-
-
-def _cell(value: float | None) -> Cell:
-    if value is None:
-        return Cell(MISSING)
-    return Cell(f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}")
 
 
 def limits_section(
@@ -203,7 +198,7 @@ def strides_section(facts: Mapping[int, Facts]) -> str:
     for stride, each in facts.items():
         values = figures(each)
         published = PUBLISHED_STRIDES.get(stride)
-        cells = (_cell(values.get(metric)) for metric in metrics)
+        cells = (Cell(value_text(values.get(metric))) for metric in metrics)
         shown = Cell(MISSING if published is None else f"{published}")
         rows.append(Row((Cell(str(stride)), *cells, shown)))
     columns = (

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Style = Literal["plain", "good", "bad", "quiet"]
 
 MISSING = "–"
+# Characters of a line of text, and the fewest for the notes of a narrow table.
+TEXT_WIDTH, _LEAST_WIDTH = 100, 60
 _COLOURS: dict[Style, str] = {"plain": "", "good": "green", "bad": "bold red", "quiet": "dim"}
 _GAP = "  "
 _NOTE_INDENT = "    "
@@ -67,6 +69,7 @@ class Table:
             for i, lines in enumerate(heads)
         ]
         width = sum(widths) + len(_GAP) * (len(widths) - 1)
+        around = max(width, _LEAST_WIDTH)
         text = Text()
         text.append(self.caption + "\n\n", "bold")
         for line in range(height):
@@ -84,9 +87,9 @@ class Table:
                 text.append(word + _GAP * (i < len(padded) - 1), _COLOURS[cell.style])
             text.append("\n")
             if row.note:
-                text.append(_wrap(row.note, width, _NOTE_INDENT), "dim")
+                text.append(wrapped(row.note, around, indent=_NOTE_INDENT), "dim")
         for footnote in self.footnotes:
-            text.append("\n" + _wrap(footnote, width, ""), "dim")
+            text.append("\n" + wrapped(footnote, around), "dim")
         return text
 
     def to_markdown(self) -> str:
@@ -107,15 +110,31 @@ def _join(words: Sequence[str]) -> str:
     return _GAP.join(words).rstrip()
 
 
-def _wrap(sentence: str, width: int, indent: str) -> str:
+def wrapped(
+    sentence: str, width: int = TEXT_WIDTH, *, first: str | None = None, indent: str = ""
+) -> str:
+    """A sentence in lines of `width` at most, all after `indent`, or the first after `first`.
+
+    Names of metrics and files stay whole.
+    """
     return (
         textwrap.fill(
             sentence,
-            max(width, 60),
-            initial_indent=indent,
+            width,
+            initial_indent=indent if first is None else first,
             subsequent_indent=indent,
             break_long_words=False,
             break_on_hyphens=False,
         )
         + "\n"
     )
+
+
+def value_text(value: float | str | None) -> str:
+    """A whole number in full, any other to four digits, or as many as its whole part has."""
+    if value is None:
+        return MISSING
+    if isinstance(value, str):
+        return value
+    whole = float(value).is_integer() or abs(value) >= 1e4
+    return f"{value:,.0f}" if whole else f"{value:,.4g}"

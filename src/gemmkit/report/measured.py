@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gemmkit.analysis.explain.derived import MICROSECONDS
 from gemmkit.analysis.ncu_report import MeasuredLaunch
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table, value_text
 
 _CLOSE_PERCENT = 2.0
 _MOST_NAMED = 12
@@ -45,7 +45,7 @@ def measured_table(launch: MeasuredLaunch, emulated: Mapping[str, float], kernel
 
 
 def _row(name: str, measured: float, emulated: float) -> Row:
-    cells = Cell(name), Cell(_exact(measured)), Cell(_exact(emulated))
+    cells = Cell(name), Cell(value_text(measured)), Cell(value_text(emulated))
     if measured == emulated:
         return Row((*cells, Cell("equal", "good")))
     if not measured:
@@ -53,7 +53,3 @@ def _row(name: str, measured: float, emulated: float) -> Row:
     percent = 100 * (emulated - measured) / measured
     style: Style = "plain" if abs(percent) <= _CLOSE_PERCENT else "bad"
     return Row((*cells, Cell(f"{percent:+.2f} %", style)))
-
-
-def _exact(value: float) -> str:
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4f}"

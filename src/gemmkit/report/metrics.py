@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.metric_list import MetricInfo
+from gemmkit.report.layout import wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_WIDTH = 100
 _FOOTNOTE = (
     "Names that begin with neither ptx__ nor gemmkit__ are Nsight Compute's, and stand for what "
     "they stand for there. What PTX cannot tell has no metric here: cache hits, stalls, achieved "
@@ -32,12 +31,7 @@ def metrics_text(metrics: Sequence[MetricInfo]) -> Text:
         text.append(f"{basis[0].upper()}{basis[1:]}\n\n", "bold")
         for metric in members:
             text.append(f"  {metric.name}\n", "cyan")
-            text.append(_wrapped(metric.description, "      "))
+            text.append(wrapped(metric.description, indent="      "))
         text.append("\n")
-    text.append(_wrapped(_FOOTNOTE, ""), "dim")
+    text.append(wrapped(_FOOTNOTE), "dim")
     return text
-
-
-def _wrapped(sentence: str, indent: str) -> str:
-    wrapped = textwrap.fill(sentence, _WIDTH, initial_indent=indent, subsequent_indent=indent)
-    return wrapped + "\n"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.accuracy import PredictedRow, accuracy
 from gemmkit.report.figures import Fill
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, wrapped
 from gemmkit.report.predicted import scatter_figure
 from gemmkit.tune.entry import Entry, Outcome
 from gemmkit.tune.result import Tuned
@@ -107,8 +106,8 @@ def reasons_text(
     if winner_us and other_us:
         head += f": measured {winner_us:,.2f} µs against {other_us:,.2f} µs"
     told = reasons[:REASONS]
-    lines = [textwrap.fill(f"- {each.text}", 100, subsequent_indent="  ") for each in told]
-    return "\n".join([f"{head}.", *lines]) + "\n\n"
+    lines = [wrapped(each.text, first="- ", indent="  ") for each in told]
+    return "".join([f"{head}.\n", *lines]) + "\n"
 
 
 def failures_table(entries: Sequence[Entry]) -> Table | None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from gemmkit.devices.host import usable_cores
+from gemmkit.cores import usable_cores
 from gemmkit.errors import CompilerMissing, GemmkitError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import LaunchPlan

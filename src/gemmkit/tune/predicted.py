@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmkit.analysis.model import Prediction
-from gemmkit.devices.host import usable_cores
+from gemmkit.cores import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel, TileConfig

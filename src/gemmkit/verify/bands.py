@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+from gemmkit.cores import usable_cores
 
 # Elements of a band: small enough that a float64 copy stays in a core's share of the cache.
 BAND_ELEMENTS = 2**20
@@ -26,6 +27,6 @@ def over_bands(rows: int, columns: int, work: Callable[[slice], object]) -> None
         for part in parts:
             work(part)
         return
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as executor:
+    with ThreadPoolExecutor(max_workers=usable_cores()) as executor:
         # `list` raises what a band has raised.
         list(executor.map(work, parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gemmkit.analysis import roofline
 from gemmkit.analysis.explain.facts import Facts
 from gemmkit.analysis.loads import (
     GLOBAL_BYTES,
@@ -58,10 +59,7 @@ SECTORS_PER_REQUEST = {
 }
 INTENSITY = "gemmkit__predicted_flop_per_byte"
 SHARED_LOAD_INSTRUCTIONS = "smsp__sass_inst_executed_op_shared_ld.sum"
-SHARED_WAVEFRONTS = (
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-)
+SHARED_WAVEFRONTS = roofline.SHARED_WAVEFRONTS
 SHARED_CONFLICTS = (
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",

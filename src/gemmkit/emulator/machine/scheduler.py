@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gemmkit.cores import usable_cores
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
 from gemmkit.emulator.counters.tally import Tally
@@ -27,13 +27,6 @@ Progress = Callable[[float], None]
 # Fuel of one stay in native code: some tens of milliseconds, so that Ctrl-C works at once.
 SHARE = 2_000_000
 _POLL_SECONDS = 0.05
-
-
-def usable_threads() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def run(
@@ -59,7 +52,7 @@ def run(
     launch = _Launch(grid, memory, max_steps, sanitizer)
     # Blocks that make an order among themselves: which of them comes last decides what each does.
     alone = kernel.orders_blocks
-    count = 1 if alone else max(1, min(threads or usable_threads(), grid.blocks))
+    count = 1 if alone else max(1, min(threads or usable_cores(), grid.blocks))
     operations = Operations(kernel, memory, sanitizer)
     workers = [Worker(kernel, flow, grid, operations.run) for _ in range(count)]
     try:
