@@ -16,7 +16,7 @@ H100 = BOARDS["h100"]
 
 @pytest.fixture(scope="module")
 def candidates():
-    """Some 700 configurations of two kernels for one problem."""
+    """More than a thousand configurations of two kernels for one problem."""
     kernels = [find_kernel(name) for name in ("warp_tiled", "async_copy")]
     allowed = [Allowed.of(kernel, H100) for kernel in kernels]
     return search_space(GemmProblem(1024, 1024, 1024), H100, allowed).candidates
@@ -62,7 +62,7 @@ def test_model_beats_random_at_equal_trials(candidates):
         )
         lead.append((ours, theirs))
     ours, theirs = (sorted(column) for column in zip(*lead, strict=True))
-    assert np.median(ours) < 1.02, "within 2 % of the best of all after a tenth of them"
+    assert np.median(ours) < 1.02, "within 2 % of the best of all after few of them"
     assert np.median(ours) < np.median(theirs)
     assert sum(a <= b for a, b in lead) >= 5
 
@@ -73,7 +73,8 @@ def test_model_finds_what_the_estimates_hide(candidates):
     slow = [2.0 if each.config["BK"] == favourite else 1.0 for each in candidates]
     assert 0 < slow.count(1.0) < len(slow)
     times = np.array([each.estimate_us for each in candidates]) * slow
-    assert best_after(60, "model", candidates, times, seed=1) < 1.02
+    found = [best_after(60, "model", candidates, times, seed) for seed in range(5)]
+    assert np.median(found) < 1.02
 
 
 @pytest.mark.parametrize("name", ["model", "random", "exhaustive"])
