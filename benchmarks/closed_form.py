@@ -34,6 +34,7 @@ from gemmkit.analysis.closed_form.costs import (
     derived_costs,
 )
 from gemmkit.analysis.closed_form.form import ClosedForm
+from gemmkit.dispatch.choose import problem_of
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.kernel import Kernel, TileConfig
@@ -121,12 +122,12 @@ def stored_trials(path: Path, gpu: GpuSpec) -> list[list[Trial]]:
     for each in entries:
         if each.outcome != "ok" or each.source != newest[each.kernel][1]:
             continue
-        problem = GemmProblem(each.problem.m, each.problem.n, each.problem.k)
+        problem = problem_of(each.problem)
         trial = Trial(find_kernel(each.kernel), each.tile_config, problem, each.time_us or 0.0, 1.0)
         shapes.setdefault(problem, []).append(trial)
     return [
         shapes[key]
-        for key in sorted(shapes, key=lambda each: (each.m, each.n, each.k))
+        for key in sorted(shapes, key=lambda each: (each.m, each.n, each.k, each.batch))
         if len(shapes[key]) >= LEAST_TRIALS
     ]
 

@@ -181,7 +181,7 @@ class Dispatcher:
             if contender is None or not near.entry.time_us:
                 continue
             there = near.entry.problem
-            expected = contender.estimate(_problem_of(there)).microseconds
+            expected = contender.estimate(problem_of(there)).microseconds
             correction = near.entry.time_us / expected if expected else 1.0
             if not 1 / MOST_CORRECTION <= correction <= MOST_CORRECTION:
                 continue
@@ -247,7 +247,7 @@ def described(seen: Estimate) -> str:
     return text
 
 
-def _problem_of(tuned: ProblemClass) -> GemmProblem:
+def problem_of(tuned: ProblemClass) -> GemmProblem:
     """A problem of the class: where no size tells that rows are not aligned, A's pitch does."""
     tight = tuned.aligned or tuned.n % 4 or tuned.k % 4
     lda = 0 if tight else tuned.k + 1
