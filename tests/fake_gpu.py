@@ -71,13 +71,14 @@ class FakeGpu:
         if message:
             raise DeviceError(message)
         m, n, k = (arguments[name] for name in "MNK")
-        a = self._matrix(arguments["A"], m, k, arguments["lda"])
-        b = self._matrix(arguments["B"], k, n, arguments["ldb"])
-        c = self._matrix(arguments["C"], m, n, arguments["ldc"])
-        c[:] = np.float32(arguments["alpha"]) * (a @ b)
-        if arguments["bias"]:
-            c += self.memory[arguments["bias"]].storage
-        self.spoil(plan, c)
+        for number in range(arguments["batch"]):
+            a = self._matrix(arguments, "A", number, m, k)
+            b = self._matrix(arguments, "B", number, k, n)
+            c = self._matrix(arguments, "C", number, m, n)
+            c[:] = np.float32(arguments["alpha"]) * (a @ b)
+            if arguments["bias"]:
+                c += self.memory[arguments["bias"]].storage
+            self.spoil(plan, c)
         return Launch()
 
     def environment(self):
@@ -89,8 +90,10 @@ class FakeGpu:
     def record(self, works, kept=()):
         return FakeReplay(self, list(works))
 
-    def _matrix(self, address, rows, columns, ld):
-        return matrix(self.memory[address].storage, rows, columns, ld)
+    def _matrix(self, arguments, name, number, rows, columns):
+        storage = self.memory[arguments[name]].storage
+        start = number * arguments[f"stride_{name.lower()}"]
+        return matrix(storage[start:], rows, columns, arguments[f"ld{name.lower()}"])
 
     def _place(self, storage):
         if self.lost:

@@ -145,14 +145,17 @@ def test_bad_arguments(fake_device, arguments, message):
     "kernel", [each for each in LADDER if each.condition is None], ids=lambda kernel: kernel.name
 )
 def test_awkward_problems_meet_edges_and_every_vector_width(kernel):
-    problems = awkward_problems(kernel.default, fusing=kernel.fuses)
+    batched = kernel.takes_batches
+    problems = awkward_problems(kernel.default, fusing=kernel.fuses, batched=batched)
     tile = kernel.default
     shapes = {(each.m % tile.BM, each.n % tile.BN) for each in problems.values()}
     assert {(0, 0), (1, 1), (tile.BM - 1, tile.BN - 1), (4, 4)} <= shapes
     entries = {kernel.plan(each, tile, find_board("rtx3090")).entry for each in problems.values()}
     # Two vector widths where there are any, and an instance with an epilogue.
     widths = 2 if "VEC" in kernel.source else 1
-    assert len(entries) == widths + kernel.fuses
+    # Batches are instances of their own.
+    assert len(entries) == widths + kernel.fuses + batched
+    assert any(each.batch > 1 for each in problems.values()) == batched
     assert {each.epilogue.bias for each in problems.values()} == {False, kernel.fuses}
     assert any(0 in (each.m, each.n) for each in problems.values())
     assert any(each.k == 0 and each.beta for each in problems.values())

@@ -30,13 +30,15 @@ def test_promised_sizes():
     assert set(sizes("skinny")) == {(m, n, n) for m in (1, 2, 4, 8, 16) for n in (4096, 8192)}
     assert {str(each.epilogue) for each in find_suite("fused")} == {"bias+relu"}
     assert (1, 32000, 4096) in sizes("llm")
+    batches = find_suite("batched")
+    cubes = {each.m: each.batch for each in batches if each.m == each.n == each.k}
+    assert cubes == {32: 4096, 64: 2048, 128: 1024, 256: 256, 512: 64}
+    assert min(each.batch for each in batches) > 1
 
 
 def test_unknown_suites_are_told():
     with pytest.raises(UsageError, match="did you mean square"):
         find_suite("squares")
-    with pytest.raises(UsageError, match="no batched products yet"):
-        find_suite("batched")
 
 
 def test_the_page_lists_all_suites_and_peers():

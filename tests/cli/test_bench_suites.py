@@ -191,7 +191,6 @@ def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
     [
         ((), "name a kernel or a file"),
         (("--suite", "squares"), "did you mean square"),
-        (("--suite", "batched"), "no batched products yet"),
         (("--suite", "square", "--against", "blas"), "unknown peer 'blas'"),
         (("--suite", "square", "--resume"), "give it with --json FILE"),
         (("--suite", "square", "--config", "BM=8"), "--config is for one kernel"),

@@ -59,6 +59,26 @@ def test_a_shape_is_tuned_and_remembered(call, gpu, tmp_path):
     assert f"{found['tried']['ok']} known from before" in again.stderr
 
 
+def test_a_batch_is_tuned_as_a_class_of_its_own(call, gpu, tmp_path):
+    path, shape = tmp_path / "store.sqlite3", "12x32x32x40"
+    words = ("--shape", shape, "--kernels", "warp_reduce", "--store", path)
+    done = call("tune", *words, "--budget", "1s")
+    assert done.exit_code == 0, done.output
+    assert shape in done.stdout
+    (problem,) = {each.problem for each in Store(path).entries()}
+    assert problem.shape == shape
+    assert all(each.outcome == "ok" for each in Store(path).entries())
+    explained = call("tune", "--explain", *words, "--budget", "1s")
+    assert explained.exit_code == 0, explained.output
+    assert "of single products only" in explained.output
+
+
+def test_a_batch_is_not_predicted(call):
+    done = call("tune", "--device", "model", "--shape", "12x32x32x40", "--gpu", "h100")
+    assert done.exit_code == 2
+    assert "only single products are explained and predicted: ask for 12x32x32" in done.stderr
+
+
 def test_the_store_is_listed(call, gpu, tmp_path, tuned):
     listed = call("tune", "--store", tuned)
     assert listed.exit_code == 0

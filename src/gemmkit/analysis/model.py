@@ -93,13 +93,28 @@ def predict(
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem or the configuration.
-        UsageError: the problem is empty, or no assembler has told the kernel's registers.
+        UsageError: the problem is empty or a batch, or no assembler has told the kernel's
+            registers.
         DeviceError: the kernel failed when a block of it was run.
     """
     if not problem.flops:
         raise UsageError(f"{problem.shape} has nothing to multiply, so nothing to predict")
+    refuse_batch(problem)
     profile = profile_block(kernel, problem, spec, config=config, cache_dir=cache_dir)
     return predict_profile(profile, problem, spec)
+
+
+def refuse_batch(problem: GemmProblem) -> None:
+    """See that there is one product, for what looks at one only.
+
+    Raises:
+        UsageError: there are more, or none.
+    """
+    if problem.batch != 1:
+        raise UsageError(
+            f"{problem.shape} is a batch, and only single products are explained and predicted: "
+            f"ask for {problem.single.shape}"
+        )
 
 
 def predict_profile(

@@ -1,4 +1,4 @@
-"""Problems that kernels get wrong: edges, primes, empty sizes, padded rows, α, β, epilogues."""
+"""Problems that kernels get wrong: edges, primes, empty sizes, padding, epilogues, batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.kernels.kernel import TileConfig
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 
 # Stands for the tile of a kernel that does not tell its own.
 ASSUMED_TILE, ASSUMED_STEP = 128, 32
@@ -14,12 +14,13 @@ QUAD = 4
 
 
 def awkward_problems(
-    config: TileConfig, *, fusing: bool, blas: bool = True
+    config: TileConfig, *, fusing: bool, blas: bool = True, batched: bool = False
 ) -> dict[str, GemmProblem]:
     """Problems by name, a few tiles of the configuration in size, so that emulating them is quick.
 
-    With `fusing`, one has an epilogue. With `blas`, one has α = 0, where BLAS reads neither A nor
-    B: few kernels but its own follow that, and without NaN in A or B it makes no difference.
+    With `fusing`, one has an epilogue, with `batched` some have several products. With `blas`, one
+    has α = 0, where BLAS reads neither A nor B: few kernels but its own follow that, and without
+    NaN in A or B it makes no difference.
     """
     rows, columns = config.BM or ASSUMED_TILE, config.BN or ASSUMED_TILE
     step = config.BK or ASSUMED_STEP
@@ -58,4 +59,14 @@ def awkward_problems(
         found["alpha 0"] = GemmProblem(m, n, k, alpha=0.0, beta=0.5)
     if fusing:
         found["bias and relu"] = GemmProblem(m, n, k, -1.5, 0.5, epilogue=Epilogue(True, "relu"))
+    if batched:
+        found["batch, gaps between"] = GemmProblem(
+            *(m, n, k, -1.5, 0.5, k + 1, n + 3, n + 2),
+            batch=3,
+            stride_a=m * (k + 1) + 3,
+            stride_b=k * (n + 3) + 1,
+            stride_c=m * (n + 2) + 5,
+        )
+        found["batch, one B"] = GemmProblem(rows // 2 + 1, n, k, batch=3, stride_b=BROADCAST)
+        found["batch of none"] = GemmProblem(m, n, k, batch=0)
     return found

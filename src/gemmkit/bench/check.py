@@ -136,7 +136,8 @@ def _problems(
     if shapes is None:
         rung = kernel.rung is not None
         fusing = rung and kernel.fuses and epilogue is None
-        return list(awkward_problems(config, fusing=fusing, blas=rung).items())
+        found = awkward_problems(config, fusing=fusing, blas=rung, batched=kernel.takes_batches)
+        return list(found.items())
     return [("", read_problem(shape)) for shape in shapes]
 
 

@@ -115,10 +115,10 @@ class Counters:
             raise UsageError(f"there is no metric '{metric}'{hint}") from None
 
     def __repr__(self) -> str:
-        problem = self.record.problem
+        shape = self.record.problem.shape
         shown = ("sectors_per_request", "sectors_per_store_request", "bank_conflicts")
         counted = ", ".join(f"{name} {getattr(self, name):,g}" for name in shown)
-        return f"<{self.record.kernel} at {problem.m}x{problem.n}x{problem.k}: {counted}>"
+        return f"<{self.record.kernel} at {shape}: {counted}>"
 
     def _sum(self, metric: str) -> int:
         # An empty grid counts nothing.

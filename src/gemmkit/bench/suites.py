@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gemmkit.bench import sweep
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
@@ -39,6 +39,20 @@ WAVES = range(1024, 3072 + 1, 64)
 WAVES_K = 1024
 
 
+# Batches as M, N, K and the number of products. Cubes, from those that memory limits to those that
+# arithmetic does; and the two products of attention, for 8 sequences of 512 tokens and 16 heads of
+# 64: queries with keys, and the weights with values.
+BATCHES = (
+    (32, 32, 32, 4096),
+    (64, 64, 64, 2048),
+    (128, 128, 128, 1024),
+    (256, 256, 256, 256),
+    (512, 512, 512, 64),
+    (512, 512, 64, 128),
+    (512, 64, 512, 128),
+)
+
+
 def _cubes(sizes: Iterable[int], epilogue: str = "none") -> tuple[GemmProblem, ...]:
     fused = Epilogue.parse(epilogue)
     return tuple(GemmProblem(size, size, size, epilogue=fused) for size in sizes)
@@ -57,6 +71,7 @@ SUITES: dict[str, tuple[GemmProblem, ...]] = {
     "llm": tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
     "fused": _cubes(FUSED, "bias+relu"),
     "waves": _slabs(WAVES, WAVES_K),
+    "batched": tuple(map(read_problem, BATCHES)),
 }
 
 # What each suite is for, in a few words.
@@ -69,6 +84,7 @@ TOPICS = {
     "llm": "layers of transformers, 1 to 2048 tokens",
     "fused": "bias and ReLU fused, M = N = K",
     "waves": "M = N in steps of 64, K = 1024: quantisation by tiles and waves",
+    "batched": "batches of small products, and those of attention",
 }
 
 
@@ -78,11 +94,6 @@ def find_suite(name: str) -> tuple[GemmProblem, ...]:
     Raises:
         UsageError: there is none; the text lists the nearest names, or all.
     """
-    if name == "batched":
-        raise UsageError(
-            "there is no suite 'batched': gemmkit has no batched products yet, and many single "
-            "launches against cuBLAS's one would compare different things"
-        )
     try:
         return SUITES[name]
     except KeyError:

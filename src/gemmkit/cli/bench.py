@@ -39,7 +39,7 @@ comparison_options = combine(
         callback=names,
         metavar="NAME,…",
         help="Compare over these sets of problems: square, k1024, off-tile, next-tile, skinny, "
-        "llm, fused, waves. Without TARGET, gemmkit picks the kernel for each problem.",
+        "llm, fused, waves, batched. Without TARGET, gemmkit picks the kernel for each problem.",
     ),
     click.option(
         "--against",

@@ -128,7 +128,7 @@ shapes_option = click.option(
     callback=_shapes,
     metavar="MxNxK,…",
     multiple=True,
-    help="Only these shapes; may be given more than once.",
+    help="Only these shapes, batches as MxNxKxBATCH; may be given more than once.",
 )
 
 seed_option = click.option(

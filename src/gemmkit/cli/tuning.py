@@ -173,7 +173,10 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     if plot is not None and rows:
         save(plot, report.speeds_figure(rows))
         out.print(f"wrote {plot}\n")
-    _why(problem, board, leaders)
+    if problem.batch == 1:
+        _why(problem, board, leaders)
+    else:
+        out.print("Why one is faster than another is told of single products only.")
 
 
 def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None:

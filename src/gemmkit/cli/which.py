@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("which")
-@click.argument("shape", metavar="MxNxK")
+@click.argument("shape", metavar="MxNxK[xBATCH]")
 @gpu_option
 @epilogue_option
 @file_option("--store", "path", "Store of tuned shapes to ask first.  [default: your own]")

@@ -332,11 +332,16 @@ class Kernel:
         """Why this problem cannot be run with this configuration on this board, or None."""
         return self.accepts(problem, gpu) or self.rule(config, gpu)
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether one launch can compute several products."""
+        return set(BATCH_ARGUMENTS) <= set(self.signature)
+
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with any configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
-        if problem.batch != 1 and not set(BATCH_ARGUMENTS) <= set(self.signature):
+        if problem.batch != 1 and not self.takes_batches:
             return (
                 f"'{self.name}' computes one product a launch; 'async_copy', 'split_k' and "
                 "'warp_reduce' take batches"

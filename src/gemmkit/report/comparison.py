@@ -46,10 +46,8 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def shape(record: Record) -> str:
-    """The sizes as `MxNxK`, or `N³` for a cube."""
-    problem = record.problem
-    sizes = (problem.m, problem.n, problem.k)
-    return f"{problem.m}³" if _is_cube(record) else "x".join(map(str, sizes))
+    """The sizes as `MxNxK` or `MxNxKxBATCH`, or `N³` for a cube."""
+    return f"{record.problem.m}³" if _is_cube(record) else record.problem.shape
 
 
 def error_ratio(record: Record) -> float | None:
@@ -85,7 +83,8 @@ def next_tile_share(record: Record, others: Iterable[Record]) -> float | None:
 
 
 def _is_cube(record: Record) -> bool:
-    return record.problem.m == record.problem.n == record.problem.k
+    problem = record.problem
+    return problem.batch == 1 and problem.m == problem.n == problem.k
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.problem import BROADCAST
 from gemmkit.record import AccessSite, CheckRecord, CheckVerdict, Finding, ProblemRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
 
@@ -65,7 +66,7 @@ def _row(record: CheckRecord, *, named: bool) -> Row:
     kinds = Counter(finding.check for finding in record.findings)
     cells = [
         Cell(record.case),
-        Cell(_shape(record.problem)),
+        Cell(record.problem.shape),
         Cell(extras(record.problem) or MISSING, "plain"),
         Cell(verdict_text, _STYLES[verdict]),
         Cell(_ratio(record)),
@@ -75,12 +76,8 @@ def _row(record: CheckRecord, *, named: bool) -> Row:
     return Row(tuple(cells if named else cells[1:]), note)
 
 
-def _shape(problem: ProblemRecord) -> str:
-    return f"{problem.m}x{problem.n}x{problem.k}"
-
-
 def extras(problem: ProblemRecord) -> str:
-    """What of a problem is not as by default: α, β, epilogue, leading dimensions."""
+    """What of a problem is not as by default: α, β, epilogue, leading dimensions, strides."""
     words = []
     if problem.alpha != 1:
         words.append(f"α={problem.alpha:g}")
@@ -94,6 +91,17 @@ def extras(problem: ProblemRecord) -> str:
         for name, row in tight.items()
         if getattr(problem, name) != max(row, 1)
     ]
+    if problem.batch > 1:
+        strides = {
+            "A": (problem.stride_a, problem.m * problem.lda),
+            "B": (problem.stride_b, problem.k * problem.ldb),
+            "C": (problem.stride_c, problem.m * problem.ldc),
+        }
+        words += [
+            f"one {name}" if given == BROADCAST else f"stride_{name.lower()}={given}"
+            for name, (given, tight) in strides.items()
+            if given != tight
+        ]
     return " ".join(words)
 
 
@@ -162,7 +170,7 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
 
 def _times(each: DistinctFinding) -> str:
     shown = [
-        " ".join(filter(None, (_shape(problem), extras(problem))))
+        " ".join(filter(None, (problem.shape, extras(problem))))
         for problem in each.problems[:SHOWN_CASES]
     ]
     more = len(each.problems) - len(shown)

@@ -80,7 +80,7 @@ def bench_table(records: Sequence[Record]) -> Table:
     rows = tuple(
         Row(
             (
-                Cell("x".join(map(str, (each.problem.m, each.problem.n, each.problem.k)))),
+                Cell(each.problem.shape),
                 Cell(kernel_label(each)),
                 correctness(each),
                 *(_bench_cells(each) if timed else _counter_cells(each)),
@@ -93,11 +93,7 @@ def bench_table(records: Sequence[Record]) -> Table:
     notes = _footnotes(records, timed)
     if timed and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
-    wrong = tuple(
-        f"{each.problem.m}x{each.problem.n}x{each.problem.k}: {each.check}."
-        for each in records
-        if not each.correct
-    )
+    wrong = tuple(f"{each.problem.shape}: {each.check}." for each in records if not each.correct)
     return Table(_caption(records), columns, rows, wrong + notes)
 
 
@@ -223,12 +219,11 @@ def _caption(records: Sequence[Record]) -> str:
     where = first.device.gpu
     if first.device.kind == "emulator":
         where = f"{where}, emulated"
-    problems = {(each.problem.m, each.problem.n, each.problem.k) for each in records}
-    if len(problems) > 1:
+    if len({each.problem.shape for each in records}) > 1:
         return f"C = αAB + βC, fp32, on {where}"
     problem = first.problem
     scale = f"α = {problem.alpha:g}, β = {problem.beta:g}"
-    return f"C = αAB + βC, {problem.m}x{problem.n}x{problem.k}, fp32, {scale}, on {where}"
+    return f"C = αAB + βC, {problem.shape}, fp32, {scale}, on {where}"
 
 
 def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:

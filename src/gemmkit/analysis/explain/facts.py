@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gemmkit.analysis.memory import MemoryRow, array_table
-from gemmkit.analysis.model import Prediction, predict
+from gemmkit.analysis.model import Prediction, predict, refuse_batch
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.devices.device import Launch, Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
@@ -95,10 +95,12 @@ def gather(
         cache_dir: root of the caches; by default the user's.
 
     Raises:
+        UsageError: the problem is a batch.
         UnsupportedProblem: the kernel refuses the problem or the configuration.
         CompileError: the kernel does not compile.
         DeviceError: the launch failed, or the kernel did.
     """
+    refuse_batch(problem)
     config = config or kernel.default
     plan = kernel.plan(problem, config, gpu)
     binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
