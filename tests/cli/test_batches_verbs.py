@@ -49,7 +49,10 @@ def test_which_kernel_a_batch_gets(call):
         (("which", "64x64x64*2048"), "write MxNxK, for example 512x300x200, or MxNxKxBATCH"),
         (("which", "8x8x8x9", "--gpu", "t4", "--no-store"), "computes one product a launch"),
         (("explain", "async_copy", "--shape", "8x8x8x9"), "ask for 8x8x8"),
-        (("check", "naive", "--shape", "8x8x8x9"), "'async_copy', 'split_k' and 'warp_reduce'"),
+        (
+            ("check", "naive", "--shape", "8x8x8x9"),
+            "'async_copy' and the rungs after it take batches",
+        ),
     ],
 )
 def test_what_batches_cannot_do_is_one_clear_message(call, words, said):

@@ -343,8 +343,8 @@ class Kernel:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
         if problem.batch != 1 and not self.takes_batches:
             return (
-                f"'{self.name}' computes one product a launch; 'async_copy', 'split_k' and "
-                "'warp_reduce' take batches"
+                f"'{self.name}' computes one product a launch; 'async_copy' and the rungs after "
+                "it take batches"
             )
         if max(problem.m, problem.n, problem.k, problem.batch) > MAX_EXTENT:
             return f"m, n, k and batch must be {MAX_EXTENT} or less: indices are 32-bit"

@@ -113,14 +113,15 @@ def _launch_stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> 
     """
     shape = _launch_vectorized(problem, config, gpu)
     shared_bytes = config["stages"] * stage_bytes(config, PAD)
-    tiles = shape.grid[0] * shape.grid[1] * shape.grid[2]
+    columns, rows = ceil_div(problem.n, config["BN"]), ceil_div(problem.m, config["BM"])
+    tiles = columns * rows * problem.batch
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
     blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
     left = tiles % blocks if blocks else 0
     cut = left + blocks if left and tiles > blocks else left
     slots = 2 * blocks if cut else 0
     return LaunchShape(
-        template=shape.template,
+        template=(*shape.template, batched(problem)),
         grid=(blocks, 1, 1),
         block=shape.block,
         shared_bytes=shared_bytes,
@@ -340,7 +341,7 @@ LADDER: tuple[Kernel, ...] = (
         refinements=_INNER_LOOPS,
         launch=_launch_stream_k,
         rule=rules.async_copy,
-        signature=SCRATCH_SIGNATURE,
+        signature=(*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS),
     ),
 )
 

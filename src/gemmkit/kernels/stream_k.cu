@@ -15,20 +15,23 @@
 #include "stream.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, class Epilogue>
+          int VEC, bool BATCHED, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-             float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals) {
+             float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
+             int batch, long long stride_a, long long stride_b, long long stride_c) {
   extern __shared__ float4 shared[];
   const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC> tiles(shared);
   const Epilogue epilogue{alpha, beta, bias};
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  const Stream stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK));
+  const Stream<BATCHED> stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK),
+                               batch);
   const auto start = [&](const Segment& work) {
     const TilePlace place = stream.place(work.tile);
     const int row = place.row * BM, col = place.col * BN, k = work.first * BK;
-    return tiles.start(element(A, lda, row, k), lda, M - row, element(B, ldb, k, col), ldb, N - col,
+    return tiles.start(element(A + place.product * stride_a, lda, row, k), lda, M - row,
+                       element(B + place.product * stride_b, ldb, k, col), ldb, N - col,
                        min(K - k, work.count * BK));
   };
   Segment next;
@@ -45,6 +48,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 
     const TilePlace place = stream.place(work.tile);
     const int block_row = place.row * BM, block_col = place.col * BN;
+    float* const result = C + place.product * stride_c;
     const bool whole = work.count == stream.steps;
     const int first = stream.owner(work.tile * stream.steps);
     const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;
@@ -52,15 +56,15 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     const auto slot = [&](int part) {
       return element(workspace, BM * BN, 2 * (first + part) + (part == 0), 0);
     };
-    tiles.store(sums, PartOrWhole<Epilogue>{!whole, epilogue}, whole ? C : slot(blockIdx.x - first),
-                whole ? ldc : BN, whole ? M : BM, whole ? N : BN, whole ? block_row : 0,
-                whole ? block_col : 0);
+    tiles.store(sums, PartOrWhole<Epilogue>{!whole, epilogue},
+                whole ? result : slot(blockIdx.x - first), whole ? ldc : BN, whole ? M : BM,
+                whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
     if (!whole && arrives_last(arrivals + work.tile, parts)) {
       add_parts<tiles.THREADS, BM, BN>(
           parts,
           [&](int part, int quad) { return __ldcg(reinterpret_cast<float4*>(slot(part)) + quad); },
           [&](int quad, const float4& sum) {
-            store_quad<BN, VEC>(quad, sum, epilogue, C, ldc, M, N, block_row, block_col);
+            store_quad<BN, VEC>(quad, sum, epilogue, result, ldc, M, N, block_row, block_col);
           });
     }
   }

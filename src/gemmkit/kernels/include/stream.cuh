@@ -7,22 +7,23 @@ struct Segment {
 };
 
 struct TilePlace {
-  int row, col;
+  int product, row, col;
 };
 
 // The way of a block through the tiles. What is left over by whole waves of tiles, and one wave
 // more if there is any, is cut: its steps of k, tile after tile, are dealt out evenly, each block
 // getting a run of them. Whole tiles, a wave at a time, come after. (Steps to be dealt out fit an
-// int: the matrices of more would fit no memory.)
+// int: the matrices of more would fit no memory.) Of a batch, tiles of all products make one line.
+template <bool BATCHED>
 struct Stream {
   static constexpr int GROUP = 8;
-  const int tile_rows, tile_cols, steps;
-  const int tiles = tile_rows * tile_cols, blocks = gridDim.x;
+  const int tile_rows, tile_cols, steps, products;
+  const int tiles = tile_rows * tile_cols * (BATCHED ? products : 1), blocks = gridDim.x;
   const int cut = tiles % blocks + (tiles % blocks > 0 && tiles > blocks ? blocks : 0);
   const int share = cut * steps / blocks, more = cut * steps % blocks;
 
-  __device__ __forceinline__ Stream(int tile_rows, int tile_cols, int steps)
-      : tile_rows(tile_rows), tile_cols(tile_cols), steps(steps) {}
+  __device__ __forceinline__ Stream(int tile_rows, int tile_cols, int steps, int products)
+      : tile_rows(tile_rows), tile_cols(tile_cols), steps(steps), products(products) {}
 
   // Where the run of a block begins, and which block has a step; the first ones take one more.
   __device__ __forceinline__ int begin(int block) const { return block * share + min(block, more); }
@@ -44,9 +45,11 @@ struct Stream {
   // Tiles in bands of GROUP rows, column by column, so that blocks at work together share rows of A
   // and columns of B in the L2 cache.
   __device__ __forceinline__ TilePlace place(int tile) const {
+    const int product = BATCHED ? tile / (tile_rows * tile_cols) : 0;
+    tile -= product * tile_rows * tile_cols;
     const int band = tile / (GROUP * tile_cols) * GROUP, rows = min(GROUP, tile_rows - band);
     const int within = tile - band * tile_cols;
-    return {band + within % rows, within / rows};
+    return {product, band + within % rows, within / rows};
   }
 
  private:
