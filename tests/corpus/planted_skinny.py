@@ -9,6 +9,8 @@ from gemmkit.problem import GemmProblem
 # Few rows, and few columns; neither side nor depth fills a tile, and k is cut in three.
 _WIDE = GemmProblem(3, 70, 110)
 _TALL = GemmProblem(70, 3, 110)
+# Few rows that are aligned, so that all is copied to shared memory.
+_COPIED = GemmProblem(5, 72, 112)
 
 PLANTED = (
     Mutation(
@@ -83,5 +85,22 @@ PLANTED = (
         old="cp_async_wait<STAGES - 1>();",
         new="cp_async_wait<STAGES>();",
         expects=("racecheck",),
+    ),
+    Mutation(
+        name="rows read before other lanes have copied them",
+        kernel="warp_reduce",
+        problem=_COPIED,
+        old=": __syncwarp();",
+        new=": (void)0;",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="copies of rows that are not there",
+        kernel="warp_reduce",
+        problem=_COPIED,
+        old="line < lines_left && k < own_left",
+        new="k < own_left",
+        expects=("memcheck",),
+        file="skinny.cuh",
     ),
 )

@@ -30,7 +30,7 @@ REFUSED = [
     ("warp_tiled", {"WM": 64, "WN": 64}, "needs 64 lanes; a warp has 32"),
     ("warp_reduce", {"BN": 48}, "BN = 48 is not a power of two"),
     ("warp_reduce", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbours of a row"),
-    ("warp_reduce", {"BN": 16, "BK": 16}, "BK = 16 is less than the 32 lines that a warp reads"),
+    ("warp_reduce", {"BN": 16, "BK": 16}, "BK = 16 is less than the 64 lines that a warp reads"),
     ("warp_reduce", {"BN": 64}, "1024 threads a block are more than 512"),
     ("warp_reduce", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
     ("async_copy", {"stages": 1}, "stages must be 2 or more"),

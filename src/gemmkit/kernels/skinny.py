@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.fitting import SKINNY
@@ -17,15 +18,80 @@ WARP_PIECE = WARP_SIZE * PIECE
 # Threads that may have 128 registers each.
 MAX_THREADS = 512
 
-# Rows of the small side up to which pieces on their way stay in registers.
-IN_REGISTERS = 8
+# Columns, and rows that are not aligned, up to which pieces on their way stay in registers.
+IN_REGISTERS, UNALIGNED_IN_REGISTERS = 8, 4
 
 # Registers besides those for sums, lines and pieces: addresses mostly, by floats per access.
 OTHER_REGISTERS = {4: 40, 1: 72}
 
-# What a kernel's own variables take of the shared memory.
-STATIC_SHARED_BYTES = 16
+# What a kernel's own variables take of the shared memory, up to where the ring may begin.
+STATIC_SHARED_BYTES = 128
 PAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the kernel goes about the small side, of `side` rows or (`tall`) columns.
+
+    Its lines along k may be `staged` in shared memory, and the pieces of the streamed matrix be on
+    their way there too, in a `ring`; without, these are in registers. Of the streamed matrix
+    `width` floats are read at once, of the small one `small_width`.
+    """
+
+    side: int
+    tall: bool
+    staged: bool
+    ring: bool
+    width: int = 4
+    small_width: int = 4
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> Form:
+        """That of a problem: what needs the fewest instructions for each byte that streams."""
+        tall, side = is_tall(problem), padded_side(problem)
+        stride_a, stride_b, _ = problem.strides
+        by_a, by_b = problem.lda | stride_a, problem.ldb | stride_b
+        width = 4 if (problem.k | by_a if tall else problem.n | by_b) % 4 == 0 else 1
+        if tall:
+            # A single column without gaps is a line along k already.
+            staged, ring = problem.n > 1 or problem.ldb > 1, side > IN_REGISTERS
+            small_width = width if staged or stride_b % 4 == 0 else 1
+        else:
+            small_width = 4 if (problem.k | by_a) % 4 == 0 else 1
+            staged = ring = width == small_width == 4 or side > UNALIGNED_IN_REGISTERS
+        return cls(side, tall, staged, ring, width, small_width)
+
+    @property
+    def piece(self) -> int:
+        """Floats of the streamed matrix that a thread has at a time."""
+        return 2 * PIECE if self.ring and not self.tall else PIECE
+
+    def threads(self, config: TileConfig) -> int:
+        """Threads of a block."""
+        return config["BN"] * config["BK"] // self.piece
+
+    def stage_bytes(self, config: TileConfig) -> int:
+        """Shared bytes of a stage: pieces that registers do not hold, and the staged lines."""
+        pieces = config["BN"] * config["BK"] if self.ring else 0
+        if not self.staged:
+            lines = 0
+        elif self.tall:
+            lines = self.side * (config["BK"] + PAD)
+        else:  # each warp has its own, in whole vectors of all lanes
+            length = WARP_SIZE * self.piece // neighbours(config, tall=False)
+            vectors = ceil_div(self.side * length, WARP_SIZE * self.small_width)
+            lines = vectors * self.threads(config) * self.small_width
+        return FLOAT_BYTES * (pieces + lines)
+
+    def sum_bytes(self, config: TileConfig) -> int:
+        """Shared bytes of the sums that the warps along k leave for each other."""
+        read = neighbours(config, tall=self.tall)
+        warps = config["BK"] // (read if self.tall else WARP_SIZE * self.piece // read)
+        return FLOAT_BYTES * warps * self.side * config["BN"]
+
+
+# The forms that take the most shared memory.
+_LARGEST = tuple(Form(SKINNY, tall=tall, staged=True, ring=True) for tall in (False, True))
 
 
 def is_tall(problem: GemmProblem) -> bool:
@@ -64,23 +130,19 @@ def _reasons(config: TileConfig, gpu: GpuSpec) -> Iterator[str]:
             yield f"{key} = {config[key]} is not a power of two"
     if not PIECE <= config["WN"] <= WARP_PIECE // 4:
         yield f"WN = {config['WN']}: a warp reads {PIECE} to {WARP_PIECE // 4} neighbours of a row"
-    for along, across in (("BN", "BK"), ("BK", "BN")):
-        needed = WARP_PIECE // min(config["WN"], config[along])
+    for along, across, piece in (("BN", "BK", 2 * WARP_PIECE), ("BK", "BN", WARP_PIECE)):
+        needed = piece // min(config["WN"], config[along])
         if config[across] < needed:
             yield f"{across} = {config[across]} is less than the {needed} lines that a warp reads"
-    if threads(config) > MAX_THREADS:
-        yield f"{threads(config)} threads a block are more than {MAX_THREADS}, of 128 registers"
-    stages = 2 * stage_bytes(config, SKINNY, staged=True)
-    sums = max(sum_bytes(config, SKINNY, tall=tall) for tall in (False, True))
+    threads = config["BN"] * config["BK"] // PIECE
+    if threads > MAX_THREADS:
+        yield f"{threads} threads a block are more than {MAX_THREADS}, of 128 registers"
+    stages = 2 * max(form.stage_bytes(config) for form in _LARGEST)
+    sums = max(form.sum_bytes(config) for form in _LARGEST)
     needed, limit = max(stages, sums) + STATIC_SHARED_BYTES, gpu.capability.max_shared_per_block
     if needed > limit:
         what = "its sums" if sums > stages else "two stages"
         yield f"{what} take {needed} bytes of shared memory; {gpu.name} allows {limit}"
-
-
-def threads(config: TileConfig) -> int:
-    """Threads of a block."""
-    return config["BN"] * config["BK"] // PIECE
 
 
 def sums_per_thread(problem: GemmProblem) -> int:
@@ -88,23 +150,9 @@ def sums_per_thread(problem: GemmProblem) -> int:
     return 4 * padded_side(problem)
 
 
-def stage_bytes(config: TileConfig, side: int, *, staged: bool) -> int:
-    """Shared bytes of a stage: pieces that registers do not hold, and lines of the small matrix."""
-    pieces = PIECE * threads(config) if side > IN_REGISTERS else 0
-    lines = side * (config["BK"] + PAD) if staged else 0
-    return FLOAT_BYTES * (pieces + lines)
-
-
 def neighbours(config: TileConfig, *, tall: bool) -> int:
     """Floats of a row that a warp reads together; a tile may be narrower than `WN`."""
     return min(config["WN"], config["BK" if tall else "BN"])
-
-
-def sum_bytes(config: TileConfig, side: int, *, tall: bool) -> int:
-    """Shared bytes of the sums that the warps along k leave for each other."""
-    read = neighbours(config, tall=tall)
-    warps = config["BK"] // (read if tall else WARP_PIECE // read)
-    return FLOAT_BYTES * warps * side * config["BN"]
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -112,24 +160,10 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 
     There are fewer stages than asked for where registers or shared memory do not hold them.
     """
-    tall, side = is_tall(problem), padded_side(problem)
+    form = Form.of(problem)
     BN, BK = config["BN"], config["BK"]
-    long = problem.m if tall else problem.n
-
-    stride_a, stride_b, _ = problem.strides
-    by_a, by_b = problem.lda | stride_a, problem.ldb | stride_b
-    width = 4 if (problem.k | by_a if tall else problem.n | by_b) % 4 == 0 else 1
-    # A single column without gaps is a line along k already.
-    staged = side > IN_REGISTERS or (tall and (problem.n > 1 or problem.ldb > 1))
-    if staged:
-        small_width = width if tall else 4
-    elif tall:
-        small_width = width if stride_b % 4 == 0 else 1
-    else:
-        small_width = 4 if (problem.k | by_a) % 4 == 0 else 1
-
-    stage = stage_bytes(config, side, staged=staged)
-    stages = min(config["stages"], _most_stages(config, gpu, side, stage, width))
+    long = problem.m if form.tall else problem.n
+    stages = min(config["stages"], _most_stages(form, config, gpu))
 
     tiles = ceil_div(long, BN) if min(problem.m, problem.n) else 0
     steps = ceil_div(problem.k, BK)
@@ -138,27 +172,28 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     left = all_tiles if parts > 1 else 0
     return LaunchShape(
         template=(
-            *(side, str(tall).lower(), str(staged).lower()),
-            *(BN, BK, neighbours(config, tall=tall), stages, width, small_width),
+            *(form.side, str(form.tall).lower(), str(form.staged).lower()),
+            *(BN, BK, neighbours(config, tall=form.tall), stages),
+            *(form.width, form.small_width),
             batched(problem),
         ),
         grid=batch_grid(tiles, parts, problem.batch),
-        block=(threads(config), 1, 1),
-        shared_bytes=max((stages + 1) * stage, sum_bytes(config, side, tall=tall)),
-        workspace_bytes=FLOAT_BYTES * left * parts * side * BN,
+        block=(form.threads(config), 1, 1),
+        shared_bytes=max((stages + 1) * form.stage_bytes(config), form.sum_bytes(config)),
+        workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN,
         arrivals=left,
     )
 
 
-def _most_stages(config: TileConfig, gpu: GpuSpec, side: int, stage: int, width: int) -> int:
-    """Pieces of a thread that can be on their way, where a stage takes so many shared bytes."""
+def _most_stages(form: Form, config: TileConfig, gpu: GpuSpec) -> int:
+    """Steps that a thread's pieces can be ahead, by registers and shared memory."""
     most = config["stages"]
-    if side <= IN_REGISTERS:
-        registers = gpu.capability.registers_per_sm // threads(config)
+    if not form.ring:
+        registers = gpu.capability.registers_per_sm // form.threads(config)
         # Of each small row four sums and four floats of a line, and a piece that is at work.
-        pieces = (registers - OTHER_REGISTERS[width] - 8 * side) // PIECE
+        pieces = (registers - OTHER_REGISTERS[form.width] - 8 * form.side) // PIECE
         most = max(1, pieces - 1)
-    if stage:
+    if stage := form.stage_bytes(config):
         room = gpu.capability.max_shared_per_block - STATIC_SHARED_BYTES
         most = min(most, room // stage - 1)
     return most

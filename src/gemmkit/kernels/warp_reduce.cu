@@ -1,13 +1,13 @@
 // Rung 12: skinny products, reduced by warp shuffles.
 //
 // With 16 rows or fewer (or columns: TALL) the other matrix is read once, and its bytes set the
-// time. It streams in 4 x 4 pieces, STAGES of them ahead of a thread's arithmetic. Lanes, warps and
+// time. It streams in 4 x 4 pieces, STAGES steps ahead of a thread's arithmetic. Lanes, warps and
 // blocks share k, so that all have work, and in the end add up their sums in a fixed order.
 //
 //   a warp's piece of B:  lanes 0-7 read 128 bytes of 4 rows, lanes 8-15 of the next 4 ...
 //   the sums of lanes meet by shuffles, of warps in shared memory, of blocks in global memory
 //
-// Loads per result, M = 8: K/8 of B and K/32 of A from global memory, none from shared.
+// Loads per result, M = 8: K/8 of B and K/32 of A from global memory, by way of shared memory.
 #include "arrival.cuh"
 #include "batch.cuh"
 #include "cp_async.cuh"
@@ -16,27 +16,30 @@
 
 template <int SMALL, bool TALL, bool STAGED, int BN, int BK, int WN, int STAGES, int VEC,
           int SMALL_VEC, bool BATCHED, class Epilogue>
-__global__ void __launch_bounds__(BN* BK / 16)
+__global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
     warp_reduce(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                 float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
                 int batch, long long stride_a, long long stride_b, long long stride_c) {
-  // The block takes BN results along the long side and BK steps of k at a time, so that each thread
-  // has a 4 x 4 piece of the streamed matrix. There x runs along rows in memory and y across them.
-  constexpr int THREADS = BN * BK / 16, RESULTS = SMALL * BN, PITCH = BK + 4;
+  // The block takes BN results along the long side and BK steps of k at a time. Of the streamed
+  // matrix each thread has a 4 x 4 piece, or two; there x runs along rows in memory, y across them.
+  // Pieces on their way are in registers, or in a ring in shared memory, where a stage holds LINES
+  // of the small matrix too if these are STAGED; they come through L1 else.
+  constexpr bool RING = TALL ? SMALL > 8 : STAGED, WAITS = RING || STAGED;
+  constexpr int PIECES = RING && !TALL ? 2 : 1, THREADS = BN * BK / (16 * PIECES);
   constexpr int LANES_X = WN / 4, LANES_Y = 32 / LANES_X, WARPS_X = (TALL ? BK : BN) / WN;
-  constexpr int WARPS_K = TALL ? WARPS_X : THREADS / 32 / WARPS_X;
-  // Pieces on their way are in registers, or in a ring where the sums leave no room for them. The
-  // small matrix comes through L1, or STAGED in the ring, turned into lines along k.
-  constexpr bool RING = SMALL > 8, WAITS = RING || STAGED;
-  constexpr int LINES = RING ? 16 * THREADS : 0, STAGE = LINES + (STAGED ? SMALL * PITCH : 0);
-  extern __shared__ float4 shared[];
-  float* const ring = reinterpret_cast<float*>(shared);
+  constexpr int WARPS_K = TALL ? WARPS_X : THREADS / 32 / WARPS_X, RESULTS = SMALL * BN;
+  constexpr int WARP_Y = 4 * PIECES * LANES_Y, LINES = RING ? BN * BK : 0;
+  using Lines = StagedLines<TALL, THREADS, SMALL, TALL ? BK : WARP_Y, SMALL_VEC>;
+  constexpr int STAGE = LINES + (STAGED ? Lines::SIZE : 0);
+  // Were it not aligned, a warp's copies would be taken apart, and L2 asked twice for the same.
+  extern __shared__ __align__(128) float ring[];
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_x = warp % WARPS_X * WN;
-  const int y = (warp / WARPS_X * LANES_Y + lane / LANES_X) * 4;
-  const auto x = [=](int j) {  // whole warps read neighbours, with single floats too
-    return warp_x + (j / VEC * LANES_X + lane % LANES_X) * VEC + j % VEC;
-  };
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_y = warp / WARPS_X * WARP_Y, y = warp_y + lane / LANES_X * 4;
+  const int x = warp % WARPS_X * WN + lane % LANES_X * VEC;
+  // From a thread's first place to the others: whole warps read neighbours, single floats too.
+  const auto right = [](int j) { return j / VEC * LANES_X * VEC + j % VEC; };
+  const auto below = [](int i) { return i / 4 * LANES_Y * 4 + i % 4; };
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
   const int tiles = ((TALL ? M : N) + BN - 1) / BN;
   const BatchPlace<BATCHED> at(gridDim.y, tiles, batch);
@@ -46,86 +49,83 @@ __global__ void __launch_bounds__(BN* BK / 16)
   const int all_steps = (K + BK - 1) / BK, share = all_steps / parts, more = all_steps % parts;
   const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * BK;
 
-  const float* const streamed = TALL ? element(A, lda, block_result + y, k_begin)
-                                     : element(B, ldb, k_begin + y, block_result);
-  const auto start = [&](int step, int stage, float (&piece)[4][4]) {
-    const int k = step * BK, k_left = step < steps ? K - k_begin - k : 0;
-    const int x_left = TALL ? k_left : N - block_result, y_left = TALL ? M - block_result : k_left;
-    const float* const from = TALL ? streamed + k : element(streamed, ldb, k, 0);
+  // What is copied next, and how much of k is left then.
+  int uncopied = min(K - k_begin, steps * BK);
+  const float* next = TALL ? element(A, lda, block_result + y, k_begin + x)
+                           : element(B, ldb, k_begin + y, block_result + x);
+  const float* next_lines =
+      TALL ? Lines::first(B, ldb, k_begin) : Lines::first(A, lda, k_begin + warp_y);
+  const auto start = [&](int stage, float (&piece)[4][4]) {
+    const int x_left = (TALL ? uncopied : N - block_result) - x;
+    const int y_left = (TALL ? M - block_result : uncopied) - y;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4 * PIECES; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; j += VEC) {
-        const float* const source = element(from, TALL ? lda : ldb, i, x(j));
-        const bool inside = x(j) < x_left && y + i < y_left;
+        const float* const source = element(next, TALL ? lda : ldb, below(i), right(j));
+        const bool inside = right(j) < x_left && below(i) < y_left;
         if (RING) {
           const int slot = ((4 * i + j) / VEC * THREADS + threadIdx.x) * VEC;
           cp_async<VEC>(ring + stage * STAGE + slot, source, inside);
         } else {
-#pragma unroll
-          for (int v = 0; v < VEC; ++v) piece[i][j + v] = 0.0f;
-          if (inside) read_once<VEC>(&piece[i][j], source);
+          read_once<VEC>(&piece[i][j], source, inside);
         }
       }
     }
     if (STAGED) {
-      copy_lines<THREADS, SMALL, BK, PITCH, TALL>(
-          ring + stage * STAGE + LINES, TALL ? element(B, ldb, k_begin + k, 0) : A + k_begin + k,
-          TALL ? ldb : lda, TALL ? N : M, k_left);
+      Lines::copy(ring + stage * STAGE + LINES, next_lines, TALL ? ldb : lda, TALL ? N : M,
+                  uncopied - (TALL ? 0 : warp_y));
     }
     if (WAITS) cp_async_commit();
+    next = element(next, TALL ? 1 : ldb, BK, 0);
+    next_lines = element(next_lines, TALL ? ldb : 1, BK, 0);
+    uncopied -= BK;
   };
 
   // One piece at work, STAGES on their way; TURNS steps go by before a register is used again.
   constexpr int TURNS = RING ? 1 : STAGES + 1;
   alignas(16) float pieces[TURNS][4][4];
 #pragma unroll
-  for (int step = 0; step < STAGES; ++step) start(step, step, pieces[step % TURNS]);
+  for (int step = 0; step < STAGES; ++step) start(step, pieces[step % TURNS]);
 
-  const float* lines = TALL ? B + k_begin : A + k_begin + y;  // of the small matrix, along k
+  const float* lines = TALL ? B + k_begin + x : A + k_begin + y;  // of the small matrix, along k
   alignas(16) float sums[SMALL * 4] = {};
   for (int step = 0, stage = 0; step < steps;) {
 #pragma unroll
-    for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step) {
+    for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step, lines += BK) {
       if (WAITS) {
         cp_async_wait<STAGES - 1>();
-        __syncthreads();  // this stage is there, and nobody reads the one before it any more
+        TALL ? __syncthreads() : __syncwarp();  // this stage is there, the last one read
       }
-      start(step + STAGES, stage == 0 ? STAGES : stage - 1, pieces[(turn + STAGES) % TURNS]);
+      start(stage == 0 ? STAGES : stage - 1, pieces[(turn + STAGES) % TURNS]);
 
-      alignas(16) float line[SMALL][4] = {};
-      const float* const staged = ring + stage * STAGE;
-      const int k_left = K - k_begin - step * BK;
+      const float* const slots = ring + stage * STAGE;
+      const int k_left = K - k_begin - step * BK - (TALL ? x : y);
 #pragma unroll
-      for (int s = 0; s < SMALL; ++s) {
+      for (int number = 0; number < PIECES; ++number) {
+        constexpr int WIDTH = STAGED && !TALL ? 4 : SMALL_VEC;
+        alignas(16) float line[SMALL][4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i += SMALL_VEC) {
-          const int k = TALL ? x(i) : y + i;
-          if (STAGED) {
-            copy_vector<SMALL_VEC>(&line[s][i], staged + LINES + s * PITCH + k);
-          } else if (k < k_left) {  // the last line stands for those that nobody wants
-            const int row = TALL ? 0 : min(s, M - 1);
-            read_cached<SMALL_VEC>(&line[s][i], element(lines, lda, row, TALL ? k : i));
+        for (int s = 0; s < SMALL; ++s) {
+#pragma unroll
+          for (int i = 0; i < 4; i += WIDTH) {
+            const int k = TALL ? right(i) : below(4 * number) + i;
+            if (STAGED) {
+              const int place = Lines::place(s, k, TALL ? x : y - warp_y);
+              copy_vector<WIDTH>(&line[s][i], slots + LINES + place);
+            } else if (k < k_left) {  // the last line stands for those that nobody wants
+              const int row = TALL ? 0 : min(s, M - 1);
+              read_cached<WIDTH>(&line[s][i], element(lines, lda, row, k));
+            }
           }
         }
-      }
-      float (&piece)[4][4] = pieces[turn];
 #pragma unroll
-      for (int i = 0; RING && i < 16; i += VEC) {
-        const int slot = (i / VEC * THREADS + threadIdx.x) * VEC;
-        copy_vector<VEC>(&piece[i / 4][i % 4], staged + slot);
-      }
-#pragma unroll
-      for (int s = 0; s < SMALL; ++s) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            sums[4 * s + (TALL ? i : j)] += line[s][TALL ? j : i] * piece[i][j];
-          }
+        for (int i = 0; RING && i < 16; i += VEC) {
+          const int slot = (16 * number + i) * THREADS + threadIdx.x * VEC;
+          copy_vector<VEC>(&pieces[turn][i / 4][i % 4], slots + slot);
         }
+        multiply_piece<TALL>(sums, line, pieces[turn]);
       }
-      lines += BK;
       stage = stage == STAGES ? 0 : stage + 1;
     }
   }
@@ -134,14 +134,14 @@ __global__ void __launch_bounds__(BN* BK / 16)
 
   constexpr int LANES_K = TALL ? LANES_X : LANES_Y, STRIDE = TALL ? 1 : LANES_X;
   constexpr int LEFT = 4 * SMALL > LANES_K ? 4 * SMALL / LANES_K : 1;
-  const int warp_k = TALL ? warp % WARPS_X : warp / WARPS_X;
+  float* const own_sums = ring + (TALL ? warp % WARPS_X : warp / WARPS_X) * RESULTS;
   const int first = reduce_lanes<LANES_K, STRIDE, 4 * SMALL>(sums);
   constexpr int WIDTH = !TALL && LEFT % VEC == 0 ? VEC : 1;
 #pragma unroll
   for (int i = 0; i < LEFT; i += WIDTH) {
     const int s = (first + i) / 4, j = (first + i) % 4;
-    const int place = TALL ? (y + j) * SMALL + s : s * BN + x(j);
-    copy_vector<WIDTH>(&ring[warp_k * RESULTS + place], sums + i);
+    const int place = TALL ? (y + j) * SMALL + s : s * BN + x + right(j);
+    copy_vector<WIDTH>(own_sums + place, sums + i);
   }
   __syncthreads();
 
