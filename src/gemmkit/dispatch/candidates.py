@@ -119,6 +119,7 @@ _TILED = (
         (32, 256, 32, 2, 128),
         (32, 256, 32, 1, 128),
         (32, 128, 32, 2, 128),
+        (32, 128, 32, 3, 128),
         (64, 128, 64, 2, 128),
         (64, 64, 64, 2, 128),
         (32, 64, 32, 2, 128),
@@ -142,17 +143,18 @@ _FALLBACK = _rows("naive", "BM BN", (8, 32))
 CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
 
 # For batches of products that are no larger than a tile: few threads and little shared memory, so
-# that an SM has many of them at once, and no warps that share k, whose sums would have to meet.
+# that an SM has many of them at once, and no warps that share k, whose sums would have to meet. One
+# burst of copies a step: with more, ptxas runs out of the registers that so many blocks leave it.
 FOR_BATCHES: tuple[Candidate, ...] = _rows(
     "async_copy",
     "BM BN BK WM WN TM TN stages bursts order",
-    (128, 64, 16, 64, 32, 8, 8, 2, 4, 5),
-    (64, 64, 16, 32, 64, 8, 8, 2, 4, 5),
-    (64, 64, 32, 32, 32, 8, 4, 2, 4, 2),
-    (64, 32, 16, 32, 32, 8, 4, 2, 4, 2),
-    (32, 32, 32, 16, 32, 4, 4, 2, 4, 2),
-    (32, 32, 16, 32, 32, 8, 4, 2, 4, 2),
-    (16, 32, 16, 16, 32, 4, 4, 2, 4, 2),
+    (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
+    (64, 64, 16, 32, 64, 8, 8, 2, 1, 1),
+    (64, 64, 32, 32, 32, 8, 4, 2, 1, 2),
+    (64, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+    (32, 32, 32, 16, 32, 4, 4, 2, 1, 2),
+    (32, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+    (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
 )
 
 
