@@ -305,8 +305,8 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="warp_reduce",
         rung=12,
-        idea="A product of at most 16 rows or columns reads its large matrix once, straight to "
-        "registers, with k shared by lanes, warps and blocks whose sums meet by shuffles.",
+        idea="A product of at most 16 rows or columns reads its large matrix once, copies always "
+        "under way, with k shared by lanes, warps and blocks whose sums meet by shuffles.",
         default=TileConfig(BN=32, BK=256, WN=32, stages=2, split_k=128),
         space={
             "BN": (16, 32, 64, 128),
