@@ -61,6 +61,8 @@ def run_rung(
         "bias": operands.bias if problem.epilogue.bias else np.uint64(0),
         "workspace": np.full(max(plan.workspace_bytes // 4, 1), np.nan, np.float32),
         "arrivals": np.zeros(max(plan.arrivals, 1), np.int32),
+        "batch": np.int32(problem.batch),
+        **dict.fromkeys(("stride_a", "stride_b", "stride_c"), np.int64(0)),
     }
     outcome = launch(
         executor,
