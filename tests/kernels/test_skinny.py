@@ -2,6 +2,7 @@
 
 import pytest
 
+from gemmkit import check
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
@@ -53,6 +54,15 @@ def test_every_side(device, side):
 )
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
     assert run_kernel(KERNEL, problem, device, config=SMALL).correct
+
+
+@pytest.mark.parametrize("problem", [GemmProblem(9, 67, 261), GemmProblem(9, 68, 264)])
+def test_rows_on_their_way_by_floats_and_by_vectors_race_with_nothing(problem):
+    """Of floats, a warp has 144 copies on their way."""
+    device = EmulatedDevice(H100, sanitize=True)
+    (record,) = check(KERNEL, [problem], config={"BK": 128, "stages": 3}, device=device)
+    assert record.correct
+    assert not record.findings
 
 
 def test_an_epilogue_where_columns_are_few(device):

@@ -66,7 +66,7 @@ COPY = words("lanes", "bytes", "site") | {
 }
 COPY_BYTES = 32 + 8 * LANES + 16 * LANES
 # Copies of one warp on their way; beyond that the oldest lands early.
-COPY_QUEUE = 128
+COPY_QUEUE = 256
 # Of the last copy to a granule: record's place in the worker (32 bits), warp and lane, and the
 # lowest bits of the epoch in which it landed.
 COPY_SITE, COPY_THREAD, COPY_EPOCH_BITS = 32, 16, 16
