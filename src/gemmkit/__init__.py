@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gemmkit.gpu import GpuSpec, find_board
     from gemmkit.kernels.kernel import Kernel, TileConfig
     from gemmkit.kernels.ladder import LADDER, find_kernel
-    from gemmkit.problem import GemmProblem
+    from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Finding, Record
     from gemmkit.tune.result import Tuned
     from gemmkit.tune.run import tune
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BROADCAST",
     "LADDER",
     "CheckRecord",
     "Choice",
@@ -66,6 +67,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "BROADCAST": "gemmkit.problem",
     "LADDER": "gemmkit.kernels.ladder",
     "CheckRecord": "gemmkit.record",
     "Choice": "gemmkit.dispatch.choose",
