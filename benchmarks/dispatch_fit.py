@@ -1,7 +1,7 @@
-"""Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE`.
+"""Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE…`.
 
-The file is one that `dispatch_regret.py` wrote. The costs of each candidate are fitted to every
-other shape of it and written to `src/gemmkit/dispatch/fitted/`; the regret on the other shapes is
+The files are of `dispatch_regret.py`. The costs of each candidate are fitted to every other shape
+of each and written to `src/gemmkit/dispatch/fitted/`; the regret on the other shapes is
 printed, with these costs, with those that were there, and with those that follow from tile sizes
 (`closed_form.py` fits what the latter rest on). No GPU is needed.
 """
@@ -30,8 +30,11 @@ FITTED = Path(__file__).resolve().parent.parent / "src" / "gemmkit" / "dispatch"
 
 # Costs and those of the board are fitted by turns.
 ROUNDS = 4
-# A cost e times as large as the derived one weighs as much as a time that is off by this.
+# A cost e times as large as the derived one weighs as much as a time that is off by this: board's
+# costs, and those of a configuration. The time of a step hardly shows where there are few of them,
+# as in most shapes, and all others follow from it where there are many: so it stays near.
 PRIOR = 0.05
+PRIORS = {"step": 3.0, "excess": 2.0, "tile": 0.1, "unaligned": 0.1, "sharing": 0.1}
 # Of a latency over the step's throughput, so that its logarithm exists.
 LEAST_EXCESS = 1e-3
 
@@ -94,15 +97,19 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
 def _fit_costs(
     board: BoardCosts, instance: str, derived: Costs, samples: Sequence[Sample], gpu: GpuSpec
 ) -> Costs:
-    prior = _costs_vector(derived)
+    prior, weights = _costs_vector(derived), np.array([*PRIORS.values()])
+    config = samples[0].candidate.config
+    area = (config.BM or 1) * (config.BN or 1)
+    # No step is faster than the fp32 lanes.
+    least = area * (config.BK or 1) / gpu.capability.fp32_lanes_per_sm if config.BM else 0.0
 
     def residuals(vector: Floats) -> Floats:
-        costs = {instance: _costs_of(vector, derived)}
+        costs = {instance: _costs_of(vector, derived, least)}
         tried = msgspec.structs.replace(board, configurations=costs)
-        return np.append(_errors(tried, samples, gpu), PRIOR * (vector - prior))
+        return np.append(_errors(tried, samples, gpu), weights * (vector - prior))
 
     start = _costs_vector(board.configurations[instance])
-    return _costs_of(least_squares(residuals, start), derived)
+    return _costs_of(least_squares(residuals, start), derived, least)
 
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
@@ -138,8 +145,9 @@ def _costs_vector(costs: Costs) -> Floats:
     return np.log([costs.step, excess, costs.tile, costs.unaligned, costs.sharing])
 
 
-def _costs_of(vector: Floats, derived: Costs) -> Costs:
+def _costs_of(vector: Floats, derived: Costs, least: float) -> Costs:
     step, excess, tile, unaligned, sharing = np.exp(vector).tolist()
+    step = max(step, least)
     return Costs(
         step=round(step, 1),
         latency=round(step * (1 + excess), 1),
@@ -192,20 +200,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     arguments = parser.parse_args()
-    head, rows = read(arguments.file)
-    gpu = find_board(head.gpu)
+    gpu = find_board(read(arguments.files[0])[0].gpu)
     limits = gpu.capability
-    shapes = [each for each in samples_of(rows, gpu) if each]
-    fitted_on, held_out = shapes[::2], shapes[1::2]
-    board = fit([each for some in fitted_on for each in some], gpu, head.registers)
+    fitted_on: list[list[Sample]] = []
+    held_out: list[list[Sample]] = []
+    registers: dict[str, int] = {}
+    for file in arguments.files:
+        head, rows = read(file)
+        registers |= head.registers
+        shapes = [each for each in samples_of(rows, gpu) if each]
+        fitted_on += shapes[::2]
+        held_out += shapes[1::2]
+    board = fit([each for some in fitted_on for each in some], gpu, registers)
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))
+    names = " and ".join(file.name for file in arguments.files)
     board = msgspec.structs.replace(
         board,
-        fitted=f"{len(fitted_on)} shapes of {arguments.file.name} on {gpu.name}; regret on {told}",
+        fitted=f"{len(fitted_on)} shapes of {names} on {gpu.name}; regret on {told}",
     )
     for name, costs in (
         ("derived costs", BoardCosts()),
