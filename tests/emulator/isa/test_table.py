@@ -15,7 +15,7 @@ from gemmkit.errors import UnsupportedInstruction
 # What needs memory, the other lanes of the warp, the block or the program counter.
 MACHINE_OPERATIONS = {
     *("load", "store", "atomic", "compare_and_swap", "reduction", "is_space", "convert_address"),
-    *("copy_async", "copy_async_commit", "copy_async_wait"),
+    *("copy_async", "copy_async_commit", "copy_async_wait", "create_policy"),
     *("shuffle", "vote", "ballot", "active_mask", "match_any", "match_all", "reduce_warp"),
     *("elect",),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),

@@ -47,7 +47,8 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
         parameter = "q" if form.operation == "load" else "sent"
         return f"[{parameter if space == 'param' else '%address'}]"
     if spec.role in ("immediate", "label"):
-        return {"copy_async": "16", "branch": "TARGET"}.get(form.operation, "0")
+        sizes = {"copy_async": "16", "branch": "TARGET"}
+        return "128" if form.opcode_class == "cache" else sizes.get(form.operation, "0")
     kind = register_type(spec.type)
     if spec.count > 1:
         return "{" + ", ".join(f"%{kind}_{place}_{n}" for n in range(spec.count)) + "}"

@@ -189,3 +189,31 @@ def test_copies_from_memory_never_written(size: str) -> None:
     if size:
         nothing = {**ARGUMENTS, "bytes": np.int32(0)}
         assert not run(text, nothing, unwritten=["in", "out"]).findings
+
+
+STREAMED = """k(float* out, const float* in, int shift) {
+    __shared__ float4 tile[64];
+    unsigned long long policy;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(in - 5000));
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(out + 1000003));
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                 ::"r"((unsigned)__cvta_generic_to_shared(tile + threadIdx.x)),
+                 "l"(in + 4 * threadIdx.x + shift), "l"(policy));
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;"
+                 ::"l"(out + threadIdx.x), "f"(tile[threadIdx.x].y), "l"(policy) : "memory");
+}"""
+
+
+def streamed(shift: int, **options: object) -> tuple[set[tuple[str, str]], list[float]]:
+    given = np.arange(256, dtype=np.float32)
+    arguments = {"out": np.zeros(64, np.float32), "in": given, "shift": np.int32(shift)}
+    outcome = run(STREAMED, arguments, **options)
+    return outcome.kinds, outcome.arrays["out"].view(np.float32).tolist()
+
+
+def test_sanitizers_ignore_prefetches_and_watch_hinted_accesses() -> None:
+    assert streamed(0) == (set(), [4.0 * lane + 1 for lane in range(64)])
+    assert ("memcheck", "out of bounds") in streamed(4)[0]
+    assert {check for check, _ in streamed(0, unwritten=("in",))[0]} == {"initcheck"}

@@ -297,6 +297,12 @@ def _is_space(b: BlockWriter, action: Action) -> None:
     b.put(action, b.node(emit, [(address, 64)], [1]))
 
 
+def _create_policy(b: BlockWriter, action: Action) -> None:
+    """A policy is opaque and changes no result: all are zero."""
+    _active(b, action)
+    b.put(action, [Scalar(literal("i64", 0))])
+
+
 def _nothing(b: BlockWriter, action: Action) -> None:
     checks.nothing(b, action, _active(b, action))
 
@@ -379,6 +385,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "ballot": _vote,
     "active_mask": _active_mask,
     "is_space": _is_space,
+    "create_policy": _create_policy,
     "barrier_arrive": _barrier_arrive,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), _through_python),

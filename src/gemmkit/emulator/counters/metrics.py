@@ -53,8 +53,8 @@ class Metric:
 
 
 OPCODE_CLASSES = (
-    *("atomic", "bits", "compare", "control", "convert", "fma", "fp16", "fp32", "fp64", "integer"),
-    *("load", "move", "special", "store", "synchronize", "warp"),
+    *("atomic", "bits", "cache", "compare", "control", "convert", "fma", "fp16", "fp32", "fp64"),
+    *("integer", "load", "move", "special", "store", "synchronize", "warp"),
 )
 _GLOBAL_LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 _GLOBAL_STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"

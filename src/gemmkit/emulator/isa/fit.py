@@ -28,6 +28,8 @@ _KINDS: dict[str, type[Operand]] = {
     "symbol": Symbol,
     "group": Group,
 }
+# What `applypriority` is for: one line of the L2.
+_LINE_BYTES = 128
 # Their registers may be wider than their types.
 _RELAXED = ("load", "store", "convert_")
 
@@ -42,6 +44,8 @@ def operands_fit(instruction: Instruction, form: Form) -> bool:
         groups = [each for each in given if isinstance(each, Group)]
         callee = [each for each in given if isinstance(each, Symbol)]
         return len(callee) == 1 and len(groups) == len(given) - 1 <= 2
+    if form.opcode.startswith("applypriority") and given[1:] != (Immediate(_LINE_BYTES),):
+        return False
     required = sum(not spec.optional for spec in form.operands)
     relaxed = form.operation.startswith(_RELAXED) and form.operation != "convert_address"
     return required <= len(given) <= len(form.operands) and all(
@@ -54,6 +58,8 @@ def _fits(operand: Operand | None, spec: OperandSpec, relaxed: bool) -> bool:
         base = operand.base
         wide = not isinstance(base, Register) or TYPES[base.type].bits in (32, 64)
         return spec.role == "address" and wide
+    if spec.role == "policy":
+        return isinstance(operand, Register) and _holds(operand, 64, False)
     if spec.role not in ("dest", "source"):
         return isinstance(operand, _KINDS[spec.role])
     assert spec.type is not None

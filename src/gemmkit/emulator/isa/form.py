@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 from gemmkit.emulator.isa.types import TYPES, PtxType, widened
@@ -15,10 +15,10 @@ from gemmkit.emulator.isa.types import TYPES, PtxType, widened
 class OperandSpec:
     """What stands at one place of an instruction.
 
-    `role` is one of: dest, source, address, immediate, label, symbol, group. A dest or source has
-    a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair` marks a
-    dest that may be written `d|p`, the second being a predicate. `optional` operands may be
-    missing at the end.
+    `role` is one of: dest, source, address, immediate, label, symbol, group, policy. A dest or
+    source has a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair`
+    marks a dest that may be written `d|p`, the second being a predicate. `optional` operands may
+    be missing at the end. A cache `policy`, always the last, changes no result.
     """
 
     role: str
@@ -47,6 +47,17 @@ class Form:
     def type(self) -> PtxType:
         """The type bound to T."""
         return TYPES[self.modifiers["T"]]
+
+    def taking(self, operands: int) -> Form:
+        """The form of an instruction with so many operands.
+
+        A cache policy stands last: with it, the optional operands before it are there or not.
+        """
+        hinted = self.operands and self.operands[-1].role == "policy"
+        if not hinted or operands >= len(self.operands):
+            return self
+        given = tuple(spec for spec in self.operands if not spec.optional)
+        return replace(self, operands=given)
 
     def __getitem__(self, modifier: str) -> str:
         return self.modifiers[modifier]
@@ -99,9 +110,9 @@ def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec
     """Read a signature, such as `={T} {T} {T}` or `={V}{T} [{S}]`.
 
     `=type` is a destination, `=type|pred` one that may be a pair, `type` a source, `[space]` an
-    address, `#` an immediate, `@` a label, `$` a symbol, `()` a group. A prefix such as `v4` gives
-    the length of a brace list, `?` marks an operand that may be missing, `wide(T)` the type of
-    twice the width.
+    address, `#` an immediate, `@` a label, `$` a symbol, `()` a group, `~` a cache
+    policy. A prefix such as `v4` gives the length of a brace list, `?` marks an operand that may be
+    missing, `wide(T)` the type of twice the width.
     """
     return tuple(_operand_spec(word) for word in signature.format(**bound).split())
 
@@ -113,6 +124,8 @@ def _operand_spec(word: str) -> OperandSpec:
     fixed = {"#": "immediate", "@": "label", "$": "symbol", "()": "group"}
     if word in fixed:
         return OperandSpec(fixed[word], optional=optional)
+    if word == "~":
+        return OperandSpec("policy", TYPES["b64"])
     if word.startswith("["):
         return OperandSpec("address", optional=optional)
     role = "dest" if word.startswith("=") else "source"

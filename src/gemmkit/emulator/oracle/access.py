@@ -224,3 +224,8 @@ def is_space(group: Group, step: Step, lanes: Lanes) -> None:
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
     group.write(*step.dests[0], inside, lanes)
+
+
+def create_policy(group: Group, step: Step, lanes: Lanes) -> None:
+    """`createpolicy`: zero for every policy, as none changes a result."""
+    group.write(*step.dests[0], np.zeros(lanes.shape, np.uint64), lanes)

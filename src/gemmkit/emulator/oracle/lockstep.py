@@ -31,6 +31,7 @@ _MEMORY: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {
 _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "convert_address": access.convert_address,
     "is_space": access.is_space,
+    "create_policy": access.create_policy,
     "shuffle": warp.shuffle,
     "vote": warp.vote,
     "ballot": warp.ballot,

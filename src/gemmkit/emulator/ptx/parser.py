@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.lines import LineTable
+from gemmkit.emulator.ptx.literals import with_bits
 from gemmkit.emulator.ptx.lowering import lowered
 from gemmkit.emulator.ptx.module import (
     Address,
@@ -246,7 +247,7 @@ class _KernelParser:
             guard = Guard(register, bool(match.group(1)))
             text = text[match.end() :]
         opcode, _, rest = text.partition(" ")
-        operands = tuple(self._operand(each) for each in split_operands(rest))
+        operands = tuple(self._operand(each) for each in split_operands(with_bits(opcode, rest)))
         source = self._source
         if self._text_name:
             source = SourceLine(self._text_name, self._line)
