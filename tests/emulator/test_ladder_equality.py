@@ -25,13 +25,15 @@ CASES = {
 # Tiles smaller than the defaults: less code to compile, more blocks and edges.
 TILES = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 WARP_TILES = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
+# One warp a tile; of blocks that share tiles there are many already.
+WARP_TILE = {**WARP_TILES, "BM": 32, "BN": 32}
 CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), TILES),
     "warp_tiled": WARP_TILES,
     "async_copy": {**WARP_TILES, "stages": 3},
-    "split_k": {**WARP_TILES, "BK": 16, "stages": 2, "split_k": 3},
+    "split_k": {**WARP_TILE, "BK": 16, "stages": 2, "split_k": 3},
     "warp_reduce": {"BN": 32, "BK": 32, "split_k": 3},
-    "stream_k": {**WARP_TILES, "stages": 3},
+    "stream_k": {**WARP_TILE, "stages": 2},
 }
 
 
