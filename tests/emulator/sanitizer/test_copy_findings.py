@@ -213,6 +213,15 @@ def streamed(shift: int, **options: object) -> tuple[set[tuple[str, str]], list[
     return outcome.kinds, outcome.arrays["out"].view(np.float32).tolist()
 
 
+def test_the_first_copy_from_memory_never_written_is_found() -> None:
+    """Each instruction's first copy takes a longer way than those after it."""
+    text = SOURCE.replace("COMMIT", COMMIT).replace("WAIT", WAIT_ALL)
+    text = text.replace("STAGE", "0").replace("INDEX", "t")
+    found = run(text, ARGUMENTS, block=(32, 1, 1), unwritten=["in"]).findings
+    assert {(each.check, each.kind) for each in found} == {("initcheck", "uninitialized")}
+    assert {(each.array, each.offset) for each in found} == {("in", 0)}
+
+
 def test_sanitizers_ignore_prefetches_and_watch_hinted_accesses() -> None:
     assert streamed(0) == (set(), [4.0 * lane + 1 for lane in range(64)])
     assert ("memcheck", "out of bounds") in streamed(4)[0]

@@ -247,9 +247,9 @@ def _define_copy(module: Module, size: int) -> None:
             full = f.variable(lanes)
             with f.when(f.compare("ne", SIZES, NULL)):
                 f.set(full, lanes_where(f, "uge", size))
-            # Lanes that read a part only are not looked at.
-            partial = f.and_(reading, f.not_(f.get("i32", full)))
-            with f.when(f.and_(certain, f.compare("eq", partial, 0))):
+            # Lanes that read a part only are not looked at, nor is a copy that is refused in part.
+            looked_at = f.and_(f.get("i32", full), f.get("i32", good))
+            with f.when(f.compare("eq", f.and_(reading, f.not_(looked_at)), 0)):
                 f.call("gemmkit.note_load_global", "void", C, SITE_AT, FROM, FROM_BASE, whole)
         with f.when(f.compare("eq", f.get("i32", good), lanes)):
             f.call("gemmkit.send", "void", C, SITE_AT, TO, TO_BASE, whole, whole)
