@@ -145,8 +145,8 @@ class _LtPlan:
         self.layout_a = lt.matrix_layout_create(_CUDA_R_32F, k, m, problem.lda)
         self.layout_c = lt.matrix_layout_create(_CUDA_R_32F, n, m, problem.ldc)
         if problem.batch != 1:
-            layouts = (self.layout_a, self.layout_b, self.layout_c)
-            for layout, stride in zip(layouts, problem.strides, strict=True):
+            operands = (self.layout_a, self.layout_b, self.layout_c)
+            for layout, stride in zip(operands, problem.strides, strict=True):
                 _describe_batch(lt, layout, problem.batch, stride)
         name = problem.epilogue.cublaslt_name.removeprefix("CUBLASLT_EPILOGUE_")
         epilogue = np.array([lt.Epilogue[name]], np.uint32)

@@ -223,7 +223,10 @@ class Dispatcher:
 
     @cached_property
     def _batch_contenders(self) -> tuple[Contender, ...]:
-        return tuple(Contender(each, self.gpu) for each in batch_candidates_for(self.gpu))
+        known = {each.candidate: each for each in self._contenders}
+        return tuple(
+            known.get(each) or Contender(each, self.gpu) for each in batch_candidates_for(self.gpu)
+        )
 
     def _refusal(self, problem: GemmProblem) -> str:
         last = self._contenders[-1]
