@@ -31,6 +31,12 @@ from gemmkit.problem import FLOAT_BYTES, GemmProblem
 # Steps of k below which `stream_k` gives no block a share of its own.
 LEAST_STEPS = 4
 
+# Of a long k, `stream_k` adds up so many runs apart where shared memory has room for their sums.
+LONG, RUNS = 1025, 4
+
+# Of shared memory, where blocks tell each other that they are done: who came last.
+ARRIVAL_BYTES = 16
+
 
 def vector_width(problem: GemmProblem) -> int:
     """Floats per global access: 4 where rows start at multiples of 16 bytes and end there, else 1.
@@ -117,16 +123,28 @@ def _launch_stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> 
     tiles = columns * rows * problem.batch
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
     blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
+    apart = FLOAT_BYTES * config["BM"] * config["BN"]
+    runs = RUNS if problem.k >= LONG and _fits(shared_bytes + apart, config, gpu) else 1
     left = tiles % blocks if blocks else 0
     cut = left + blocks if left and tiles > blocks else left
     slots = 2 * blocks if cut else 0
     return LaunchShape(
-        template=(*shape.template, batched(problem)),
+        template=(*shape.template, runs, batched(problem)),
         grid=(blocks, 1, 1),
         block=shape.block,
-        shared_bytes=shared_bytes,
+        shared_bytes=shared_bytes + (apart if runs > 1 else 0),
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=cut,
+    )
+
+
+def _fits(shared_bytes: int, config: TileConfig, gpu: GpuSpec) -> bool:
+    """Whether a block may have so much, and an SM as many blocks as without."""
+    limits = gpu.capability
+    blocks = resident_blocks(config, gpu, shared_bytes)
+    return (
+        shared_bytes + ARRIVAL_BYTES <= limits.max_shared_per_block
+        and blocks == resident_blocks(config, gpu, config["stages"] * stage_bytes(config, PAD))
     )
 
 

@@ -15,7 +15,7 @@
 #include "stream.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, bool BATCHED, class Epilogue>
+          int VEC, int RUNS, bool BATCHED, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
              float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   auto feed = start(next);
   while (more) {
     float sums[TM][TN] = {};
-    tiles.multiply(sums, feed);
+    tiles.template multiply<RUNS>(sums, feed);
     __syncthreads();  // nobody reads the stages any more
     const Segment work = next;
     more = stream.next(next);

@@ -17,6 +17,7 @@ struct AsyncTiles {
   // Where BN is no power of two, B goes in panels that have as many vectors whatever VEC is.
   static constexpr int B_PANEL = (BN & (BN - 1)) == 0 ? BN : (BN & -BN) / 4 * VEC;
   static constexpr bool B_FIRST = ORDER > 4;
+  static constexpr bool KEEP = SLICES > 1;  // a thread's place takes more to work out
   static constexpr int PARTS = DEPTH < BURSTS ? DEPTH : BURSTS;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
@@ -33,57 +34,93 @@ struct AsyncTiles {
   __device__ __forceinline__ explicit AsyncTiles(void* shared)
       : stages(static_cast<Stage*>(shared)) {}
 
-  // The way of the copies through A and B: what they are at, and how many steps of k are left.
+  // The way of the copies through A and B, and how many tiles are left to multiply.
   struct Feed {
-    TileWalk<THREADS, 1, BM, BK, PANEL> a_tiles;
-    TileWalk<THREADS, VEC, BK, BN, B_PANEL> b_tiles;
-    int rows, cols, tiles, uncopied;
+    CopyWalk<THREADS, 1, BM, BK, PANEL, BM + PAD, true, KEEP> a_tiles;
+    CopyWalk<THREADS, VEC, BK, BN, B_PANEL, BN, false, KEEP> b_tiles;
+    int left;
 
-    __device__ __forceinline__ void copy_part(Stage& stage, int part) const {  // one of PARTS
-      cp_async_transposed<PARTS>(stage.As, a_tiles, rows, uncopied, part);
-      cp_async_tile<PARTS, VEC>(stage.Bs, b_tiles, uncopied, cols, part);
+    template <class Inside>
+    __device__ __forceinline__ void copy_part(Stage& stage, int part, const Inside& inside) const {
+      a_tiles.template copy<PARTS>(stage.As, part, inside);  // one of PARTS
+      b_tiles.template copy<PARTS>(stage.Bs, part, inside);
     }
-    __device__ __forceinline__ void next_tiles() {  // past the end, zeros
+    __device__ __forceinline__ void next_tiles(int depth = BK) {
       cp_async_commit();
-      a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
-      uncopied -= BK;
+      a_tiles.advance(depth), b_tiles.advance(depth);
     }
   };
 
   // Starts the first copies for a product over `depth` steps of k, A and B given from this block's
-  // first row, column and k; of their rows and columns only `rows` and `cols` exist. Nobody may
-  // still read the stages.
+  // first row, column and k; of their rows and columns only `rows` and `cols` exist. Where k does
+  // not come out even, it is the first tile that has fewer steps. Nobody may still read the stages.
   __device__ __forceinline__ Feed start(const float* A, int lda, int rows, const float* B, int ldb,
                                         int cols, int depth) const {
-    Feed feed{{A, lda}, {B, ldb}, rows, cols, (depth + BK - 1) / BK, depth};
+    Feed feed{{A, lda, rows}, {B, ldb, cols}, (depth + BK - 1) / BK};
+    const int first = feed.left > 0 ? depth - (feed.left - 1) * BK : 0;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
+      const int steps = stage == 0 ? first : stage < feed.left ? BK : 0;
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part) feed.copy_part(stages[stage], part);
-      feed.next_tiles();
+      for (int part = 0; part < PARTS; ++part) {
+        feed.copy_part(stages[stage], part, [&](int k) { return k < steps; });
+      }
+      feed.next_tiles(stage == 0 ? first : BK);
     }
     return feed;
   }
 
   // sums += A B for what was started. All threads of the block take part; each slice then has the
-  // sums of its own shares of k.
+  // sums of its own shares of k. With RUNS > 1 the sums of that many runs of k are added up apart,
+  // for a sum that has grown long cuts off the last bits of each product that is added to it. They
+  // take BM x BN floats of shared memory, behind the stages.
+  template <int RUNS = 1>
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], Feed& feed) const {
-    for (int tile = 0, read = 0, write = STAGES - 1; tile < feed.tiles; ++tile) {
-      cp_async_wait<STAGES - 2>();
-      __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
+    constexpr int SIZE = sizeof(Stage);
+    char* const ring = reinterpret_cast<char*>(stages);
+    const int a_place = sizeof(float) * (slice * DEPTH * (BM + PAD) + warp_row + lane.row * 4);
+    const int b_place =
+        sizeof(Stage::As) + sizeof(float) * (slice * DEPTH * BN + warp_col + lane.col * 4);
+    const int a_from = KEEP ? opaque(a_place) : a_place;
+    const int b_from = KEEP ? opaque(b_place) : b_place;
+    float* const apart = reinterpret_cast<float*>(stages + STAGES) + threadIdx.x;
+    const int run = (feed.left + RUNS - 1) / RUNS;
+    int read = 0, write = (STAGES - 1) * SIZE;
+
+    for (bool first = true; feed.left > 0; first = false) {
+      for (const int end = RUNS > 1 ? max(feed.left - run, 0) : 0; feed.left > end; --feed.left) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
+        const float* const a_lines = reinterpret_cast<const float*>(ring + (read + a_from));
+        const float* const b_lines = reinterpret_cast<const float*>(ring + (read + b_from));
+        Stage& free = *reinterpret_cast<Stage*>(ring + write);
+        const bool more = feed.left >= STAGES;
 
 #pragma unroll
-      for (int k = 0; k < DEPTH; ++k) {
-        alignas(16) float a[TM], b[TN];
-        const float* const b_line = &stages[read].Bs[slice * DEPTH + k][warp_col];
-        if (B_FIRST) load_fragment<LANES_N>(b, b_line, lane.col);
-        load_fragment<LANES_M>(a, &stages[read].As[slice * DEPTH + k][warp_row], lane.row);
-        if (!B_FIRST) load_fragment<LANES_N>(b, b_line, lane.col);
-        if (k % (DEPTH / PARTS) == 0) feed.copy_part(stages[write], k / (DEPTH / PARTS));
-        outer_product<B_FIRST ? ORDER - 4 : ORDER>(sums, a, b);
+        for (int k = 0; k < DEPTH; ++k) {
+          alignas(16) float a[TM], b[TN];
+          if (B_FIRST) load_fragment<LANES_N>(b, b_lines + k * BN, 0);
+          load_fragment<LANES_M>(a, a_lines + k * (BM + PAD), 0);
+          if (!B_FIRST) load_fragment<LANES_N>(b, b_lines + k * BN, 0);
+          if (k % (DEPTH / PARTS) == 0) {
+            feed.copy_part(free, k / (DEPTH / PARTS), [&](int) { return more; });
+          }
+          outer_product<B_FIRST ? ORDER - 4 : ORDER>(sums, a, b);
+        }
+        feed.next_tiles();
+        write = read;
+        read = read == (STAGES - 1) * SIZE ? 0 : read + SIZE;
       }
-      feed.next_tiles();
-      read = read + 1 == STAGES ? 0 : read + 1;
-      write = write + 1 == STAGES ? 0 : write + 1;
+      if (RUNS == 1) break;
+      // Float by float: vectors would have to stand in neighbouring registers, in the same banks.
+#pragma unroll
+      for (int i = 0; i < TM * TN; ++i) {
+        float& sum = sums[i / TN][i % TN];
+        if (!first) sum += apart[i * THREADS];
+        if (feed.left > 0) {
+          apart[i * THREADS] = sum;
+          sum = 0.0f;
+        }
+      }
     }
     cp_async_wait<0>();  // no copy may outlive its block, nor reach the next tiles' stages
   }

@@ -27,25 +27,69 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Starts the thread's copies of a tile: those of steps `part`, `part` + PARTS ... With PARTS parts,
-// spread over the arithmetic, they do not hold up its shared-memory reads as one burst would.
-template <int PARTS, int VEC, int ROWS, int PITCH, class Walk>
-__device__ __forceinline__ void cp_async_tile(float (&tile)[ROWS][PITCH], const Walk& walk,
-                                              int rows, int cols, int part) {
-#pragma unroll
-  for (int step = part; step < walk.STEPS; step += PARTS) {
-    const int row = walk.row(step), col = walk.col(step);
-    cp_async<VEC>(&tile[row][col], walk.source(step), row < rows && col < cols);
-  }
-}
+// A thread's way through the tiles of a matrix, each ROWS x COLS, which go to shared memory by
+// cp.async: as they lie, with rows PITCH floats apart, or TRANSPOSED. One side of a tile runs along
+// k: of A it is the columns, of B the rows. On the other side it may stick out of the matrix; there
+// the nearest row or column that exists is copied, for nobody stores what comes of it. So the copies
+// of whole tiles need no test each, and an address costs one multiply-add. With KEEP a register
+// holds the place in shared memory, which the compiler would rather work out again for each tile.
+template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH, int PITCH, bool TRANSPOSED,
+          bool KEEP>
+struct CopyWalk {
+  using Walk = TileWalk<THREADS, VEC, ROWS, COLS, WIDTH>;
+  static constexpr int ACROSS = Walk::STEPS_PER_ROW, DOWN = Walk::STEPS / ACROSS;
+  static constexpr int OUTER = TRANSPOSED ? DOWN : ACROSS;
 
-// The same with rows and columns exchanged on the way, which goes float by float.
-template <int PARTS, int COLS, int PITCH, class Walk>
-__device__ __forceinline__ void cp_async_transposed(float (&tile)[COLS][PITCH], const Walk& walk,
-                                                    int rows, int cols, int part) {
+  const char* from;  // what this thread copies first of the current tile
+  unsigned ld;
+  unsigned
+      outer[OUTER];  // bytes from there to its other rows (TRANSPOSED: as if ld were 1), columns
+  int to;            // place of the first in a tile of shared memory, in bytes
+
+  // `inside`: how many rows (TRANSPOSED) or columns the matrix has from the tile's first on.
+  __device__ __forceinline__ CopyWalk(const float* tile, int ld, int inside) : ld(ld) {
+    const auto nearest = [&](int i) {
+      return TRANSPOSED ? min(Walk::row(i * ACROSS), inside - 1) : min(Walk::col(i), inside - VEC);
+    };
+    const float* const first = TRANSPOSED ? element(tile, ld, nearest(0), Walk::col(0))
+                                          : element(tile, ld, Walk::row(0), nearest(0));
+    from = reinterpret_cast<const char*>(first);
 #pragma unroll
-  for (int step = part; step < walk.STEPS; step += PARTS) {
-    const int row = walk.row(step), col = walk.col(step);
-    cp_async<1>(&tile[col][row], walk.source(step), row < rows && col < cols);
+    for (int i = 0; i < OUTER; ++i) outer[i] = (nearest(i) - nearest(0)) * sizeof(float);
+    const int place = bytes_to(Walk::row(0), Walk::col(0));
+    to = KEEP ? opaque(place) : place;
   }
-}
+
+  // Starts the copies of steps `part`, `part` + PARTS ... to a tile in shared memory, zeros where
+  // inside(k) says no of a step's k within the tile. With PARTS parts, spread over the arithmetic,
+  // they do not hold up its shared-memory reads as one burst would.
+  template <int PARTS, class Inside>
+  __device__ __forceinline__ void copy(void* tile, int part, const Inside& inside) const {
+    char* const first = static_cast<char*>(tile) + to;
+#pragma unroll
+    for (int step = part; step < Walk::STEPS; step += PARTS) {
+      const int row = Walk::row(step), col = Walk::col(step);
+      char* const place = first + bytes_to(row - Walk::row(0), col - Walk::col(0));
+      cp_async<VEC>(reinterpret_cast<float*>(place), source(step), inside(TRANSPOSED ? col : row));
+    }
+  }
+
+  __device__ __forceinline__ void advance(int k) {
+    from += (TRANSPOSED ? k : static_cast<long long>(ld) * k) * sizeof(float);
+  }
+
+ private:
+  static __device__ __forceinline__ int bytes_to(int row, int col) {
+    return (TRANSPOSED ? col * PITCH + row : row * PITCH + col) * sizeof(float);
+  }
+
+  // By hand, or the compiler multiplies 64 bits by 64.
+  __device__ __forceinline__ const float* source(int step) const {
+    const int down = step / ACROSS, across = step % ACROSS;
+    const unsigned rows = TRANSPOSED ? outer[down] : down * Walk::ROWS_PER_STEP * sizeof(float);
+    const unsigned cols = TRANSPOSED ? across * WIDTH * sizeof(float) : outer[across];
+    const char* row;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(row) : "r"(ld), "r"(rows), "l"(from));
+    return reinterpret_cast<const float*>(row + cols);
+  }
+};
