@@ -37,8 +37,9 @@ from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.dispatch.choose import problem_of
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.fitting import SKINNY
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.tune.entry import gpu_key

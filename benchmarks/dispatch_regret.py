@@ -34,7 +34,7 @@ from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, read_problem
 from gemmkit.tune.freshness import source_digest
 from gemmkit.tune.space import Candidate

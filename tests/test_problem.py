@@ -62,7 +62,9 @@ def test_what_is_no_problem(fields, said):
         GemmProblem(**{"m": 3, "n": 5, "k": 7} | fields)
 
 
-@pytest.mark.parametrize("text", ["none", "bias", "relu", "bias+relu"])
+@pytest.mark.parametrize(
+    "text", ["none", "bias", "relu", "bias+relu", "row_bias+gelu_tanh+residual", "silu"]
+)
 def test_epilogues_are_read_and_written(text):
     assert str(Epilogue.parse(text)) == text
     assert Epilogue.parse(text.upper()) == Epilogue.parse(text)
@@ -72,7 +74,7 @@ def test_the_order_of_words_does_not_matter():
     assert Epilogue.parse("relu + bias") == Epilogue(bias=True, activation="relu")
 
 
-@pytest.mark.parametrize("text", ["gelu", "bias+bias", "relu+relu", "", "bias+none"])
+@pytest.mark.parametrize("text", ["tanh", "bias+row_bias", "relu+gelu", "", "bias+none"])
 def test_what_is_no_epilogue(text):
     with pytest.raises(UsageError, match="use one of"):
         Epilogue.parse(text)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from gemmkit.epilogue import Epilogue
     from gemmkit.errors import GemmkitError
     from gemmkit.gpu import GpuSpec, find_board
-    from gemmkit.kernels.kernel import Kernel, TileConfig
+    from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.ladder import LADDER, find_kernel
+    from gemmkit.kernels.plan import TileConfig
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Finding, Record
     from gemmkit.tune.result import Tuned
@@ -83,7 +84,7 @@ _HOME = {
     "Progress": "gemmkit.bench.progress",
     "Record": "gemmkit.record",
     "Store": "gemmkit.tune.store",
-    "TileConfig": "gemmkit.kernels.kernel",
+    "TileConfig": "gemmkit.kernels.plan",
     "Tuned": "gemmkit.tune.result",
     "check": "gemmkit.bench.check",
     "choose": "gemmkit.dispatch.choose",

@@ -2,28 +2,107 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gemmkit.errors import UsageError
 
-Activation = Literal["none", "relu"]
+Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu"]
+Bias = Literal["", "column", "row"]
+
+# How users write a bias: one value for each column, as fully connected layers have it, is the rule.
+_BIASES: dict[str, Bias] = {"bias": "column", "row_bias": "row"}
+_ACTIVATIONS = get_args(Activation)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """An activation of the user's own: a CUDA expression of the fp32 number `x`.
+
+    `parameters` are further names in it, with the values they stand for.
+    """
+
+    expression: str
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        told = "".join(f";{name}={value!r}" for name, value in self.parameters)
+        return f"custom({' '.join(self.expression.split())}{told})"
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to αAB + βC before it is stored: D = activation(αAB + βC + bias).
+    """What happens to αAB + βC before it is stored.
 
-    `bias` adds a vector of n elements, one per column of the row-major result; `activation` is
-    applied element by element, last.
+    D = scale · activation(αAB + βC + bias) + residual, and, with `auxiliary`, another matrix gets
+    the argument of the activation, which the derivative needs.
+
+    `bias` adds a vector: of n elements, one for each column of the row-major result ("column", or
+    True), or of m elements, one for each row ("row"). `activation` is applied element by element:
+    "relu"; "gelu", x·Φ(x) by the error function, and "gelu_tanh", its approximation by tanh
+    (Hendrycks and Gimpel 2016); "silu", x/(1 + exp(-x)); or one made by `custom`. `residual` adds a
+    matrix of the result's shape.
+
+    Raises:
+        UsageError: an unknown bias or activation, or a scale that is no finite number.
     """
 
-    bias: bool = False
-    activation: Activation = "none"
+    bias: Bias | bool = ""
+    activation: Activation | Custom = "none"
+    residual: bool = False
+    scale: float = 1.0
+    auxiliary: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bias, bool):
+            object.__setattr__(self, "bias", "column" if self.bias else "")
+        if self.bias not in get_args(Bias):
+            raise UsageError(f"unknown bias '{self.bias}': use 'column' or 'row'")
+        if not isinstance(self.activation, Custom) and self.activation not in _ACTIVATIONS:
+            raise UsageError(
+                f"unknown activation '{self.activation}': use one of {', '.join(_ACTIVATIONS)}, or "
+                "Epilogue.custom"
+            )
+        if not abs(self.scale) <= 3.4028234663852886e38:
+            raise UsageError(f"scale = {self.scale} is no finite fp32 number")
+
+    @classmethod
+    def custom(
+        cls,
+        expression: str,
+        *,
+        bias: Bias | bool = "",
+        residual: bool = False,
+        scale: float = 1.0,
+        auxiliary: bool = False,
+        **parameters: float,
+    ) -> Epilogue:
+        """A fused activation of your own, as a CUDA expression of `x`.
+
+        `Epilogue.custom("x > 0 ? x : slope * x", slope=0.1)` is a leaky ReLU. Other keywords are
+        names in the expression and the numbers they stand for.
+
+        Raises:
+            UsageError: the expression is empty or no single expression, or a parameter is called
+                `x` or is no number.
+        """
+        if not expression.strip() or any(mark in expression for mark in ";{}#\\\"'"):
+            raise UsageError(
+                f"'{expression}' is no single CUDA expression of x, such as 'x > 0 ? x : 0.1f * x'"
+            )
+        for name, value in parameters.items():
+            if name == "x" or not _NAME.fullmatch(name):
+                raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
+            if not isinstance(value, (int, float)) or not abs(value) <= 3.4028234663852886e38:
+                raise UsageError(f"{name} = {value!r} is no finite fp32 number")
+        own = Custom(expression, tuple((name, float(it)) for name, it in parameters.items()))
+        return cls(bias, own, residual, scale, auxiliary)
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Read `none`, `bias`, `relu` or `bias+relu`.
+        """Read words joined by `+`: `none`, or `bias` or `row_bias`, an activation, `residual`.
 
         Raises:
             UsageError: a word is unknown or repeated.
@@ -32,27 +111,43 @@ class Epilogue:
         if words == ["none"]:
             return cls()
         activation: Activation = "none"
-        bias = False
+        bias: Bias = ""
+        residual = False
         for word in words:
-            if word == "bias" and not bias:
-                bias = True
-            elif word == "relu" and activation == "none":
-                activation = "relu"
+            if word in _BIASES and not bias:
+                bias = _BIASES[word]
+            elif word in _ACTIVATIONS and word != "none" and activation == "none":
+                activation = word  # type: ignore[assignment]
+            elif word == "residual" and not residual:
+                residual = True
             else:
-                known = ", ".join(["bias", *get_args(Activation), "bias+relu"])
-                raise UsageError(f"unknown epilogue '{text}': use one of {known}")
-        return cls(bias, activation)
+                known = ", ".join([*_BIASES, *_ACTIVATIONS, "residual"])
+                raise UsageError(
+                    f"unknown epilogue '{text}': use one of {known}, or some joined by '+', such as "
+                    "bias+relu"
+                )
+        return cls(bias, activation, residual)
 
     def __str__(self) -> str:
-        words = ["bias"] * self.bias + ([self.activation] if self.activation != "none" else [])
+        words = [word for word, bias in _BIASES.items() if bias == self.bias]
+        words += [str(self.activation)] if self.activation != "none" else []
+        words += ["residual"] * self.residual + ["aux"] * self.auxiliary
+        words += [f"scale={self.scale!r}"] if self.scale != 1 else []
         return "+".join(words) or "none"
 
     @property
-    def cublaslt_name(self) -> str:
-        """The `CUBLASLT_EPILOGUE_…` value that computes the same."""
+    def takes_matrices(self) -> bool:
+        """Whether it needs more than a bias: a residual, an auxiliary output, or a scale."""
+        return self.residual or self.auxiliary or self.scale != 1
+
+    @property
+    def cublaslt_name(self) -> str | None:
+        """The `CUBLASLT_EPILOGUE_…` value that computes the same; None where there is none."""
         return {
             "none": "CUBLASLT_EPILOGUE_DEFAULT",
             "bias": "CUBLASLT_EPILOGUE_BIAS",
             "relu": "CUBLASLT_EPILOGUE_RELU",
             "bias+relu": "CUBLASLT_EPILOGUE_RELU_BIAS",
-        }[str(self)]
+            "gelu_tanh": "CUBLASLT_EPILOGUE_GELU",
+            "bias+gelu_tanh": "CUBLASLT_EPILOGUE_GELU_BIAS",
+        }.get(str(self))

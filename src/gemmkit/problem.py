@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
@@ -11,17 +12,26 @@ from gemmkit.errors import UsageError
 FLOAT_BYTES = 4
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
+# Types of elements, with their bytes. The halves are summed up in fp32.
+Dtype = Literal["float32", "float64", "float16", "bfloat16"]
+ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
 # A stride of an operand that all products of a batch share.
 BROADCAST = -1
 
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
-    """C ← epilogue(α·A·B + β·C), fp32, row-major.
+    """C ← epilogue(α·A·B + β·C), row-major.
 
-    A is m×k, B is k×n and C is m×n; element (row, col) of X lies at `row * ldx + col`. A leading
-    dimension of 0 means tight rows. By the BLAS rules, β = 0 never reads C, and α = 0 never reads
-    A or B.
+    A is m×k, B is k×n and C is m×n; element (row, col) of X lies at `row * ldx + col`. With
+    `transa` the memory of A holds its transpose, k×m, whose rows are `lda` apart: element (row,
+    col) lies at `col * lda + row`; `transb` says the same of B. A leading dimension of 0 means
+    tight rows. By the BLAS rules, β = 0 never reads C, and α = 0 never reads A or B.
+
+    A and B hold elements of `dtype`, C, bias, residual and auxiliary output those of `out_dtype`,
+    by default the same. Sums are fp32, of float64 matrices fp64. `alignment` is what the addresses
+    of all matrices are multiples of, in bytes.
 
     With a batch there are that many products, of the same α, β and epilogue: number i has the
     matrix X that begins at `i * stride_x`. A stride of 0 means that matrices follow one another
@@ -31,7 +41,8 @@ class GemmProblem:
 
     Raises:
         UsageError: a size is negative, a leading dimension is shorter than its row, matrices of C
-            overlap or a stride is no number of elements, or α or β is no finite fp32 number.
+            overlap or a stride is no number of elements, α or β is no finite fp32 number, or a
+            type is unknown.
     """
 
     m: int
@@ -47,21 +58,41 @@ class GemmProblem:
     stride_a: int = 0
     stride_b: int = 0
     stride_c: int = 0
+    transa: bool = False
+    transb: bool = False
+    dtype: Dtype = "float32"
+    out_dtype: Dtype | None = None
+    alignment: int = 256
 
     def __post_init__(self) -> None:
+        if self.out_dtype is None:
+            object.__setattr__(self, "out_dtype", self.dtype)
+        for name in ("dtype", "out_dtype"):
+            if getattr(self, name) not in ITEM_BYTES:
+                known = ", ".join(get_args(Dtype))
+                raise UsageError(f"{name} = {getattr(self, name)!r} is unknown: use one of {known}")
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= LARGEST_FLOAT:
                 raise UsageError(f"{name} = {getattr(self, name)} is no finite fp32 number")
-        for name, row in (("lda", self.k), ("ldb", self.n), ("ldc", self.n)):
+        rows = {
+            "lda": self.m if self.transa else self.k,
+            "ldb": self.k if self.transb else self.n,
+            "ldc": self.n,
+        }
+        for name, row in rows.items():
             given = getattr(self, name)
             if given == 0:
                 object.__setattr__(self, name, max(row, 1))
             elif given < max(row, 1):
                 raise UsageError(f"{name} = {given} is shorter than a row of {row} elements")
-        tight = (self.m * self.lda, self.k * self.ldb, self.m * self.ldc)
+        tight = (
+            (self.k if self.transa else self.m) * self.lda,
+            (self.n if self.transb else self.k) * self.ldb,
+            self.m * self.ldc,
+        )
         for name, size in zip(("stride_a", "stride_b", "stride_c"), tight, strict=True):
             object.__setattr__(self, name, self._stride(name, size))
         if self.batch > 1 and self._overlaps():
@@ -125,6 +156,21 @@ class GemmProblem:
         return max(self.stride_a, 0), max(self.stride_b, 0), max(self.stride_c, 0)
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of an element of A and B."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def out_item_bytes(self) -> int:
+        """Bytes of an element of C."""
+        return ITEM_BYTES[self.out_dtype or self.dtype]
+
+    @property
+    def layout(self) -> str:
+        """The layouts of A and B by BLAS's letters: `nn`, `nt`, `tn` or `tt`."""
+        return "nt"[self.transa] + "nt"[self.transb]
+
+    @property
     def flops(self) -> int:
         """Floating-point operations, 2·m·n·k a product (a multiply-add counts two)."""
         return 2 * self.m * self.n * self.k * self.batch
@@ -138,7 +184,8 @@ class GemmProblem:
         )
         passes_over_c = self.batch * (1 if self.beta == 0 else 2)
         words = matrices_a * self.m * self.k + matrices_b * self.k * self.n
-        return FLOAT_BYTES * (words + passes_over_c * self.m * self.n)
+        results = passes_over_c * self.m * self.n
+        return self.item_bytes * words + self.out_item_bytes * results
 
     @property
     def intensity(self) -> float:

@@ -13,8 +13,8 @@ from gemmkit.errors import DeviceError
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import LaunchPlan
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")

@@ -11,7 +11,7 @@ from gemmkit.devices.packing import address_names, bound_values, entry_parameter
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_kernel
-from gemmkit.kernels.kernel import LaunchPlan, SourceFile
+from gemmkit.kernels.plan import LaunchPlan, SourceFile
 
 ARGUMENTS: dict[str, int | float] = {
     "M": 300, "N": 200, "K": 7, "alpha": 1.5, "A": 1 << 40, "lda": 9, "B": 2 << 40, "ldb": 200,

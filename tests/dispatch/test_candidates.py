@@ -20,7 +20,7 @@ from gemmkit.dispatch.candidates import (
     size_class,
 )
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
-from gemmkit.kernels.ladder import vector_width
+from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.exchange import decode_table
 

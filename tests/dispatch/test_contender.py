@@ -15,7 +15,7 @@ from gemmkit.dispatch.candidates import CANDIDATES, Candidate, candidates_for
 from gemmkit.dispatch.contender import Contender, board_costs
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import TileConfig
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")

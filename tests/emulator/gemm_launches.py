@@ -62,7 +62,10 @@ def run_rung(
         "workspace": np.full(max(plan.workspace_bytes // 4, 1), np.nan, np.float32),
         "arrivals": np.zeros(max(plan.arrivals, 1), np.int32),
         "batch": np.int32(problem.batch),
-        **dict.fromkeys(("stride_a", "stride_b", "stride_c"), np.int64(0)),
+        **dict.fromkeys(("stride_a", "stride_b", "stride_c", "stride_r", "stride_x"), np.int64(0)),
+        **dict.fromkeys(("residual", "auxiliary"), np.uint64(0)),
+        **dict.fromkeys(("ldr", "ldx"), np.int32(0)),
+        "scale": np.float32(1),
     }
     outcome = launch(
         executor,

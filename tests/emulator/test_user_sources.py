@@ -10,7 +10,7 @@ from launching import Executor, Outcome, launch
 
 from gemmkit.errors import DeviceError
 from gemmkit.jit.compiler import compile_source
-from gemmkit.kernels.kernel import SourceFile
+from gemmkit.kernels.plan import SourceFile
 
 LANES = np.arange(32)
 

@@ -14,7 +14,7 @@ from gemmkit.jit.compiler import compile_source
 from gemmkit.jit.host_code import device_macros, without_host_code
 from gemmkit.jit.translation import translate
 from gemmkit.kernels import include_files
-from gemmkit.kernels.kernel import SourceFile
+from gemmkit.kernels.plan import SourceFile
 
 KERNEL = "__global__ void k(float* C) { C[threadIdx.x] = 1; }\n"
 

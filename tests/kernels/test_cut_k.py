@@ -8,8 +8,9 @@ from gemmkit.devices.device import Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import MAX_GRID_YZ, ceil_div
-from gemmkit.kernels.ladder import LEAST_STEPS, find_kernel
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.launches import LEAST_STEPS
+from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 

@@ -14,8 +14,9 @@ from gemmkit.errors import CompileError, UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler, ptxas
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import SGEMM_SIGNATURE, Kernel
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import SGEMM_SIGNATURE
 from gemmkit.kernels.ptx import entries_in, readable_name
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record

@@ -8,8 +8,8 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import MAX_EXTENT
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 
 H100, RTX3090 = find_board("h100"), find_board("rtx3090")

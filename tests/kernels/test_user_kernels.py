@@ -11,7 +11,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.declarations import constants_in, head_comment, kernels_in
-from gemmkit.kernels.kernel import Kernel, LaunchPlan
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.kernel import TileConfig
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import space
 from gemmkit.tune.space import Allowed, search_space

@@ -28,7 +28,8 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import multiply_adds
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig, ceil_div
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
 from gemmkit.kernels.skinny import is_tall
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemmkit.kernels.kernel import Kernel, TileConfig, ceil_div
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import TileConfig, ceil_div
 
 WORD_BYTES = 4
 

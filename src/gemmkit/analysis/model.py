@@ -26,7 +26,8 @@ from gemmkit.analysis.traffic import Traffic, traffic
 from gemmkit.analysis.warp_time import Segment, issue_cost, segments
 from gemmkit.errors import UsageError
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
 # From one kernel of a CUDA graph to the next: emptying the board, filling it again.

@@ -14,7 +14,7 @@ from gemmkit.errors import UsageError
 from gemmkit.gpu import WARP_SIZE, ComputeCapability, GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.resources import barriers_from_log
-from gemmkit.kernels.kernel import LaunchPlan, ceil_div
+from gemmkit.kernels.plan import LaunchPlan, ceil_div
 
 Limiter = Literal["warps", "blocks", "registers", "shared memory", "barriers"]
 

@@ -15,7 +15,8 @@ from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # A few tiles deep: enough to see a whole step of every kernel's loop.

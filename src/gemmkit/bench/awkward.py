@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.kernels.kernel import TileConfig
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import BROADCAST, GemmProblem
 
 # Stands for the tile of a kernel that does not tell its own.

@@ -148,7 +148,7 @@ class _LtPlan:
             operands = (self.layout_a, self.layout_b, self.layout_c)
             for layout, stride in zip(operands, problem.strides, strict=True):
                 _describe_batch(lt, layout, problem.batch, stride)
-        name = problem.epilogue.cublaslt_name.removeprefix("CUBLASLT_EPILOGUE_")
+        name = (problem.epilogue.cublaslt_name or "").removeprefix("CUBLASLT_EPILOGUE_")
         epilogue = np.array([lt.Epilogue[name]], np.uint32)
         self._describe(lt, lt.MatmulDescAttribute.EPILOGUE, epilogue)
         if problem.epilogue.bias:

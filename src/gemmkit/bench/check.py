@@ -21,8 +21,9 @@ from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
 

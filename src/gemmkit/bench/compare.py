@@ -26,7 +26,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import BaselineRecord, PeerRecord, Record, TimeRecord
 

@@ -17,8 +17,9 @@ from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 

@@ -12,7 +12,8 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import Device, Launch, TimedDevice
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import (
     BaselineRecord,

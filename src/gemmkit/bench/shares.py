@@ -7,7 +7,7 @@ import math
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.ffma import multiply_adds
-from gemmkit.kernels.kernel import ceil_div
+from gemmkit.kernels.plan import ceil_div
 from gemmkit.problem import GemmProblem
 from gemmkit.record import ProfileRecord, Record
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gemmkit.bench.baseline import Arguments, device_tensor, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.kernels.kernel import MAX_GRID_YZ, ceil_div
+from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
 from gemmkit.problem import GemmProblem
 
 

@@ -23,7 +23,7 @@ from gemmkit.devices.device import (
 )
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import InputKind, Inputs, Reference, Verdict, make_inputs
 

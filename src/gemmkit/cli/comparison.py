@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from gemmkit.bench.compare import Choose, Task
     from gemmkit.cli.watch import Watch
     from gemmkit.devices.device import TimedDevice
-    from gemmkit.kernels.kernel import Kernel, TileConfig
+    from gemmkit.kernels.kernel import Kernel
+    from gemmkit.kernels.plan import TileConfig
     from gemmkit.problem import GemmProblem
     from gemmkit.record import Record
     from gemmkit.report.layout import Table

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from gemmkit.analysis.explain import Facts
     from gemmkit.analysis.ncu_report import MeasuredLaunch
-    from gemmkit.kernels.kernel import Kernel, TileConfig
+    from gemmkit.kernels.kernel import Kernel
+    from gemmkit.kernels.plan import TileConfig
 
 # Of a report that holds many, such as one of a whole application.
 MOST_LAUNCHES = 8

@@ -12,7 +12,8 @@ from gemmkit.cli.target import target_options
 if TYPE_CHECKING:
     from gemmkit.gpu import GpuSpec
     from gemmkit.jit.binary import Binary
-    from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+    from gemmkit.kernels.kernel import Kernel
+    from gemmkit.kernels.plan import LaunchPlan, TileConfig
 
 
 @click.command("show")

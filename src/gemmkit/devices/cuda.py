@@ -16,7 +16,7 @@ from gemmkit.devices.device import Launch, Work
 from gemmkit.devices.host import host_environment, package_version
 from gemmkit.devices.packing import bound_values
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Buffer

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessCounts, Finding
 
@@ -152,6 +152,18 @@ class Scratch:
         return {"workspace": _address(self.workspace), "arrivals": _address(self.arrivals)}
 
 
+@dataclass(frozen=True, slots=True)
+class Further:
+    """A further matrix of an epilogue, row-major and shaped like C; those of a batch too.
+
+    `ld` and `stride` are elements from a row to the next, and from a matrix to the next.
+    """
+
+    buffer: Buffer
+    ld: int
+    stride: int = 0
+
+
 def bind_arguments(
     problem: GemmProblem,
     a: Buffer,
@@ -159,9 +171,23 @@ def bind_arguments(
     c: Buffer,
     bias: Buffer | None,
     scratch: Scratch | None = None,
+    residual: Further | None = None,
+    auxiliary: Further | None = None,
 ) -> dict[str, int | float]:
     """The value of every argument name: sizes, pitches and strides in elements, addresses."""
     stride_a, stride_b, stride_c = problem.strides
+    further = {
+        name: value
+        for matrix, names in (
+            (residual, ("residual", "ldr", "stride_r")),
+            (auxiliary, ("auxiliary", "ldx", "stride_x")),
+        )
+        for name, value in zip(
+            names,
+            (matrix.buffer.address, matrix.ld, matrix.stride) if matrix else (0, 0, 0),
+            strict=True,
+        )
+    }
     return {
         "M": problem.m,
         "N": problem.n,
@@ -179,6 +205,8 @@ def bind_arguments(
         "stride_a": stride_a,
         "stride_b": stride_b,
         "stride_c": stride_c,
+        **further,
+        "scale": problem.epilogue.scale,
         **(scratch or Scratch()).arguments,
     }
 
@@ -189,8 +217,9 @@ def _address(buffer: Buffer | None) -> int:
 
 # How each name is passed: C type of the kernel parameter, as a NumPy scalar type.
 ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
-    **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc", "batch"), np.int32),
-    **dict.fromkeys(("stride_a", "stride_b", "stride_c"), np.int64),
-    **dict.fromkeys(("alpha", "beta"), np.float32),
+    **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc", "batch", "ldr", "ldx"), np.int32),
+    **dict.fromkeys(("stride_a", "stride_b", "stride_c", "stride_r", "stride_x"), np.int64),
+    **dict.fromkeys(("alpha", "beta", "scale"), np.float32),
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "arrivals"), np.uint64),
+    **dict.fromkeys(("residual", "auxiliary"), np.uint64),
 }

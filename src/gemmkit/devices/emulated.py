@@ -17,7 +17,7 @@ from gemmkit.devices.packing import address_names, bound_values, packed
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 
 if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program

@@ -13,7 +13,7 @@ from gemmkit.devices.device import ARGUMENT_TYPES
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.expressions import Expression, Number
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)(?P<pointer>\s+\.ptr\b)?"

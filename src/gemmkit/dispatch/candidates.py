@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Literal
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
 # Below and above which side of C the seven-level guide calls a problem small or large.

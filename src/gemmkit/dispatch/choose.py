@@ -23,7 +23,8 @@ from gemmkit.dispatch.contender import Contender
 from gemmkit.dispatch.tuned import Neighbour, UserStore, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.store import Store

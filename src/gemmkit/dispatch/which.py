@@ -12,8 +12,8 @@ from gemmkit.dispatch.choose import Dispatcher, Ranked, Source, StoreChoice
 from gemmkit.dispatch.contender import Contender
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
-from gemmkit.kernels.kernel import Dim3
-from gemmkit.kernels.ladder import vector_width
+from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.plan import Dim3
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
 ALTERNATIVES = 3

@@ -20,7 +20,8 @@ from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
 from gemmkit.jit.translation import translate
 from gemmkit.kernels import include_files
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, SourceFile
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, SourceFile
 from gemmkit.problem import GemmProblem
 
 Progress = Callable[[int, int, str], None]

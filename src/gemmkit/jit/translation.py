@@ -12,7 +12,7 @@ from gemmkit.jit.host_code import device_macros, without_host_code
 from gemmkit.jit.stand_ins import PRELUDE, STAND_INS, stand_in
 from gemmkit.kernels.declarations import without_comments
 from gemmkit.kernels.includes import INCLUDE, find_include, included_files
-from gemmkit.kernels.kernel import SourceFile
+from gemmkit.kernels.plan import SourceFile
 
 # Constant expressions may call functions without annotation, as with nvcc.
 _OPTIONS = ("-default-device", f"--pre-include={PRELUDE}")

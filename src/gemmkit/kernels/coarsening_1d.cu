@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(BM* BN / TM)
   const int row = block_row + thread_row, col = block_col + thread_col;
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
-    if (row + i < M && col < N) epilogue.store(element(C, ldc, row + i, col), sums[i], col);
+    if (row + i < M && col < N)
+      epilogue.store(element(C, ldc, row + i, col), sums[i], row + i, col);
   }
 }

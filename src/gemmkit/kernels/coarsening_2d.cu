@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
       const int row = block_row + thread_row + i, col = block_col + thread_col + j;
-      if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sums[i][j], col);
+      if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sums[i][j], row, col);
     }
   }
 }

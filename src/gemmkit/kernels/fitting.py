@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
 # The most rows (or columns) of a product that counts as skinny.

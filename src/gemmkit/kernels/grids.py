@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels.kernel import MAX_GRID_YZ, Dim3, ceil_div
+from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, ceil_div
 from gemmkit.problem import GemmProblem
 
 

@@ -2,136 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.plan import (
+    BATCH_ARGUMENTS,
+    EPILOGUE_ARGUMENTS,
+    MAX_EXTENT,
+    SGEMM_SIGNATURE,
+    LaunchPlan,
+    LaunchShape,
+    Signature,
+    SourceFile,
+    TileConfig,
+)
+from gemmkit.kernels.policy import custom_code, policy
 from gemmkit.kernels.spaces import fitting_values
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import Dtype, GemmProblem
 
 if TYPE_CHECKING:
     from gemmkit.kernels.user import Extent
-
-Dim3 = tuple[int, int, int]
-
-# Every name a kernel parameter may have; a device binds each to a value.
-ARGUMENT_NAMES = ("M", "N", "K", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc", "bias")
-
-Signature = tuple[str, ...]
-
-# The signature that rungs share, and that of those whose blocks work together on a result.
-SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
-SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "arrivals")
-
-# What comes last in the signature of rungs that take batches.
-BATCH_ARGUMENTS: Signature = ("batch", "stride_a", "stride_b", "stride_c")
-
-MAX_GRID_YZ = 65535
-
-# Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
-MAX_EXTENT = 2**31 - 2**17
-
-
-@dataclass(frozen=True, slots=True)
-class TileConfig:
-    """How a product is cut up; a kernel uses some of the keys, the others stay None.
-
-    BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
-    `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
-    `slice_k` the groups of warps in a block that share each step of it. The last two change no
-    traffic, but what the compiler makes of the inner loop: `bursts` is how many times a step its
-    copies start, `order` the way through an outer product (see `outer_product` in fragment.cuh).
-    """
-
-    BM: int | None = None
-    BN: int | None = None
-    BK: int | None = None
-    WM: int | None = None
-    WN: int | None = None
-    TM: int | None = None
-    TN: int | None = None
-    stages: int | None = None
-    split_k: int | None = None
-    slice_k: int | None = None
-    bursts: int | None = None
-    order: int | None = None
-
-    def as_dict(self) -> dict[str, int]:
-        """The keys in use with their values."""
-        return {key: value for key in _KEYS if (value := getattr(self, key)) is not None}
-
-    def __getitem__(self, key: str) -> int:
-        value: int | None = getattr(self, key)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __str__(self) -> str:
-        return ",".join(f"{key}={value}" for key, value in self.as_dict().items())
-
-
-_KEYS = tuple(each.name for each in dataclasses.fields(TileConfig))
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """What a kernel is compiled from: CUDA C++, or the PTX that another front end made.
-
-    Python is what such a front end read; a plan never has it.
-
-    `name` is how messages and line tables call it. `include_dirs` are searched for included
-    files; `options` go to the compiler as they are.
-    """
-
-    text: str
-    name: str
-    language: Literal["cuda", "ptx", "python"] = "cuda"
-    include_dirs: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """Everything a compiler and a device need; it follows from kernel, problem and config alone.
-
-    `entry` is the C++ name expression of the instantiated kernel, or its symbol in PTX. An empty
-    `grid` (a zero in it) means there is nothing to launch. `shared_bytes` is dynamic shared memory.
-    Each entry of `signature` is an argument's name, a number, or an expression over such names.
-    `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
-    counters in global memory that are zero before the first launch and that each leaves at zero.
-    """
-
-    kernel: str
-    source: SourceFile
-    entry: str
-    grid: Dim3
-    block: Dim3
-    signature: Signature
-    shared_bytes: int = 0
-    cluster: Dim3 = (1, 1, 1)
-    workspace_bytes: int = 0
-    arrivals: int = 0
-
-    @property
-    def threads_per_block(self) -> int:
-        """Threads in one block."""
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def blocks(self) -> int:
-        """Blocks in the grid."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
-
-
-def ceil_div(numerator: int, denominator: int) -> int:
-    """The quotient, rounded up."""
-    return -(-numerator // denominator)
 
 
 @dataclass(frozen=True)
@@ -146,6 +42,8 @@ class Kernel:
     stands for the file of that name among the rungs. A user's kernel has no `rung`; its `entry` is
     the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
+    `pairing` says why a configuration that is right in itself does not serve a problem.
+    `layouts` (of A and B, by BLAS's letters) and `dtypes` are those it reads in place.
     """
 
     name: str
@@ -159,9 +57,12 @@ class Kernel:
     refinements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     signature: Signature = SGEMM_SIGNATURE
+    layouts: tuple[str, ...] = ("nn",)
+    dtypes: tuple[Dtype, ...] = ("float32",)
     file: SourceFile | None = None
     entry: str | None = None
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
+    pairing: Callable[[GemmProblem, TileConfig, GpuSpec], str | None] | None = None
     translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
 
     @classmethod
@@ -330,17 +231,38 @@ class Kernel:
 
     def supports(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with this configuration on this board, or None."""
-        return self.accepts(problem, gpu) or self.rule(config, gpu)
+        reason = self.accepts(problem, gpu) or self.rule(config, gpu)
+        if reason is None and self.pairing is not None:
+            reason = self.pairing(problem, config, gpu)
+        return reason
 
     @property
     def takes_batches(self) -> bool:
         """Whether one launch can compute several products."""
         return set(BATCH_ARGUMENTS) <= set(self.signature)
 
+    @property
+    def takes_matrices(self) -> bool:
+        """Whether its write-back can add a residual, fill an auxiliary output and scale."""
+        return self.fuses and set(EPILOGUE_ARGUMENTS) <= set(self.signature)
+
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with any configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
+        if problem.epilogue.takes_matrices and not self.takes_matrices:
+            return (
+                f"'{self.name}' fuses a bias and an activation alone; 'async_copy' and the rungs "
+                "after it add a residual, scale, and keep the activation's argument"
+            )
+        for dtype in (problem.dtype, problem.out_dtype):
+            if dtype not in self.dtypes:
+                return f"'{self.name}' is for {' and '.join(self.dtypes)}, not {dtype}"
+        if problem.layout not in self.layouts:
+            return (
+                f"'{self.name}' reads A and B as they are ({', '.join(self.layouts)}), not "
+                f"transposed ({problem.layout}); 'async_copy' and the rungs after it do"
+            )
         if problem.batch != 1 and not self.takes_batches:
             return (
                 f"'{self.name}' computes one product a launch; 'async_copy' and the rungs after "
@@ -363,7 +285,9 @@ class Kernel:
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
-        source = self.file or SourceFile(self.source, f"{self.name}.cu")
+        source = self.file or SourceFile(
+            self.source + custom_code(problem.epilogue), f"{self.name}.cu"
+        )
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
             source, entry = self.translate(gpu)
@@ -380,20 +304,4 @@ class Kernel:
         )
 
     def _policy(self, problem: GemmProblem) -> tuple[str, ...]:
-        if not self.fuses:
-            return ()
-        bias = "true" if problem.epilogue.bias else "false"
-        activation = {"none": "Identity", "relu": "Relu"}[problem.epilogue.activation]
-        return (f"Epilogue<{bias}, {activation}>",)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchShape:
-    """The part of a plan that each kernel works out for itself."""
-
-    template: tuple[int | str, ...]
-    grid: Dim3
-    block: Dim3
-    shared_bytes: int = 0
-    workspace_bytes: int = 0
-    arrivals: int = 0
+        return (policy(problem),) if self.fuses else ()

@@ -5,148 +5,16 @@ from __future__ import annotations
 import difflib
 
 from gemmkit.errors import UsageError
-from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules, skinny
-from gemmkit.kernels.grids import batched, spread_over_yz, tile_grid
-from gemmkit.kernels.kernel import (
-    BATCH_ARGUMENTS,
-    MAX_GRID_YZ,
-    SCRATCH_SIGNATURE,
-    SGEMM_SIGNATURE,
-    Kernel,
-    LaunchShape,
+from gemmkit.kernels import launches, rules, skinny
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import (
+    FULL_SCRATCH_SIGNATURE,
+    FULL_SIGNATURE,
     TileConfig,
-    ceil_div,
 )
 from gemmkit.kernels.rules import (
     COARSENING_STRIDES,
-    PAD,
-    resident_blocks,
-    split_k_shared_bytes,
-    stage_bytes,
-    thread_count,
 )
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
-
-# Steps of k below which `stream_k` gives no block a share of its own.
-LEAST_STEPS = 4
-
-# Of a long k, `stream_k` adds up so many runs apart where shared memory has room for their sums.
-LONG, RUNS = 1025, 4
-
-# Of shared memory, where blocks tell each other that they are done: who came last.
-ARRIVAL_BYTES = 16
-
-
-def vector_width(problem: GemmProblem) -> int:
-    """Floats per global access: 4 where rows start at multiples of 16 bytes and end there, else 1.
-
-    Matrices of a batch must do so too. With whole vectors only, no kernel has to take one apart at
-    an edge.
-    """
-    extents = problem.n | problem.k | problem.lda | problem.ldb | problem.ldc
-    stride_a, stride_b, stride_c = problem.strides
-    return 4 if (extents | stride_a | stride_b | stride_c) % 4 == 0 else 1
-
-
-# --- launch shapes ----------------------------------------------------------------------------
-
-
-def _launch_naive_uncoalesced(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    BM, BN = config["BM"], config["BN"]
-    grid = (ceil_div(problem.m, BM), *spread_over_yz(ceil_div(problem.n, BN)))
-    return LaunchShape(template=(BM, BN), grid=grid, block=(BM, BN, 1))
-
-
-def _launch_thread_per_result(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    BM, BN = config["BM"], config["BN"]
-    return LaunchShape(
-        template=tuple(config.as_dict().values()),
-        grid=tile_grid(problem, BM, BN),
-        block=(BN, BM, 1),
-    )
-
-
-def _launch_coarsened(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    return LaunchShape(
-        template=tuple(config.as_dict().values()),
-        grid=tile_grid(problem, config["BM"], config["BN"]),
-        block=(thread_count(config), 1, 1),
-    )
-
-
-def _launch_vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    shape = _launch_coarsened(problem, config, gpu)
-    return LaunchShape((*shape.template, vector_width(problem)), shape.grid, shape.block)
-
-
-def _launch_async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    shape = _launch_vectorized(problem, config, gpu)
-    return LaunchShape(
-        template=(*shape.template, batched(problem)),
-        grid=shape.grid,
-        block=shape.block,
-        shared_bytes=config["stages"] * stage_bytes(config, PAD),
-    )
-
-
-def _launch_split_k(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """No more parts than steps of k; one only where rows of tiles or products take the grid's z."""
-    rows, columns = ceil_div(problem.m, config["BM"]), ceil_div(problem.n, config["BN"])
-    most = MAX_GRID_YZ // max(problem.batch, 1) if rows <= MAX_GRID_YZ else 1
-    parts = max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
-    tiles = columns * rows * problem.batch if parts > 1 else 0
-    return LaunchShape(
-        template=(*_without_split(config), vector_width(problem), batched(problem)),
-        grid=tile_grid(problem, config["BM"], config["BN"], parts),
-        block=(thread_count(config), 1, 1),
-        shared_bytes=split_k_shared_bytes(config),
-        workspace_bytes=FLOAT_BYTES * tiles * parts * config["BM"] * config["BN"],
-        arrivals=tiles,
-    )
-
-
-def _without_split(config: TileConfig) -> tuple[int, ...]:
-    """Values of the configuration but for `split_k`, which kernels learn from their grid."""
-    return tuple(value for key, value in config.as_dict().items() if key != "split_k")
-
-
-def _launch_stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
-
-    How many tiles are cut is what `Stream` in stream.cuh reckons. A block leaves at most the last
-    part of one tile and the first of another in the workspace.
-    """
-    shape = _launch_vectorized(problem, config, gpu)
-    shared_bytes = config["stages"] * stage_bytes(config, PAD)
-    columns, rows = ceil_div(problem.n, config["BN"]), ceil_div(problem.m, config["BM"])
-    tiles = columns * rows * problem.batch
-    shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
-    apart = FLOAT_BYTES * config["BM"] * config["BN"]
-    runs = RUNS if problem.k >= LONG and _fits(shared_bytes + apart, config, gpu) else 1
-    left = tiles % blocks if blocks else 0
-    cut = left + blocks if left and tiles > blocks else left
-    slots = 2 * blocks if cut else 0
-    return LaunchShape(
-        template=(*shape.template, runs, batched(problem)),
-        grid=(blocks, 1, 1),
-        block=shape.block,
-        shared_bytes=shared_bytes + (apart if runs > 1 else 0),
-        workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
-        arrivals=cut,
-    )
-
-
-def _fits(shared_bytes: int, config: TileConfig, gpu: GpuSpec) -> bool:
-    """Whether a block may have so much, and an SM as many blocks as without."""
-    limits = gpu.capability
-    blocks = resident_blocks(config, gpu, shared_bytes)
-    return (
-        shared_bytes + ARRIVAL_BYTES <= limits.max_shared_per_block
-        and blocks == resident_blocks(config, gpu, config["stages"] * stage_bytes(config, PAD))
-    )
-
 
 # --- rungs ------------------------------------------------------------------------------------
 
@@ -158,6 +26,8 @@ _REGISTER_TILES = {
     "TN": (4, 8),
 }
 
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
 _INNER_LOOPS = {"bursts": (1, 2, 4, 8, 16), "order": tuple(range(1, rules.ORDERS + 1))}
 
 LADDER: tuple[Kernel, ...] = (
@@ -168,7 +38,7 @@ LADDER: tuple[Kernel, ...] = (
         "each warp touches 32 sectors of A to fetch 32 floats.",
         default=TileConfig(BM=32, BN=32),
         space={"BM": (8, 16, 32), "BN": (8, 16, 32)},
-        launch=_launch_naive_uncoalesced,
+        launch=launches.naive_uncoalesced,
         rule=rules.naive,
         fuses=False,
     ),
@@ -179,7 +49,7 @@ LADDER: tuple[Kernel, ...] = (
         "whole 128-byte lines and needs a single sector of A.",
         default=TileConfig(BM=32, BN=32),
         space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},
-        launch=_launch_thread_per_result,
+        launch=launches.thread_per_result,
         rule=rules.naive,
     ),
     Kernel(
@@ -189,7 +59,7 @@ LADDER: tuple[Kernel, ...] = (
         "times, which divides global traffic by the tile size.",
         default=TileConfig(BM=32, BN=32, BK=32),
         space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
-        launch=_launch_thread_per_result,
+        launch=launches.thread_per_result,
         rule=rules.shared_tiling,
     ),
     Kernel(
@@ -199,7 +69,7 @@ LADDER: tuple[Kernel, ...] = (
         "which saves shared-memory reads and gives it independent work.",
         default=TileConfig(BM=16, BN=16, BK=16, TM=8),
         space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
-        launch=_launch_coarsened,
+        launch=launches.coarsened,
         rule=rules.coarsening_1d,
         aliases={"stride": "TM"},
     ),
@@ -210,7 +80,7 @@ LADDER: tuple[Kernel, ...] = (
         "TM+TN while its arithmetic grows as TM·TN.",
         default=TileConfig(BM=64, BN=64, BK=8, TM=8, TN=8),
         space=_REGISTER_TILES,
-        launch=_launch_coarsened,
+        launch=launches.coarsened,
         rule=rules.coarsening_2d,
     ),
     Kernel(
@@ -220,7 +90,7 @@ LADDER: tuple[Kernel, ...] = (
         "way in, so a quarter of the load instructions move the same data.",
         default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
-        launch=_launch_vectorized,
+        launch=launches.vectorized,
         rule=rules.vectorized,
     ),
     Kernel(
@@ -230,7 +100,7 @@ LADDER: tuple[Kernel, ...] = (
         "different banks, so shared memory serves each in as few cycles as its bytes need.",
         default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
-        launch=_launch_vectorized,
+        launch=launches.vectorized,
         rule=rules.conflict_free,
     ),
     Kernel(
@@ -240,7 +110,7 @@ LADDER: tuple[Kernel, ...] = (
         "global memory hides behind arithmetic and one barrier a step suffices.",
         default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
         space=_REGISTER_TILES,
-        launch=_launch_vectorized,
+        launch=launches.vectorized,
         rule=rules.double_buffered,
     ),
     Kernel(
@@ -258,7 +128,7 @@ LADDER: tuple[Kernel, ...] = (
             "TM": (4, 8),
             "TN": (4, 8),
         },
-        launch=_launch_vectorized,
+        launch=launches.vectorized,
         rule=rules.warp_tiled,
     ),
     Kernel(
@@ -280,9 +150,11 @@ LADDER: tuple[Kernel, ...] = (
             "stages": (2, 3, 4),
         },
         refinements=_INNER_LOOPS,
-        launch=_launch_async_copy,
-        signature=(*SGEMM_SIGNATURE, *BATCH_ARGUMENTS),
+        launch=launches.async_copy,
+        signature=FULL_SIGNATURE,
         rule=rules.async_copy,
+        layouts=LAYOUTS,
+        pairing=rules.transposed,
     ),
     Kernel(
         name="split_k",
@@ -316,9 +188,11 @@ LADDER: tuple[Kernel, ...] = (
             "slice_k": (1, 2, 4, 8),
         },
         refinements=_INNER_LOOPS,
-        launch=_launch_split_k,
+        launch=launches.split_k,
         rule=rules.split_k,
-        signature=(*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS),
+        layouts=LAYOUTS,
+        pairing=rules.transposed,
+        signature=FULL_SCRATCH_SIGNATURE,
     ),
     Kernel(
         name="warp_reduce",
@@ -335,7 +209,7 @@ LADDER: tuple[Kernel, ...] = (
         },
         launch=skinny.launch,
         rule=skinny.rule,
-        signature=(*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS),
+        signature=FULL_SCRATCH_SIGNATURE,
         condition=skinny.accepts,
     ),
     Kernel(
@@ -357,9 +231,11 @@ LADDER: tuple[Kernel, ...] = (
             "stages": (2, 3, 4),
         },
         refinements=_INNER_LOOPS,
-        launch=_launch_stream_k,
+        launch=launches.stream_k,
         rule=rules.async_copy,
-        signature=(*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS),
+        layouts=LAYOUTS,
+        pairing=rules.transposed,
+        signature=FULL_SCRATCH_SIGNATURE,
     ),
 )
 

@@ -22,5 +22,5 @@ __global__ void __launch_bounds__(BM* BN)
   float sum = 0.0f;
   for (int k = 0; k < K; ++k) sum += *element(A, lda, row, k) * *element(B, ldb, k, col);
 
-  Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, col);
+  Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, row, col);
 }

@@ -20,7 +20,8 @@ from typing import Any
 from gemmkit.errors import CompileError, CompilerMissing, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.expressions import Expression, split_list
-from gemmkit.kernels.kernel import ARGUMENT_NAMES, Kernel, Signature, SourceFile
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile
 from gemmkit.kernels.ptx import entries_in, find_entry
 from gemmkit.kernels.signatures import POINTERS, SCALES, told_signature
 from gemmkit.kernels.user import Extent, user_kernel

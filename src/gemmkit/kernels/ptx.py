@@ -11,7 +11,8 @@ from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.declarations import head_comment
 from gemmkit.kernels.expressions import split_list
-from gemmkit.kernels.kernel import Kernel, SourceFile, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
     LEADING_DIMENSIONS,
     POINTERS,

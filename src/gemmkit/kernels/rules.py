@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.kernel import TileConfig
-from gemmkit.problem import FLOAT_BYTES
+from gemmkit.kernels.plan import TileConfig
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_RESULTS_PER_THREAD = 256
@@ -36,11 +36,17 @@ def stage_bytes(config: TileConfig, pad: int = 0) -> int:
     return FLOAT_BYTES * config["BK"] * (config["BM"] + pad + config["BN"])
 
 
-def split_k_shared_bytes(config: TileConfig) -> int:
+def ring_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
+    """Shared bytes of the stages of `async_copy`; the tile of a transposed B is padded too."""
+    pad = FLOAT_BYTES * config["BK"] * PAD if problem is not None and problem.transb else 0
+    return config["stages"] * (stage_bytes(config, PAD) + pad)
+
+
+def split_k_shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
     """Shared bytes of `split_k`: its stages, and then in their place the sums of its slices."""
     slices = config["slice_k"]
     sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
-    return max(config["stages"] * stage_bytes(config, PAD), sums)
+    return max(ring_bytes(problem, config), sums)
 
 
 def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
@@ -146,20 +152,33 @@ def _even_shares(
     the width of the panels in which the A tile is dealt out. With `b_panels` a B tile whose width
     is no power of two is dealt out in panels too, of as many vectors whatever their width is.
     """
-    threads = thread_count(config)
-    panel = config["BN"] & -config["BN"]
-    b_across = panel // b_vector if b_panels and panel < config["BN"] else None
-    tiles = (("A", "BM", "BK", a_vector, None), ("B", "BK", "BN", b_vector, b_across))
-    for tile, rows, columns, vector, fixed in tiles:
-        for floats in (1, vector):
-            vectors = config[columns] // floats
-            width = a_width if tile == "A" and a_width else config[columns]
-            across = max(min(fixed or width // floats, threads), threads // config[rows])
-            if threads % across or vectors % across or config[rows] % (threads // across):
-                return (
-                    f"{threads} threads cannot share the {tile} tile evenly "
-                    f"({rows} x {columns} = {config[rows]} x {config[columns]} floats)"
-                )
+    return _first(
+        lambda: _shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
+        lambda: _shared_evenly(
+            config, "B", "BK", "BN", b_vector, None if b_panels else config["BN"]
+        ),
+    )
+
+
+def _shared_evenly(
+    config: TileConfig, tile: str, rows: str, columns: str, vector: int, width: int | None
+) -> str | None:
+    """The same of one tile, its rows and columns given by their keys.
+
+    Its panels are `width` wide; without one, a whole row, or as many vectors as fit one where its
+    width is no power of two.
+    """
+    threads, panel = thread_count(config), config[columns] & -config[columns]
+    fixed = panel // vector if width is None and panel < config[columns] else None
+    for floats in (1, vector):
+        vectors = config[columns] // floats
+        wide = fixed or (width or config[columns]) // floats
+        across = max(min(wide, threads), threads // config[rows])
+        if threads % across or vectors % across or config[rows] % (threads // across):
+            return (
+                f"{threads} threads cannot share the {tile} tile evenly "
+                f"({rows} x {columns} = {config[rows]} x {config[columns]} floats)"
+            )
     return None
 
 
@@ -249,7 +268,7 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: _even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
         lambda: _divides(config, "bursts", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
-        lambda: _dynamic_shared(config["stages"] * stage_bytes(config, PAD), gpu),
+        lambda: _dynamic_shared(ring_bytes(None, config), gpu),
     )
 
 
@@ -259,5 +278,26 @@ def split_k(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: _positive(config),
         lambda: _divides(config, "slice_k", "BK"),
         lambda: async_copy(config, gpu),
-        lambda: _dynamic_shared(split_k_shared_bytes(config), gpu, "slices' sums"),
+        lambda: _dynamic_shared(split_k_shared_bytes(None, config), gpu, "slices' sums"),
+    )
+
+
+def transposed(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What `async_copy` and its kin need besides, where A or B is transposed in memory.
+
+    Its tile is then dealt out the other way round, and takes more room.
+    """
+    if problem.layout == "nn":
+        return None
+    shared = split_k_shared_bytes if config.slice_k is not None else ring_bytes
+    return _first(
+        lambda: _shared_evenly(
+            config,
+            *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, PANEL)),
+        ),
+        lambda: _shared_evenly(
+            config,
+            *(("B", "BN", "BK", 1, PANEL) if problem.transb else ("B", "BK", "BN", 4, None)),
+        ),
+        lambda: _dynamic_shared(shared(problem, config), gpu),
     )

@@ -43,6 +43,6 @@ __global__ void __launch_bounds__(BM* BN)
   }
 
   if (row < M && col < N) {
-    Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, col);
+    Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, row, col);
   }
 }

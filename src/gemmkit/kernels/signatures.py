@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import KernelDeclaration, Parameter
 from gemmkit.kernels.expressions import Expression, Number
-from gemmkit.kernels.kernel import ARGUMENT_NAMES, Signature
+from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")

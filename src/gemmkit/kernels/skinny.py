@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.grids import batch_grid, batched
-from gemmkit.kernels.kernel import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # A thread's piece of the streamed matrix is 4 x 4 floats, so a warp reads 512 a step.

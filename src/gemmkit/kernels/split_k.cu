@@ -14,15 +14,18 @@
 #include "fixup.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC, bool BATCHED, class Epilogue>
+          int BURSTS, int ORDER, int VEC, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
                                   BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
             float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-            int batch, long long stride_a, long long stride_b, long long stride_c) {
+            int batch, long long stride_a, long long stride_b, long long stride_c,
+            const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
+            long long stride_x, float scale) {
   extern __shared__ float4 shared[];
-  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC> tiles(shared);
-  constexpr int THREADS = tiles.THREADS;
+  using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC, LAYOUT>;
+  const Tiles tiles(shared);
+  constexpr int THREADS = Tiles::THREADS;
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
@@ -32,6 +35,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   const int block_row = tile_row * BM, block_col = place.tile_col * BN;
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
   A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
+  residual += place.product * stride_r, auxiliary += place.product * stride_x;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   // Whole steps of k, the first parts taking one more where they do not come out even.
@@ -40,9 +44,9 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   const int depth = min(K - k, (share + (part < more)) * BK);
 
   float sums[TM][TN] = {};
-  tiles.multiply(sums, element(A, lda, block_row, k), lda, M - block_row,
-                 element(B, ldb, k, block_col), ldb, N - block_col, depth);
-  const Epilogue epilogue{alpha, beta, bias};
+  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, k), lda, M - block_row,
+                 element_of<Tiles::B_T>(B, ldb, k, block_col), ldb, N - block_col, depth);
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
   const int tile = (place.product * gridDim.y + tile_row) * gridDim.x + place.tile_col;
   float* const tile_parts = element(workspace, BM * BN, tile * parts, 0);
   float4* const own_part = reinterpret_cast<float4*>(element(tile_parts, BM * BN, part, 0));

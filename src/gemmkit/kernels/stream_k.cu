@@ -15,14 +15,16 @@
 #include "stream.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, int RUNS, bool BATCHED, class Epilogue>
+          int VEC, int RUNS, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
              float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-             int batch, long long stride_a, long long stride_b, long long stride_c) {
+             int batch, long long stride_a, long long stride_b, long long stride_c,
+             const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
+             long long stride_x, float scale) {
   extern __shared__ float4 shared[];
-  const AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC> tiles(shared);
-  const Epilogue epilogue{alpha, beta, bias};
+  using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
+  const Tiles tiles(shared);
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   const Stream<BATCHED> stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK),
@@ -30,9 +32,9 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   const auto start = [&](const Segment& work) {
     const TilePlace place = stream.place(work.tile);
     const int row = place.row * BM, col = place.col * BN, k = work.first * BK;
-    return tiles.start(element(A + place.product * stride_a, lda, row, k), lda, M - row,
-                       element(B + place.product * stride_b, ldb, k, col), ldb, N - col,
-                       min(K - k, work.count * BK));
+    return tiles.start(element_of<Tiles::A_T>(A + place.product * stride_a, lda, row, k), lda,
+                       M - row, element_of<Tiles::B_T>(B + place.product * stride_b, ldb, k, col),
+                       ldb, N - col, min(K - k, work.count * BK));
   };
   Segment next;
   bool more = stream.start(next);
@@ -49,6 +51,11 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     const TilePlace place = stream.place(work.tile);
     const int block_row = place.row * BM, block_col = place.col * BN;
     float* const result = C + place.product * stride_c;
+    const Epilogue epilogue{alpha,
+                            beta,
+                            bias,
+                            {residual + place.product * stride_r, ldr,
+                             auxiliary + place.product * stride_x, ldx, scale}};
     const bool whole = work.count == stream.steps;
     const int first = stream.owner(work.tile * stream.steps);
     const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;
@@ -60,7 +67,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
                 whole ? result : slot(blockIdx.x - first), whole ? ldc : BN, whole ? M : BM,
                 whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
     if (!whole && arrives_last(arrivals + work.tile, parts)) {
-      add_parts<tiles.THREADS, BM, BN>(
+      add_parts<Tiles::THREADS, BM, BN>(
           parts,
           [&](int part, int quad) { return __ldcg(reinterpret_cast<float4*>(slot(part)) + quad); },
           [&](int quad, const float4& sum) {

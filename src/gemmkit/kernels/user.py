@@ -19,15 +19,8 @@ from gemmkit.kernels.declarations import (
 )
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
-from gemmkit.kernels.kernel import (
-    MAX_GRID_YZ,
-    Dim3,
-    Kernel,
-    LaunchShape,
-    Signature,
-    SourceFile,
-    TileConfig,
-)
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, LaunchShape, Signature, SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
     SIZES,
     names_in,
@@ -371,7 +364,7 @@ def _condition(
             return refuses
         if square and not problem.m == problem.n == problem.k:
             return f"its only size is {min(sizes)}, so it takes square matrices only"
-        if problem.epilogue.bias != ("bias" in used):
+        if bool(problem.epilogue.bias) != ("bias" in used):
             has = "has an argument 'bias': give an epilogue with bias" if "bias" in used else (
                 "has no argument 'bias'"
             )  # fmt: skip

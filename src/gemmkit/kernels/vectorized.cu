@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     for (int j = 0; j < TN; j += VEC) {
       const int row = block_row + thread_row + i, col = block_col + thread_col + j;
       if (row < M && col < N) {
-        epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], col);
+        epilogue.template store_vector<VEC>(element(C, ldc, row, col), &sums[i][j], row, col);
       }
     }
   }

@@ -19,7 +19,9 @@ template <int SMALL, bool TALL, bool STAGED, int BN, int BK, int WN, int STAGES,
 __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
     warp_reduce(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                 float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-                int batch, long long stride_a, long long stride_b, long long stride_c) {
+                int batch, long long stride_a, long long stride_b, long long stride_c,
+                const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
+                long long stride_x, float scale) {
   // The block takes BN results along the long side and BK steps of k at a time. Of the streamed
   // matrix each thread has a 4 x 4 piece, or two; there x runs along rows in memory, y across them.
   // Pieces on their way are in registers, or in a ring in shared memory, where a stage holds LINES
@@ -45,6 +47,7 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
   const BatchPlace<BATCHED> at(gridDim.y, tiles, batch);
   if (BATCHED && at.product >= batch) return;  // surplus in the grid
   A += at.product * stride_a, B += at.product * stride_b, C += at.product * stride_c;
+  residual += at.product * stride_r, auxiliary += at.product * stride_x;
   const int block_result = at.tile_col * BN, parts = gridDim.y, part = blockIdx.y;
   const int all_steps = (K + BK - 1) / BK, share = all_steps / parts, more = all_steps % parts;
   const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * BK;
@@ -145,11 +148,11 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
   }
   __syncthreads();
 
-  const Epilogue epilogue{alpha, beta, bias};
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
   const auto finish = [&](int place, float sum) {
     const int row = TALL ? block_result + place / SMALL : place / BN;
     const int col = TALL ? place % SMALL : block_result + place % BN;
-    if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, col);
+    if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, row, col);
   };
   if (parts == 1) return add_up<THREADS, RESULTS>(ring, WARPS_K, finish);
   const unsigned slot = at.product * tiles + at.tile_col;

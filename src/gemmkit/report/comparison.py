@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT
 from gemmkit.bench.suites import TOPICS
-from gemmkit.kernels.kernel import ceil_div
+from gemmkit.kernels.plan import ceil_div
 from gemmkit.record import PeerRecord, Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.bench.peers import CUBLAS, DEFAULT
 from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.kernel import ceil_div
+from gemmkit.kernels.plan import ceil_div
 from gemmkit.record import Record
 from gemmkit.report.comparison import find_peer
 from gemmkit.report.figures import INK, svg

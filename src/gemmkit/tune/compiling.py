@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from gemmkit.cores import usable_cores
 from gemmkit.errors import CompilerMissing, GemmkitError
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 
 SWITCH_SECONDS = 2e-4
 

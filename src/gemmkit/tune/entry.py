@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import TileConfig
-from gemmkit.kernels.ladder import vector_width
+from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem, shape_text
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]

@@ -13,8 +13,9 @@ from gemmkit.analysis.model import Prediction, refuse_batch
 from gemmkit.cores import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.search import make_strategy
 from gemmkit.tune.space import WITHIN, Allowed, Candidate, search_space

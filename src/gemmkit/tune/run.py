@@ -13,8 +13,9 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import Kernel, LaunchPlan
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.tune.compiling import CompileOne
 from gemmkit.tune.progress import TuneProgress

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry
 

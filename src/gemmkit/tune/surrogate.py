@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.kernels.kernel import TileConfig
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.tune.space import Candidate
 
 Vector = NDArray[np.float64]

@@ -15,7 +15,7 @@ from gemmkit.bench.workload import Case, Workload
 from gemmkit.devices.device import Scratch, TimedDevice
 from gemmkit.errors import DeviceError, TuningError
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.kernel import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.record import TimeRecord
 from gemmkit.tune.space import Candidate
 

@@ -75,7 +75,7 @@ class Rounding:
             return cls(0.0, 0.0)
         alpha = abs(single(problem.alpha))
         k = problem.k if alpha else 0
-        n = k + (problem.beta != 0) + problem.epilogue.bias + (alpha != 1)
+        n = k + (problem.beta != 0) + bool(problem.epilogue.bias) + (alpha != 1)
         relative = gamma(n, UNIT_ROUNDOFF) + 2 * gamma(n, UNIT_ROUNDOFF_64)
         return cls(relative, 2 * HALF_SMALLEST * (k * alpha + 2))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gemmkit.analysis.closed_form.work import MOST_PARTS, Cutter
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate
 from gemmkit.gpu import BOARDS, find_board
-from gemmkit.kernels.kernel import TileConfig, ceil_div
+from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")

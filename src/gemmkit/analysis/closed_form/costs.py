@@ -13,7 +13,8 @@ import msgspec
 
 from gemmkit.analysis.machine import SCHEDULERS, fma_pipe_cycles, machine_of
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.kernel import Kernel, TileConfig, ceil_div
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.rules import MAX_RESULTS_IN_128
 from gemmkit.problem import FLOAT_BYTES
 

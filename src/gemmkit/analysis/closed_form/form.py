@@ -23,8 +23,9 @@ from gemmkit.analysis.closed_form.costs import (
 from gemmkit.analysis.closed_form.work import Cutter, Work
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.ladder import vector_width
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import PAD, stage_bytes
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 

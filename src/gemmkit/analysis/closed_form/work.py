@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.fitting import SKINNY
-from gemmkit.kernels.kernel import Kernel, LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.ladder import LEAST_STEPS
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts
+from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 
@@ -62,9 +63,12 @@ class Cutter:
             return Work(0, 0, rows, columns, 0, 0, 1)
         if self.kernel.name == "stream_k":
             return self._streamed(tiles, rows, columns, depth, steps)
-        parts = 1 if self.config.split_k is None else min(self.config.split_k, max(depth, 1))
-        if self.kernel.name == "warp_reduce":
-            # It asks for no more than give every SM a block.
+        parts = 1
+        if self.kernel.name == "split_k":
+            parts = split_k_parts(problem, self.config)
+        elif self.config.split_k is not None:
+            # `warp_reduce` asks for no more than give every SM a block.
+            parts = min(self.config.split_k, max(depth, 1))
             parts = max(min(parts, self.gpu.sm_count // tiles), 1)
         return Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
 
@@ -109,8 +113,7 @@ class Cutter:
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""
         blocks = min(self._places, tiles * max(1, depth // LEAST_STEPS))
-        left = tiles % blocks
-        cut = left + blocks if left and tiles > blocks else left
+        cut = cut_tiles(tiles, blocks)
         whole = (tiles - cut) // blocks
         if not cut:
             return Work(blocks, tiles, rows, columns, whole * steps, whole, 1)

@@ -19,8 +19,9 @@ from gemmkit.analysis.explain.sections import sections
 from gemmkit.analysis.memory import MemoryRow
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
-from gemmkit.kernels.kernel import Kernel, TileConfig
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
 

@@ -15,7 +15,8 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.kernel import Kernel, LaunchPlan, TileConfig
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import make_inputs
 

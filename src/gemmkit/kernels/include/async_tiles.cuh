@@ -9,20 +9,26 @@
 // each place costs instructions of its own. ORDER is that of outer_product(), and with 4 more b is
 // read before a: ptxas makes machine code of very different speed of them, which only a trial shows.
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC>
+          int BURSTS, int ORDER, int VEC, Layout LAYOUT>
 struct AsyncTiles {
+  static constexpr bool A_T = LAYOUT == AT_B || LAYOUT == AT_BT;
+  static constexpr bool B_T = LAYOUT == A_BT || LAYOUT == AT_BT;
   static constexpr int WARPS = BM / WM * (BN / WN), THREADS = 32 * WARPS * SLICES;
   static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, DEPTH = BK / SLICES;
   static constexpr int PAD = 4, PANEL = 8;
-  // Where BN is no power of two, B goes in panels that have as many vectors whatever VEC is.
-  static constexpr int B_PANEL = (BN & (BN - 1)) == 0 ? BN : (BN & -BN) / 4 * VEC;
+  // What is exchanged on the way to shared memory needs the pad too, or its copies' banks collide.
+  static constexpr int A_PITCH = BM + PAD, B_PITCH = B_T ? BN + PAD : BN;
+  // A tile whose width is no power of two goes in panels of as many vectors whatever VEC is.
+  static __device__ constexpr int panel(int width) {
+    return (width & (width - 1)) == 0 ? width : (width & -width) / 4 * VEC;
+  }
   static constexpr bool B_FIRST = ORDER > 4;
   static constexpr bool KEEP = SLICES > 1;  // a thread's place takes more to work out
   static constexpr int PARTS = DEPTH < BURSTS ? DEPTH : BURSTS;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
-    alignas(16) float As[BK][BM + PAD];
-    alignas(16) float Bs[BK][BN];
+    alignas(16) float As[BK][A_PITCH];
+    alignas(16) float Bs[BK][B_PITCH];
   };
 
   Stage* stages;  // in shared memory
@@ -36,8 +42,12 @@ struct AsyncTiles {
 
   // The way of the copies through A and B, and how many tiles are left to multiply.
   struct Feed {
-    CopyWalk<THREADS, 1, BM, BK, PANEL, BM + PAD, true, KEEP> a_tiles;
-    CopyWalk<THREADS, VEC, BK, BN, B_PANEL, BN, false, KEEP> b_tiles;
+    Either<A_T, CopyWalk<THREADS, VEC, BK, BM, panel(BM), A_PITCH, false, KEEP>,
+           CopyWalk<THREADS, 1, BM, BK, PANEL, A_PITCH, true, KEEP>>
+        a_tiles;
+    Either<B_T, CopyWalk<THREADS, 1, BN, BK, PANEL, B_PITCH, true, KEEP>,
+           CopyWalk<THREADS, VEC, BK, BN, panel(BN), B_PITCH, false, KEEP>>
+        b_tiles;
     int left;
 
     template <class Inside>
@@ -77,9 +87,9 @@ struct AsyncTiles {
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], Feed& feed) const {
     constexpr int SIZE = sizeof(Stage);
     char* const ring = reinterpret_cast<char*>(stages);
-    const int a_place = sizeof(float) * (slice * DEPTH * (BM + PAD) + warp_row + lane.row * 4);
+    const int a_place = sizeof(float) * (slice * DEPTH * A_PITCH + warp_row + lane.row * 4);
     const int b_place =
-        sizeof(Stage::As) + sizeof(float) * (slice * DEPTH * BN + warp_col + lane.col * 4);
+        sizeof(Stage::As) + sizeof(float) * (slice * DEPTH * B_PITCH + warp_col + lane.col * 4);
     const int a_from = KEEP ? opaque(a_place) : a_place;
     const int b_from = KEEP ? opaque(b_place) : b_place;
     float* const apart = reinterpret_cast<float*>(stages + STAGES) + threadIdx.x;
@@ -98,9 +108,9 @@ struct AsyncTiles {
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
           alignas(16) float a[TM], b[TN];
-          if (B_FIRST) load_fragment<LANES_N>(b, b_lines + k * BN, 0);
-          load_fragment<LANES_M>(a, a_lines + k * (BM + PAD), 0);
-          if (!B_FIRST) load_fragment<LANES_N>(b, b_lines + k * BN, 0);
+          if (B_FIRST) load_fragment<LANES_N>(b, b_lines + k * B_PITCH, 0);
+          load_fragment<LANES_M>(a, a_lines + k * A_PITCH, 0);
+          if (!B_FIRST) load_fragment<LANES_N>(b, b_lines + k * B_PITCH, 0);
           if (k % (DEPTH / PARTS) == 0) {
             feed.copy_part(free, k / (DEPTH / PARTS), [&](int) { return more; });
           }
@@ -110,16 +120,19 @@ struct AsyncTiles {
         write = read;
         read = read == (STAGES - 1) * SIZE ? 0 : read + SIZE;
       }
-      if (RUNS == 1) break;
-      // Float by float: vectors would have to stand in neighbouring registers, in the same banks.
+      if constexpr (RUNS > 1) {
+        // Float by float: vectors would have to stand in neighbouring registers, in the same banks.
 #pragma unroll
-      for (int i = 0; i < TM * TN; ++i) {
-        float& sum = sums[i / TN][i % TN];
-        if (!first) sum += apart[i * THREADS];
-        if (feed.left > 0) {
-          apart[i * THREADS] = sum;
-          sum = 0.0f;
+        for (int i = 0; i < TM * TN; ++i) {
+          float& sum = sums[i / TN][i % TN];
+          if (!first) sum += apart[i * THREADS];
+          if (feed.left > 0) {
+            apart[i * THREADS] = sum;
+            sum = 0.0f;
+          }
         }
+      } else {
+        break;
       }
     }
     cp_async_wait<0>();  // no copy may outlive its block, nor reach the next tiles' stages

@@ -42,9 +42,9 @@ struct CopyWalk {
 
   const char* from;  // what this thread copies first of the current tile
   unsigned ld;
-  unsigned
-      outer[OUTER];  // bytes from there to its other rows (TRANSPOSED: as if ld were 1), columns
-  int to;            // place of the first in a tile of shared memory, in bytes
+  // Bytes from there to its other rows, divided by ld (TRANSPOSED), or columns.
+  unsigned outer[OUTER];
+  int to;  // place of the first in a tile of shared memory, in bytes
 
   // `inside`: how many rows (TRANSPOSED) or columns the matrix has from the tile's first on.
   __device__ __forceinline__ CopyWalk(const float* tile, int ld, int inside) : ld(ld) {
@@ -87,7 +87,7 @@ struct CopyWalk {
   __device__ __forceinline__ const float* source(int step) const {
     const int down = step / ACROSS, across = step % ACROSS;
     const unsigned rows = TRANSPOSED ? outer[down] : down * Walk::ROWS_PER_STEP * sizeof(float);
-    const unsigned cols = TRANSPOSED ? across * WIDTH * sizeof(float) : outer[across];
+    const unsigned cols = TRANSPOSED ? across * Walk::ACROSS * sizeof(float) : outer[across];
     const char* row;
     asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(row) : "r"(ld), "r"(rows), "l"(from));
     return reinterpret_cast<const float*>(row + cols);

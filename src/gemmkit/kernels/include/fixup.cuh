@@ -12,8 +12,9 @@ struct PartOrWhole {
   Epilogue epilogue;
 
   template <int VEC>
-  __device__ __forceinline__ void store_vector(float* to, const float* sums, int col) const {
-    if (!part) return epilogue.template store_vector<VEC>(to, sums, col);
+  __device__ __forceinline__ void store_vector(float* to, const float* sums, int row,
+                                               int col) const {
+    if (!part) return epilogue.template store_vector<VEC>(to, sums, row, col);
     // Adding zero changes no number, but no compiler leaves it out. Stored directly, the sums would
     // have to stand in neighbouring registers all along, in the same register banks as fragments.
     alignas(16) float x[VEC];
@@ -71,7 +72,7 @@ __device__ __forceinline__ void store_quad(int quad, const float4& sum, const Ep
 #pragma unroll
   for (int v = 0; v < 4; v += VEC) {
     if (row < M && col + v < N) {
-      epilogue.template store_vector<VEC>(element(C, ldc, row, col + v), sums + v, col + v);
+      epilogue.template store_vector<VEC>(element(C, ldc, row, col + v), sums + v, row, col + v);
     }
   }
 }

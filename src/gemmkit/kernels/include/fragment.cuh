@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_results(const float (&sums)[TM][TN], const
     for (int j = 0; j < TN; j += VEC) {
       const int col = first_col + quad_place<THREADS_N>(thread_col, j);
       if (row < M && col < N) {
-        epilogue.template store_vector<VEC>(element(C, pitch, row, col), &sums[i][j], col);
+        epilogue.template store_vector<VEC>(element(C, pitch, row, col), &sums[i][j], row, col);
       }
     }
   }

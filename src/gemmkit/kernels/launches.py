@@ -1,0 +1,159 @@
+"""How the rungs are launched: template arguments, grid, block and memory of each."""
+
+from __future__ import annotations
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.grids import batched, spread_over_yz, tile_grid
+from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.rules import (
+    resident_blocks,
+    ring_bytes,
+    split_k_shared_bytes,
+    thread_count,
+)
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# Layouts as layout.cuh calls them.
+_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
+
+# Steps of k below which `stream_k` gives no block a share of its own.
+LEAST_STEPS = 4
+
+# Of a long k, `stream_k` adds up so many runs apart where shared memory has room for their sums.
+LONG, RUNS = 1025, 4
+
+# Of shared memory, where blocks tell each other that they are done: who came last.
+ARRIVAL_BYTES = 16
+
+
+def vector_width(problem: GemmProblem) -> int:
+    """Floats per global access: 4 where rows start at multiples of 16 bytes and end there, else 1.
+
+    Matrices of a batch must do so too. With whole vectors only, no kernel has to take one apart at
+    an edge.
+    """
+    rows = (problem.m if problem.transa else problem.k) | (problem.k if problem.transb else 0)
+    extents = problem.n | rows | problem.lda | problem.ldb | problem.ldc
+    stride_a, stride_b, stride_c = problem.strides
+    aligned = (extents | stride_a | stride_b | stride_c) % 4 == problem.alignment % 16 == 0
+    return 4 if aligned else 1
+
+
+def naive_uncoalesced(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """Row tiles on x, column tiles on y: the wrong way round."""
+    BM, BN = config["BM"], config["BN"]
+    grid = (ceil_div(problem.m, BM), *spread_over_yz(ceil_div(problem.n, BN)))
+    return LaunchShape(template=(BM, BN), grid=grid, block=(BM, BN, 1))
+
+
+def thread_per_result(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """One thread a result."""
+    BM, BN = config["BM"], config["BN"]
+    return LaunchShape(
+        template=tuple(config.as_dict().values()),
+        grid=tile_grid(problem, BM, BN),
+        block=(BN, BM, 1),
+    )
+
+
+def coarsened(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """TM×TN results a thread, one-dimensional blocks."""
+    return LaunchShape(
+        template=tuple(config.as_dict().values()),
+        grid=tile_grid(problem, config["BM"], config["BN"]),
+        block=(thread_count(config), 1, 1),
+    )
+
+
+def vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """The same, and how wide accesses are."""
+    shape = coarsened(problem, config, gpu)
+    return LaunchShape((*shape.template, vector_width(problem)), shape.grid, shape.block)
+
+
+def _places(problem: GemmProblem) -> tuple[str, str]:
+    """The template arguments that tell where matrices and their elements are."""
+    return batched(problem), _LAYOUTS[problem.layout]
+
+
+def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """The same with a ring of stages in shared memory."""
+    shape = vectorized(problem, config, gpu)
+    return LaunchShape(
+        template=(*shape.template, *_places(problem)),
+        grid=shape.grid,
+        block=shape.block,
+        shared_bytes=ring_bytes(problem, config),
+    )
+
+
+def split_k_parts(problem: GemmProblem, config: TileConfig) -> int:
+    """Blocks that share a tile: no more than there are steps of k.
+
+    It is one only where rows of tiles or products take the grid's z.
+    """
+    rows = ceil_div(problem.m, config["BM"])
+    most = MAX_GRID_YZ // max(problem.batch, 1) if rows <= MAX_GRID_YZ else 1
+    return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
+
+
+def split_k(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """Column tiles on x, row tiles on y, the parts of each on z."""
+    rows, columns = ceil_div(problem.m, config["BM"]), ceil_div(problem.n, config["BN"])
+    parts = split_k_parts(problem, config)
+    tiles = columns * rows * problem.batch if parts > 1 else 0
+    return LaunchShape(
+        template=(
+            *_without_split(config),
+            vector_width(problem),
+            *_places(problem),
+        ),
+        grid=tile_grid(problem, config["BM"], config["BN"], parts),
+        block=(thread_count(config), 1, 1),
+        shared_bytes=split_k_shared_bytes(problem, config),
+        workspace_bytes=FLOAT_BYTES * tiles * parts * config["BM"] * config["BN"],
+        arrivals=tiles,
+    )
+
+
+def _without_split(config: TileConfig) -> tuple[int, ...]:
+    """Values of the configuration but for `split_k`, which kernels learn from their grid."""
+    return tuple(value for key, value in config.as_dict().items() if key != "split_k")
+
+
+def cut_tiles(tiles: int, blocks: int) -> int:
+    """Tiles that `stream_k` cuts, as `Stream` in stream.cuh does.
+
+    These are what whole waves leave over, and one wave more if they leave anything.
+    """
+    left = tiles % blocks if blocks else 0
+    return left + blocks if left and tiles > blocks else left
+
+
+def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
+
+    A block leaves at most the last part of one tile and the first of another in the workspace.
+    """
+    shape = vectorized(problem, config, gpu)
+    shared_bytes = ring_bytes(problem, config)
+    columns, rows = ceil_div(problem.n, config["BN"]), ceil_div(problem.m, config["BM"])
+    tiles = columns * rows * problem.batch
+    shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
+    blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
+    apart = FLOAT_BYTES * config["BM"] * config["BN"]
+    with_sums = shared_bytes + apart + ARRIVAL_BYTES
+    fits = with_sums <= gpu.capability.max_shared_per_block and resident_blocks(
+        config, gpu, with_sums
+    ) == resident_blocks(config, gpu, shared_bytes)
+    runs = RUNS if problem.k >= LONG and fits else 1
+    cut = cut_tiles(tiles, blocks)
+    slots = 2 * blocks if cut else 0
+    return LaunchShape(
+        template=(*shape.template, runs, *_places(problem)),
+        grid=(blocks, 1, 1),
+        block=shape.block,
+        shared_bytes=shared_bytes + (apart if runs > 1 else 0),
+        workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
+        arrivals=cut,
+    )

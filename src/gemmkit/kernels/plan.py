@@ -1,0 +1,144 @@
+"""What a launch is made of: configurations, signatures, sources and plans."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+Dim3 = tuple[int, int, int]
+
+# Every name a kernel parameter may have; a device binds each to a value.
+ARGUMENT_NAMES = ("M", "N", "K", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc", "bias")
+
+Signature = tuple[str, ...]
+
+# The signature that rungs share, and that of those whose blocks work together on a result.
+SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
+SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "arrivals")
+
+# What comes last in the signature of rungs that take batches.
+BATCH_ARGUMENTS: Signature = ("batch", "stride_a", "stride_b", "stride_c")
+
+# And of those that add a residual, scale, or keep the argument of the activation.
+EPILOGUE_ARGUMENTS: Signature = (
+    *("residual", "ldr", "stride_r", "auxiliary", "ldx", "stride_x"),
+    "scale",
+)
+
+# The signature of rungs that take all of that.
+FULL_SIGNATURE: Signature = (*SGEMM_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
+FULL_SCRATCH_SIGNATURE: Signature = (*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
+
+MAX_GRID_YZ = 65535
+
+# Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
+MAX_EXTENT = 2**31 - 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """How a product is cut up; a kernel uses some of the keys, the others stay None.
+
+    BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
+    `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
+    `slice_k` the groups of warps in a block that share each step of it. The last two change no
+    traffic, but what the compiler makes of the inner loop: `bursts` is how many times a step its
+    copies start, `order` the way through an outer product (see `outer_product` in fragment.cuh).
+    """
+
+    BM: int | None = None
+    BN: int | None = None
+    BK: int | None = None
+    WM: int | None = None
+    WN: int | None = None
+    TM: int | None = None
+    TN: int | None = None
+    stages: int | None = None
+    split_k: int | None = None
+    slice_k: int | None = None
+    bursts: int | None = None
+    order: int | None = None
+
+    def as_dict(self) -> dict[str, int]:
+        """The keys in use with their values."""
+        return {key: value for key in _KEYS if (value := getattr(self, key)) is not None}
+
+    def __getitem__(self, key: str) -> int:
+        value: int | None = getattr(self, key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __str__(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.as_dict().items())
+
+
+_KEYS = tuple(each.name for each in dataclasses.fields(TileConfig))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """What a kernel is compiled from: CUDA C++, or the PTX that another front end made.
+
+    Python is what such a front end read; a plan never has it.
+
+    `name` is how messages and line tables call it. `include_dirs` are searched for included
+    files; `options` go to the compiler as they are.
+    """
+
+    text: str
+    name: str
+    language: Literal["cuda", "ptx", "python"] = "cuda"
+    include_dirs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Everything a compiler and a device need; it follows from kernel, problem and config alone.
+
+    `entry` is the C++ name expression of the instantiated kernel, or its symbol in PTX. An empty
+    `grid` (a zero in it) means there is nothing to launch. `shared_bytes` is dynamic shared memory.
+    Each entry of `signature` is an argument's name, a number, or an expression over such names.
+    `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
+    counters in global memory that are zero before the first launch and that each leaves at zero.
+    """
+
+    kernel: str
+    source: SourceFile
+    entry: str
+    grid: Dim3
+    block: Dim3
+    signature: Signature
+    shared_bytes: int = 0
+    cluster: Dim3 = (1, 1, 1)
+    workspace_bytes: int = 0
+    arrivals: int = 0
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads in one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """The part of a plan that each kernel works out for itself."""
+
+    template: tuple[int | str, ...]
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int = 0
+    workspace_bytes: int = 0
+    arrivals: int = 0
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The quotient, rounded up."""
+    return -(-numerator // denominator)

@@ -1,0 +1,61 @@
+"""How an epilogue is told to a kernel: a type for its last template parameter, and custom code."""
+
+from __future__ import annotations
+
+from gemmkit.epilogue import Custom, Epilogue
+from gemmkit.problem import Dtype, GemmProblem
+
+_BIASES = {"": "NO_BIAS", "column": "COLUMN_BIAS", "row": "ROW_BIAS"}
+_ACTIVATIONS = {
+    "none": "Identity",
+    "relu": "Relu",
+    "gelu": "Gelu",
+    "gelu_tanh": "GeluTanh",
+    "silu": "Silu",
+}
+
+# Types of elements as typed.cuh calls them.
+CUDA_TYPES: dict[Dtype, str] = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+}
+
+
+def policy(problem: GemmProblem) -> str:
+    """The `Epilogue<…>` of epilogue.cuh that finishes the problem's results."""
+    epilogue, out = problem.epilogue, problem.out_dtype or problem.dtype
+    own = epilogue.activation
+    activation = "Custom" if isinstance(own, Custom) else _ACTIVATIONS[own]
+    arguments = [_BIASES[str(epilogue.bias)], activation]
+    extra = [
+        name
+        for name, wanted in (
+            ("RESIDUAL", epilogue.residual),
+            ("AUXILIARY", epilogue.auxiliary),
+            ("SCALE", epilogue.scale != 1),
+        )
+        if wanted
+    ]
+    typed = out != "float32" or problem.dtype == "float64"
+    if extra or typed:
+        arguments.append(" | ".join(extra) or "0")
+    if typed:
+        total: Dtype = "float64" if problem.dtype == "float64" else "float32"
+        arguments += [CUDA_TYPES[out], CUDA_TYPES[total]]
+    return f"Epilogue<{', '.join(arguments)}>"
+
+
+def custom_code(epilogue: Epilogue) -> str:
+    """What a kernel's file needs besides its own text: the user's activation, if there is one."""
+    own = epilogue.activation
+    if not isinstance(own, Custom):
+        return ""
+    constants = "".join(
+        f"    constexpr T {name} = static_cast<T>({value!r});\n" for name, value in own.parameters
+    )
+    return (
+        "\nstruct Custom {\n  template <class T>\n  static __device__ T apply(T x) {\n"
+        f"{constants}    return {own.expression};\n  }}\n}};\n"
+    )
