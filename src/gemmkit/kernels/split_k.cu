@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
   constexpr int THREADS = Tiles::THREADS;
+  constexpr int RING = STAGES * Tiles::STAGE_FLOATS, SUMS = SLICES > 1 ? SLICES * BM * BN : 0;
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
@@ -43,9 +44,20 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   const int k = (part * share + min(part, more)) * BK;
   const int depth = min(K - k, (share + (part < more)) * BK);
 
+  // The columns' biases come along with the first tiles: in the end, results would wait for them.
+  constexpr bool BIASES = Epilogue::BY_COLUMN;
+  float* const biases = reinterpret_cast<float*>(shared) + (RING > SUMS ? RING : SUMS);
+  for (int i = threadIdx.x; BIASES && i < BN; i += THREADS) {
+    cp_async<1>(biases + i, bias + min(block_col + i, N - 1), true);
+  }
   float sums[TM][TN] = {};
   tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, k), lda, M - block_row,
                  element_of<Tiles::B_T>(B, ldb, k, block_col), ldb, N - block_col, depth);
+  if (BIASES) {
+    cp_async_wait<0>();
+    __syncthreads();
+    bias = biases - block_col;
+  }
   const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
   const int tile = (place.product * gridDim.y + tile_row) * gridDim.x + place.tile_col;
   float* const tile_parts = element(workspace, BM * BN, tile * parts, 0);

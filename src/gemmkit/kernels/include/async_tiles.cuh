@@ -31,6 +31,8 @@ struct AsyncTiles {
     alignas(16) float Bs[BK][B_PITCH];
   };
 
+  static constexpr int STAGE_FLOATS = sizeof(Stage) / sizeof(float);
+
   Stage* stages;  // in shared memory
   const int slice = SLICES == 1 ? 0 : threadIdx.x / (32 * WARPS);
   const int warp = threadIdx.x / 32 - slice * WARPS;

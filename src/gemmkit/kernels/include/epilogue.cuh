@@ -60,6 +60,7 @@ struct Extras {
 
 template <Bias BIAS, class Activation, int EXTRA = 0>
 struct Epilogue {
+  static constexpr bool BY_COLUMN = BIAS == COLUMN_BIAS;
   float alpha, beta;
   const float* bias;
   Extras<float> extras = {};
