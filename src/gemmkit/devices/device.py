@@ -222,4 +222,6 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("alpha", "beta", "scale"), np.float32),
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "arrivals"), np.uint64),
     **dict.fromkeys(("residual", "auxiliary"), np.uint64),
+    # Of a table of products: its address, its length, and the tiles of all.
+    **{"groups": np.uint64, "group_count": np.int32, "tile_count": np.int32},
 }

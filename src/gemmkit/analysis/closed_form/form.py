@@ -122,9 +122,27 @@ class ClosedForm:
 
     def estimate(self, problem: GemmProblem) -> Estimate:
         """The time of one launch, with operands that start in DRAM."""
+        return self.estimate_work(
+            self.cutter.work(problem),
+            problem.minimal_bytes,
+            aligned=vector_width(problem) > 1,
+            shorter=min(problem.m, problem.n),
+        )
+
+    def estimate_work(
+        self, work: Work, minimal_bytes: int, *, aligned: bool, shorter: int = 1
+    ) -> Estimate:
+        """The same of work that is cut up already.
+
+        Args:
+            work: what the launch does.
+            minimal_bytes: what it reads and writes at least.
+            aligned: whether rows are copied in vectors.
+            shorter: the shorter side of C, which kernels for skinny products take whole.
+        """
         gpu, costs, board = self.gpu, self.costs, self.board
-        work, resident = self.cutter.work(problem), self.blocks_per_sm
-        memory_us = problem.minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
+        resident = self.blocks_per_sm
+        memory_us = minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
         if not work.blocks:
             return Estimate(0.0, work, resident, 0.0, 1.0, 0.0)
         # The busiest SM; blocks go to where there is room.
@@ -137,10 +155,10 @@ class ClosedForm:
         if rest:
             step_cycles += self._step(rest)
             groups += 1
-        if vector_width(problem) == 1:
+        if not aligned:
             step_cycles *= costs.unaligned
         if self.config.BM is None:
-            step_cycles *= 1 + min(problem.m, problem.n) / DOUBLING_SIDE
+            step_cycles *= 1 + shorter / DOUBLING_SIDE
         # Once an SM holds several blocks, a new one starts beside others that are at work.
         beside = 1 + (groups - 1) / resident
         cycles = work.steps * step_cycles + beside * work.visits * costs.tile
