@@ -11,6 +11,7 @@ from gemmkit.errors import UsageError
 
 FLOAT_BYTES = 4
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Types of elements, with their bytes. The halves are summed up in fp32.
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
@@ -41,8 +42,8 @@ class GemmProblem:
 
     Raises:
         UsageError: a size is negative, a leading dimension is shorter than its row, matrices of C
-            overlap or a stride is no number of elements, α or β is no finite fp32 number, or a
-            type is unknown.
+            overlap or a stride is no number of elements, α or β is no finite fp32 number (of
+            float64 matrices fp64), or a type is unknown.
     """
 
     m: int
@@ -74,9 +75,11 @@ class GemmProblem:
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
+        double = self.sum_dtype == "float64"
         for name in ("alpha", "beta"):
-            if not abs(getattr(self, name)) <= LARGEST_FLOAT:
-                raise UsageError(f"{name} = {getattr(self, name)} is no finite fp32 number")
+            if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):
+                kind = "fp64" if double else "fp32"
+                raise UsageError(f"{name} = {getattr(self, name)} is no finite {kind} number")
         rows = {
             "lda": self.m if self.transa else self.k,
             "ldb": self.k if self.transb else self.n,
@@ -164,6 +167,11 @@ class GemmProblem:
     def out_item_bytes(self) -> int:
         """Bytes of an element of C."""
         return ITEM_BYTES[self.out_dtype or self.dtype]
+
+    @property
+    def sum_dtype(self) -> Dtype:
+        """The type in which products are added up: fp32, of float64 matrices fp64."""
+        return "float64" if self.dtype == "float64" else "float32"
 
     @property
     def layout(self) -> str:

@@ -13,7 +13,6 @@ from gemmkit.dispatch.candidates import (
 )
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.which import which
-from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
@@ -63,9 +62,10 @@ def test_small_products_get_a_block_each():
     assert decision.block[0] <= 128
 
 
-def test_boards_without_cp_async_take_no_batch():
-    with pytest.raises(UnsupportedProblem, match="one product a launch"):
-        Dispatcher(BOARDS["t4"], None).choose(GemmProblem(64, 64, 64, batch=9))
+def test_boards_without_cp_async_take_batches_by_the_kernel_for_all_types():
+    choice = Dispatcher(BOARDS["t4"], None).choose(GemmProblem(64, 64, 64, batch=9))
+    assert choice.kernel.name == "typed"
+    assert "no rung takes" in choice.reason
 
 
 def test_what_is_tuned_for_a_batch_serves_that_batch_and_no_single_product(tmp_path):

@@ -21,6 +21,7 @@ from gemmkit.dispatch.candidates import (
 )
 from gemmkit.dispatch.contender import Contender
 from gemmkit.dispatch.tuned import Neighbour, UserStore, shipped_table
+from gemmkit.dispatch.typed import choose_typed, refusal
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
@@ -145,6 +146,8 @@ class Dispatcher:
     # --- sources ----------------------------------------------------------------------------
 
     def _decide(self, problem: GemmProblem) -> Choice:
+        if {problem.dtype, problem.out_dtype} != {"float32"}:
+            return self._of_library(problem, refusal(problem, self.gpu))
         of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
         table = shipped_table(self.gpu)
         entry = self._store.best(of_class, epilogue)
@@ -155,10 +158,17 @@ class Dispatcher:
             return found
         best = next(self.ranked(problem), None)
         if best is None:
-            raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
+            return self._of_library(problem, self._refusal(problem))
         neighbours = self._store.neighbours(of_class, epilogue)
         neighbours += table.neighbours(of_class, epilogue)
         return self._near(problem, neighbours, best) or self._estimated(problem, best)
+
+    def _of_library(self, problem: GemmProblem, refused: str) -> Choice:
+        """What no rung takes: other types; without cp.async, other layouts and batches too."""
+        found = choose_typed(problem, self.gpu)
+        if found is None:
+            raise UnsupportedProblem(f"no kernel takes {problem.shape}: {refused}")
+        return Choice(found.kernel, found.config, found.reason, "heuristic", found.microseconds)
 
     def _measured(self, problem: GemmProblem, entry: Entry, source: Source) -> Choice | None:
         contender = self._entered(problem, entry)

@@ -120,7 +120,8 @@ def which(
         size=size_class(problem),
         time_us=choice.microseconds,
         tflops=problem.flops / choice.microseconds / 1e6 if choice.microseconds else 0.0,
-        estimate_us=own.microseconds,
+        # The closed form is one of fp32 rungs.
+        estimate_us=choice.microseconds if choice.kernel.rung is None else own.microseconds,
         grid=plan.grid,
         block=plan.block,
         waves=own.waves,

@@ -257,7 +257,9 @@ class Kernel:
             )
         for dtype in (problem.dtype, problem.out_dtype):
             if dtype not in self.dtypes:
-                return f"'{self.name}' is for {' and '.join(self.dtypes)}, not {dtype}"
+                return (
+                    f"'{self.name}' is for {', '.join(self.dtypes)}, not {dtype}; 'typed' takes it"
+                )
         if problem.layout not in self.layouts:
             return (
                 f"'{self.name}' reads A and B as they are ({', '.join(self.layouts)}), not "

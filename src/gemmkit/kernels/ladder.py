@@ -7,9 +7,11 @@ import difflib
 from gemmkit.errors import UsageError
 from gemmkit.kernels import launches, rules, skinny
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.library import LIBRARY
 from gemmkit.kernels.plan import (
     FULL_SCRATCH_SIGNATURE,
     FULL_SIGNATURE,
+    LAYOUTS,
     TileConfig,
 )
 from gemmkit.kernels.rules import (
@@ -25,8 +27,6 @@ _REGISTER_TILES = {
     "TM": (4, 8),
     "TN": (4, 8),
 }
-
-LAYOUTS = ("nn", "nt", "tn", "tt")
 
 _INNER_LOOPS = {"bursts": (1, 2, 4, 8, 16), "order": tuple(range(1, rules.ORDERS + 1))}
 
@@ -154,7 +154,7 @@ LADDER: tuple[Kernel, ...] = (
         signature=FULL_SIGNATURE,
         rule=rules.async_copy,
         layouts=LAYOUTS,
-        pairing=rules.transposed,
+        pairing=rules.pairing,
     ),
     Kernel(
         name="split_k",
@@ -191,7 +191,7 @@ LADDER: tuple[Kernel, ...] = (
         launch=launches.split_k,
         rule=rules.split_k,
         layouts=LAYOUTS,
-        pairing=rules.transposed,
+        pairing=rules.pairing,
         signature=FULL_SCRATCH_SIGNATURE,
     ),
     Kernel(
@@ -234,20 +234,20 @@ LADDER: tuple[Kernel, ...] = (
         launch=launches.stream_k,
         rule=rules.async_copy,
         layouts=LAYOUTS,
-        pairing=rules.transposed,
+        pairing=rules.pairing,
         signature=FULL_SCRATCH_SIGNATURE,
     ),
 )
 
 
 def find_kernel(name: str) -> Kernel:
-    """The rung of that name; case and dashes do not matter.
+    """The rung, or kernel of the library, of that name; case and dashes do not matter.
 
     Raises:
         UsageError: no such kernel; the text lists the nearest names.
     """
     wanted = name.strip().lower().replace("-", "_")
-    by_name = {kernel.name: kernel for kernel in LADDER}
+    by_name = {kernel.name: kernel for kernel in (*LADDER, *LIBRARY)}
     kernel = by_name.get(wanted)
     if kernel is None:
         near = difflib.get_close_matches(wanted, by_name, n=3) or list(by_name)

@@ -14,7 +14,7 @@ from gemmkit.kernels.rules import (
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Layouts as layout.cuh calls them.
-_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
+CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
 
 # Steps of k below which `stream_k` gives no block a share of its own.
 LEAST_STEPS = 4
@@ -73,7 +73,7 @@ def vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Launch
 
 def _places(problem: GemmProblem) -> tuple[str, str]:
     """The template arguments that tell where matrices and their elements are."""
-    return batched(problem), _LAYOUTS[problem.layout]
+    return batched(problem), CUDA_LAYOUTS[problem.layout]
 
 
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:

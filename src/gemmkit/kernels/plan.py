@@ -30,6 +30,9 @@ EPILOGUE_ARGUMENTS: Signature = (
 FULL_SIGNATURE: Signature = (*SGEMM_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
 FULL_SCRATCH_SIGNATURE: Signature = (*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
 
+# How A and B lie in memory, by BLAS's letters, for kernels that read all of them in place.
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
 MAX_GRID_YZ = 65535
 
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.

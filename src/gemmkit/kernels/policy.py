@@ -24,7 +24,10 @@ CUDA_TYPES: dict[Dtype, str] = {
 
 
 def policy(problem: GemmProblem) -> str:
-    """The `Epilogue<…>` of epilogue.cuh that finishes the problem's results."""
+    """The `Epilogue<…>` of epilogue.cuh that finishes the problem's results.
+
+    Where not all is float32 it is the `TypedEpilogue<…>` of typed_epilogue.cuh.
+    """
     epilogue, out = problem.epilogue, problem.out_dtype or problem.dtype
     own = epilogue.activation
     activation = "Custom" if isinstance(own, Custom) else _ACTIVATIONS[own]
@@ -42,9 +45,8 @@ def policy(problem: GemmProblem) -> str:
     if extra or typed:
         arguments.append(" | ".join(extra) or "0")
     if typed:
-        total: Dtype = "float64" if problem.dtype == "float64" else "float32"
-        arguments += [CUDA_TYPES[out], CUDA_TYPES[total]]
-    return f"Epilogue<{', '.join(arguments)}>"
+        arguments += [CUDA_TYPES[out], CUDA_TYPES[problem.sum_dtype]]
+    return f"{'TypedEpilogue' if typed else 'Epilogue'}<{', '.join(arguments)}>"
 
 
 def custom_code(epilogue: Epilogue) -> str:

@@ -43,10 +43,14 @@ def ring_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
 
 
 def split_k_shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
-    """Shared bytes of `split_k`: its stages, and then in their place the sums of its slices."""
+    """Shared bytes of `split_k`: its stages, and then in their place the sums of its slices.
+
+    Biases of its columns stay there besides.
+    """
     slices = config["slice_k"]
     sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
-    return max(ring_bytes(problem, config), sums)
+    biased = problem is not None and problem.epilogue.bias == "column"
+    return max(ring_bytes(problem, config), sums) + (FLOAT_BYTES * config["BN"] if biased else 0)
 
 
 def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
@@ -62,7 +66,7 @@ def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
     return max(1, min(limits.registers_per_sm // (registers * threads), by_shared, by_threads))
 
 
-def _first(*rules: Callable[[], str | None]) -> str | None:
+def first_reason(*rules: Callable[[], str | None]) -> str | None:
     """The first reason that a rule gives; each may rely on those before it."""
     return next((reason for rule in rules if (reason := rule()) is not None), None)
 
@@ -94,25 +98,26 @@ def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
     results = config["TM"] * config["TN"]
     if results > MAX_RESULTS_PER_THREAD:
         return f"{results} results a thread do not fit its registers: {MAX_RESULTS_PER_THREAD} do"
-    return _first(
+    return first_reason(
         lambda: _divides(config, "TM", "BM"),
         lambda: _divides(config, "TN", "BN"),
         lambda: _threads(config, gpu),
     )
 
 
-def _quads(config: TileConfig, gpu: GpuSpec) -> str | None:
+def quads(config: TileConfig, gpu: GpuSpec) -> str | None:
     """What 128-bit accesses need, besides positive values and a thread tile that fits."""
-    return _first(
+    return first_reason(
         lambda: _positive(config),
         lambda: _thread_tile(config, gpu),
         *(partial(_divides, config, 4, key) for key in ("BK", "TM", "TN")),
     )
 
 
-def _warps(config: TileConfig) -> str | None:
+def warps(config: TileConfig) -> str | None:
+    """The 32 lanes of a warp cover its tile, and warp tiles the block's."""
     lanes = config["WM"] * config["WN"] // (config["TM"] * config["TN"])
-    return _first(
+    return first_reason(
         lambda: _divides(config, "WM", "BM"),
         lambda: _divides(config, "WN", "BN"),
         lambda: _divides(config, "TM", "WM"),
@@ -131,7 +136,8 @@ def _static_shared(shared_bytes: int) -> str | None:
     return None
 
 
-def _dynamic_shared(shared_bytes: int, gpu: GpuSpec, what: str = "stages") -> str | None:
+def dynamic_shared(shared_bytes: int, gpu: GpuSpec, what: str = "stages") -> str | None:
+    """A block may have that much shared memory on this board."""
     limit = gpu.capability.max_shared_per_block
     if shared_bytes > limit:
         return f"its {what} take {shared_bytes} bytes of shared memory; {gpu.name} allows {limit}"
@@ -152,7 +158,7 @@ def _even_shares(
     the width of the panels in which the A tile is dealt out. With `b_panels` a B tile whose width
     is no power of two is dealt out in panels too, of as many vectors whatever their width is.
     """
-    return _first(
+    return first_reason(
         lambda: _shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
         lambda: _shared_evenly(
             config, "B", "BK", "BN", b_vector, None if b_panels else config["BN"]
@@ -184,13 +190,13 @@ def _shared_evenly(
 
 def naive(config: TileConfig, gpu: GpuSpec) -> str | None:
     """One thread a result: the block is BM×BN threads."""
-    return _first(lambda: _positive(config), lambda: _threads(config, gpu))
+    return first_reason(lambda: _positive(config), lambda: _threads(config, gpu))
 
 
 def shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Square tiles, one float of each for every thread."""
     square = config["BM"] == config["BN"] == config["BK"]
-    return _first(
+    return first_reason(
         lambda: _positive(config),
         lambda: None if square else "BM, BN and BK must be equal: a thread copies one float each",
         lambda: _threads(config, gpu),
@@ -200,7 +206,7 @@ def shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
 def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
     """TM results a thread; the stride is one of `COARSENING_STRIDES`."""
     strides = ", ".join(map(str, COARSENING_STRIDES))
-    return _first(
+    return first_reason(
         lambda: _positive(config),
         lambda: None if config["TM"] in COARSENING_STRIDES else f"TM is the stride: {strides}",
         lambda: _divides(config, "TM", "BM"),
@@ -212,7 +218,7 @@ def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
     """TM×TN results a thread, copied float by float."""
-    return _first(
+    return first_reason(
         lambda: _positive(config),
         lambda: _thread_tile(config, gpu),
         lambda: _even_shares(config),
@@ -222,8 +228,8 @@ def coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def vectorized(config: TileConfig, gpu: GpuSpec) -> str | None:
     """128-bit copies and fragments, plain tiles."""
-    return _first(
-        lambda: _quads(config, gpu),
+    return first_reason(
+        lambda: quads(config, gpu),
         lambda: _even_shares(config, a_vector=4, b_vector=4),
         lambda: _static_shared(stage_bytes(config)),
     )
@@ -231,8 +237,8 @@ def vectorized(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def conflict_free(config: TileConfig, gpu: GpuSpec) -> str | None:
     """128-bit copies, padded A tile dealt out in panels."""
-    return _first(
-        lambda: _quads(config, gpu),
+    return first_reason(
+        lambda: quads(config, gpu),
         lambda: _divides(config, PANEL, "BK"),
         lambda: _even_shares(config, a_vector=4, b_vector=4, a_width=PANEL),
         lambda: _static_shared(stage_bytes(config, PAD)),
@@ -241,7 +247,7 @@ def conflict_free(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def double_buffered(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Two pairs of the tiles of `conflict_free`."""
-    return _first(
+    return first_reason(
         lambda: conflict_free(config, gpu),
         lambda: _static_shared(2 * stage_bytes(config, PAD)),
     )
@@ -249,9 +255,9 @@ def double_buffered(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def warp_tiled(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Warp tiles that a warp's 32 lanes cover, inside `double_buffered` blocks."""
-    return _first(
-        lambda: _quads(config, gpu),
-        lambda: _warps(config),
+    return first_reason(
+        lambda: quads(config, gpu),
+        lambda: warps(config),
         lambda: double_buffered(config, gpu),
     )
 
@@ -260,37 +266,38 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A ring of stages in dynamic shared memory, filled by cp.async."""
     if gpu.capability.major < 8:
         return f"cp.async needs compute capability 8.0; {gpu.name} has {gpu.capability}"
-    return _first(
-        lambda: _quads(config, gpu),
+    return first_reason(
+        lambda: quads(config, gpu),
         lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
-        lambda: _warps(config),
+        lambda: warps(config),
         lambda: _divides(config, PANEL, "BK"),
         lambda: _even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
         lambda: _divides(config, "bursts", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
-        lambda: _dynamic_shared(ring_bytes(None, config), gpu),
+        lambda: dynamic_shared(ring_bytes(None, config), gpu),
     )
 
 
 def split_k(config: TileConfig, gpu: GpuSpec) -> str | None:
     """The ring of `async_copy` for several slices, each with whole lines of k."""
-    return _first(
+    return first_reason(
         lambda: _positive(config),
         lambda: _divides(config, "slice_k", "BK"),
         lambda: async_copy(config, gpu),
-        lambda: _dynamic_shared(split_k_shared_bytes(None, config), gpu, "slices' sums"),
+        lambda: dynamic_shared(split_k_shared_bytes(None, config), gpu, "slices' sums"),
     )
 
 
-def transposed(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """What `async_copy` and its kin need besides, where A or B is transposed in memory.
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What `async_copy` and its kin need for a problem besides.
 
-    Its tile is then dealt out the other way round, and takes more room.
+    The tile of a matrix whose transpose lies in memory is dealt out the other way round. It and
+    the biases of columns may take more room.
     """
-    if problem.layout == "nn":
-        return None
     shared = split_k_shared_bytes if config.slice_k is not None else ring_bytes
-    return _first(
+    if problem.layout == "nn":
+        return dynamic_shared(shared(problem, config), gpu)
+    return first_reason(
         lambda: _shared_evenly(
             config,
             *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, PANEL)),
@@ -299,5 +306,5 @@ def transposed(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | 
             config,
             *(("B", "BN", "BK", 1, PANEL) if problem.transb else ("B", "BK", "BN", 4, None)),
         ),
-        lambda: _dynamic_shared(shared(problem, config), gpu),
+        lambda: dynamic_shared(shared(problem, config), gpu),
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from gemmkit.emulator.codegen.integers import Emit
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.semantics.floating import UPPER_HALF
 from gemmkit.emulator.isa.types import TYPES, PtxType
 
 _LLVM = {"f16": "half", "f32": "float", "f64": "double"}
@@ -80,13 +81,21 @@ def _root(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
 
 def _approximate(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
     """As defined: in float64, then rounded."""
-    a = _source(f, form, s[0])
+    halved = form["T"] == "f64" and bool(form.modifiers.get("F"))
+    a = _source(f, form, _upper_half(f, s[0]) if halved else s[0])
     wide = f.cast("fpext", a, "double") if form["T"] == "f32" else a
     if form["O"] in ("sqrt", "rsqrt"):
         wide = f.intrinsic("sqrt", wide)
     if form["O"] in ("rcp", "rsqrt"):
         wide = f.binary("fdiv", _one(f, wide), wide)
-    return _result(f, form, f.cast("fptrunc", wide, "float") if form["T"] == "f32" else wide)
+    found = _result(f, form, f.cast("fptrunc", wide, "float") if form["T"] == "f32" else wide)
+    return [_upper_half(f, each) for each in found] if halved else found
+
+
+def _upper_half(f: Function, bits: Value) -> Value:
+    """An fp64 number without the lower 32 bits; a NaN stays one."""
+    number = _float(f, bits, "f64")
+    return f.select(f.compare_float("uno", number, number), bits, f.and_(bits, UPPER_HALF))
 
 
 def _extreme(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:

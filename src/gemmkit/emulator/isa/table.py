@@ -139,6 +139,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"{{O:sqrt,rcp,rsqrt,ex2,lg2,sin,cos}}.approx{{{FLUSH}}}.{{T:f32}}", "approximate",
      "={T} {T}", "special"),
     ("{O:rsqrt}.approx{F:}.{T:f64}", "approximate", "={T} {T}", "special"),
+    # Of the upper halves of its operand and result only.
+    ("{O:rcp,rsqrt}.approx{F:.ftz}.{T:f64}", "approximate", "={T} {T}", "special"),
     ("{O:tanh}.approx{F:}.{T:f32}", "approximate", "={T} {T}", "special"),
     # fp16 and bf16, one or two to a register
     ("{O:add,sub,mul}{,.rn}{F:,.ftz}{A:,.sat}.{T:f16,f16x2}", "half", "={T} {T} {T}", "fp16"),

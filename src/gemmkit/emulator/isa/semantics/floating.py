@@ -70,6 +70,9 @@ def _float_root(form: Form, a: Bits) -> Bits:
     return _result(form, root.astype(np.float64))
 
 
+# Of an fp64 number, what `.approx.ftz` reads and gives.
+UPPER_HALF = 0xFFFF_FFFF_0000_0000
+
 _APPROXIMATED: Mapping[str, Callable[[Doubles], Doubles]] = {
     "sqrt": np.sqrt,
     "rcp": lambda x: 1.0 / x,
@@ -83,9 +86,18 @@ _APPROXIMATED: Mapping[str, Callable[[Doubles], Doubles]] = {
 
 
 def _approximate(form: Form, a: Bits) -> Bits:
-    values = _APPROXIMATED[form["O"]](_source(form, a))
     kind = FORMATS[form["T"]]
-    return _result(form, values if kind is BINARY64 else round_to(values, kind, "n"))
+    if kind is not BINARY64:
+        values = _APPROXIMATED[form["O"]](_source(form, a))
+        return _result(form, round_to(values, kind, "n"))
+    halved = bool(form.modifiers.get("F"))
+    values = _APPROXIMATED[form["O"]](_source(form, _upper_half(a) if halved else a))
+    return _upper_half(_result(form, values)) if halved else _result(form, values)
+
+
+def _upper_half(bits: Bits) -> Bits:
+    """fp64 numbers without the lower 32 bits; a NaN stays one."""
+    return np.where(np.isnan(bits.view(np.float64)), bits, bits & np.uint64(UPPER_HALF))
 
 
 def _float_extreme(form: Form, a: Bits, b: Bits) -> Bits:

@@ -1,0 +1,127 @@
+"""How `typed` is launched, and which configurations it refuses: matrices of other types than fp32.
+
+What lies in shared memory and registers is of the type of the sums, fp32 or fp64, whatever the
+matrices hold.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import rules
+from gemmkit.kernels.grids import batched, tile_grid
+from gemmkit.kernels.launches import CUDA_LAYOUTS
+from gemmkit.kernels.plan import LaunchShape, TileConfig
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.problem import ITEM_BYTES, GemmProblem
+
+# The widest access to memory, and what a row of a panel that runs along k has: a sector.
+WIDEST, SECTOR = 16, 32
+
+# 32-bit registers for the results of a thread; the rest of its 255 is for what it multiplies.
+RESULT_REGISTERS = 128
+
+
+def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """Column tiles on x, row tiles on y, products on z; types and access widths as arguments."""
+    out = problem.out_dtype or problem.dtype
+    types = (CUDA_TYPES[each] for each in (problem.dtype, out, problem.sum_dtype))
+    return LaunchShape(
+        template=(
+            *types,
+            *config.as_dict().values(),
+            *access_widths(problem),
+            batched(problem),
+            CUDA_LAYOUTS[problem.layout],
+        ),
+        grid=tile_grid(problem, config["BM"], config["BN"]),
+        block=(rules.thread_count(config), 1, 1),
+        shared_bytes=shared_bytes(problem, config),
+    )
+
+
+def access_widths(problem: GemmProblem) -> tuple[int, int, int]:
+    """Elements of A, B and C that a thread reads or writes at once.
+
+    As many as 16 bytes hold, or fewer, so that rows and matrices begin and end at multiples of
+    them. Of C it is either all the neighbouring results that a thread has, or one.
+    """
+    p = problem
+    strides = p.strides
+    row_of_a, row_of_b = (p.m if p.transa else p.k), (p.k if p.transb else p.n)
+    widest_of_c = WIDEST // ITEM_BYTES[p.sum_dtype]
+    aligned_c = (p.n | p.ldc | strides[2]) % widest_of_c == 0
+    aligned_c &= p.alignment % min(WIDEST, widest_of_c * p.out_item_bytes) == 0
+    return (
+        _widest(row_of_a | p.lda | strides[0], p.item_bytes, p.alignment),
+        _widest(row_of_b | p.ldb | strides[1], p.item_bytes, p.alignment),
+        widest_of_c if aligned_c else 1,
+    )
+
+
+def _widest(extents: int, item_bytes: int, alignment: int) -> int:
+    """The largest power of two of elements that divides all extents (joined by or) and 16 bytes."""
+    width = WIDEST // item_bytes
+    while width > 1 and (extents % width or alignment % (width * item_bytes)):
+        width //= 2
+    return width
+
+
+def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
+    """Shared bytes of its two pairs of tiles, all lines padded."""
+    numbers = config["BM"] + config["BN"] + 2 * rules.PAD
+    return 2 * ITEM_BYTES[problem.sum_dtype] * config["BK"] * numbers
+
+
+def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
+    """Elements lie at multiples of their size."""
+    widest = max(problem.item_bytes, problem.out_item_bytes)
+    if problem.alignment % widest:
+        return f"addresses must be multiples of {widest} bytes, not {problem.alignment}: copy first"
+    return None
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Warp tiles, whole quads of results."""
+    return rules.first_reason(
+        lambda: rules.quads(config, gpu),
+        lambda: rules.warps(config),
+    )
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What depends on the types: room for sums and tiles, and even shares of what is copied."""
+    registers = config["TM"] * config["TN"] * ITEM_BYTES[problem.sum_dtype] // 4
+    if registers > RESULT_REGISTERS:
+        return (
+            f"TM*TN {problem.sum_dtype} sums take {registers} registers: a thread has "
+            f"{RESULT_REGISTERS} for them"
+        )
+    width_a, width_b, _ = access_widths(problem)
+    shares = partial(_shares, config, item_bytes=problem.item_bytes)
+    return rules.first_reason(
+        lambda: shares("A", "BM", width_a, along_k=not problem.transa),
+        lambda: shares("B", "BN", width_b, along_k=problem.transb),
+        lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu, "tiles"),
+    )
+
+
+def _shares(
+    config: TileConfig, operand: str, side: str, width: int, *, along_k: bool, item_bytes: int
+) -> str | None:
+    """A thread must have whole steps of each row of a tile, as `TypedFetch` needs."""
+    threads, BK = rules.thread_count(config), config["BK"]
+    rows, columns = (config[side], BK) if along_k else (BK, config[side])
+    vectors, panel = (
+        columns // width,
+        SECTOR // item_bytes // width if along_k else columns // width,
+    )
+    least = threads // rows if panel * rows < threads else panel
+    across = min(least, vectors, threads)
+    if columns % width == 0 and across and vectors % across == threads % across == 0:
+        return None
+    return (
+        f"{threads} threads cannot share the {operand} tile ({rows} x {columns} elements, "
+        f"{width} at a time)"
+    )
