@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.ladder import LADDER, find_kernel
     from gemmkit.kernels.plan import TileConfig
+    from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Finding, Record
     from gemmkit.tune.result import Tuned
@@ -59,7 +60,9 @@ __all__ = [
     "explain",
     "find_board",
     "find_kernel",
+    "gemm",
     "ladder",
+    "matmul",
     "open_device",
     "run_kernel",
     "sweep",
@@ -92,7 +95,9 @@ _HOME = {
     "explain": "gemmkit.analysis.explain",
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.ladder",
+    "gemm": "gemmkit.ops.matmul",
     "ladder": "gemmkit.bench.ladder",
+    "matmul": "gemmkit.ops.matmul",
     "open_device": "gemmkit.devices.choose",
     "run_kernel": "gemmkit.bench.run",
     "sweep": "gemmkit.bench.sweep",

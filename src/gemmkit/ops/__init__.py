@@ -1,0 +1,1 @@
+"""Products of the arrays that people have: NumPy, PyTorch, CuPy, JAX, Numba and their kin."""

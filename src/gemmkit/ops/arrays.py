@@ -1,0 +1,100 @@
+"""Which library an array is of, and its elements as an operand; no library is imported before."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.errors import UsageError
+from gemmkit.ops.operands import Operand
+from gemmkit.problem import Dtype
+
+# Our modules for the classes of other packages, and for what follows a protocol.
+_PACKAGES = {
+    "numpy": "numpy",
+    "torch": "torch",
+    "cupy": "cupy",
+    "jax": "jax",
+    "jaxlib": "jax",
+}
+_PROTOCOLS = ("__cuda_array_interface__", "__dlpack__")
+
+
+class Library(Protocol):
+    """What the operations need of a library of arrays: a module of `gemmkit.ops.libraries`.
+
+    `WRITABLE` says whether arrays may be changed once they are made.
+    """
+
+    NAME: str
+    WRITABLE: bool
+
+    def read(self, array: Any, role: str) -> Operand:
+        """Where the array's elements are; `role` is what a message calls it.
+
+        Raises:
+            UsageError: it cannot be an operand.
+        """
+
+    def empty(self, like: Operand, shape: tuple[int, ...], dtype: Dtype) -> Operand:
+        """A new row-major array where `like` is, from the library's pool."""
+
+    def finished(self, result: Operand) -> Any:
+        """A result that `empty` made, as users get it."""
+
+
+def library_of(array: object, role: str) -> Library:
+    """The library that an array is of.
+
+    Raises:
+        UsageError: it is no array.
+    """
+    name = _library_name(type(array))
+    if name is None:
+        raise UsageError(
+            f"{role} is a {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, CuPy, "
+            "JAX and Numba, and whatever has __cuda_array_interface__ or __dlpack__"
+        )
+    return _module(name)
+
+
+@cache
+def _module(name: str) -> Library:
+    return cast(Library, import_module(f"gemmkit.ops.libraries.{name}"))
+
+
+def _library_name(kind: type) -> str | None:
+    for base in kind.__mro__:
+        name = _PACKAGES.get(base.__module__.partition(".")[0])
+        if name is not None:
+            return name
+    return "protocols" if any(hasattr(kind, each) for each in _PROTOCOLS) else None
+
+
+class _Memory:
+    """Elements as NumPy finds them; their bits, since they are only moved or compared in place."""
+
+    def __init__(self, operand: Operand) -> None:
+        item = operand.item_bytes
+        self.kept = operand.array
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"=u{item}",
+            "shape": operand.view.shape,
+            "strides": tuple(step * item for step in operand.view.strides),
+            "data": (operand.address, not operand.writable),
+        }
+
+
+def bits(operand: Operand) -> NDArray[Any]:
+    """The elements of an operand as unsigned integers of their size.
+
+    Those of an operand on a GPU may not be touched, but their addresses can be asked about.
+    """
+    if operand.view.empty:
+        return np.empty(operand.view.shape, f"u{operand.item_bytes}")
+    return np.asarray(_Memory(operand))

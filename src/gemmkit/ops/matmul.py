@@ -1,0 +1,158 @@
+"""`matmul` and `gemm`: products of the arrays that people have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmkit.devices.device import Device
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.ops.arrays import library_of
+from gemmkit.ops.request import Request, read_request
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    alpha: float = 1,
+    c: Any = None,
+    beta: float = 0,
+    epilogue: Epilogue | str | None = None,
+    bias: Any = None,
+    residual: Any = None,
+    auxiliary: Any = None,
+    out_dtype: Any = None,
+    stream: Any = None,
+    device: Device | str | None = None,
+) -> Any:
+    """scale · activation(alpha · a @ b + beta · c + bias) + residual, in one kernel.
+
+    Args:
+        a: an array of k, m×k, or a stack of m×k elements, of NumPy, PyTorch, CuPy, JAX, Numba or
+            any other library with `__cuda_array_interface__` or `__dlpack__`; float32, float64,
+            float16 or bfloat16.
+        b: one of k, k×n, or a stack of k×n, of the same type and place. Vectors and stacks are
+            multiplied by the rules of `numpy.matmul`: stacks broadcast, and the result lacks the
+            side that a vector lacks.
+        out: where the result is written; it may be strided, but overlap nothing that is read.
+            By default a new array of a's kind, on its device.
+        alpha: a number; if it is 0, a and b are not read.
+        c: an array that broadcasts to the result's shape; `out` itself may be it.
+        beta: a number; if it is 0, c is not read.
+        epilogue: what happens to the sum, as an `Epilogue` or in words, such as `"bias+relu"`.
+        bias: n elements, one for each column; with an epilogue of a row bias m, one for each row.
+        residual: an array that broadcasts to the result's shape.
+        auxiliary: an array of the result's shape, which gets the activation's argument.
+        out_dtype: the type of the result and of c, bias, residual and auxiliary; by default that
+            of `out`, or of a. Sums are fp32, of float64 arrays fp64.
+        stream: where to launch, as the handle or the object of any library; by default the current
+            stream of a's library. Not for arrays in host memory.
+        device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
+            default the GPU if there is one, else the emulator.
+
+    Returns:
+        `out`, or a new array of the kind of a. On a GPU it is not waited for.
+
+    Raises:
+        UsageError: arguments that do not go together; nothing has been launched then.
+        UnsupportedProblem: no kernel takes the problem.
+        CompileError, CompilerMissing: the epilogue's own expression, or any first call.
+        DeviceError: there is no such device, or it failed.
+    """
+    arrays = {
+        "a": a,
+        "b": b,
+        "out": out,
+        "c": c,
+        "bias": bias,
+        "residual": residual,
+        "auxiliary": auxiliary,
+    }
+    request = read_request(arrays, alpha=alpha, beta=beta, epilogue=epilogue, out_dtype=out_dtype)
+    result = _multiply(request, stream, device)
+    return result if out is None else out
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    transa: bool = False,
+    transb: bool = False,
+    alpha: float = 1,
+    beta: float = 0,
+    epilogue: Epilogue | str | None = None,
+    bias: Any = None,
+    residual: Any = None,
+    auxiliary: Any = None,
+    out_dtype: Any = None,
+    stream: Any = None,
+    device: Device | str | None = None,
+) -> Any:
+    """C ← scale · activation(alpha · op(A) · op(B) + beta · C + bias) + residual, by BLAS's rules.
+
+    Args:
+        a: m×k elements, with `transa` k×m.
+        b: k×n elements, with `transb` n×k.
+        c: m×n elements, which are overwritten; without it, a new array is made. JAX's arrays are
+            never written: the result is a new one.
+        transa: take the transpose of a, which is read where it is.
+        transb: the same of b.
+        alpha: if it is 0, a and b are not read.
+        beta: if it is 0, c is not read, so that it may hold NaN or nothing yet.
+        epilogue: as for `matmul`, and so are the other arguments.
+        bias: see there.
+        residual: see there.
+        auxiliary: see there.
+        out_dtype: see there.
+        stream: see there.
+        device: see there.
+
+    Returns:
+        c, or a new array of a's kind.
+
+    Raises:
+        UsageError, UnsupportedProblem, CompileError, DeviceError: as `matmul`; also, arrays that
+            have not two dimensions.
+    """
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        sides = getattr(array, "ndim", 2)
+        if sides != 2:
+            raise UsageError(f"gemm takes matrices; {name} has {sides} dimensions: use matmul")
+    written = None if c is None or not library_of(c, "c").WRITABLE else c
+    return matmul(
+        a.T if transa else a,
+        b.T if transb else b,
+        out=written,
+        alpha=alpha,
+        c=c,
+        beta=beta,
+        epilogue=epilogue,
+        bias=bias,
+        residual=residual,
+        auxiliary=auxiliary,
+        out_dtype=out_dtype,
+        stream=stream,
+        device=device,
+    )
+
+
+def _multiply(request: Request, stream: Any, device: Device | str | None) -> Any:
+    if request.operands["a"].device is None:
+        return _on_host(request, stream, device)
+    raise UsageError("arrays on a GPU are not multiplied yet")
+
+
+def _on_host(request: Request, stream: Any, device: Device | str | None) -> Any:
+    """The product of host arrays, by way of a GPU or on the emulator."""
+    from gemmkit.ops.host import carrier_on, multiply
+
+    if stream is not None:
+        raise UsageError(
+            "stream is for arrays on a GPU; the product of host arrays is done when the call ends"
+        )
+    with carrier_on(device) as carrier:
+        return request.library.finished(multiply(request, carrier))

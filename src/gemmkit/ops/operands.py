@@ -1,0 +1,138 @@
+"""`Operand`: where an array's elements are, whatever library it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemmkit.errors import UsageError
+from gemmkit.problem import ITEM_BYTES, Dtype
+
+_REFUSED = (
+    (("complex",), "multiply its real and imaginary parts apart"),
+    (("bool", "int", "uint"), "convert it to one of them first"),
+    (("",), "convert it to one of them first"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the elements of an array lie in memory: sizes, and strides in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def tight(cls, shape: tuple[int, ...]) -> View:
+        """Row-major without gaps."""
+        strides, step = [], 1
+        for size in reversed(shape):
+            strides.append(step)
+            step *= max(size, 1)
+        return cls(shape, tuple(reversed(strides)))
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it is row-major without gaps; strides of single elements do not matter."""
+        tight = View.tight(self.shape).strides
+        return all(
+            size == 1 or step == wanted
+            for size, step, wanted in zip(self.shape, self.strides, tight, strict=True)
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no elements."""
+        return 0 in self.shape
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First element, and the one after the last, from the address of element 0."""
+        if self.empty:
+            return 0, 0
+        reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
+        return sum(min(each, 0) for each in reach), 1 + sum(max(each, 0) for each in reach)
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two indices may mean the same element.
+
+        Only views that lie row in row are told from others, which is how strided views are made.
+        """
+        reach = 1
+        steps = sorted(
+            (abs(step), size)
+            for size, step in zip(self.shape, self.strides, strict=True)
+            if size > 1
+        )
+        for step, size in steps:
+            if step < reach:
+                return not self.empty
+            reach += step * (size - 1)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array as the operations see it.
+
+    `address` is that of element 0, in host memory if `device` is None, else on the GPU of that
+    ordinal. `array` is the object itself, which keeps the memory.
+    """
+
+    array: Any
+    address: int
+    view: View
+    dtype: Dtype
+    device: int | None
+    writable: bool
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return "host memory" if self.device is None else f"GPU {self.device}"
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Addresses of its first byte, and of the one after its last."""
+        first, last = self.view.extent
+        return self.address + first * self.item_bytes, self.address + last * self.item_bytes
+
+
+def known_dtype(name: str, role: str) -> Dtype:
+    """The type of elements that a library's name for it means.
+
+    Raises:
+        UsageError: gemmkit does not multiply it; the text says what to do.
+    """
+    for known in ITEM_BYTES:
+        if name == known:
+            return known
+    advice = next(words for starts, words in _REFUSED if name.startswith(starts))
+    kinds = ", ".join(ITEM_BYTES)
+    raise UsageError(f"{role} holds {name}; gemmkit multiplies {kinds}: {advice}")
+
+
+def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
+    """What a user may give as a type of elements: a name, NumPy's, PyTorch's or JAX's object.
+
+    Raises:
+        UsageError: it is no type that gemmkit multiplies.
+    """
+    if isinstance(given, str):
+        return known_dtype(given.removeprefix("torch."), role)
+    text = str(given)
+    if text.startswith("torch."):
+        return known_dtype(text.removeprefix("torch."), role)
+    name = getattr(given, "name", None) or getattr(given, "__name__", None)
+    # A scalar type such as jax.numpy.float32 has the type itself inside.
+    inner = getattr(given, "dtype", None)
+    name = getattr(inner, "name", None) or name
+    if not isinstance(name, str):
+        raise UsageError(f"{role} = {given!r} is no type of elements: use one of {[*ITEM_BYTES]}")
+    return known_dtype({"float": "float64"}.get(name, name), role)

@@ -1,0 +1,194 @@
+"""What is asked of a product: operands read, and checked before anything is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.ops.arrays import Library, bits, library_of
+from gemmkit.ops.operands import Operand, View, read_dtype
+from gemmkit.ops.placement import Terms
+from gemmkit.ops.shapes import Shape
+
+# Steps of the search for an element that two views share, after which they count as sharing one.
+_PATIENCE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
+
+    `library` is that of a and b, whose kind the result is.
+    """
+
+    operands: Mapping[str, Operand]
+    shape: Shape
+    terms: Terms
+    library: Library
+
+    def views(self) -> dict[str, View]:
+        """The matrices as stacks of the same depth."""
+        return stacks(self.shape, {role: each.view for role, each in self.operands.items()})
+
+
+def stacks(shape: Shape, views: Mapping[str, View]) -> dict[str, View]:
+    """Operands' views as stacks of matrices that are equally deep, for `place`."""
+    found = {"a": shape.left(views["a"]), "b": shape.right(views["b"])}
+    for role in ("out", "auxiliary"):
+        if role in views:
+            found[role] = shape.whole(views[role], role)
+    if "residual" in views:
+        found["residual"] = shape.spread(views["residual"], "residual")
+    return found
+
+
+def read_request(
+    arrays: Mapping[str, Any],
+    *,
+    alpha: float,
+    beta: float,
+    epilogue: Epilogue | str | None,
+    out_dtype: object,
+) -> Request:
+    """Read and check a product; `arrays` has a and b, and None for what is not given.
+
+    Raises:
+        UsageError: a shape, type, place or option that cannot be meant; the text says which.
+    """
+    given = {role: array for role, array in arrays.items() if array is not None}
+    library = library_of(given["a"], "a")
+    operands = {role: library_of(each, role).read(each, role) for role, each in given.items()}
+    shape = Shape.of(operands["a"].view.shape, operands["b"].view.shape)
+    wanted = read_epilogue(epilogue, operands)
+    terms = Terms(
+        dtype=operands["a"].dtype,
+        out_dtype=operands["a"].dtype,
+        alpha=_number("alpha", alpha),
+        beta=_number("beta", beta),
+        epilogue=wanted,
+    )
+    if out_dtype is not None:
+        terms = replace(terms, out_dtype=read_dtype(out_dtype))
+    elif "out" in operands:
+        terms = replace(terms, out_dtype=operands["out"].dtype)
+    _check_types(operands, terms)
+    _check_places(operands)
+    _check_shapes(operands, shape, terms)
+    if terms.beta == 0:
+        operands.pop("c", None)
+    _check_written(operands)
+    return Request(operands, shape, terms, library)
+
+
+def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Epilogue:
+    """The epilogue that is meant by its words and by the arrays that are there.
+
+    Raises:
+        UsageError: unknown words, or an array that the words want is missing.
+    """
+    if isinstance(given, str):
+        epilogue = Epilogue.parse(given)
+    elif given is None or isinstance(given, Epilogue):
+        epilogue = given or Epilogue()
+    else:
+        raise UsageError(
+            f"epilogue = {given!r}: give an Epilogue or its words, such as 'bias+relu'"
+        )
+    for role, wanted in (
+        ("bias", bool(epilogue.bias)),
+        ("residual", epilogue.residual),
+        ("auxiliary", epilogue.auxiliary),
+    ):
+        if wanted and role not in arrays:
+            raise UsageError(f"the epilogue '{epilogue}' needs the array {role}")
+    return replace(
+        epilogue,
+        bias=epilogue.bias or ("column" if "bias" in arrays else ""),
+        residual="residual" in arrays,
+        auxiliary="auxiliary" in arrays,
+    )
+
+
+def _number(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} = {value!r} is no number") from None
+
+
+def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
+    for role, operand in operands.items():
+        wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
+        if operand.dtype != wanted:
+            other = "a holds" if role == "b" else "the result is of"
+            raise UsageError(
+                f"{role} holds {operand.dtype} and {other} {wanted}: gemmkit converts nothing "
+                "unasked, so convert one of them"
+            )
+
+
+def _check_places(operands: Mapping[str, Operand]) -> None:
+    first = operands["a"]
+    for role, operand in operands.items():
+        if operand.device != first.device:
+            raise UsageError(
+                f"a is in {first.where} and {role} in {operand.where}: bring them to one device"
+            )
+
+
+def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms) -> None:
+    stacks(shape, {role: operand.view for role, operand in operands.items()})
+    if "c" in operands:
+        shape.spread(operands["c"].view, "c")
+    elif terms.beta != 0:
+        raise UsageError(f"beta = {terms.beta} needs c; c=out adds to what out holds")
+    if "bias" in operands:
+        side, length = ("m", shape.m) if terms.epilogue.bias == "row" else ("n", shape.n)
+        if operands["bias"].view.shape != (length,):
+            raise UsageError(
+                f"bias has the shape {operands['bias'].view.shape}; a {terms.epilogue.bias} bias "
+                f"has {side} = {length} elements"
+            )
+
+
+def _check_written(operands: Mapping[str, Operand]) -> None:
+    for role in ("out", "auxiliary"):
+        written = operands.get(role)
+        if written is None:
+            continue
+        if not written.writable:
+            raise UsageError(f"{role} cannot be written: it is read-only")
+        if written.view.overlaps_itself:
+            raise UsageError(f"{role} has elements that share memory: give an array of its own")
+        for other, operand in operands.items():
+            if other == role or (role == "auxiliary" and other == "out"):
+                continue
+            if other in ("c", "residual") and same_memory(written, operand) and role == "out":
+                continue
+            if share_memory(written, operand):
+                raise UsageError(
+                    f"{role} overlaps {other} in memory, which is still read when {role} is "
+                    "written: give another array"
+                )
+
+
+def same_memory(one: Operand, other: Operand) -> bool:
+    """Whether two operands are the same elements at the same indices."""
+    return one.address == other.address and one.view == other.view
+
+
+def share_memory(one: Operand, other: Operand) -> bool:
+    """Whether two operands have an element in common, or may have one."""
+    (low, high), (start, end) = one.extent, other.extent
+    if low >= end or start >= high:
+        return False
+    try:
+        patience: Any = _PATIENCE  # NumPy's type hints know two numbers alone
+        return bool(np.shares_memory(bits(one), bits(other), max_work=patience))
+    except np.exceptions.TooHardError:
+        return True

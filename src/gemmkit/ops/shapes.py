@@ -1,0 +1,124 @@
+"""NumPy's matmul rules: which shape the result has, and which matrices are multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemmkit.errors import UsageError
+from gemmkit.ops.operands import View
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A product by NumPy's rules: a stack of m×k by k×n, its result m×n.
+
+    `vector_a` and `vector_b` say that an operand has one dimension, which the result lacks then.
+    """
+
+    stack: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    vector_a: bool = False
+    vector_b: bool = False
+
+    @classmethod
+    def of(cls, a: tuple[int, ...], b: tuple[int, ...]) -> Shape:
+        """That of two operands.
+
+        Raises:
+            UsageError: they cannot be multiplied.
+        """
+        for name, shape in (("a", a), ("b", b)):
+            if not shape:
+                raise UsageError(f"{name} is a number; matmul takes arrays of 1 dimension or more")
+        m, k = a[-2:] if len(a) > 1 else (1, a[0])
+        inner, n = b[-2:] if len(b) > 1 else (b[0], 1)
+        if k != inner:
+            raise UsageError(
+                f"a of shape {a} has {k} columns and b of shape {b} has {inner} rows: they must be "
+                "as many"
+            )
+        try:
+            stack = np.broadcast_shapes(a[:-2], b[:-2])
+        except ValueError:
+            raise UsageError(
+                f"the stacks of a {a} and b {b} do not broadcast: sizes before the last two must "
+                "be equal, or 1"
+            ) from None
+        return cls(stack, m, n, k, len(a) == 1, len(b) == 1)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        rows = () if self.vector_a else (self.m,)
+        return (*self.stack, *rows, *(() if self.vector_b else (self.n,)))
+
+    @property
+    def matrices(self) -> tuple[int, ...]:
+        """The shape of the result with both sides."""
+        return (*self.stack, self.m, self.n)
+
+    def left(self, a: View) -> View:
+        """A as a stack of matrices, as deep as the result's; strides of 0 where it broadcasts."""
+        shape, strides = a.shape, a.strides
+        if self.vector_a:
+            shape, strides = (1, *shape), (0, *strides)
+        return broadcast(View(shape, strides), (*self.stack, self.m, self.k))
+
+    def right(self, b: View) -> View:
+        """B alike."""
+        shape, strides = b.shape, b.strides
+        if self.vector_b:
+            shape, strides = (*shape, 1), (*strides, 0)
+        return broadcast(View(shape, strides), (*self.stack, self.k, self.n))
+
+    def whole(self, view: View, role: str) -> View:
+        """An array of the result's shape as a stack of matrices.
+
+        Raises:
+            UsageError: it has another shape.
+        """
+        if view.shape != self.result:
+            raise UsageError(f"{role} has the shape {view.shape}; the result has {self.result}")
+        return self._sided(view)
+
+    def spread(self, view: View, role: str) -> View:
+        """The same of an array that is read, and may broadcast to the result's shape.
+
+        Raises:
+            UsageError: it does not.
+        """
+        try:
+            fits = np.broadcast_shapes(view.shape, self.result) == self.result
+        except ValueError:
+            fits = False
+        if not fits:
+            raise UsageError(
+                f"{role} has the shape {view.shape}, which does not broadcast to the result's "
+                f"{self.result}"
+            )
+        return self._sided(broadcast(view, self.result))
+
+    def _sided(self, view: View) -> View:
+        shape, strides = view.shape, view.strides
+        if self.vector_b:
+            shape, strides = (*shape, 1), (*strides, 0)
+        if self.vector_a:
+            shape, strides = (*shape[:-1], 1, shape[-1]), (*strides[:-1], 0, strides[-1])
+        return View(shape, strides)
+
+
+def broadcast(view: View, shape: tuple[int, ...]) -> View:
+    """The view repeated to a shape that it broadcasts to: strides of 0 where it is repeated."""
+    missing = len(shape) - len(view.shape)
+    sizes, strides = (1,) * missing + view.shape, (0,) * missing + view.strides
+    return View(
+        shape,
+        tuple(
+            0 if size == 1 and wanted != 1 else step
+            for size, step, wanted in zip(sizes, strides, shape, strict=True)
+        ),
+    )
