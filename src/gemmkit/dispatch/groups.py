@@ -1,0 +1,115 @@
+"""Which tiles a launch of many products takes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from gemmkit.analysis.closed_form.work import Work
+from gemmkit.dispatch.candidates import batch_candidates_for
+from gemmkit.dispatch.choose import dispatcher
+from gemmkit.dispatch.contender import Contender
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import GpuSpec
+from gemmkit.grouped_problem import GroupedProblem, Sizes
+from gemmkit.kernels import grouped
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.problem import GemmProblem
+
+MOST_REMEMBERED = 256
+
+
+def choose_tiles(problem: GroupedProblem, gpu: GpuSpec) -> TileConfig:
+    """The configuration for a launch of many products on a board.
+
+    Candidates are those that dispatch has for batches on rung 10. Products of one size take what
+    dispatch chooses for a strided batch of them, tuned shapes included, where that is of this rung.
+    Else the closed form's shortest time decides: of all tiles together, with the mean of their
+    steps of k, but at least of the tile with most steps. Choices are remembered.
+
+    Raises:
+        UnsupportedProblem: no configuration runs on the board, or none takes the products.
+    """
+    sizes = np.stack([problem.m, problem.n, problem.k]).tobytes()
+    aligned = grouped.vector_width(problem) > 1
+    remembered = _contenders(gpu).remembered
+    key = (sizes, problem.single.layout, problem.epilogue, aligned)
+    found = remembered.get(key)
+    if found is None:
+        if len(remembered) >= MOST_REMEMBERED:
+            remembered.clear()
+        found = remembered[key] = _decide(problem, gpu, aligned=aligned)
+    return found
+
+
+class _Contenders:
+    """A board's candidates, and what was chosen of them."""
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self.all = tuple(
+            Contender(each, gpu) for each in batch_candidates_for(gpu) if each.name == grouped.RUNG
+        )
+        self.remembered: dict[object, TileConfig] = {}
+
+
+@lru_cache(maxsize=64)
+def _contenders(gpu: GpuSpec) -> _Contenders:
+    return _Contenders(gpu)
+
+
+def _decide(problem: GroupedProblem, gpu: GpuSpec, *, aligned: bool) -> TileConfig:
+    own = _as_a_batch(problem, gpu, aligned=aligned)
+    if own is not None and grouped.supports(problem, own, gpu) is None:
+        return own
+    best: tuple[float, TileConfig] | None = None
+    reason = f"'{grouped.NAME}' needs compute capability 8.0; {gpu.name} has {gpu.capability}"
+    for each in _contenders(gpu).all:
+        refused = grouped.supports(problem, each.config, gpu)
+        if refused is not None:
+            reason = refused
+            continue
+        microseconds = _estimate(problem, each, aligned=aligned)
+        if best is None or microseconds < best[0]:
+            best = microseconds, each.config
+    if best is None:
+        raise UnsupportedProblem(reason)
+    return best[1]
+
+
+def _estimate(problem: GroupedProblem, contender: Contender, *, aligned: bool) -> float:
+    """Microseconds of one launch."""
+    config = contender.config
+    rows, columns = grouped.tile_counts(problem, config)
+    tiles: Sizes = rows * columns
+    steps = np.maximum(-(-problem.k // config["BK"]), 1)[tiles > 0]
+    total = int(tiles.sum())
+    if not total:
+        return 0.0
+
+    def cut(blocks: int, steps: int) -> Work:
+        return Work(blocks, blocks, config["BM"], config["BN"], steps, 1, 1)
+
+    mean = ceil_div(int((tiles[tiles > 0] * steps).sum()), total)
+    together = contender.estimate_work(cut(total, mean), problem.minimal_bytes, aligned=aligned)
+    longest = contender.estimate_work(cut(1, int(steps.max())), 0, aligned=aligned)
+    return max(together.microseconds, longest.microseconds)
+
+
+def _as_a_batch(problem: GroupedProblem, gpu: GpuSpec, *, aligned: bool) -> TileConfig | None:
+    """What dispatch has for products that are all alike; None where they are not."""
+    sizes = [each for each in (problem.m, problem.n, problem.k) if each.size]
+    if not sizes or any((each != each[0]).any() for each in sizes):
+        return None
+    m, n, k = (int(each[0]) for each in sizes)
+    batch = GemmProblem(
+        *(m, n, k),
+        # A pitch that no vector divides tells that they are not aligned.
+        lda=0 if aligned else max(m, k) + 4 + (1 - max(m, k)) % 4,
+        epilogue=problem.epilogue,
+        batch=problem.count,
+        transa=problem.transa,
+        transb=problem.transb,
+    )
+    chosen = dispatcher(gpu).choose(batch)
+    return chosen.config if chosen.kernel.name == grouped.RUNG else None

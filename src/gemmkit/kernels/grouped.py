@@ -1,0 +1,182 @@
+"""How `grouped.cu` is launched: which tiles, whose they are, and the table that tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import GpuSpec
+from gemmkit.grouped_problem import GroupedProblem, Sizes
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.launches import CUDA_LAYOUTS
+from gemmkit.kernels.plan import (
+    MAX_EXTENT,
+    LaunchPlan,
+    Signature,
+    SourceFile,
+    TileConfig,
+)
+from gemmkit.kernels.policy import custom_code, policy
+from gemmkit.kernels.rules import resident_blocks
+
+NAME = "grouped"
+
+# The rung whose configurations it has, and whose way with a tile.
+RUNG = "async_copy"
+
+SIGNATURE: Signature = ("groups", "group_count", "tile_count", "alpha", "beta", "scale")
+
+# `Group` of groups.cuh.
+GROUP = np.dtype(
+    [(name, np.uint64) for name in ("A", "B", "C", "bias", "residual", "auxiliary")]
+    + [(name, np.int32) for name in ("M", "N", "K", "lda", "ldb", "ldc", "ldr", "ldx")]
+    + [(name, np.int32) for name in ("first_tile", "tile_rows", "tile_cols", "unused")]
+)
+
+# A tile's number is 32-bit in the kernel, which adds half a tile and the grid's blocks to it.
+MAX_TILES = 2**31 - 2**17
+
+Addresses = NDArray[np.uint64] | Iterable[int] | int
+
+
+def vector_width(problem: GroupedProblem) -> int:
+    """Floats per global access: 4 where rows begin and end at 16 bytes in every product, else 1.
+
+    Matrices that are neither read nor written do not count.
+    """
+    along_a = problem.m if problem.transa else problem.k
+    along_b = problem.k if problem.transb else problem.n
+    written = (problem.m > 0) & (problem.n > 0)
+    read = written & (problem.k > 0)
+    pitches_read = (along_a | along_b | problem.lda | problem.ldb)[read]
+    pitches_written = (problem.n | problem.ldc)[written]
+    odd = any((each % 4).any() for each in (pitches_read, pitches_written))
+    return 1 if odd or problem.alignment % 16 else 4
+
+
+def tile_counts(problem: GroupedProblem, config: TileConfig) -> tuple[Sizes, Sizes]:
+    """Rows and columns of tiles of each product; an empty one has none."""
+    return -(-problem.m // config["BM"]), -(-problem.n // config["BN"])
+
+
+def supports(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Why the products cannot be computed with this configuration on this board, or None.
+
+    Configurations are those of rung 10.
+    """
+    for name in ("m", "n", "k", "lda", "ldb", "ldc"):
+        sizes = getattr(problem, name)
+        if sizes.max(initial=0) > MAX_EXTENT:
+            number = int(sizes.argmax())
+            return (
+                f"product {number} has {name} = {sizes[number]}: indices are 32-bit, {MAX_EXTENT} "
+                "is the most"
+            )
+    rows, columns = tile_counts(problem, config)
+    tiles = int((rows * columns).sum())
+    if tiles > MAX_TILES:
+        return f"{tiles} tiles are more than a launch can number ({MAX_TILES}): take several"
+    return find_kernel(RUNG).supports(problem.single, config, gpu)
+
+
+def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
+    """How to launch it.
+
+    Where all products have the same k, there are as many blocks as the board holds, and each takes
+    every so manieth tile. Where they have not, each tile has a block of its own, which the board
+    starts as soon as another has ended, those with the longest k first.
+
+    Raises:
+        UnsupportedProblem: `supports` gave a reason.
+    """
+    reason = supports(problem, config, gpu)
+    if reason is not None:
+        raise UnsupportedProblem(f"{NAME} ({config}): {reason}")
+    rows, columns = tile_counts(problem, config)
+    tiles = rows * columns
+    blocks, depths = int(tiles.sum()), problem.k[tiles > 0]
+    shape = find_kernel(RUNG).launch(problem.single, config, gpu)
+    if blocks and (depths == depths[0]).all():
+        resident = resident_blocks(config, gpu, shape.shared_bytes)
+        blocks = min(blocks, gpu.sm_count * resident)
+    template = ", ".join(
+        [
+            *map(str, config.as_dict().values()),
+            str(vector_width(problem)),
+            CUDA_LAYOUTS[problem.single.layout],
+            policy(problem.single),
+        ]
+    )
+    return LaunchPlan(
+        kernel=NAME,
+        source=SourceFile(_source() + custom_code(problem.epilogue), f"{NAME}.cu"),
+        entry=f"{NAME}<{template}>",
+        grid=(blocks, 1, 1),
+        block=shape.block,
+        signature=SIGNATURE,
+        shared_bytes=shape.shared_bytes,
+    )
+
+
+def describe(
+    problem: GroupedProblem,
+    config: TileConfig,
+    a: Addresses,
+    b: Addresses,
+    c: Addresses,
+    *,
+    bias: Addresses = 0,
+    residual: Addresses = 0,
+    ldr: Iterable[int] | int = 0,
+    auxiliary: Addresses = 0,
+    ldx: Iterable[int] | int = 0,
+) -> NDArray[np.void]:
+    """The table of products that the kernel reads, of dtype `GROUP`, the longest k first.
+
+    Addresses are those of each product's matrices, in the problem's order; `ldr` and `ldx` are
+    elements from a row of a residual or auxiliary output to the next.
+    """
+    table = np.zeros(problem.count, GROUP)
+    for name, addresses in zip(
+        ("A", "B", "C", "bias", "residual", "auxiliary"),
+        (a, b, c, bias, residual, auxiliary),
+        strict=True,
+    ):
+        table[name] = addresses
+    for name, sizes in zip(
+        ("M", "N", "K", "lda", "ldb", "ldc", "ldr", "ldx"),
+        (problem.m, problem.n, problem.k, problem.lda, problem.ldb, problem.ldc, ldr, ldx),
+        strict=True,
+    ):
+        table[name] = sizes
+    table["tile_rows"], table["tile_cols"] = tile_counts(problem, config)
+    table = table[np.argsort(-problem.k, kind="stable")]
+    tiles = table["tile_rows"].astype(np.int64) * table["tile_cols"]
+    table["first_tile"] = np.cumsum(tiles) - tiles
+    return table
+
+
+def arguments(
+    problem: GroupedProblem, table: NDArray[np.void], address: int
+) -> dict[str, int | float]:
+    """The value of each name of the signature, the table being at that address."""
+    last = table[-1:]
+    tiles = last["first_tile"] + last["tile_rows"] * last["tile_cols"]
+    return {
+        "groups": address,
+        "group_count": table.size,
+        "tile_count": int(tiles.sum()),
+        "alpha": problem.alpha,
+        "beta": problem.beta,
+        "scale": problem.epilogue.scale,
+    }
+
+
+@cache
+def _source() -> str:
+    return (resources.files("gemmkit.kernels") / f"{NAME}.cu").read_text("utf-8")
