@@ -106,7 +106,13 @@ _HOME = {
 }
 
 
+# Parts that are used by their own names, such as `gemmkit.nn.linear`.
+_PARTS = ("jax", "nn", "torch")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"gemmkit.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'gemmkit' has no attribute '{name}'")

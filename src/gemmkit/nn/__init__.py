@@ -1,0 +1,12 @@
+"""Layers of neural networks, each on gemmkit's products: small functions of arrays, no modules.
+
+They take and return arrays of any library that `gemmkit.matmul` takes, and compute what PyTorch's
+functions of these names compute.
+"""
+
+from gemmkit.nn.attention import attention
+from gemmkit.nn.conv2d import conv2d
+from gemmkit.nn.linear import linear
+from gemmkit.nn.recurrent import gru, lstm
+
+__all__ = ["attention", "conv2d", "gru", "linear", "lstm"]

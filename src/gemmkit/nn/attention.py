@@ -1,0 +1,100 @@
+"""Attention by two batched products, with a softmax between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gemmkit.errors import UsageError
+from gemmkit.nn.namespace import Array, namespace, shape_of
+from gemmkit.ops.matmul import matmul
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    mask: Array | None = None,
+    device: Any = None,
+) -> Array:
+    """softmax(scale · q · kᵀ + mask) · v, what PyTorch's `scaled_dot_product_attention` computes.
+
+    k is read transposed in place and the scale is the product's α. Scores are fp32 where the
+    elements are halves, and the softmax subtracts the largest of a row first. A query that may look
+    at no key gets zeros. Leading axes broadcast as those of `gemmkit.matmul`. Work is put on the
+    caller's current stream.
+
+    Args:
+        q: (…, queries, e).
+        k: (…, keys, e).
+        v: (…, keys, d).
+        scale: 1/√e by default.
+        causal: whether query number i looks at keys 0 to i only.
+        mask: added to the scores, or, of booleans, true where a query may look at a key; it
+            broadcasts to (…, queries, keys).
+        device: as of `gemmkit.matmul`.
+
+    Returns:
+        (…, queries, d), of q's kind and on its device.
+
+    Raises:
+        UsageError: shapes or types do not fit.
+    """
+    xp = namespace(q)
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        shape_of(array, name, least=2)
+    (queries, e), keys = q.shape[-2:], k.shape[-2]
+    if k.shape[-1] != e or v.shape[-2] != keys:
+        raise UsageError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: the last "
+            "sizes of q and k must be the same, and those before the last of k and v"
+        )
+    if mask is not None:
+        _check_mask(mask, (*_stack(q, k), queries, keys))
+    scores = matmul(
+        q,
+        k.swapaxes(-1, -2),
+        alpha=1 / math.sqrt(max(e, 1)) if scale is None else scale,
+        out_dtype=None if str(q.dtype).endswith("64") else "float32",
+        device=device,
+    )
+    if mask is not None:
+        if str(mask.dtype).endswith("bool"):
+            scores = xp.where(mask, scores, -math.inf)
+        else:
+            scores = scores + xp.cast(mask, scores)
+    if causal:
+        seen = xp.steps(queries, q)[:, None] >= xp.steps(keys, q)
+        scores = xp.where(seen, scores, -math.inf)
+    return matmul(xp.cast(xp.softmax(scores), v), v, device=device)
+
+
+def _stack(q: Array, k: Array) -> tuple[int, ...]:
+    """The leading sizes of the scores.
+
+    Raises:
+        UsageError: those of q and k do not broadcast.
+    """
+    try:
+        return np.broadcast_shapes(tuple(q.shape[:-2]), tuple(k.shape[:-2]))
+    except ValueError:
+        raise UsageError(
+            f"the leading sizes of q {tuple(q.shape)} and k {tuple(k.shape)} do not broadcast"
+        ) from None
+
+
+def _check_mask(mask: Array, scores: tuple[int, ...]) -> None:
+    """See that a mask broadcasts to the scores' shape.
+
+    Raises:
+        UsageError: it does not.
+    """
+    found = shape_of(mask, "mask")
+    fits = zip(reversed(found), reversed(scores), strict=False)
+    if len(found) > len(scores) or any(size not in (1, wanted) for size, wanted in fits):
+        raise UsageError(f"mask has the shape {found}, which does not broadcast to {scores}")

@@ -1,0 +1,226 @@
+"""Convolution by products: one with the matrix of patches, or one for each tap of the filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any, Literal, get_args
+
+from gemmkit.epilogue import Activation, Custom, Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
+from gemmkit.ops.matmul import matmul
+
+Method = Literal["im2col", "implicit"]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a filter of `taps` rows and columns goes over padded images; each a pair of the two.
+
+    `results` are the places where it stops.
+    """
+
+    taps: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    results: Pair
+
+    @classmethod
+    def of(cls, image: Pair, taps: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Window:
+        """The window over images of these sizes.
+
+        Raises:
+            UsageError: the filter is larger than the padded image.
+        """
+        reach = tuple(step * (count - 1) + 1 for step, count in zip(dilation, taps, strict=True))
+        room = tuple(size + 2 * more for size, more in zip(image, padding, strict=True))
+        if not (reach[0] <= room[0] and reach[1] <= room[1]):
+            raise UsageError(
+                f"a filter that reaches over {reach[0]}x{reach[1]} elements is larger than the "
+                f"padded image, {room[0]}x{room[1]}"
+            )
+        height, width = ((room[i] - reach[i]) // stride[i] + 1 for i in (0, 1))
+        return cls(taps, stride, padding, dilation, (height, width))
+
+
+def conv2d(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    method: Method = "im2col",
+    activation: Activation | Custom = "none",
+    device: Any = None,
+) -> Array:
+    """activation(x ∗ weight + bias), the cross-correlation that PyTorch's `conv2d` computes.
+
+    `method` "im2col" writes the patches as a matrix, taps × more memory than x takes, and computes
+    all images as one batch of products. "implicit" makes no such matrix: it adds up a product for
+    each tap of the filter, which reads the padded images in place, shifted by where the tap lies. A
+    stride other than 1 first deals rows and columns out by their remainders, so that a tap's
+    elements are neighbours. Rows of the result are computed with the padding beside them, which is
+    cut off at the end. Bias and activation are fused in both.
+
+    Each group of channels is a batch of its own. Work is put on the caller's current stream.
+
+    Args:
+        x: (images, channels, height, width).
+        weight: (filters, channels / groups, rows, columns).
+        bias: (filters), or None.
+        stride: elements from one place of the filter to the next, down and across.
+        padding: rows and columns of zeros on each side.
+        dilation: elements from one tap of the filter to the next.
+        groups: parts of the channels, each seen by as many of the filters.
+        method: how it is computed.
+        activation: a name, or that of an `Epilogue.custom`.
+        device: as of `gemmkit.matmul`.
+
+    Returns:
+        (images, filters, rows, columns), of x's kind and on its device.
+
+    Raises:
+        UsageError: shapes, types or numbers do not fit.
+    """
+    xp = namespace(x)
+    if method not in get_args(Method):
+        raise UsageError(f"unknown method '{method}': use one of {', '.join(get_args(Method))}")
+    _, channels, *image = shape_of(x, "x", rank=4)
+    filters, _, *taps = shape_of(weight, "weight", rank=4)
+    if groups < 1 or channels % groups or filters % groups:
+        raise UsageError(
+            f"groups = {groups} must divide the {channels} channels and the {filters} filters"
+        )
+    expect_shape(weight, "weight", (filters, channels // groups, *taps))
+    if bias is not None:
+        expect_shape(bias, "bias", (filters,))
+    window = Window.of(
+        _sizes(image),
+        _sizes(taps),
+        _pair("stride", stride, 1),
+        _pair("padding", padding, 0),
+        _pair("dilation", dilation, 1),
+    )
+    compute = _im2col if method == "im2col" else _implicit
+    found = []
+    for group in range(groups):
+        inputs, outputs = (
+            slice(group * size // groups, (group + 1) * size // groups)
+            for size in (channels, filters)
+        )
+        finish = {
+            "epilogue": Epilogue(bias="row" if bias is not None else "", activation=activation),
+            "bias": None if bias is None else bias[outputs],
+        }
+        found.append(compute(xp, x[:, inputs], weight[outputs], window, finish, device))
+    return found[0] if groups == 1 else xp.concatenate(found, 1)
+
+
+def _im2col(
+    xp: Namespace,
+    x: Array,
+    weight: Array,
+    window: Window,
+    finish: dict[str, Any],
+    device: Any,
+) -> Array:
+    """The product of the filters and the matrix of patches, one of a batch for each image."""
+    images, channels = x.shape[:2]
+    (rows, columns), (height, width) = window.taps, window.results
+    (down, across), (dy, dx) = window.stride, window.dilation
+    if window.taps == window.stride == (1, 1) and window.padding == (0, 0):
+        patches = x
+    else:
+        padded = xp.pad(x, *((more, more) for more in window.padding))
+        # What a tap sees is a view; stacked, in one copy, they are the rows of the matrix.
+        seen = [
+            padded[
+                :,
+                :,
+                row * dy : row * dy + (height - 1) * down + 1 : down,
+                column * dx : column * dx + (width - 1) * across + 1 : across,
+            ]
+            for row, column in product(range(rows), range(columns))
+        ]
+        patches = xp.stack(seen, 2)
+    depth = channels * rows * columns
+    result = matmul(
+        weight.reshape((weight.shape[0], depth)),
+        patches.reshape((images, depth, height * width)),
+        device=device,
+        **finish,
+    )
+    return result.reshape((images, weight.shape[0], height, width))
+
+
+def _implicit(
+    xp: Namespace,
+    x: Array,
+    weight: Array,
+    window: Window,
+    finish: dict[str, Any],
+    device: Any,
+) -> Array:
+    """The sum over taps of the filters' elements there times the shifted images."""
+    images, channels, *image = x.shape
+    (rows, columns), (height, width) = window.taps, window.results
+    (down, across), (dy, dx) = window.stride, window.dilation
+    # The last row gives every shifted image its whole length.
+    room = [size + 2 * more for size, more in zip(image, window.padding, strict=True)]
+    below, right = -room[0] % down + down, -room[1] % across
+    padded = xp.pad(
+        x,
+        (window.padding[0], window.padding[0] + below),
+        (window.padding[1], window.padding[1] + right),
+    )
+    lines, pitch = (room[0] + below) // down, (room[1] + right) // across
+
+    @cache
+    def dealt(first_row: int, first_column: int) -> Array:
+        """Every stride-th row and column, each image's as one line."""
+        every = padded[:, :, first_row::down, first_column::across]
+        return xp.contiguous(every).reshape((images, channels, lines * pitch))
+
+    matrices = xp.contiguous(xp.moveaxis(weight, (2, 3), (0, 1)))
+    total: Array = None
+    for row, column in product(range(rows), range(columns)):
+        (shift_down, first_row), (shift_across, first_column) = (
+            divmod(row * dy, down),
+            divmod(column * dx, across),
+        )
+        start = shift_down * pitch + shift_across
+        last = (row, column) == (rows - 1, columns - 1)
+        total = matmul(
+            matrices[row, column],
+            dealt(first_row, first_column)[:, :, start : start + height * pitch],
+            out=total if xp.writable else None,
+            c=total,
+            beta=0 if total is None else 1,
+            device=device,
+            **(finish if last else {}),
+        )
+    wide = total.reshape((images, weight.shape[0], height, pitch))
+    return xp.contiguous(wide[..., :width])
+
+
+def _sizes(sizes: list[int]) -> Pair:
+    return sizes[0], sizes[1]
+
+
+def _pair(name: str, given: int | Pair, least: int) -> Pair:
+    """A number for rows and one for columns.
+
+    Raises:
+        UsageError: it is no number or pair of numbers, or too small.
+    """
+    pair = (given, given) if isinstance(given, int) else tuple(given)
+    if len(pair) != 2 or not all(isinstance(each, int) and each >= least for each in pair):
+        raise UsageError(f"{name} = {given} must be a number or a pair of them, {least} or more")
+    return pair[0], pair[1]

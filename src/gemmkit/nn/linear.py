@@ -1,0 +1,64 @@
+"""A fully connected layer: a product whose write-back adds the bias and applies the activation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gemmkit.epilogue import Activation, Custom, Epilogue
+from gemmkit.nn.namespace import Array, expect_shape, shape_of
+from gemmkit.ops.matmul import gemm
+
+
+def linear(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    activation: Activation | Custom = "none",
+    residual: Array | None = None,
+    stream: Any = None,
+    device: Any = None,
+) -> Array:
+    """activation(x · weightᵀ + bias) + residual, in one kernel.
+
+    Args:
+        x: (…, k).
+        weight: (n, k), as PyTorch's `Linear` keeps it; it is read transposed, not copied.
+        bias: (n), or None.
+        activation: a name, or that of an `Epilogue.custom`.
+        residual: what is added last, of the result's shape.
+        stream: where to launch; by default the caller's current stream.
+        device: as of `gemmkit.matmul`.
+
+    Returns:
+        (…, n), of x's kind and on its device.
+
+    Raises:
+        UsageError: shapes or types do not fit.
+    """
+    *leading, k = shape_of(x, "x", least=1)
+    n = shape_of(weight, "weight", rank=2)[0]
+    expect_shape(weight, "weight", (n, k))
+    if bias is not None:
+        expect_shape(bias, "bias", (n,))
+    if residual is not None:
+        expect_shape(residual, "residual", (*leading, n))
+        residual = _rows(residual)
+    result = gemm(
+        _rows(x),
+        weight,
+        transb=True,
+        epilogue=Epilogue(activation=activation),
+        bias=bias,
+        residual=residual,
+        stream=stream,
+        device=device,
+    )
+    return result if len(leading) == 1 else result.reshape((*leading, n))
+
+
+def _rows(array: Array) -> Array:
+    """The matrix whose rows are an array's last axis."""
+    *leading, size = array.shape
+    return array if len(leading) == 1 else array.reshape((math.prod(leading), size))

@@ -1,0 +1,100 @@
+"""Layers on PyTorch's and JAX's arrays: the same numbers, and arrays of the same kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bounded import normal
+
+from gemmkit import nn
+from gemmkit.errors import UsageError
+from gemmkit.nn.namespace import namespace
+
+LSTM = ((32, 12), (32, 8), (32,), (32,))
+GRU = ((24, 12), (24, 8), (24,), (24,))
+
+
+def weights(shapes):
+    return [0.3 * normal(*shape, seed=number) for number, shape in enumerate(shapes)]
+
+
+# Layers with their arrays and options; each kind of arithmetic once.
+CASES = {
+    "linear": (nn.linear, [normal(33, 20), normal(40, 20), normal(40)], {}),
+    "conv2d": (
+        nn.conv2d,
+        [normal(2, 3, 9, 11), normal(4, 3, 3, 3), normal(4)],
+        {"padding": 1, "stride": 2},
+    ),
+    "implicit conv2d": (
+        nn.conv2d,
+        [normal(2, 4, 9, 11), normal(4, 2, 3, 3), normal(4)],
+        {"padding": 1, "stride": 2, "groups": 2, "method": "implicit"},
+    ),
+    "attention": (
+        nn.attention,
+        [normal(2, 17, 8), normal(2, 21, 8), normal(2, 21, 12)],
+        {"causal": True},
+    ),
+    "lstm": (lambda x, *rest, **where: nn.lstm(x, None, [rest], **where), [normal(3, 5, 12)], {}),
+    "gru": (lambda x, *rest, **where: nn.gru(x, None, [rest], **where), [normal(3, 5, 12)], {}),
+}
+CASES["lstm"][1].extend(weights(LSTM))
+CASES["gru"][1].extend(weights(GRU))
+
+
+def flat(result):
+    """The arrays of a result, whatever it is made of."""
+    if isinstance(result, tuple):
+        return [array for part in result for array in flat(part)]
+    return [result]
+
+
+def same(name, arrays, kind):
+    """See that a layer gives for other arrays what it gives for NumPy's, and arrays of a kind."""
+    layer, given, options = CASES[name]
+    found = flat(layer(*arrays, **options, device="emulator"))
+    expected = flat(layer(*given, **options, device="emulator"))
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, kind)
+        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pytorch(name):
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    same(name, [torch.from_numpy(array) for array in CASES[name][1]], torch.Tensor)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_jax(name):
+    jax = pytest.importorskip("jax", reason="needs JAX")
+    same(name, [jax.numpy.asarray(array) for array in CASES[name][1]], jax.Array)
+
+
+def test_masks_of_pytorch():
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    q, k, v = (torch.from_numpy(array) for array in CASES["attention"][1])
+    seen = torch.rand(17, 21) < 0.5
+    seen[3] = False
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    found = nn.attention(q, k, v, mask=seen, device="emulator")
+    expected[:, 3] = 0
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+class Strange:
+    __module__ = "numba.cuda"
+    shape = (1, 2, 3, 4)
+
+
+def test_a_library_without_arithmetic_is_refused():
+    with pytest.raises(UsageError, match="gemmkit knows none for numba's Strange"):
+        nn.conv2d(Strange(), normal(4, 2, 1, 1))
+
+
+def test_softmax_and_sigmoid_of_extremes():
+    xp = namespace(np.zeros(1))
+    scores = np.array([[-np.inf, -np.inf], [1e38, -1e38], [-np.inf, 5]], np.float32)
+    np.testing.assert_array_equal(xp.softmax(scores), [[0, 0], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(xp.sigmoid(np.float32([-200, 0, 200])), [0, 0.5, 1])
