@@ -25,7 +25,16 @@ def compiled(
         CompileError, CompilerMissing: as `compile_plan`.
     """
     plan = kernel.plan(problem, config, gpu)
-    return plan, _binary(plan.kernel, plan.source, plan.entry, gpu.arch)
+    return plan, binary_of(plan, gpu)
+
+
+def binary_of(plan: LaunchPlan, gpu: GpuSpec) -> Binary:
+    """The code that a plan launches on a board.
+
+    Raises:
+        CompileError, CompilerMissing: as `compile_plan`.
+    """
+    return _binary(plan.kernel, plan.source, plan.entry, gpu.arch)
 
 
 @lru_cache(maxsize=_MOST_KEPT)

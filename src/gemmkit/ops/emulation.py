@@ -19,9 +19,11 @@ from gemmkit.devices.device import (
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import SanitizerFinding
 from gemmkit.gpu import DEFAULT_BOARD
+from gemmkit.grouped_problem import GroupedProblem
+from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.placement import Step
 from gemmkit.problem import GemmProblem
@@ -52,6 +54,7 @@ class Emulation:
 
     def __init__(self, device: EmulatedDevice) -> None:
         self.device = device
+        self.spec = device.spec
 
     def upload(self, array: NDArray[Any]) -> Buffer:
         """As `Carrier.upload`."""
@@ -69,12 +72,25 @@ class Emulation:
         """As `Carrier.run`.
 
         Raises:
-            SanitizerFinding: the device looks for faults and has found one.
+            SanitizerFinding: as `launch`.
         """
         kernel, config = _choice(step.problem)
         plan, binary = compiled(step.problem, kernel, config, self.device.spec)
         scratch = Scratch.of(self.device, plan)
-        arguments = step_arguments(step, buffers, scratch)
+        self.launch(plan, binary, step_arguments(step, buffers, scratch))
+
+    def tiles(self, problem: GroupedProblem) -> TileConfig:  # noqa: ARG002 (all take the same)
+        """As `Carrier.tiles`."""
+        return TileConfig(**_FP32)
+
+    def launch(
+        self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
+    ) -> None:
+        """As `Carrier.launch`.
+
+        Raises:
+            SanitizerFinding: the device looks for faults and has found one.
+        """
         if not self.device.sanitize:
             self.device.count(binary, plan, arguments)
             return

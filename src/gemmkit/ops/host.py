@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from gemmkit.devices.choose import gpu_problem
 from gemmkit.devices.device import Buffer, Device
 from gemmkit.errors import UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.grouped_problem import GroupedProblem
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
@@ -32,6 +36,7 @@ class Carrier(Protocol):
 
     alignment: int
     by_columns: bool
+    spec: GpuSpec
 
     def upload(self, array: Raw) -> Buffer:
         """A device copy of a C-contiguous array."""
@@ -41,6 +46,14 @@ class Carrier(Protocol):
 
     def run(self, step: Step, buffers: Mapping[str, Buffer]) -> None:
         """Compute one step; offsets of its matrices count from the buffers' beginnings."""
+
+    def tiles(self, problem: GroupedProblem) -> TileConfig:
+        """The configuration for products of different shapes."""
+
+    def launch(
+        self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
+    ) -> None:
+        """Run a plan's grid."""
 
     def download(self, buffer: Buffer, out: Raw) -> None:
         """Fill a C-contiguous array, when all steps are done."""
