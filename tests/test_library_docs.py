@@ -1,0 +1,54 @@
+"""docs/library.md has every function of the library with the signature that it has."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import gemmkit
+from gemmkit import nn
+
+PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text("utf-8")
+SIGNATURES = dict(re.findall(r"^```python\ngemmkit\.([\w.]+)(\(.*?\))\n```$", PAGE, re.S | re.M))
+FUNCTIONS = ["matmul", "gemm", *(f"nn.{name}" for name in nn.__all__)]
+# Sections that tell of a function's arguments besides its own.
+ALSO = {"gemm": ["gemmkit.matmul"], "nn.gru": ["gemmkit.nn.lstm"]}
+
+
+def section(heading: str) -> str:
+    """What the page says under a heading, apart from the signature."""
+    text = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.sub(r"^```python\n.*?\n```$", "", text, flags=re.S | re.M)
+
+
+def signature(name: str) -> str:
+    """A function's signature without its types."""
+    found = inspect.signature(attrgetter(name)(gemmkit))
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in found.parameters.values()]
+    return str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "Epilogue", "Epilogue.custom"])
+def test_signatures_are_those_of_the_code(name):
+    written = re.sub(r"\s+", " ", SIGNATURES[name])
+    written = re.sub(r"^\( ", "(", re.sub(r",? \)$", ")", written)).replace('"', "'")
+    assert written == signature(name)
+
+
+def test_every_argument_of_the_functions_is_explained():
+    for name in FUNCTIONS:
+        told = section(f"gemmkit.{name}") + "".join(section(each) for each in ALSO.get(name, []))
+        if name.startswith("nn."):
+            told += section("Layers")
+        for argument in inspect.signature(attrgetter(name)(gemmkit)).parameters:
+            assert f"`{argument}`" in told, f"{name} of {argument}"
+
+
+def test_the_table_at_the_top_leads_to_every_section():
+    for heading in re.findall(r"^## (gemmkit\..*)$", PAGE, re.MULTILINE):
+        anchor = heading.lower().replace(".", "").replace("_", "")
+        assert f"](#{anchor})" in PAGE.partition("\n## ")[0]
