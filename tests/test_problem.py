@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -138,3 +139,12 @@ def test_what_is_no_batch(fields, said):
 @pytest.mark.parametrize("fields", [{"ldc": 20, "stride_c": 5}, {"m": 1, "stride_c": 5}])
 def test_matrices_of_c_may_lie_inside_each_others_rows(fields):
     assert GemmProblem(**{"m": 3, "n": 5, "k": 7, "batch": 4} | fields).strides[2] == 5
+
+
+def test_factors_are_of_the_type_of_the_sums():
+    assert GemmProblem(1, 1, 1, alpha=1e300, dtype="float64").alpha == 1e300
+    for dtype in ("float32", "float16", "bfloat16"):
+        with pytest.raises(UsageError, match="finite fp32"):
+            GemmProblem(1, 1, 1, beta=1e300, dtype=dtype)
+    with pytest.raises(UsageError, match="finite fp64"):
+        GemmProblem(1, 1, 1, beta=math.inf, dtype="float64")

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from exact_reference import LAYOUTS, Layout, sample_bits, typed
+from numpy.typing import NDArray
 
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import table
@@ -287,6 +288,27 @@ def test_approximate_functions(
     (bits,) = evaluate(table()[opcode], [points.view(np.uint32)])
     wanted = np.array([function(float(each)) for each in points])
     assert np.allclose(bits.view(np.float32), wanted, rtol=worst, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "function"),
+    [
+        ("rcp.approx.ftz.f64", lambda x: 1 / x),
+        ("rsqrt.approx.ftz.f64", lambda x: 1 / np.sqrt(x)),
+    ],
+)
+def test_fp64_approximations_use_the_upper_halves(
+    opcode: str, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> None:
+    points = np.linspace(0.1, 6, 50)
+    (bits,) = evaluate(table()[opcode], [points.view(np.uint64)])
+    assert not np.any(bits & np.uint64(2**32 - 1))
+    assert np.allclose(bits.view(np.float64), function(points), rtol=2e-6, atol=0)
+    ends = np.array([np.inf, 0.0, 1e-310]).view(np.uint64)
+    (bits,) = evaluate(table()[opcode], [ends])
+    assert bits.view(np.float64).tolist() == [0.0, np.inf, np.inf]
+    low_payload = np.array([0x7FF0_0000_0000_0001], np.uint64)
+    assert np.isnan(evaluate(table()[opcode], [low_payload])[0].view(np.float64)).all()
 
 
 def test_approximate_functions_at_the_ends() -> None:

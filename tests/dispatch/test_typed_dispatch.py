@@ -1,0 +1,68 @@
+"""Problems of other types than float32 get the kernel for all types, with tiles by their size."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmkit.dispatch.choose import choose
+from gemmkit.dispatch.typed import TILES
+from gemmkit.dispatch.which import which
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import BOARDS, find_board
+from gemmkit.problem import ITEM_BYTES, GemmProblem
+
+H100 = find_board("h100")
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
+@pytest.mark.parametrize("out", ITEM_BYTES)
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
+def test_every_pair_of_types_has_a_choice_on_every_board(board, dtype, out):
+    for size in (1, 64, 1000, 4096):
+        problem = GemmProblem(size, size, size, dtype=dtype, out_dtype=out, transb=True)
+        choice = choose(problem, board, store=None)
+        assert choice.kernel.supports(problem, choice.config, board) is None
+        assert choice.reason
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_larger_products_get_larger_tiles(dtype):
+    sides = []
+    for size in (64, 512, 1024, 4096):
+        config = choose(GemmProblem(size, size, size, dtype=dtype), H100, store=None).config
+        sides.append(config["BM"] * config["BN"])
+    assert sides == sorted(sides)
+    assert sides[0] == 32 * 32
+    assert sides[-1] == 128 * 128
+
+
+def test_mixtures_and_epilogues_have_their_reason():
+    problem = GemmProblem(
+        300, 200, 100, dtype="float32", out_dtype="float16", epilogue=Epilogue("row", "gelu", True)
+    )
+    decision = which(problem, H100, store=None)
+    assert decision.kernel == "typed"
+    assert decision.reason.startswith("no rung takes float32 to float16")
+    assert decision.time_us == decision.estimate_us > 0
+
+
+def test_float32_is_left_to_the_rungs():
+    assert choose(GemmProblem(300, 200, 100), H100, store=None).kernel.name != "typed"
+
+
+def test_what_cannot_be_read_is_refused_with_the_reason():
+    with pytest.raises(UnsupportedProblem, match="multiples of 8 bytes"):
+        choose(GemmProblem(8, 8, 8, dtype="float64", alignment=4), H100, store=None)
+
+
+@pytest.mark.parametrize("dtype", TILES)
+def test_configurations_are_allowed_wherever_shared_memory_suffices(dtype):
+    for tiles in TILES[dtype]:
+        kernel = choose(GemmProblem(8, 8, 8, dtype="float64"), H100, store=None).kernel
+        for layout in range(4):
+            for size in (64, 63):
+                problem = GemmProblem(
+                    size, size, size, dtype=dtype, transa=layout > 1, transb=layout % 2 > 0
+                )
+                assert kernel.supports(problem, tiles.config, H100) is None
