@@ -68,8 +68,8 @@ def read_request(
     terms = Terms(
         dtype=operands["a"].dtype,
         out_dtype=operands["a"].dtype,
-        alpha=_number("alpha", alpha),
-        beta=_number("beta", beta),
+        alpha=number("alpha", alpha),
+        beta=number("beta", beta),
         epilogue=wanted,
     )
     if out_dtype is not None:
@@ -114,7 +114,12 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
     )
 
 
-def _number(name: str, value: float) -> float:
+def number(name: str, value: float) -> float:
+    """What a user gives as a number.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,0 +1,174 @@
+"""What is asked of many products at once: operands read, and checked before a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.grouped_problem import Sizes
+from gemmkit.ops.arrays import Library, library_of
+from gemmkit.ops.operands import Operand
+from gemmkit.ops.overlaps import Extents, first_overlap
+from gemmkit.ops.placement import Terms
+from gemmkit.ops.request import number, read_epilogue
+
+# What the result of a product may be, element by element.
+_IN_PLACE = ("c", "residual")
+
+Operands = Mapping[str, list[Operand]]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Products: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
+
+    Each has one for every product, in order; `m`, `n` and `k` are their sizes, `libraries` those
+    of a, whose kind results are.
+    """
+
+    operands: Operands
+    m: Sizes
+    n: Sizes
+    k: Sizes
+    terms: Terms
+    libraries: list[Library]
+
+    @property
+    def count(self) -> int:
+        """The number of products."""
+        return int(self.m.size)
+
+
+def read_groups(
+    arrays: Mapping[str, Any],
+    *,
+    alpha: float,
+    beta: float,
+    epilogue: Epilogue | str | None,
+) -> Groups:
+    """Read and check many products; `arrays` has sequences a and b, and None for what is not given.
+
+    Raises:
+        UsageError: a shape, type, place or option that cannot be meant; the text says which.
+    """
+    given = {role: _listed(role, each) for role, each in arrays.items() if each is not None}
+    for role, members in given.items():
+        if len(members) != len(given["a"]):
+            raise UsageError(
+                f"{role} has {len(members)} arrays and a has {len(given['a'])}: give one for each "
+                "product"
+            )
+    terms = Terms(
+        alpha=number("alpha", alpha),
+        beta=number("beta", beta),
+        epilogue=read_epilogue(epilogue, given),
+    )
+    if terms.beta == 0:
+        given.pop("c", None)
+    elif "c" not in given:
+        raise UsageError(f"beta = {terms.beta} needs c; c=out adds to what out holds")
+    libraries = [library_of(each, f"a[{place}]") for place, each in enumerate(given["a"])]
+    operands = {
+        role: [
+            library_of(each, f"{role}[{place}]").read(each, f"{role}[{place}]")
+            for place, each in enumerate(members)
+        ]
+        for role, members in given.items()
+    }
+    _check_kinds(operands)
+    _check_shapes(operands, terms.epilogue)
+    _check_written(operands)
+    shapes = [
+        (*a.view.shape, b.view.shape[1]) for a, b in zip(operands["a"], operands["b"], strict=True)
+    ]
+    m, k, n = np.array(shapes, np.int64).reshape(-1, 3).T
+    return Groups(operands, m, n, k, terms, libraries)
+
+
+def _listed(role: str, given: Any) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise UsageError(
+            f"{role} is a {type(given).__name__}: give a list of arrays, one for each product"
+        ) from None
+
+
+def _check_kinds(operands: Operands) -> None:
+    for role, members in operands.items():
+        for place, operand in enumerate(members):
+            if operand.dtype != "float32":
+                raise UsageError(
+                    f"{role}[{place}] holds {operand.dtype}: groups are of float32; multiply "
+                    "others one by one with matmul"
+                )
+            first = operands["a"][0]
+            if operand.device != first.device:
+                raise UsageError(
+                    f"a[0] is in {first.where} and {role}[{place}] in {operand.where}: bring them "
+                    "to one device"
+                )
+
+
+def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
+    for place, (a, b) in enumerate(zip(operands["a"], operands["b"], strict=True)):
+        for role, operand in (("a", a), ("b", b)):
+            if len(operand.view.shape) != 2:
+                raise UsageError(
+                    f"{role}[{place}] has {len(operand.view.shape)} dimensions; each product is of "
+                    "two matrices"
+                )
+        (m, k), (inner, n) = a.view.shape, b.view.shape
+        if k != inner:
+            raise UsageError(
+                f"a[{place}] of shape {a.view.shape} has {k} columns and b[{place}] of shape "
+                f"{b.view.shape} has {inner} rows: they must be as many"
+            )
+        for role in ("out", "c", "residual", "auxiliary"):
+            if role in operands and operands[role][place].view.shape != (m, n):
+                raise UsageError(
+                    f"{role}[{place}] has the shape {operands[role][place].view.shape}; the "
+                    f"product has {(m, n)}"
+                )
+        if "bias" in operands:
+            side, length = ("m", m) if epilogue.bias == "row" else ("n", n)
+            shape = operands["bias"][place].view.shape
+            if shape != (length,):
+                raise UsageError(
+                    f"bias[{place}] has the shape {shape}; a {epilogue.bias} bias has {side} = "
+                    f"{length} elements"
+                )
+
+
+def _check_written(operands: Operands) -> None:
+    """No written element is written twice, nor read by another product or at another index.
+
+    Raises:
+        UsageError: one is, or an array cannot be written.
+    """
+    written = {role: operands[role] for role in ("out", "auxiliary") if role in operands}
+    for role, members in written.items():
+        for place, operand in enumerate(members):
+            if not operand.writable:
+                raise UsageError(f"{role}[{place}] cannot be written: it is read-only")
+            if operand.view.overlaps_itself:
+                raise UsageError(
+                    f"{role}[{place}] has elements that share memory: give an array of its own"
+                )
+    extents = {role: Extents.of(members) for role, members in operands.items()}
+    for role in written:
+        for other, theirs in extents.items():
+            if (role, other) == ("auxiliary", "out"):
+                continue
+            mine = extents[role]
+            in_place = mine.same_as(theirs) if role == "out" and other in _IN_PLACE else None
+            found = first_overlap(mine, theirs, in_place)
+            if found is not None:
+                raise UsageError(
+                    f"{role}[{found[0]}] overlaps {other}[{found[1]}] in memory: give another array"
+                )

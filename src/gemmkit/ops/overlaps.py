@@ -1,0 +1,110 @@
+"""Whether one of many arrays that are written shares memory with another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.ops.operands import Operand
+from gemmkit.ops.request import share_memory
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Where arrays of one or two dimensions lie: a row each, of numbers in bytes.
+
+    `start` and `end` are the addresses of the first byte and of the one after the last, equal for
+    one without elements; `places` holds address, sizes and strides. `pitch` is from one row to the
+    next, 0 where elements do not lie in rows, and `width` the length of a row.
+    """
+
+    members: Sequence[Operand]
+    places: Numbers
+    start: Numbers
+    end: Numbers
+    pitch: Numbers
+    width: Numbers
+
+    @classmethod
+    def of(cls, members: Sequence[Operand]) -> Extents:
+        """Those of arrays, vectors being one row."""
+        rows = [
+            (
+                each.address,
+                each.item_bytes,
+                *(each.view.shape if len(each.view.shape) == 2 else (1, *each.view.shape)),
+                *(each.view.strides if len(each.view.shape) == 2 else (0, *each.view.strides)),
+            )
+            for each in members
+        ]
+        places = np.array(rows, np.int64).reshape(-1, 6)
+        address, item, lines, length, down, across = places.T
+        steps = [(lines - 1) * down * item, (length - 1) * across * item]
+        some = (lines > 0) & (length > 0)
+        in_rows = ((across == 1) | (length == 1)) & (down > 0)
+        return cls(
+            members,
+            places,
+            start=address + some * sum(np.minimum(each, 0) for each in steps),
+            end=address + some * (sum(np.maximum(each, 0) for each in steps) + item),
+            pitch=np.where(in_rows, down * item, 0),
+            width=length * item,
+        )
+
+    def same_as(self, other: Extents) -> NDArray[np.bool_]:
+        """Which arrays have their elements where those of the same number have them."""
+        same: NDArray[np.bool_] = (self.places == other.places).all(axis=1)
+        return same
+
+
+def first_overlap(
+    written: Extents, others: Extents, in_place: NDArray[np.bool_] | None = None
+) -> tuple[int, int] | None:
+    """The numbers of a written array and of another that have an element in common, if any have.
+
+    `others` may be `written` itself: of a pair of different ones then. Where `in_place` is true,
+    the two arrays of that number may be one.
+    """
+    own = others is written
+    for number, other in _candidates(written, others, own=own):
+        if own and number >= other:
+            continue
+        if in_place is not None and number == other and in_place[number]:
+            continue
+        if share_memory(written.members[number], others.members[other]):
+            return number, other
+    return None
+
+
+def _candidates(written: Extents, others: Extents, *, own: bool) -> Iterator[tuple[int, int]]:
+    """Pairs that lie in the same stretch of memory, but for columns of one matrix side by side."""
+    order = np.argsort(others.start, kind="stable")
+    starts = others.start[order]
+    # Whatever stands before a place in this order ends before that.
+    ends = np.maximum.accumulate(others.end[order])
+    low = np.searchsorted(ends, written.start, "right")
+    high = np.searchsorted(starts, written.end, "left")
+    # Each of the written ones finds itself, too.
+    for number in np.flatnonzero(high - low > own).tolist():
+        near = order[low[number] : high[number]]
+        inside = others.end[near] > np.maximum(written.start[number], others.start[near])
+        near = near[inside]
+        for other in near[~_side_by_side(written, number, others, near)].tolist():
+            yield number, other
+
+
+def _side_by_side(one: Extents, number: int, others: Extents, near: Numbers) -> NDArray[np.bool_]:
+    """Which of some matrices have the row pitch of one, and columns that it has not."""
+    pitch = one.pitch[number]
+    if not pitch:
+        return np.zeros(near.size, bool)
+    # Bytes from the first column of one to that of the other, in a row of their common pitch.
+    apart = (others.start[near] - one.start[number]) % pitch
+    outside = (apart >= one.width[number]) & (apart + others.width[near] <= pitch)
+    same: NDArray[np.bool_] = outside & (others.pitch[near] == pitch)
+    return same
