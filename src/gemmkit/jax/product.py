@@ -1,0 +1,159 @@
+"""A bilinear JAX primitive for products, and `matmul` on it.
+
+Being bilinear, it is its own derivative: JAX differentiates it forward, backward and repeatedly,
+and each derivative is again a product that reads its operands where they lie.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from gemmkit.errors import UsageError
+from gemmkit.jax.target import TARGET, register_target
+from gemmkit.ops.operands import known_dtype
+from gemmkit.ops.shapes import Shape
+
+
+def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax.Array:
+    """The product of two arrays by NumPy's rules, computed by gemmkit.
+
+    Vectors and stacks of matrices are multiplied as by `jax.numpy.matmul`. With `transa` the last
+    two dimensions of `a` are swapped, with `transb` those of `b`, and read in place, which a
+    transposed argument is not: XLA hands over row-major arrays only, so that it copies first.
+
+    Works under `jit`, `grad`, `jvp`, `vmap` and their combinations, on the CPU and on CUDA GPUs.
+    Arguments are never written.
+
+    Args:
+        a: float32, float64, float16 or bfloat16, of 1 dimension or more.
+        b: of the same type.
+        transa: whether the last two dimensions of `a` hold its transpose, k x m.
+        transb: whether the last two dimensions of `b` hold its transpose, n x k.
+
+    Raises:
+        UsageError: shapes or types that cannot be multiplied, or a transposed vector.
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    _check_types(a, b)
+    for name, array, swapped in (("a", a, transa), ("b", b, transb)):
+        if swapped and array.ndim < 2:
+            raise UsageError(f"trans{name}: {name} has {array.ndim} dimension(s), a matrix has two")
+    shape = Shape.of(_swapped(a.shape, transa), _swapped(b.shape, transb))
+    if shape.vector_a:
+        a = a[None, :]
+    if shape.vector_b:
+        b = b[:, None]
+    return _stacked(a, b, "nt"[transa] + "nt"[transb]).reshape(shape.result)
+
+
+def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+
+
+def _check_types(a: Any, b: Any) -> None:
+    known_dtype(a.dtype.name, "a")
+    known_dtype(b.dtype.name, "b")
+    if a.dtype != b.dtype:
+        raise UsageError(
+            f"a holds {a.dtype.name} and b {b.dtype.name}: convert one with astype, gemmkit never "
+            "does so on its own"
+        )
+
+
+def _stacked(a: Any, b: Any, layout: str) -> jax.Array:
+    """The products of two stacks of matrices of any depth, which broadcast."""
+    stack = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    m = a.shape[-1] if layout[0] == "t" else a.shape[-2]
+    n = b.shape[-2] if layout[1] == "t" else b.shape[-1]
+    if layout[0] == "n" and prod(b.shape[:-2]) == 1:
+        # One B for all: the rows of the stack are those of one tall matrix.
+        a = a.reshape(1, -1 if a.size else prod(stack) * m, a.shape[-1])
+    a, b = _flat(a, stack), _flat(b, stack)
+    found: jax.Array = _product.bind(a, b, layout=layout)
+    return found.reshape(*stack, m, n)
+
+
+def _flat(array: Any, stack: tuple[int, ...]) -> jax.Array:
+    """A stack of one dimension: of one matrix that all products share, or of one for each."""
+    own, sides = array.shape[:-2], array.shape[-2:]
+    if prod(own) == 1:
+        return array.reshape(1, *sides)
+    if prod(own) != prod(stack):
+        array = jnp.broadcast_to(array, (*stack, *sides))
+    return array.reshape(-1 if array.size else prod(stack), *sides)
+
+
+def _abstract(a: Any, b: Any, *, layout: str) -> Any:
+    m = a.shape[1 + (layout[0] == "t")]
+    n = b.shape[2 - (layout[1] == "t")]
+    stack = a.shape[0] if b.shape[0] == 1 else b.shape[0]
+    return jax.core.ShapedArray((stack, m, n), a.dtype)
+
+
+@partial(jax.jit, static_argnames="layout")
+def _compute(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
+    found: jax.Array = _product.bind(a, b, layout=layout)
+    return found
+
+
+def _gradient_of_a(grad: Any, a: Any, b: Any, *, layout: str) -> Any:
+    """dA = dC B^T, or its transpose B dC^T where A is stored transposed."""
+    if type(grad) is ad.Zero:
+        return ad.Zero(a.aval)
+    if layout[0] == "n":
+        found = _product.bind(grad, b, layout="n" + _other(layout[1]))
+    else:
+        found = _product.bind(b, grad, layout=layout[1] + "t")
+    return _summed(found, a.aval.shape[0])
+
+
+def _gradient_of_b(grad: Any, a: Any, b: Any, *, layout: str) -> Any:
+    """dB = A^T dC, or its transpose dC^T A where B is stored transposed."""
+    if type(grad) is ad.Zero:
+        return ad.Zero(b.aval)
+    if layout[1] == "n":
+        found = _product.bind(a, grad, layout=_other(layout[0]) + "n")
+    else:
+        found = _product.bind(grad, a, layout="t" + layout[0])
+    return _summed(found, b.aval.shape[0])
+
+
+def _other(letter: str) -> str:
+    return "n" if letter == "t" else "t"
+
+
+def _summed(found: jax.Array, stack: int) -> jax.Array:
+    """The gradient of an operand that all products of the stack shared."""
+    return found if found.shape[0] == stack else found.sum(axis=0, keepdims=True)
+
+
+def _batched(operands: Any, axes: Any, *, layout: str) -> tuple[jax.Array, int]:
+    """The rule of `vmap`: one more dimension of the stack."""
+    a, b = (
+        array[None] if axis is None else jnp.moveaxis(array, axis, 0)
+        for array, axis in zip(operands, axes, strict=True)
+    )
+    return _stacked(a, b, layout), 0
+
+
+def _make_primitive() -> Primitive:
+    register_target()
+    primitive = Primitive(TARGET)
+    primitive.def_impl(_compute)
+    primitive.def_abstract_eval(_abstract)
+    ad.defbilinear(primitive, _gradient_of_a, _gradient_of_b)
+    batching.primitive_batchers[primitive] = _batched
+    lowering = jax.ffi.ffi_lowering(TARGET)
+    for platform in ("cpu", "cuda"):
+        mlir.register_lowering(primitive, lowering, platform=platform)
+    return primitive
+
+
+_product = _make_primitive()

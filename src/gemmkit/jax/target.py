@@ -1,0 +1,84 @@
+"""The function that XLA calls for gemmkit's products, on the CPU and on CUDA GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from gemmkit.errors import DeviceError
+from gemmkit.jax.call_frame import Buffer, Call, make_handler
+from gemmkit.jax.dlpack import CUDA, DlpackArray
+from gemmkit.ops.matmul import matmul
+from gemmkit.ops.operands import View
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TARGET = "gemmkit_matmul"
+
+
+def _on_host(call: Call) -> None:
+    a, b, out = (_numpy_view(each) for each in (*call.arguments, *call.results))
+    ours, other = (letter == "t" for letter in call.attributes["layout"])
+    matmul(a.swapaxes(1, 2) if ours else a, b.swapaxes(1, 2) if other else b, out=out)
+
+
+def _on_gpu(call: Call) -> None:
+    (a, b), (out,) = call.arguments, call.results
+    if not out.address:
+        return
+    ours, other = (letter == "t" for letter in call.attributes["layout"])
+    place = CUDA, _gpu_of(out.address)
+    matmul(
+        _gpu_array(a, place, ours),
+        _gpu_array(b, place, other),
+        out=_gpu_array(out, place),
+        stream=call.stream(),
+    )
+
+
+def _numpy_view(buffer: Buffer) -> NDArray[Any]:
+    dtype = jax.numpy.dtype(buffer.dtype)
+    if not prod(buffer.shape):
+        return np.empty(buffer.shape, dtype)
+    memory = (ctypes.c_char * (prod(buffer.shape) * dtype.itemsize)).from_address(buffer.address)
+    return np.frombuffer(memory, dtype).reshape(buffer.shape)
+
+
+def _gpu_array(buffer: Buffer, place: tuple[int, int], swapped: bool = False) -> DlpackArray:
+    stack, rows, columns = View.tight(buffer.shape).strides
+    view = View(buffer.shape, (stack, rows, columns))
+    if swapped:
+        size, *sides = buffer.shape
+        view = View((size, *reversed(sides)), (stack, columns, rows))
+    return DlpackArray(buffer.address, view, buffer.dtype, place)
+
+
+def _gpu_of(address: int) -> int:
+    """The ordinal of the GPU whose memory an address is in.
+
+    Raises:
+        DeviceError: it is in none.
+    """
+    from cuda.bindings import driver
+
+    wanted = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, ordinal = driver.cuPointerGetAttribute(wanted, address)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise DeviceError(f"XLA's buffer at {address:#x} is in no GPU's memory: {status.name}")
+    return int(ordinal)
+
+
+# XLA may call them until the process ends.
+_HANDLERS = {"cpu": make_handler(_on_host), "CUDA": make_handler(_on_gpu)}
+
+
+def register_target() -> None:
+    """Make the functions known to XLA under the name `TARGET`."""
+    for platform, made in _HANDLERS.items():
+        address = ctypes.cast(made, ctypes.c_void_p).value
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform=platform)

@@ -1,0 +1,315 @@
+"""gemmkit's products in PyTorch: custom operators with gradients, right under `torch.compile`.
+
+`matmul` and `linear` call the operators `torch.ops.gemmkit.matmul` and `torch.ops.gemmkit.linear`,
+whose gradients are gemmkit's products too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import torch
+    from torch.autograd import forward_ad
+except ImportError as error:
+    raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.ops.matmul import matmul as _gemmkit_matmul
+
+__all__ = ["linear", "matmul"]
+
+# Activations whose derivative needs their argument, which linear stores beside its result.
+_OF_ARGUMENT = ("gelu", "gelu_tanh", "silu")
+_ACTIVATIONS = ("none", "relu", *_OF_ARGUMENT)
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The product of two tensors by the rules of `torch.matmul`, computed by gemmkit.
+
+    Differentiable, also twice; one operator to `torch.compile`; on the current CUDA stream and safe
+    to capture in a CUDA graph once a call of the same shapes has been made. In an autocast region
+    float32, float16 and bfloat16 tensors are converted to its type first, as for `torch.matmul`.
+
+    Args:
+        a: float32, float64, float16 or bfloat16, of 1 dimension or more, of any strides.
+        b: of the same type and on the same device.
+
+    Raises:
+        UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
+    """
+    a, b = _ready(a=a, b=b)
+    product: torch.Tensor = torch.ops.gemmkit.matmul(a, b)
+    return product
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+) -> torch.Tensor:
+    """activation(x W^T + bias) in one kernel; the weight is read as it lies.
+
+    Differentiable, also twice. Where a gradient will be wanted, "gelu", "gelu_tanh" and "silu"
+    store their argument as well, for the derivative; "relu" needs its result only. `torch.compile`,
+    CUDA graphs and autocast are as for `matmul`.
+
+    Args:
+        x: of shape (..., k).
+        weight: of shape (n, k), as that of `torch.nn.Linear`.
+        bias: of shape (n,), or None.
+        activation: "none", "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
+
+    Returns:
+        A tensor of shape (..., n).
+
+    Raises:
+        UsageError: shapes, types or devices that cannot be multiplied, an unknown activation, or a
+            forward-mode tangent.
+    """
+    if bias is None:
+        x, weight = _ready(x=x, weight=weight)
+    else:
+        x, weight, bias = _ready(x=x, weight=weight, bias=bias)
+    wanted = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
+    )
+    keep = wanted and activation in _OF_ARGUMENT
+    result: torch.Tensor = torch.ops.gemmkit.linear(x, weight, bias, activation, keep)[0]
+    return result
+
+
+def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors in the type of the autocast region, if there is one; float64 stays.
+
+    Raises:
+        UsageError: one is no tensor, or carries a forward-mode tangent, which PyTorch would drop.
+    """
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(
+                f"{name} is a {type(tensor).__name__}, no PyTorch tensor: gemmkit.matmul takes "
+                "arrays of other libraries"
+            )
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise UsageError(
+                f"{name} carries a forward-mode tangent: gemmkit.torch has gradients in reverse "
+                "mode only, by backward() or torch.autograd.grad"
+            )
+    given = list(tensors.values())
+    kind = given[0].device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return given
+    dtype = torch.get_autocast_dtype(kind)
+    return [
+        tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+        for tensor in given
+    ]
+
+
+# -- matmul
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    product: torch.Tensor = _gemmkit_matmul(a, b)
+    return product
+
+
+def _matmul_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    _check_alike(a=a, b=b)
+    if a.dim() == 0 or b.dim() == 0:
+        raise UsageError("matmul takes tensors of 1 dimension or more")
+    inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise UsageError(
+            f"a of shape {tuple(a.shape)} has {a.shape[-1]} columns and b of shape "
+            f"{tuple(b.shape)} has {inner} rows: they must be as many"
+        )
+    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows = a.shape[-2:-1] if a.dim() > 1 else ()
+    columns = b.shape[-1:] if b.dim() > 1 else ()
+    return a.new_empty((*stack, *rows, *columns))
+
+
+def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _matmul_backward(
+    ctx: Any, grad: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """dA = dC B^T and dB = A^T dC, summed over what was broadcast."""
+    a, b = ctx.saved_tensors
+    left = a.unsqueeze(0) if a.dim() == 1 else a
+    right = b.unsqueeze(1) if b.dim() == 1 else b
+    if b.dim() == 1:
+        grad = grad.unsqueeze(-1)
+    if a.dim() == 1:
+        grad = grad.unsqueeze(-2)
+    grad_a = grad_b = None
+    if ctx.needs_input_grad[0]:
+        grad_a = torch.ops.gemmkit.matmul(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
+    if ctx.needs_input_grad[1]:
+        if right.dim() == 2:
+            # All of the stack share B: one product with a long k, without a stack to sum up.
+            left, grad = left.flatten(0, -2), grad.flatten(0, -2)
+        grad_b = torch.ops.gemmkit.matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape)
+    return grad_a, grad_b
+
+
+# -- linear
+
+
+def _linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    _check_linear(x, weight, bias, activation)
+    epilogue = Epilogue(
+        bias="" if bias is None else "column",
+        activation=activation,  # type: ignore[arg-type]
+        auxiliary=keep,
+    )
+    argument = _argument(x, weight, keep)
+    result: torch.Tensor = _gemmkit_matmul(
+        x, weight.t(), epilogue=epilogue, bias=bias, auxiliary=argument if keep else None
+    )
+    return result, argument
+
+
+def _argument(x: torch.Tensor, weight: torch.Tensor, keep: bool) -> torch.Tensor:
+    """Memory for the activation's argument: that of the result's shape, or none."""
+    return x.new_empty((*x.shape[:-1], weight.shape[0]) if keep else (0,))
+
+
+def _linear_shape(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    _check_linear(x, weight, bias, activation)
+    return x.new_empty((*x.shape[:-1], weight.shape[0])), _argument(x, weight, keep)
+
+
+def _check_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
+) -> None:
+    if activation not in _ACTIVATIONS:
+        raise UsageError(f"unknown activation '{activation}': use one of {', '.join(_ACTIVATIONS)}")
+    _check_alike(x=x, weight=weight, bias=bias)
+    if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise UsageError(
+            f"x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)}: linear takes "
+            "(..., k) and (n, k)"
+        )
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
+        raise UsageError(
+            f"bias of shape {tuple(bias.shape)}: a weight of shape {tuple(weight.shape)} takes one "
+            "of its rows' number"
+        )
+
+
+def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    x, weight, bias, activation, keep = inputs
+    result, argument = output
+    ctx.activation = activation
+    ctx.kept = keep
+    saved = result if activation == "relu" else argument
+    ctx.save_for_backward(x, weight, bias, saved)
+
+
+def _linear_backward(ctx: Any, grad: torch.Tensor, grad_argument: torch.Tensor) -> tuple[Any, ...]:
+    """Gradients by gemmkit's products of that of the activation's argument.
+
+    `grad_argument` comes from a derivative of the derivative.
+    """
+    x, weight, bias, saved = ctx.saved_tensors
+    if ctx.activation in _OF_ARGUMENT and not ctx.kept:
+        saved = torch.ops.gemmkit.linear(x, weight, bias, "none", False)[0]
+    inner = _through_activation(ctx.activation, grad, saved)
+    if ctx.kept:
+        inner = inner + grad_argument
+    grad_x = grad_weight = grad_bias = None
+    if ctx.needs_input_grad[0]:
+        grad_x = torch.ops.gemmkit.matmul(inner, weight)
+    rows = inner.unsqueeze(0) if inner.dim() == 1 else inner.flatten(0, -2)
+    if ctx.needs_input_grad[1]:
+        inputs = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
+        grad_weight = torch.ops.gemmkit.matmul(rows.t(), inputs)
+    if bias is not None and ctx.needs_input_grad[2]:
+        grad_bias = rows.sum(0)
+    return grad_x, grad_weight, grad_bias, None, None
+
+
+def _through_activation(activation: str, grad: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
+    """The gradient of the activation's argument; `saved` is that argument, of ReLU its result."""
+    aten = torch.ops.aten
+    match activation:
+        case "relu":
+            found = aten.threshold_backward(grad, saved, 0)
+        case "gelu":
+            found = aten.gelu_backward(grad, saved)
+        case "gelu_tanh":
+            found = aten.gelu_backward(grad, saved, approximate="tanh")
+        case "silu":
+            found = _through_silu(grad, saved)
+        case _:
+            found = grad
+    return found
+
+
+def _through_silu(grad: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
+    """SiLU's derivative, s(1 + z(1 - s)) with s the sigmoid of z, times the gradient.
+
+    PyTorch's own operator for it has no derivative: where one may be asked for, it is spelled out.
+    """
+    if not torch.is_grad_enabled():
+        found: torch.Tensor = torch.ops.aten.silu_backward(grad, argument)
+        return found
+    z = argument.to(torch.promote_types(argument.dtype, torch.float32))
+    sigmoid = z.sigmoid()
+    return (grad * (sigmoid * (1 + z * (1 - sigmoid)))).to(argument.dtype)
+
+
+def _check_alike(**tensors: torch.Tensor | None) -> None:
+    """Refuse tensors of different types or devices."""
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    (first, other), *rest = given.items()
+    for name, tensor in rest:
+        if tensor.dtype != other.dtype:
+            raise UsageError(
+                f"{first} holds {other.dtype} and {name} {tensor.dtype}: convert one with .to(), "
+                "gemmkit never does so on its own"
+            )
+        if tensor.device != other.device:
+            raise UsageError(
+                f"{first} is on {other.device} and {name} on {tensor.device}: move one with .to()"
+            )
+
+
+def _register() -> None:
+    """Make the operators known to PyTorch; schemas are written out, as of all its versions."""
+    matmul_op = torch.library.custom_op(
+        "gemmkit::matmul", _matmul, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
+    )
+    matmul_op.register_fake(_matmul_shape)
+    matmul_op.register_autograd(_matmul_backward, setup_context=_matmul_context)
+    linear_op = torch.library.custom_op(
+        "gemmkit::linear",
+        _linear,
+        mutates_args=(),
+        schema="(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep) "
+        "-> (Tensor, Tensor)",
+    )
+    linear_op.register_fake(_linear_shape)
+    linear_op.register_autograd(_linear_backward, setup_context=_linear_context)
+
+
+_register()

@@ -1,0 +1,173 @@
+"""gemmkit.jax against jax.numpy: values, transformations and errors.
+
+Arrays of JAX's CPU backend are computed on the emulator where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="needs the extra jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import gemmkit.jax as gk  # noqa: E402
+from gemmkit.errors import DeviceError, UsageError  # noqa: E402
+from gemmkit.jax import call_frame  # noqa: E402
+
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((4,), (4,)),
+    ((3, 4), (4,)),
+    ((4,), (4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (3, 4, 2)),
+    ((2, 3, 4), (4,)),
+]
+EMPTY = [((0, 4), (4, 5)), ((2, 0), (0, 3)), ((0, 2, 3), (3, 4)), ((0, 2, 3), (0, 3, 4))]
+LAYOUTS = list(product((False, True), repeat=2))
+
+
+@pytest.fixture
+def double():
+    """Room for float64, which JAX has only on request."""
+    jax.config.update("jax_enable_x64", True)
+    yield partial(_normal, np.random.default_rng(0))
+    jax.config.update("jax_enable_x64", False)
+
+
+def _normal(rng, *shape):
+    return jnp.asarray(rng.standard_normal(shape))
+
+
+def swapped(array, swap=True):
+    return jnp.swapaxes(array, -1, -2) if swap else array
+
+
+@pytest.mark.parametrize(("left", "right"), [*SHAPES, *EMPTY])
+def test_matmul_follows_numpy(left, right, double):
+    a, b = double(*left), double(*right)
+    wanted = jnp.matmul(a, b)
+    for function in (gk.matmul, jax.jit(gk.matmul)):
+        found = function(a, b)
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("left", "right"), [SHAPES[0], SHAPES[3], SHAPES[5], SHAPES[6]])
+def test_derivatives_of_both_modes_to_the_second_order(left, right, double):
+    check_grads(gk.matmul, (double(*left), double(*right)), order=2)
+
+
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+def test_transposes_and_their_gradients(transa, transb, double):
+    a, b = double(2, 3, 4), double(4, 5)
+
+    def loss(multiply, a, b):
+        return jnp.sin(multiply(a, b)).sum()
+
+    ours = partial(gk.matmul, transa=transa, transb=transb)
+    value, grads = jax.value_and_grad(partial(loss, ours), (0, 1))(
+        swapped(a, transa), swapped(b, transb)
+    )
+    wanted, wanted_grads = jax.value_and_grad(partial(loss, jnp.matmul), (0, 1))(a, b)
+    np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    np.testing.assert_allclose(swapped(grads[0], transa), wanted_grads[0], rtol=1e-10)
+    np.testing.assert_allclose(swapped(grads[1], transb), wanted_grads[1], rtol=1e-10)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 1), (2, 0), (-1, -1)])
+def test_vmap(axes, double):
+    a, b = double(3, 4), double(2, 4, 5)
+    many = [
+        each if axis is None else jnp.stack([each, 2 * each, -each], axis)
+        for each, axis in zip((a, b), axes, strict=True)
+    ]
+    found = jax.jit(jax.vmap(gk.matmul, axes))(*many)
+    np.testing.assert_allclose(found, jax.vmap(jnp.matmul, axes)(*many), rtol=1e-12)
+
+
+def test_gradients_copy_no_operand(double):
+    program = jax.make_jaxpr(jax.grad(lambda a, b: jnp.sin(gk.matmul(a, b)).sum(), (0, 1)))
+    text = str(program(double(3, 4), double(4, 5)))
+    assert "transpose" not in text
+    assert re.findall(r"gemmkit_matmul\[layout=(..)\]", text) == ["nn", "tn", "nt"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_types(dtype):
+    rng = np.random.default_rng(1)
+    a, b = (jnp.asarray(rng.integers(-4, 5, size), dtype) for size in ((5, 8), (8, 3)))
+    found = gk.matmul(a, b)
+    assert found.dtype == a.dtype
+    # Small whole numbers: exact in every type.
+    np.testing.assert_array_equal(
+        np.asarray(found, np.float64), np.asarray(a, np.float64) @ np.asarray(b, np.float64)
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: gk.matmul(a, a), "as many"),
+        (lambda a: gk.matmul(a, a.T.astype("float16")), "float16"),
+        (lambda a: gk.matmul(a.astype(int), a.T.astype(int)), "int32"),
+        (lambda a: gk.matmul(a[0], a, transa=True), "transa"),
+        (lambda a: gk.matmul(jnp.ones((2, 2, 3)), jnp.ones((3, 3, 2))), "broadcast"),
+        (lambda a: jax.jit(gk.matmul)(a, a), "as many"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(jnp.ones((2, 3)))
+
+
+def _register(name, work):
+    made = call_frame.make_handler(work)
+    address = ctypes.cast(made, ctypes.c_void_p).value
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu")
+    return made
+
+
+def test_the_handler_reads_xlas_call():
+    seen = []
+    kept = _register("gemmkit_test_read", seen.append)
+    like = jax.ShapeDtypeStruct((3,), jnp.float32)
+    a = jnp.ones((2, 5), jnp.bfloat16)
+    jax.block_until_ready(
+        jax.ffi.ffi_call("gemmkit_test_read", like)(a, layout="nt", n=np.int64(1))
+    )
+    (call,) = seen
+    assert [(each.shape, each.dtype) for each in call.arguments] == [((2, 5), "bfloat16")]
+    assert [(each.shape, each.dtype) for each in call.results] == [((3,), "float32")]
+    assert call.attributes == {"layout": "nt"}
+    assert kept is not None
+
+
+def test_what_the_handler_raises_is_xlas_error():
+    def work(call):
+        if call.attributes["how"] == "ours":
+            raise UsageError("of ours")
+        if call.attributes["how"] == "stream":
+            call.stream()
+        raise KeyboardInterrupt("of another")
+
+    kept = _register("gemmkit_test_raise", work)
+    run = jax.ffi.ffi_call("gemmkit_test_raise", jax.ShapeDtypeStruct((), jnp.float32))
+    for how, message in (
+        ("ours", "INVALID_ARGUMENT: of ours"),
+        ("stream", "INVALID_ARGUMENT: XLA gave no CUDA stream"),
+        ("other", "INTERNAL: KeyboardInterrupt: of another"),
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(run(how=how))
+    assert kept is not None
+    assert issubclass(DeviceError, Exception)
