@@ -7,6 +7,7 @@ import pytest
 from bounded import normal
 
 from gemmkit import nn
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import namespace
 
@@ -98,3 +99,43 @@ def test_softmax_and_sigmoid_of_extremes():
     scores = np.array([[-np.inf, -np.inf], [1e38, -1e38], [-np.inf, 5]], np.float32)
     np.testing.assert_array_equal(xp.softmax(scores), [[0, 0], [1, 0], [0, 1]])
     np.testing.assert_array_equal(xp.sigmoid(np.float32([-200, 0, 200])), [0, 0.5, 1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_pytorchs_own_layers(name):
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    functional = torch.nn.functional
+    zeros = torch.zeros(1, 5, 8, dtype=torch.float64)
+    rest = (True, 1, 0.0, False, False, False)
+    theirs = {
+        "linear": functional.linear,
+        "conv2d": lambda *arrays: functional.conv2d(*arrays, padding=1, stride=2),
+        "implicit conv2d": lambda *arrays: functional.conv2d(
+            *arrays, padding=1, stride=2, groups=2
+        ),
+        "attention": lambda *arrays: functional.scaled_dot_product_attention(
+            *arrays, is_causal=True
+        ),
+        "lstm": lambda x, *weights: torch.lstm(x, (zeros, zeros), list(weights), *rest)[0],
+        "gru": lambda x, *weights: torch.gru(x, zeros, list(weights), *rest)[0],
+    }[name]
+    layer, given, options = CASES[name]
+
+    def gradients(compute):
+        arrays = [torch.from_numpy(each).double().requires_grad_() for each in given]
+        flat(compute(*arrays))[0].square().sum().backward()
+        return [array.grad for array in arrays]
+
+    found = gradients(lambda *arrays: layer(*arrays, **options, device="emulator"))
+    for one, other in zip(found, gradients(theirs), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_derivative_of_an_activation_of_ones_own_is_not_known():
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    own = Epilogue.custom("x * x").activation
+    weight = torch.ones(4, 3, requires_grad=True)
+    with pytest.raises(UsageError, match="derivative of custom"):
+        nn.linear(torch.ones(2, 3), weight, activation=own)
+    with pytest.raises(UsageError, match="leave stream out"):
+        nn.linear(torch.ones(2, 3), weight, stream=0)

@@ -1,7 +1,8 @@
 """Layers of neural networks, each on gemmkit's products: small functions of arrays, no modules.
 
 They take and return arrays of any library that `gemmkit.matmul` takes, and compute what PyTorch's
-functions of these names compute.
+functions of these names compute. Where PyTorch records gradients, they are recorded: products are
+then the operators of `gemmkit.torch`, with what surrounds them in PyTorch's own.
 """
 
 from gemmkit.nn.attention import attention

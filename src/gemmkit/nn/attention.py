@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import Array, namespace, shape_of
-from gemmkit.ops.matmul import matmul
+from gemmkit.nn.products import multiply
 
 
 def attention(
@@ -56,7 +56,7 @@ def attention(
         )
     if mask is not None:
         _check_mask(mask, (*_stack(q, k), queries, keys))
-    scores = matmul(
+    scores = multiply(
         q,
         k.swapaxes(-1, -2),
         alpha=1 / math.sqrt(max(e, 1)) if scale is None else scale,
@@ -71,7 +71,7 @@ def attention(
     if causal:
         seen = xp.steps(queries, q)[:, None] >= xp.steps(keys, q)
         scores = xp.where(seen, scores, -math.inf)
-    return matmul(xp.cast(xp.softmax(scores), v), v, device=device)
+    return multiply(xp.cast(xp.softmax(scores), v), v, device=device)
 
 
 def _stack(q: Array, k: Array) -> tuple[int, ...]:

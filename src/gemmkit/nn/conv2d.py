@@ -7,10 +7,10 @@ from functools import cache
 from itertools import product
 from typing import Any, Literal, get_args
 
-from gemmkit.epilogue import Activation, Custom, Epilogue
+from gemmkit.epilogue import Activation, Custom
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
-from gemmkit.ops.matmul import matmul
+from gemmkit.nn.products import multiply
 
 Method = Literal["im2col", "implicit"]
 Pair = tuple[int, int]
@@ -116,8 +116,8 @@ def conv2d(
             for size in (channels, filters)
         )
         finish = {
-            "epilogue": Epilogue(bias="row" if bias is not None else "", activation=activation),
-            "bias": None if bias is None else bias[outputs],
+            "row_bias": None if bias is None else bias[outputs],
+            "activation": activation,
         }
         found.append(compute(xp, x[:, inputs], weight[outputs], window, finish, device))
     return found[0] if groups == 1 else xp.concatenate(found, 1)
@@ -151,7 +151,7 @@ def _im2col(
         ]
         patches = xp.stack(seen, 2)
     depth = channels * rows * columns
-    result = matmul(
+    result = multiply(
         weight.reshape((weight.shape[0], depth)),
         patches.reshape((images, depth, height * width)),
         device=device,
@@ -197,12 +197,11 @@ def _implicit(
         )
         start = shift_down * pitch + shift_across
         last = (row, column) == (rows - 1, columns - 1)
-        total = matmul(
+        total = multiply(
             matrices[row, column],
             dealt(first_row, first_column)[:, :, start : start + height * pitch],
-            out=total if xp.writable else None,
-            c=total,
-            beta=0 if total is None else 1,
+            total=total,
+            writable=xp.writable,
             device=device,
             **(finish if last else {}),
         )

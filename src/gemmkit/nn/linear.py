@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gemmkit.epilogue import Activation, Custom, Epilogue
+from gemmkit.epilogue import Activation, Custom
 from gemmkit.nn.namespace import Array, expect_shape, shape_of
-from gemmkit.ops.matmul import gemm
+from gemmkit.nn.products import project
 
 
 def linear(
@@ -45,12 +45,11 @@ def linear(
     if residual is not None:
         expect_shape(residual, "residual", (*leading, n))
         residual = _rows(residual)
-    result = gemm(
+    result = project(
         _rows(x),
         weight,
-        transb=True,
-        epilogue=Epilogue(activation=activation),
         bias=bias,
+        activation=activation,
         residual=residual,
         stream=stream,
         device=device,

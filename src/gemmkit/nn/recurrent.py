@@ -8,7 +8,7 @@ from typing import Any
 from gemmkit.errors import UsageError
 from gemmkit.nn.linear import linear
 from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
-from gemmkit.ops.matmul import gemm
+from gemmkit.nn.products import project
 
 # Of one layer: input and state weights, and their biases, which may be missing.
 LayerWeights = Sequence[Array]
@@ -56,7 +56,7 @@ def lstm(
         h, c, seen = h0[number], c0[number], []
         for step in range(inputs.shape[batch_first]):
             own = gates[:, step] if batch_first else gates[step]
-            own = gemm(h, w_hh, own, transb=True, beta=1, device=device)
+            own = project(h, w_hh, total=own, device=device)
             i, f, g, o = _split(own, 4)
             c = xp.sigmoid(f) * c + xp.sigmoid(i) * xp.tanh(g)
             h = xp.sigmoid(o) * xp.tanh(c)

@@ -1,0 +1,156 @@
+"""The products that layers are made of; where PyTorch records gradients, by operators that do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmkit.epilogue import Activation, Custom, Epilogue
+from gemmkit.errors import UsageError
+from gemmkit.nn.namespace import Array
+from gemmkit.ops.matmul import gemm, matmul
+
+
+def multiply(
+    a: Array,
+    b: Array,
+    *,
+    alpha: float = 1,
+    total: Array | None = None,
+    row_bias: Array | None = None,
+    activation: Activation | Custom = "none",
+    out_dtype: str | None = None,
+    writable: bool = True,
+    device: Any = None,
+) -> Array:
+    """activation(alpha · a · b + total + row_bias), for stacks as `gemmkit.matmul` multiplies them.
+
+    If it is `writable`, `total` is where the result is, unless a gradient is recorded.
+    """
+    if _recorded(a, b, total, row_bias):
+        return _recorded_product(a, b, alpha, total, row_bias, activation, out_dtype)
+    return matmul(
+        a,
+        b,
+        out=total if writable else None,
+        alpha=alpha,
+        c=total,
+        beta=0 if total is None else 1,
+        epilogue=Epilogue("" if row_bias is None else "row", activation),
+        bias=row_bias,
+        out_dtype=out_dtype,
+        device=device,
+    )
+
+
+def project(
+    rows: Array,
+    weight: Array,
+    *,
+    total: Array | None = None,
+    bias: Array | None = None,
+    activation: Activation | Custom = "none",
+    residual: Array | None = None,
+    stream: Any = None,
+    device: Any = None,
+) -> Array:
+    """activation(rows · weightᵀ + total + bias) + residual, for matrices; of `total` and bias one.
+
+    `total` is where the result is, if its library lets it be written and no gradient is recorded.
+    """
+    if _recorded(rows, weight, total, bias, residual):
+        return _recorded_projection(rows, weight, total, bias, activation, residual, stream)
+    return gemm(
+        rows,
+        weight,
+        total,
+        transb=True,
+        beta=0 if total is None else 1,
+        epilogue=Epilogue(activation=activation),
+        bias=bias,
+        residual=residual,
+        stream=stream,
+        device=device,
+    )
+
+
+def _recorded(*arrays: Array | None) -> bool:
+    """Whether PyTorch is to record how a result follows from these."""
+    if not any(getattr(array, "requires_grad", False) for array in arrays):
+        return False
+    import torch
+
+    return bool(torch.is_grad_enabled())
+
+
+def _recorded_product(
+    a: Any,
+    b: Any,
+    alpha: float,
+    total: Any,
+    row_bias: Any,
+    activation: Activation | Custom,
+    out_dtype: str | None,
+) -> Any:
+    import torch
+
+    from gemmkit.torch import matmul as recorded_matmul
+
+    if out_dtype is not None:
+        a, b = (each.to(getattr(torch, out_dtype)) for each in (a, b))
+    result = recorded_matmul(a, b)
+    result = result if alpha == 1 else alpha * result
+    result = result if total is None else total + result
+    result = result if row_bias is None else result + row_bias[:, None]
+    return _activated(result, activation)
+
+
+def _recorded_projection(
+    rows: Any,
+    weight: Any,
+    total: Any,
+    bias: Any,
+    activation: Activation | Custom,
+    residual: Any,
+    stream: Any,
+) -> Any:
+    from gemmkit.torch import linear
+
+    if stream is not None:
+        raise UsageError(
+            "where a gradient is recorded, PyTorch's current stream is used: leave stream out, and "
+            "enter torch.cuda.stream"
+        )
+    if total is not None:
+        return _activated(total + linear(rows, weight), activation)
+    result = linear(rows, weight, bias, _differentiable(activation))
+    return result if residual is None else result + residual
+
+
+def _activated(x: Any, activation: Activation | Custom) -> Any:
+    from torch.nn import functional
+
+    match _differentiable(activation):
+        case "relu":
+            return functional.relu(x)
+        case "gelu":
+            return functional.gelu(x)
+        case "gelu_tanh":
+            return functional.gelu(x, approximate="tanh")
+        case "silu":
+            return functional.silu(x)
+        case _:
+            return x
+
+
+def _differentiable(activation: Activation | Custom) -> Activation:
+    """The activation, if its derivative is known.
+
+    Raises:
+        UsageError: it is the user's own.
+    """
+    if isinstance(activation, Custom):
+        raise UsageError(
+            f"the derivative of {activation} is not known: use detach(), torch.no_grad(), or an "
+            "activation that has a name"
+        )
+    return activation
