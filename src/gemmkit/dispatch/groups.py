@@ -8,7 +8,7 @@ import numpy as np
 
 from gemmkit.analysis.closed_form.work import Work
 from gemmkit.dispatch.candidates import batch_candidates_for
-from gemmkit.dispatch.choose import dispatcher
+from gemmkit.dispatch.choose import StoreChoice, dispatcher
 from gemmkit.dispatch.contender import Contender
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
@@ -16,6 +16,7 @@ from gemmkit.grouped_problem import GroupedProblem, Sizes
 from gemmkit.kernels import grouped
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
+from gemmkit.tune.store import Store
 
 MOST_REMEMBERED = 256
 
@@ -34,7 +35,7 @@ def choose_tiles(problem: GroupedProblem, gpu: GpuSpec) -> TileConfig:
     sizes = np.stack([problem.m, problem.n, problem.k]).tobytes()
     aligned = grouped.vector_width(problem) > 1
     remembered = _contenders(gpu).remembered
-    key = (sizes, problem.single.layout, problem.epilogue, aligned)
+    key = (sizes, problem.single.layout, problem.epilogue, aligned, Store.changes)
     found = remembered.get(key)
     if found is None:
         if len(remembered) >= MOST_REMEMBERED:
@@ -59,7 +60,7 @@ def _contenders(gpu: GpuSpec) -> _Contenders:
 
 
 def _decide(problem: GroupedProblem, gpu: GpuSpec, *, aligned: bool) -> TileConfig:
-    own = _as_a_batch(problem, gpu, aligned=aligned)
+    own = as_a_batch(problem, gpu)
     if own is not None and grouped.supports(problem, own, gpu) is None:
         return own
     best: tuple[float, TileConfig] | None = None
@@ -96,20 +97,26 @@ def _estimate(problem: GroupedProblem, contender: Contender, *, aligned: bool) -
     return max(together.microseconds, longest.microseconds)
 
 
-def _as_a_batch(problem: GroupedProblem, gpu: GpuSpec, *, aligned: bool) -> TileConfig | None:
-    """What dispatch has for products that are all alike; None where they are not."""
+def as_a_batch(
+    problem: GroupedProblem, gpu: GpuSpec, *, store: StoreChoice = "user"
+) -> TileConfig | None:
+    """What dispatch has for a strided batch of such products.
+
+    None where they are not all alike, or where it takes another rung.
+    """
     sizes = [each for each in (problem.m, problem.n, problem.k) if each.size]
     if not sizes or any((each != each[0]).any() for each in sizes):
         return None
     m, n, k = (int(each[0]) for each in sizes)
+    aligned = grouped.vector_width(problem) > 1
     batch = GemmProblem(
         *(m, n, k),
         # A pitch that no vector divides tells that they are not aligned.
-        lda=0 if aligned else max(m, k) + 4 + (1 - max(m, k)) % 4,
+        lda=0 if aligned else 4 * max(m, k) + 1,
         epilogue=problem.epilogue,
         batch=problem.count,
         transa=problem.transa,
         transb=problem.transb,
     )
-    chosen = dispatcher(gpu).choose(batch)
+    chosen = dispatcher(gpu, store).choose(batch)
     return chosen.config if chosen.kernel.name == grouped.RUNG else None
