@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.ladder import LADDER, find_kernel
     from gemmkit.kernels.plan import TileConfig
+    from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Finding, Record
@@ -61,6 +62,7 @@ __all__ = [
     "find_board",
     "find_kernel",
     "gemm",
+    "grouped_matmul",
     "ladder",
     "matmul",
     "open_device",
@@ -96,6 +98,7 @@ _HOME = {
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.ladder",
     "gemm": "gemmkit.ops.matmul",
+    "grouped_matmul": "gemmkit.ops.grouped",
     "ladder": "gemmkit.bench.ladder",
     "matmul": "gemmkit.ops.matmul",
     "open_device": "gemmkit.devices.choose",
