@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.devices.cuda_errors import cuda_errors
+from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import spec_of
 from gemmkit.devices.device import Launch, Work
 from gemmkit.devices.host import host_environment, package_version
@@ -29,7 +29,7 @@ class CudaBuffer:
         from cuda.bindings import driver
 
         with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"):
-            address = _result(driver.cuMemAlloc(max(nbytes, 1)))
+            address = result(driver.cuMemAlloc(max(nbytes, 1)))
         self.address = int(address)
         self.nbytes = nbytes
         # An error is not raised: it can only repeat one that a launch or a copy has reported.
@@ -85,7 +85,7 @@ class CudaDevice:
         if printf_bytes is not None:
             with cuda_errors(f"setting aside {printf_bytes:,} bytes for printf"):
                 limit = driver.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE
-                _result(driver.cuCtxSetLimit(limit, printf_bytes))
+                result(driver.cuCtxSetLimit(limit, printf_bytes))
         self.name = str(name)
         self.spec = spec_of(self.name, (int(major), int(minor)), properties)
         self._kernels: dict[tuple[str, str], Any] = {}
@@ -112,7 +112,7 @@ class CudaDevice:
             with cuda_errors("copying to the GPU"):
                 source = np.ascontiguousarray(array)
                 handle = self.stream.handle
-                _result(
+                result(
                     driver.cuMemcpyHtoDAsync(
                         buffer.address, source.ctypes.data, source.nbytes, handle
                     )
@@ -129,7 +129,7 @@ class CudaDevice:
         with cuda_errors("copying from the GPU"):
             if out.nbytes:
                 handle = self.stream.handle
-                _result(
+                result(
                     driver.cuMemcpyDtoHAsync(out.ctypes.data, buffer.address, out.nbytes, handle)
                 )
             self.stream.sync()
@@ -239,7 +239,7 @@ class CudaDevice:
                 self._kernels[binary.key, binary.entry] = kernel
             if plan.shared_bytes:
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                _result(
+                result(
                     driver.cuKernelSetAttribute(
                         limit, plan.shared_bytes, kernel.handle, self.context.device_id
                     )
@@ -253,7 +253,7 @@ def copy_work(source: Buffer, target: Buffer) -> Work:
 
     def enqueue(stream: Any) -> None:
         with cuda_errors("copying on the GPU"):
-            _result(
+            result(
                 driver.cuMemcpyDtoDAsync(
                     target.address, source.address, source.nbytes, stream.handle
                 )
@@ -264,14 +264,6 @@ def copy_work(source: Buffer, target: Buffer) -> Work:
 
 def _nothing(stream: Any) -> None:
     """The work of an empty grid."""
-
-
-def _result(returned: tuple[Any, ...]) -> Any:
-    """The value of a cuda.bindings call, whose error `cuda_errors` turns into a sentence."""
-    status, *values = returned
-    if status != 0:
-        raise RuntimeError(status.name)
-    return values[0] if values else None
 
 
 def _dotted(numbers: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from gemmkit.errors import DeviceError, GemmkitError
 
@@ -59,3 +60,11 @@ def cuda_errors(doing: str) -> Iterator[None]:
         if failed or type(error).__name__ == "CUDAError":
             raise explain(doing, error) from error
         raise
+
+
+def result(returned: tuple[Any, ...]) -> Any:
+    """The value of a cuda.bindings call, whose error `cuda_errors` turns into a sentence."""
+    status, *values = returned
+    if status != 0:
+        raise RuntimeError(status.name)
+    return values[0] if values else None

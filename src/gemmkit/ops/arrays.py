@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -40,11 +42,53 @@ class Library(Protocol):
             UsageError: it cannot be an operand.
         """
 
-    def empty(self, like: Operand, shape: tuple[int, ...], dtype: Dtype) -> Operand:
-        """A new row-major array where `like` is, from the library's pool."""
+    def empty(
+        self, like: Operand, shape: tuple[int, ...], dtype: Dtype, stream: int | None = None
+    ) -> Operand:
+        """A new row-major array where `like` is, from the library's pool.
+
+        On a GPU it is for use on a stream, by default on the library's current one.
+        """
 
     def finished(self, result: Operand) -> Any:
         """A result that `empty` made, as users get it."""
+
+
+class GpuLibrary(Library, Protocol):
+    """What they need besides, of one whose arrays can be on a GPU.
+
+    `CURRENT_STREAMS` says whether the library has a current stream, on which it works.
+    """
+
+    CURRENT_STREAMS: bool
+
+    def empty_like(self, target: Operand, *, by_columns: bool) -> Operand:
+        """A new array of the same shape and type, row-major or with column-major matrices."""
+
+    def copied(self, operand: Operand, shape: tuple[int, ...], *, by_columns: bool) -> Operand:
+        """A copy, repeated to a shape, row-major or with each matrix column-major."""
+
+    def assign(self, target: Operand, source: Operand) -> None:
+        """Copy elements into an array that may be strided; the source may broadcast to it."""
+
+    def current_stream(self, device: int) -> int:
+        """The handle of the stream on which the library works."""
+
+    def on_stream(self, stream: int, device: int) -> AbstractContextManager[None]:
+        """Make it the current one for a while."""
+
+    def wait_for(self, operand: Operand, stream: int) -> None:
+        """Have a stream wait until the operand's elements are there, if its library does not."""
+
+
+class WarmLibrary(GpuLibrary, Protocol):
+    """And of one whose calls are to cost little."""
+
+    def glance(self, array: Any) -> tuple[int, Hashable]:
+        """The address, and all else on which a launch depends."""
+
+    def new(self, like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
+        """A new array on the same device, by default of the same type, and its address."""
 
 
 def library_of(array: object, role: str) -> Library:

@@ -10,12 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gemmkit.devices.device import (
-    Buffer,
-    Further,
-    Scratch,
-    bind_arguments,
-)
+from gemmkit.devices.device import Buffer, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import SanitizerFinding
 from gemmkit.gpu import DEFAULT_BOARD
@@ -24,6 +19,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.ops.arguments import step_numbers, step_places
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.placement import Step
 from gemmkit.problem import GemmProblem
@@ -34,13 +30,6 @@ _FP32 = {**_TILES, "stages": 2, "bursts": 1, "order": 2}
 
 # The emulator's memory and programs are made for one thread at a time.
 _lock = threading.Lock()
-
-
-class Shifted:
-    """The rest of a buffer."""
-
-    def __init__(self, buffer: Buffer, nbytes: int) -> None:
-        self.address, self.nbytes = buffer.address + nbytes, buffer.nbytes - nbytes
 
 
 class Emulation:
@@ -77,7 +66,12 @@ class Emulation:
         kernel, config = _choice(step.problem)
         plan, binary = compiled(step.problem, kernel, config, self.device.spec)
         scratch = Scratch.of(self.device, plan)
-        self.launch(plan, binary, step_arguments(step, buffers, scratch))
+        addresses = {
+            name: buffers[role].address + offset
+            for name, (role, offset) in step_places(step).items()
+        }
+        arguments = step_numbers(step) | addresses | scratch.arguments
+        self.launch(plan, binary, arguments)
 
     def tiles(self, problem: GroupedProblem) -> TileConfig:  # noqa: ARG002 (all take the same)
         """As `Carrier.tiles`."""
@@ -104,37 +98,6 @@ def emulation(device: EmulatedDevice | None = None) -> Iterator[Emulation]:
     """The emulator, by default one that stands for an RTX 3090, while no other thread has it."""
     with _lock:
         yield Emulation(device or _default())
-
-
-def step_arguments(
-    step: Step, buffers: Mapping[str, Buffer], scratch: Scratch
-) -> dict[str, int | float]:
-    """The value of every argument of a step's kernel."""
-    problem = step.problem
-
-    def part(role: str) -> Buffer:
-        item = problem.item_bytes if role in ("a", "b") else problem.out_item_bytes
-        return Shifted(buffers[role], step.offsets[role] * item)
-
-    first, second = step.operands
-    further = {
-        role: Further(part(role), ld, stride)
-        for role, ld, stride in (
-            ("residual", step.ldr, step.stride_r),
-            ("auxiliary", step.ldx, step.stride_x),
-        )
-        if role in step.offsets
-    }
-    return bind_arguments(
-        problem,
-        part(first),
-        part(second),
-        part("out"),
-        buffers.get("bias"),
-        scratch,
-        residual=further.get("residual"),
-        auxiliary=further.get("auxiliary"),
-    )
 
 
 @cache

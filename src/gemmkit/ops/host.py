@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.choose import gpu_problem
 from gemmkit.devices.device import Buffer, Device
-from gemmkit.errors import UsageError
+from gemmkit.errors import DeviceError, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
@@ -70,11 +70,29 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
     from gemmkit.devices.emulated import EmulatedDevice
     from gemmkit.ops.emulation import emulation
 
-    if device in ("emulator", None) or isinstance(device, EmulatedDevice):
-        with emulation(device if isinstance(device, EmulatedDevice) else None) as emulated:
+    if isinstance(device, EmulatedDevice):
+        with emulation(device) as emulated:
             yield emulated
-    else:
+        return
+    ordinal = 0 if device in ("auto", "cuda", None) else _ordinal(device)
+    if device == "cuda" and (problem := _no_gpu()):
+        raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
+    if device == "emulator" or (device in ("auto", None) and _no_gpu()):
+        with emulation() as emulated:
+            yield emulated
+        return
+    from gemmkit.ops.staging import staging
+
+    with staging(ordinal) as staged:
+        yield staged
+
+
+def _ordinal(device: object) -> int:
+    """Which GPU a device of gemmkit is; 0 for the emulator by its name."""
+    found = getattr(getattr(device, "context", None), "device_id", None)
+    if found is None and device != "emulator":
         raise UsageError(f"device = {device!r}: use 'cuda', 'emulator', or a device of open_device")
+    return int(found or 0)
 
 
 @cache
@@ -115,7 +133,7 @@ def _result(request: Request) -> Operand:
     if "out" in request.operands:
         return request.operands["out"]
     like, terms = request.operands["a"], request.terms
-    return request.library.empty(like, request.shape.result, terms.out_dtype)
+    return request.library.empty(like, request.shape.result, terms.out_dtype, None)
 
 
 def _nbytes(operand: Operand) -> int:

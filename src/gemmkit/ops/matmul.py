@@ -8,7 +8,8 @@ from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.ops.arrays import library_of
-from gemmkit.ops.request import Request, read_request
+from gemmkit.ops.call import Call
+from gemmkit.ops.product import product
 
 
 def matmul(
@@ -61,18 +62,12 @@ def matmul(
         CompileError, CompilerMissing: the epilogue's own expression, or any first call.
         DeviceError: there is no such device, or it failed.
     """
-    arrays = {
-        "a": a,
-        "b": b,
-        "out": out,
-        "c": c,
-        "bias": bias,
-        "residual": residual,
-        "auxiliary": auxiliary,
-    }
-    request = read_request(arrays, alpha=alpha, beta=beta, epilogue=epilogue, out_dtype=out_dtype)
-    result = _multiply(request, stream, device)
-    return result if out is None else out
+    return product(
+        Call(
+            *(a, b, out, c, bias, residual, auxiliary),
+            *(alpha, beta, epilogue, out_dtype, stream, device),
+        )
+    )
 
 
 def gemm(
@@ -138,21 +133,3 @@ def gemm(
         stream=stream,
         device=device,
     )
-
-
-def _multiply(request: Request, stream: Any, device: Device | str | None) -> Any:
-    if request.operands["a"].device is None:
-        return _on_host(request, stream, device)
-    raise UsageError("arrays on a GPU are not multiplied yet")
-
-
-def _on_host(request: Request, stream: Any, device: Device | str | None) -> Any:
-    """The product of host arrays, by way of a GPU or on the emulator."""
-    from gemmkit.ops.host import carrier_on, multiply
-
-    if stream is not None:
-        raise UsageError(
-            "stream is for arrays on a GPU; the product of host arrays is done when the call ends"
-        )
-    with carrier_on(device) as carrier:
-        return request.library.finished(multiply(request, carrier))

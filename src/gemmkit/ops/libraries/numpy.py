@@ -33,9 +33,9 @@ def read(array: Any, role: str) -> Operand:
     )
 
 
-def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype) -> Operand:
+def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
     """As `Library.empty`."""
-    return read(np.empty(shape, numpy_type(like, dtype)), "the result")
+    return read(np.empty(shape, numpy_type(dtype, like.array)), "the result")
 
 
 def finished(result: Operand) -> Any:
@@ -43,16 +43,16 @@ def finished(result: Operand) -> Any:
     return result.array if result.view.shape else result.array[()]
 
 
-def numpy_type(like: Operand, dtype: Dtype) -> np.dtype[Any]:
-    """NumPy's type for a name; bfloat16 is that of an operand, or else ml_dtypes's.
+def numpy_type(dtype: Dtype, like: object = None) -> np.dtype[Any]:
+    """NumPy's type for a name; bfloat16 is that of an array, or else ml_dtypes's.
 
     Raises:
         UsageError: NumPy has no bfloat16 without ml_dtypes, and that is not installed.
     """
     if dtype != "bfloat16":
         return np.dtype(dtype)
-    if isinstance(like.array, np.ndarray) and like.dtype == dtype:
-        own: np.dtype[Any] = like.array.dtype
+    if isinstance(like, np.ndarray) and like.dtype.name == dtype:
+        own: np.dtype[Any] = like.dtype
         return own
     try:
         import ml_dtypes

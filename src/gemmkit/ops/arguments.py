@@ -1,0 +1,46 @@
+"""What a step's kernel is given: numbers, and where each of its addresses comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmkit.devices.device import Buffer, Further, bind_arguments
+from gemmkit.ops.placement import Step
+
+# For each argument that is an address: the role of its operand, and bytes from its element 0.
+Places = Mapping[str, tuple[str, int]]
+
+
+class _Nowhere:
+    """Memory whose address is put in later."""
+
+    address = nbytes = 0
+
+
+def step_numbers(step: Step) -> dict[str, int | float]:
+    """The value of every argument; those that are addresses are 0."""
+    nowhere: Buffer = _Nowhere()
+    offsets = step.offsets
+    return bind_arguments(
+        step.problem,
+        nowhere,
+        nowhere,
+        nowhere,
+        None,
+        residual=Further(nowhere, step.ldr, step.stride_r) if "residual" in offsets else None,
+        auxiliary=Further(nowhere, step.ldx, step.stride_x) if "auxiliary" in offsets else None,
+    )
+
+
+def step_places(step: Step) -> Places:
+    """Where the addresses come from."""
+    problem, (first, second) = step.problem, step.operands
+    names = {"A": first, "B": second, "C": "out", "residual": "residual", "auxiliary": "auxiliary"}
+    places = {}
+    for name, role in names.items():
+        if role in step.offsets:
+            item = problem.item_bytes if role in ("a", "b") else problem.out_item_bytes
+            places[name] = role, step.offsets[role] * item
+    if problem.epilogue.bias:
+        places["bias"] = "bias", 0
+    return places

@@ -1,0 +1,138 @@
+"""Launches that lie ready: of one kernel, its parameters packed, so that only addresses change."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+from gemmkit.devices.cuda_errors import cuda_errors, explain
+from gemmkit.devices.packing import bound_values, entry_parameters, packed
+from gemmkit.errors import DeviceError
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.ops import driver
+from gemmkit.ops.context import Context
+from gemmkit.ops.scratch import Scratch
+
+# The operands of a product, in the order in which `Launch.run` takes their addresses.
+ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
+
+# Answers of the driver where the calling thread has no context, or another GPU's.
+_OTHER_CONTEXT = (201, 400)
+
+
+class Launch:
+    """One kernel's launch, for one thread.
+
+    Args:
+        context: the GPU.
+        plan: what is launched.
+        binary: its code.
+        arguments: the value of each argument; addresses are 0.
+        places: for each argument that is an address, the role of its operand and the offset from
+            its element 0, in bytes.
+
+    Raises:
+        DeviceError: the driver refuses the binary.
+    """
+
+    __slots__ = (
+        "_arrivals_word",
+        "_configuration",
+        "_context",
+        "_extra",
+        "_function",
+        "_last_scratch",
+        "_last_stream",
+        "_launch",
+        "_name",
+        "_needs",
+        "_parameters",
+        "_patches",
+        "_pointer",
+        "_query",
+        "_status",
+        "_status_pointer",
+        "_words",
+        "_workspace_word",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        plan: LaunchPlan,
+        binary: Binary,
+        arguments: Mapping[str, int | float],
+        places: Mapping[str, tuple[str, int]],
+    ) -> None:
+        self._context, self._name = context, plan.kernel
+        self._function = ctypes.c_void_p(context.function(plan, binary))
+        self._parameters = driver.Parameters(packed(binary, bound_values(binary, plan, arguments)))
+        self._words, self._extra = self._parameters.words, self._parameters.pointer
+        self._configuration = driver.LaunchConfiguration(
+            (ctypes.c_uint * 3)(*plan.grid), (ctypes.c_uint * 3)(*plan.block), plan.shared_bytes
+        )
+        self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
+        spaces = entry_parameters(binary.ptx, binary.entry)
+        word = {name: spaces[place].offset // 8 for place, name in enumerate(plan.signature)}
+        self._patches = tuple(
+            (word[name], ROLES.index(role), offset) for name, (role, offset) in places.items()
+        )
+        self._needs = plan.workspace_bytes, plan.arrivals
+        scratched = any(self._needs)
+        self._workspace_word = word["workspace"] if scratched else -1
+        self._arrivals_word = word["arrivals"] if scratched else -1
+        self._last_stream: int | None = None
+        self._last_scratch: Scratch
+        self._launch = driver.launcher()
+        self._query = driver.capture_query()
+        self._status = ctypes.c_int(0)
+        self._status_pointer = ctypes.byref(self._status)
+
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """Put it on a stream; addresses are those of element 0 of each operand.
+
+        Raises:
+            DeviceError: the driver refuses the launch, or memory for it is missing.
+        """
+        words = self._words
+        for word, operand, offset in self._patches:
+            words[word] = addresses[operand] + offset
+        if self._workspace_word >= 0:
+            self._set_scratch(stream)
+        self._configuration.stream = stream
+        error = self._launch(self._pointer, self._function, None, self._extra)
+        if error:
+            self._again(error)
+
+    def _set_scratch(self, stream: int) -> None:
+        """Have the workspace and the counters of this stream."""
+        capturing = self._query(ctypes.c_void_p(stream), self._status_pointer) == 0
+        if capturing and self._status.value:
+            scratch = self._context.scratch.of(stream, True, *self._needs)
+        elif stream == self._last_stream:
+            scratch = self._last_scratch
+        else:
+            scratch = self._context.scratch.of(stream, False, *self._needs)
+            self._last_stream, self._last_scratch = stream, scratch
+        words = self._words
+        words[self._workspace_word] = scratch.workspace
+        words[self._arrivals_word] = scratch.arrivals
+
+    def _again(self, error: int) -> None:
+        """Launch in the GPU's context, if the thread's was another one.
+
+        Raises:
+            DeviceError: that was not it.
+        """
+        if error in _OTHER_CONTEXT:
+            with cuda_errors(f"'{self._name}'"), self._context.current():
+                error = self._launch(self._pointer, self._function, None, self._extra)
+        if error:
+            raise _explained(self._name, error)
+
+
+def _explained(name: str, error: int) -> DeviceError:
+    from cuda.bindings import driver as bindings
+
+    return explain(f"'{name}'", bindings.CUresult(error).name)

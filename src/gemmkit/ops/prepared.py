@@ -1,0 +1,172 @@
+"""What a product of arrays on a GPU comes to: launches that lie ready, or a copy to make first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gemmkit.dispatch.choose import choose
+from gemmkit.ops.arguments import step_numbers, step_places
+from gemmkit.ops.compiled import compiled
+from gemmkit.ops.context import Context
+from gemmkit.ops.launcher import ROLES, Launch
+from gemmkit.ops.operands import Operand, View
+from gemmkit.ops.placement import Copied, Step, place
+from gemmkit.ops.request import Request, same_memory, stacks
+from gemmkit.problem import Dtype
+
+WIDEST_ACCESS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """An operand that is replaced first: by a copy, or (what is written) by a new array.
+
+    `shape` is that of the replacement.
+    """
+
+    role: str
+    reason: str
+    shape: tuple[int, ...]
+    by_columns: bool = False
+    launches: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Two operands that may not share memory, by their places in `ROLES`, and their extents.
+
+    `low` and `high` are bytes from the address of what is written, `start` and `end` from that of
+    the other.
+    """
+
+    written: int
+    low: int
+    high: int
+    other: int
+    start: int
+    end: int
+
+    def meets(self, addresses: Sequence[int]) -> bool:
+        """Whether the stretches of memory in which both lie overlap."""
+        one, two = addresses[self.written], addresses[self.other]
+        return one + self.low < two + self.end and two + self.start < one + self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Launches for one thread, and the result: its shape, and its type where that is not A's."""
+
+    launches: tuple[Launch, ...]
+    ordinal: int
+    shape: tuple[int, ...]
+    dtype: Dtype | None
+    spans: tuple[Span, ...]
+
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """Put the launches on a stream; addresses are in the order of `ROLES`.
+
+        Raises:
+            DeviceError: the driver refuses one.
+        """
+        for launch in self.launches:
+            launch.run(addresses, stream)
+
+
+def prepare(request: Request, context: Context) -> Prepared | Detour:
+    """Choose and compile what computes a request, or name what must be replaced before.
+
+    Without `out`, a row-major result is assumed.
+
+    Raises:
+        UnsupportedProblem: no kernel takes it.
+        CompileError, CompilerMissing: as `compile_plan`.
+        DeviceError: the driver refuses the code.
+    """
+    shape, operands = request.shape, request.operands
+    views = {role: each.view for role, each in operands.items()}
+    views.setdefault("out", View.tight(shape.result))
+    detour = _of_vectors(request)
+    if detour is not None:
+        return detour
+    terms = replace(request.terms, alignment=alignment(_bits(operands)))
+    placed = place(stacks(shape, views), terms)
+    if isinstance(placed, Copied):
+        own = views[placed.role].shape
+        if placed.whole:
+            own = (
+                shape.result
+                if placed.role == "residual"
+                else stacks(shape, views)[placed.role].shape
+            )
+        return Detour(placed.role, placed.reason, own, placed.by_columns)
+    launches = (_launch(step, context) for step in placed)
+    return Prepared(
+        launches=tuple(launch for launch in launches if launch is not None),
+        ordinal=context.ordinal,
+        shape=shape.result,
+        dtype=None if terms.out_dtype == terms.dtype else terms.out_dtype,
+        spans=tuple(_spans(operands)),
+    )
+
+
+def _of_vectors(request: Request) -> Detour | None:
+    """What stands in the way besides the matrices' layouts."""
+    operands, shape = request.operands, request.shape
+    if "c" in operands and (
+        "out" not in operands or not same_memory(operands["c"], operands["out"])
+    ):
+        return Detour("c", "the kernel adds to what the result holds", shape.result)
+    bias = operands.get("bias")
+    if bias is not None and not bias.view.is_tight:
+        return Detour("bias", "its elements are not in one piece", bias.view.shape)
+    return None
+
+
+def alignment(addresses: int) -> int:
+    """What addresses are multiples of, at most the 16 bytes of the widest access.
+
+    They come as the union of their bits, or of the lowest four.
+    """
+    low = addresses & (WIDEST_ACCESS - 1)
+    return low & -low or WIDEST_ACCESS
+
+
+def _bits(operands: Mapping[str, Operand]) -> int:
+    """The union of the bits of all matrices' addresses."""
+    bits = 0
+    for role, operand in operands.items():
+        if role != "bias":
+            bits |= operand.address
+    return bits
+
+
+def _launch(step: Step, context: Context) -> Launch | None:
+    """One step's launch; None where its grid is empty."""
+    choice = choose(step.problem, context.spec)
+    plan, binary = compiled(step.problem, choice.kernel, choice.config, context.spec)
+    if plan.blocks == 0:
+        return None
+    return Launch(
+        context,
+        plan,
+        binary,
+        {**step_numbers(step), "workspace": 0, "arrivals": 0},
+        step_places(step),
+    )
+
+
+def _spans(operands: Mapping[str, Operand]) -> Iterator[Span]:
+    """Pairs of what is written and what may not be the same memory."""
+    for role in ("out", "auxiliary"):
+        written = operands.get(role)
+        if written is None:
+            continue
+        for other, operand in operands.items():
+            read_in_place = role == "out" and other in ("c", "residual")
+            if other == role or (read_in_place and same_memory(written, operand)):
+                continue
+            if other in ROLES and not (role == "auxiliary" and other == "out"):
+                low, high = (each - written.address for each in written.extent)
+                start, end = (each - operand.address for each in operand.extent)
+                yield Span(ROLES.index(role), low, high, ROLES.index(other), start, end)

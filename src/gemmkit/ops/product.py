@@ -1,0 +1,221 @@
+"""Products of arrays: on a GPU prepared at the first call, and only launched at the next ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, cast
+
+from gemmkit.errors import UsageError
+from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of
+from gemmkit.ops.call import Call
+from gemmkit.ops.request import Request
+from gemmkit.tune.store import Store
+
+if TYPE_CHECKING:
+    from gemmkit.ops.prepared import Detour, Prepared
+
+log = logging.getLogger("gemmkit")
+
+# Calls that a thread keeps prepared.
+_MOST_KEPT = 4096
+
+
+class _Ready(threading.local):
+    """What a thread has prepared, and the version of the tuner's store by which it was chosen.
+
+    Launches are patched before each run, so no two threads may share one.
+    """
+
+    def __init__(self) -> None:
+        self.calls: dict[Hashable, Prepared | Detour] = {}
+        self.version = 0
+
+
+_ready = _Ready()
+
+# Libraries that are glanced at, by the types of their arrays; a type's first call enters it.
+_warm: dict[type, WarmLibrary] = {}
+
+
+def product(call: Call) -> Any:
+    """What `matmul` returns for its arguments.
+
+    A call like one that this thread has made before looks at no more than what its launches
+    depend on: shapes, strides, types, devices and the low bits of addresses.
+
+    Raises:
+        GemmkitError: as `matmul`.
+    """
+    a, b, out, c, bias, residual, auxiliary, alpha, beta, epilogue, out_dtype, stream, device = call
+    library = _warm.get(type(a))
+    if library is None or stream is not None or device is not None:
+        return _cold(call, None)
+    try:
+        glance = library.glance
+        address_a, key_a = glance(a)
+        address_b, key_b = glance(b)
+        addresses, low = [address_a, address_b, 0, 0, 0, 0], address_a | address_b
+        key_out = further = None
+        if out is not None:
+            addresses[2], key_out = glance(out)
+            low |= addresses[2]
+        if c is not None or bias is not None or residual is not None or auxiliary is not None:
+            further, bits = _further(library, call, addresses)
+            low |= bits
+        key = key_a, key_b, key_out, further, low & 15, alpha, beta, epilogue, out_dtype
+        if _ready.version != Store.changes:
+            _ready.version = Store.changes
+            _ready.calls.clear()
+        prepared = _ready.calls.get(key)
+    except (AttributeError, TypeError, RuntimeError):
+        # Operands of several libraries, or no arrays; the slow way finds out what they are.
+        return _cold(call, None)
+    if prepared is None:
+        return _cold(call, key)
+    if prepared.launches is None:
+        return _by_detour(call, prepared)
+    if out is None:
+        out, addresses[2] = library.new(a, prepared.shape, prepared.dtype)
+    for span in prepared.spans:
+        if span.meets(addresses):
+            # They may lie in the gaps of each other; reading the call tells, and refuses it if not.
+            call.read()
+            break
+    stream = library.current_stream(prepared.ordinal)
+    for launch in prepared.launches:
+        launch.run(addresses, stream)
+    return out
+
+
+def _further(library: WarmLibrary, call: Call, addresses: list[int]) -> tuple[Hashable, int]:
+    """What a launch depends on of the operands besides a, b and out; and their addresses' bits."""
+    key: list[Hashable] = []
+    bits = 0
+    for place, array in ((2, call.c), (3, call.bias), (4, call.residual), (5, call.auxiliary)):
+        if array is None:
+            key.append(None)
+            continue
+        address, seen = library.glance(array)
+        # Whether it is the result, which may be added to in place.
+        key.append((seen, address == addresses[2]))
+        if array is not call.c:
+            addresses[place] = address
+        if array is not call.bias:
+            bits |= address
+    return tuple(key), bits
+
+
+def _cold(call: Call, key: Hashable | None) -> Any:
+    """The product of a call that is seen for the first time, or is of a kind that is not kept."""
+    request = call.read()
+    ordinal = request.operands["a"].device
+    if ordinal is None:
+        return _on_host(call, request)
+    from gemmkit.ops.context import context_of
+    from gemmkit.ops.prepared import prepare
+    from gemmkit.ops.streams import check_stream, stream_handle
+
+    library = cast(GpuLibrary, request.library)
+    if call.device is not None:
+        check_device(call.device, ordinal)
+        return product(call._replace(device=None))
+    context = context_of(ordinal)
+    if call.stream is None:
+        stream = library.current_stream(ordinal)
+    else:
+        stream = stream_handle(call.stream)
+        check_stream(stream, context)
+        if library.CURRENT_STREAMS:
+            with library.on_stream(stream, ordinal):
+                return product(call._replace(stream=None))
+    kind = type(call.a)
+    if kind not in _warm and hasattr(library, "glance"):
+        _warm[kind] = cast(WarmLibrary, library)
+        return product(call)
+    prepared = prepare(request, context)
+    if key is not None:
+        _keep(key, prepared)
+    if prepared.launches is None:
+        return _by_detour(call, prepared)
+    return _launched(request, prepared, stream)
+
+
+def _keep(key: Hashable, prepared: Prepared | Detour) -> None:
+    if len(_ready.calls) >= _MOST_KEPT:
+        _ready.calls.clear()
+    _ready.calls[key] = prepared
+
+
+def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
+    """The result of a request, on a stream that waits for its operands."""
+    from gemmkit.ops.launcher import ROLES
+
+    library, operands = cast(GpuLibrary, request.library), request.operands
+    made = operands.get("out")
+    if made is None:
+        terms = request.terms
+        made = library.empty(operands["a"], prepared.shape, terms.out_dtype, stream)
+    for role, operand in operands.items():
+        cast(GpuLibrary, library_of(operand.array, role)).wait_for(operand, stream)
+    everything = {**operands, "out": made}
+    addresses = [everything[role].address if role in everything else 0 for role in ROLES]
+    for launch in prepared.launches:
+        launch.run(addresses, stream)
+    return made.array if "out" in operands else library.finished(made)
+
+
+def _by_detour(call: Call, detour: Detour) -> Any:
+    """The product with one operand replaced: by a copy, or by an array that is copied back."""
+    request = call.read()
+    library, role = cast(GpuLibrary, request.library), detour.role
+    like, terms = request.operands["a"], request.terms
+    log.debug("%s is copied once: %s", role, detour.reason)
+    if role in ("out", "auxiliary"):
+        target = request.operands[role]
+        own = cast(GpuLibrary, library_of(target.array, role))
+        spare = own.empty_like(target, by_columns=detour.by_columns)
+        result = product(call._replace(**{role: spare.array}))
+        own.assign(target, spare)
+        return call.out if role == "out" else result
+    if role == "c":
+        made = request.operands.get("out")
+        if made is None:
+            made = library.empty(like, detour.shape, terms.out_dtype, None)
+        own = cast(GpuLibrary, library_of(made.array, "out"))
+        own.assign(made, request.operands["c"])
+        result = product(call._replace(out=made.array, c=made.array))
+        return result if call.out is not None else library.finished(made)
+    source = request.operands[role]
+    own = cast(GpuLibrary, library_of(source.array, role))
+    copy = own.copied(source, detour.shape, by_columns=detour.by_columns)
+    return product(call._replace(**{role: copy.array}))
+
+
+def check_device(device: object, ordinal: int) -> None:
+    """Have looked whether `device` means the GPU on which arrays are.
+
+    Raises:
+        UsageError: it does not.
+    """
+    own = getattr(getattr(device, "context", None), "device_id", None)
+    if device not in ("auto", "cuda") and own != ordinal:
+        named = device if isinstance(device, str) else getattr(device, "kind", device)
+        raise UsageError(
+            f"the arrays are on GPU {ordinal}, where they are multiplied; device = {named!r} is "
+            "for arrays in host memory"
+        )
+
+
+def _on_host(call: Call, request: Request) -> Any:
+    """The product of host arrays, by way of a GPU or on the emulator."""
+    from gemmkit.ops.host import carrier_on, multiply
+
+    if call.stream is not None:
+        raise UsageError(
+            "stream is for arrays on a GPU; the product of host arrays is done when the call ends"
+        )
+    with carrier_on(call.device) as carrier:
+        result = multiply(request, carrier)
+    return call.out if call.out is not None else request.library.finished(result)
