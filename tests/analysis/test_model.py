@@ -42,7 +42,9 @@ def at(profile: BlockProfile, size: int, spec: GpuSpec = H100):
 def test_committed_predictions_come_out_again(name, size):
     rows = read_rows(RESULTS / "h100-predicted.json")
     row = next(each for each in rows if (each.kernel, each.m, each.k) == (name, size, 1024))
-    seen = predict(find_kernel(name), GemmProblem(size, size, 1024), H100)
+    kernel = find_kernel(name)
+    config = kernel.configure(row.config)
+    seen = predict(kernel, GemmProblem(size, size, 1024), H100, config=config)
     assert seen.microseconds == pytest.approx(row.predicted_us, rel=0.01), (
         "run `.venv/bin/python benchmarks/predict.py`"
     )
