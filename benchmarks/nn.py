@@ -56,7 +56,10 @@ class LayerRecord(JsonLine, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Case:
-    """A layer with the shapes of its arrays, gemmkit's function of them and PyTorch's."""
+    """A layer with the shapes of its arrays, gemmkit's function of them and PyTorch's.
+
+    `theirs` gets what `prepared` makes of the arrays, by default the arrays themselves.
+    """
 
     layer: str
     sizes: str
@@ -65,6 +68,7 @@ class Case:
     theirs: Layer
     flops: float
     scales: Sequence[float] = ()
+    prepared: Callable[[list[torch.Tensor]], list[Any]] = list
 
     def arrays(self, seed: int, dtype: Any = torch.float32) -> list[torch.Tensor]:
         """Random inputs: activations of size 1, and weights as small as layers have them."""
@@ -138,18 +142,25 @@ def recurrent(kind: Literal["lstm", "gru"], steps: int, batch: int, size: int) -
     def ours(x: Any, *weights: Any) -> Any:
         return getattr(nn, kind)(x, None, [weights])[0]
 
-    def theirs(x: Any, *weights: Any) -> Any:
-        h = x.new_zeros(1, batch, size)
-        state = (h, h) if kind == "lstm" else h
-        options = (True, 1, 0.0, False, False, False)
-        return getattr(torch, kind)(x, state, list(weights), *options)[0]
+    def prepared(arrays: list[torch.Tensor]) -> list[Any]:
+        x, *weights = arrays
+        module = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](size, size)
+        module.to(x)
+        for parameter, values in zip(module.parameters(), weights, strict=True):
+            parameter.data.copy_(values)
+        # In one piece, as cuDNN wants them.
+        module.flatten_parameters()
+        return [x, module]
+
+    def theirs(x: Any, module: Any) -> Any:
+        return module(x)[0]
 
     rows = gates * size
     shapes = [(steps, batch, size), (rows, size), (rows, size), (rows,), (rows,)]
     scales = [1.0, *[size**-0.5] * 4]
     text = f"{steps} steps of {batch}x{size}"
     flops = 4.0 * steps * batch * rows * size
-    return Case(kind, text, shapes, ours, theirs, flops, scales=scales)
+    return Case(kind, text, shapes, ours, theirs, flops, scales, prepared)
 
 
 CASES = [
@@ -212,19 +223,20 @@ class Replayed:
 
 def measure(case: Case, way: Way, seconds: float, environment: dict[str, Any]) -> LayerRecord:
     """Check a layer and PyTorch's against float64, and time them in turn."""
-    exact = case.theirs(*case.arrays(0, torch.float64))
+    exact = case.theirs(*case.prepared(case.arrays(0, torch.float64)))
     largest = exact.abs().max().item()
-    error, torch_error = (
-        (layer(*case.arrays(0)).double() - exact).abs().max().item() / largest
-        for layer in (case.ours, case.theirs)
-    )
-    del exact
     nbytes = sum(array.nbytes for array in case.arrays(0))
     copies = max(1, min(MOST_COPIES, ROTATED_BYTES // nbytes))
     inputs = [case.arrays(seed) for seed in range(copies)]
+    entrants = [(case.ours, inputs), (case.theirs, [case.prepared(each) for each in inputs])]
+    error, torch_error = (
+        (layer(*given[0]).double() - exact).abs().max().item() / largest
+        for layer, given in entrants
+    )
+    del exact
     contenders = [
-        [lambda _, layer=layer, arrays=arrays: layer(*arrays) for arrays in inputs]
-        for layer in (case.ours, case.theirs)
+        [lambda _, layer=layer, arrays=arrays: layer(*arrays) for arrays in given]
+        for layer, given in entrants
     ]
     stream = torch.cuda.Stream() if way == "graph" else None
     with torch.cuda.stream(stream) if stream else nullcontext():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-NUMBERED = sorted(path.name for path in EXAMPLES.glob("0*.py"))
+NUMBERED = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
 # Of 128³: what each of the scripts is about.
 FIGURES = {
     "01_uncoalesced.py": {"sectors per request": 16.5, "sectors per store request": 32},
@@ -83,8 +85,39 @@ def test_the_guide_quotes_the_example_as_it_is():
     assert set(re.findall(r"sgemm\.cu:(\d+)", guide)) == {quoted[1][0]}
 
 
+# How many results each script of the library compares with float64, and how often it says so.
+LIBRARY = {
+    "08_matmul.py": {"error": 7},
+    "09_views.py": {"True": 7, "960 of 960": 1},
+    "10_epilogues.py": {"error": 5},
+    "11_batches_and_groups.py": {"error": 6},
+    "12_small_network.py": {"difference": 1, "True": 1},
+    "13_pytorch_layer.py": {"True": 4},
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_library_is_right_as_often_as_the_script_asks(run, name):
+    if "torch" in name:
+        pytest.importorskip("torch", reason="needs PyTorch")
+    printed = run(name)
+    for word, count in LIBRARY[name].items():
+        assert printed.count(word) == count
+    assert "False" not in printed
+    errors = re.findall(r"(?:error|difference) (\S+)$", printed, re.MULTILINE)
+    assert all(float(error) < 2e-5 for error in errors)
+
+
+def test_the_kernel_in_ci_passes_its_own_tests():
+    path = EXAMPLES / "14_kernel_in_ci.py"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "4 passed" in done.stdout, done.stdout
+
+
 def test_every_example_is_run_here_and_listed_in_the_readme():
-    assert {*FIGURES, "06_check_your_own_kernel.py"} == set(NUMBERED)
+    others = {"06_check_your_own_kernel.py", "14_kernel_in_ci.py"}
+    assert {*FIGURES, *LIBRARY, *others} == set(NUMBERED)
     readme = (EXAMPLES / "README.md").read_text("utf-8")
     for path in EXAMPLES.iterdir():
         if path.suffix in (".cu", ".ptx") or path.name in NUMBERED:

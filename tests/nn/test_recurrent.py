@@ -10,7 +10,6 @@ from gemmkit.errors import UsageError
 from gemmkit.nn import gru, lstm
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 5, 12, 8
-ONE = Bounded.of(1.0)
 
 
 def weights_of(gates: int, layers: int = 1, *, biases: bool = True) -> list[list[np.ndarray]]:
@@ -54,7 +53,7 @@ def gru_reference(x, h0, weights):
             s = (h @ w_hh.mT + b_hh).parts(3)
             r, z = (p[0] + s[0]).sigmoid(), (p[1] + s[1]).sigmoid()
             n = (p[2] + r * s[2]).tanh()
-            h = (ONE - z) * n + z * h
+            h = n + z * (h - n)
             outputs.append(h)
         sequence = outputs
         ends.append(h)

@@ -71,7 +71,8 @@ def attention(
     if causal:
         seen = xp.steps(queries, q)[:, None] >= xp.steps(keys, q)
         scores = xp.where(seen, scores, -math.inf)
-    return multiply(xp.cast(xp.softmax(scores), v), v, device=device)
+    weights = xp.softmax(scores, masked=mask is not None)
+    return multiply(xp.cast(weights, v), v, device=device)
 
 
 def _stack(q: Array, k: Array) -> tuple[int, ...]:

@@ -56,11 +56,12 @@ class Namespace:
         small = self._module.exp(-abs(x))
         return self._module.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
-    def softmax(self, scores: Array) -> Array:
-        """exp(x) over its sum along the last axis; zero along rows that are all -inf.
+    def softmax(self, scores: Array, *, masked: bool = False) -> Array:
+        """exp(x) over its sum along the last axis; if `masked`, zero along rows that are all -inf.
 
         The largest is subtracted first, which changes no quotient and keeps sums in range.
         """
+        del masked  # It costs nothing here.
         if 0 in scores.shape:
             return scores
         largest = scores.max(axis=-1, keepdims=True)
@@ -97,11 +98,12 @@ class TorchNamespace(Namespace):
         """As `Namespace.sigmoid`."""
         return self._module.sigmoid(x)
 
-    def softmax(self, scores: Array) -> Array:
+    def softmax(self, scores: Array, *, masked: bool = False) -> Array:
         """As `Namespace.softmax`."""
         weights = self._module.softmax(scores, -1)
-        none = (scores == -math.inf).all(-1, keepdim=True)
-        return weights.masked_fill(none, 0)
+        if not masked or 0 in scores.shape:
+            return weights
+        return weights.masked_fill(scores.amax(-1, keepdim=True) == -math.inf, 0)
 
 
 class JaxNamespace(Namespace):

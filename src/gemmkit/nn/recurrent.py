@@ -57,8 +57,9 @@ def lstm(
         for step in range(inputs.shape[batch_first]):
             own = gates[:, step] if batch_first else gates[step]
             own = project(h, w_hh, total=own, device=device)
-            i, f, g, o = _split(own, 4)
-            c = xp.sigmoid(f) * c + xp.sigmoid(i) * xp.tanh(g)
+            i, f = _split(xp.sigmoid(own[:, : 2 * hidden]), 2)
+            g, o = _split(own[:, 2 * hidden :], 2)
+            c = f * c + i * xp.tanh(g)
             h = xp.sigmoid(o) * xp.tanh(c)
             seen.append(h)
         return seen, [h, c]
@@ -78,7 +79,7 @@ def gru(
     """Gated recurrent units, as PyTorch's `GRU` computes them.
 
     With the parts r, z, n of p = x · w_ihᵀ + b_ih and s = h · w_hhᵀ + b_hh, in this order:
-    r = σ(p_r + s_r), z = σ(p_z + s_z), n = tanh(p_n + r·s_n) and h ← (1 - z)·n + z·h (Cho et al.
+    r = σ(p_r + s_r), z = σ(p_z + s_z), n = tanh(p_n + r·s_n) and h ← n + z·(h - n) (Cho et al.
     2014, with the reset gate after the product). Work is put on the caller's current stream.
 
     Args:
@@ -105,11 +106,11 @@ def gru(
         projected = linear(inputs, w_ih, b_ih, device=device)
         h, seen = h0[number], []
         for step in range(inputs.shape[batch_first]):
-            own = _split(projected[:, step] if batch_first else projected[step], 3)
-            r_h, z_h, n_h = _split(linear(h, w_hh, b_hh, device=device), 3)
-            r, z = xp.sigmoid(own[0] + r_h), xp.sigmoid(own[1] + z_h)
-            n = xp.tanh(own[2] + r * n_h)
-            h = (1 - z) * n + z * h
+            p = projected[:, step] if batch_first else projected[step]
+            s = linear(h, w_hh, b_hh, device=device)
+            r, z = _split(xp.sigmoid(p[:, : 2 * hidden] + s[:, : 2 * hidden]), 2)
+            n = xp.tanh(p[:, 2 * hidden :] + r * s[:, 2 * hidden :])
+            h = n + z * (h - n)
             seen.append(h)
         return seen, [h]
 
