@@ -84,12 +84,26 @@ def grouped_matmul(
     groups = read_groups(arrays, alpha=alpha, beta=beta, epilogue=epilogue)
     if groups.count == 0:
         return []
-    if groups.operands["a"][0].device is not None:
-        raise UsageError("arrays on a GPU are not multiplied yet")
-    results = _on_host(groups, stream, device)
+    if groups.operands["a"][0].device is None:
+        results = _on_host(groups, stream, device)
+    else:
+        results = _on_gpu(groups, stream, device)
     if written is not None:
         return written
-    return [library.finished(each) for library, each in zip(groups.libraries, results, strict=True)]
+    return [
+        library.finished(each) for library, each in zip(groups.libraries["a"], results, strict=True)
+    ]
+
+
+def _on_gpu(groups: Groups, stream: Any, device: Device | str | None) -> list[Operand]:
+    from gemmkit.ops.grouped_gpu import multiply
+    from gemmkit.ops.product import check_device
+
+    ordinal = groups.operands["a"][0].device
+    assert ordinal is not None
+    if device is not None:
+        check_device(device, ordinal)
+    return multiply(groups, ordinal, stream)
 
 
 # --- arrays in host memory ----------------------------------------------------------------------
@@ -198,8 +212,8 @@ def _problem(groups: Groups, alignment: int) -> GroupedProblem:
 
 def _new_results(groups: Groups) -> list[Operand]:
     return [
-        library.empty(a, (int(m), int(n)), "float32")
+        library.empty(a, (int(m), int(n)), "float32", None)
         for library, a, m, n in zip(
-            groups.libraries, groups.operands["a"], groups.m, groups.n, strict=True
+            groups.libraries["a"], groups.operands["a"], groups.m, groups.n, strict=True
         )
     ]

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.grouped_problem import Sizes
@@ -27,16 +25,17 @@ Operands = Mapping[str, list[Operand]]
 class Groups:
     """Products: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
 
-    Each has one for every product, in order; `m`, `n` and `k` are their sizes, `libraries` those
-    of a, whose kind results are.
+    Each has one for every product, in order, `libraries` has what they are of and `extents` where
+    they lie; `m`, `n` and `k` are the products' sizes.
     """
 
     operands: Operands
+    libraries: Mapping[str, list[Library]]
+    extents: Mapping[str, Extents]
     m: Sizes
     n: Sizes
     k: Sizes
     terms: Terms
-    libraries: list[Library]
 
     @property
     def count(self) -> int:
@@ -72,22 +71,24 @@ def read_groups(
         given.pop("c", None)
     elif "c" not in given:
         raise UsageError(f"beta = {terms.beta} needs c; c=out adds to what out holds")
-    libraries = [library_of(each, f"a[{place}]") for place, each in enumerate(given["a"])]
+    libraries = {
+        role: [library_of(each, f"{role}[{place}]") for place, each in enumerate(members)]
+        for role, members in given.items()
+    }
     operands = {
         role: [
-            library_of(each, f"{role}[{place}]").read(each, f"{role}[{place}]")
-            for place, each in enumerate(members)
+            library.read(each, f"{role}[{place}]")
+            for place, (library, each) in enumerate(zip(libraries[role], members, strict=True))
         ]
         for role, members in given.items()
     }
     _check_kinds(operands)
     _check_shapes(operands, terms.epilogue)
-    _check_written(operands)
-    shapes = [
-        (*a.view.shape, b.view.shape[1]) for a, b in zip(operands["a"], operands["b"], strict=True)
-    ]
-    m, k, n = np.array(shapes, np.int64).reshape(-1, 3).T
-    return Groups(operands, m, n, k, terms, libraries)
+    extents = {role: Extents.of(members) for role, members in operands.items()}
+    _check_written(operands, extents)
+    m, k = extents["a"].places.T[2:4]
+    n = extents["b"].places.T[3]
+    return Groups(operands, libraries, extents, m, n, k, terms)
 
 
 def _listed(role: str, given: Any) -> list[Any]:
@@ -145,7 +146,7 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
                 )
 
 
-def _check_written(operands: Operands) -> None:
+def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
     """No written element is written twice, nor read by another product or at another index.
 
     Raises:
@@ -160,7 +161,6 @@ def _check_written(operands: Operands) -> None:
                 raise UsageError(
                     f"{role}[{place}] has elements that share memory: give an array of its own"
                 )
-    extents = {role: Extents.of(members) for role, members in operands.items()}
     for role in written:
         for other, theirs in extents.items():
             if (role, other) == ("auxiliary", "out"):

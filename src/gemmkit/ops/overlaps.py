@@ -1,4 +1,4 @@
-"""Whether one of many arrays that are written shares memory with another."""
+"""Where many arrays lie: in rows or columns, and whether one shares memory with another."""
 
 from __future__ import annotations
 
@@ -56,10 +56,36 @@ class Extents:
             width=length * item,
         )
 
+    @property
+    def in_rows(self) -> NDArray[np.bool_]:
+        """Which matrices lie row by row, each row in one piece and none over another."""
+        return _in_lines(*self.places.T[2:])
+
+    @property
+    def in_columns(self) -> NDArray[np.bool_]:
+        """Which lie so column by column."""
+        _, _, lines, length, down, across = self.places.T
+        return _in_lines(length, lines, across, down)
+
+    def leading(self, *, columns: bool = False) -> Numbers:
+        """Elements from a row to the next, or from a column, of matrices that lie so."""
+        _, _, lines, length, down, across = self.places.T
+        if columns:
+            lines, length, down = length, lines, across
+        least = np.maximum(length, 1)
+        return np.where((lines > 1) & (length > 0), down, least)
+
     def same_as(self, other: Extents) -> NDArray[np.bool_]:
         """Which arrays have their elements where those of the same number have them."""
         same: NDArray[np.bool_] = (self.places == other.places).all(axis=1)
         return same
+
+
+def _in_lines(lines: Numbers, length: Numbers, down: Numbers, across: Numbers) -> NDArray[np.bool_]:
+    whole = (length <= 1) | (across == 1)
+    apart = (lines <= 1) | (down >= length)
+    found: NDArray[np.bool_] = (whole & apart) | (lines == 0) | (length == 0)
+    return found
 
 
 def first_overlap(

@@ -26,7 +26,8 @@ struct Groups {
   // The group of a tile: the last that begins at it or before. The search starts where the group
   // would be if all were alike, doubles its steps until it has passed it, then halves them.
   __device__ __forceinline__ int find(int tile) const {
-    int low = min(count - 1, static_cast<int>((tile + 0.5f) * count / tiles)), high = low + 1;
+    const float alike = static_cast<float>(count) / tiles;
+    int low = min(count - 1, static_cast<int>((tile + 0.5f) * alike)), high = low + 1;
     for (int step = 1; first(low) > tile; step *= 2) {
       high = low;
       low = max(0, low - step);
@@ -42,12 +43,14 @@ struct Groups {
     return low;
   }
 
-  // Where a tile lies; tiles of a group go in bands as those of a single product do.
+  // Where a tile lies. Those of a group go in bands, as of a single product; the first one, which
+  // often is the only one, needs no divisions.
   __device__ __forceinline__ GroupTile place(int tile) const {
     const int group = find(tile);
     const Group& its = list[group];
-    const Stream<false> stream(its.tile_rows, its.tile_cols, 1, 1);
-    const TilePlace place = stream.place(tile - its.first_tile);
+    const int within = tile - its.first_tile;
+    if (within == 0) return {group, 0, 0};
+    const TilePlace place = Stream<false>(its.tile_rows, its.tile_cols, 1, 1).place(within);
     return {group, place.row, place.col};
   }
 

@@ -1,0 +1,190 @@
+"""Products of many matrices that are on a GPU already: read and written where they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.dispatch.groups import choose_tiles
+from gemmkit.errors import UsageError
+from gemmkit.grouped_problem import GroupedProblem
+from gemmkit.kernels import grouped
+from gemmkit.ops.arrays import GpuLibrary
+from gemmkit.ops.compiled import binary_of
+from gemmkit.ops.context import Context, context_of
+from gemmkit.ops.groups import Groups
+from gemmkit.ops.operands import Operand
+from gemmkit.ops.overlaps import Extents
+from gemmkit.ops.streams import check_stream, stream_handle
+from gemmkit.ops.tables import tables_of
+
+log = logging.getLogger("gemmkit")
+
+WIDEST_ACCESS = 16
+
+Mask = NDArray[np.bool_]
+
+
+def multiply(groups: Groups, ordinal: int, stream: Any) -> list[Operand]:
+    """The results of arrays on the GPU of that ordinal, which is not waited for.
+
+    Matrices in rows or in columns are read in place, one launch for all that lie alike.
+
+    Raises:
+        UsageError: no such stream, or an array that cannot be copied to where it is needed.
+        UnsupportedProblem, CompileError, DeviceError: as `grouped_matmul`.
+    """
+    context = context_of(ordinal)
+    libraries = cast("dict[str, list[GpuLibrary]]", groups.libraries)
+    if stream is None:
+        handle = libraries["a"][0].current_stream(ordinal)
+    else:
+        handle = stream_handle(stream)
+        check_stream(handle, context)
+    for role, members in groups.operands.items():
+        for library, operand in zip(libraries[role], members, strict=True):
+            library.wait_for(operand, handle)
+    with ExitStack() as entered:
+        for library in {id(each): each for all_ in libraries.values() for each in all_}.values():
+            if library.CURRENT_STREAMS and library.current_stream(ordinal) != handle:
+                entered.enter_context(library.on_stream(handle, ordinal))
+        return _Multiplication(groups, libraries, context, handle).run()
+
+
+class _Multiplication:
+    """The operands of all products, as far as they have been put where kernels can use them."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        libraries: dict[str, list[GpuLibrary]],
+        context: Context,
+        stream: int,
+    ) -> None:
+        self.groups, self.context, self.stream = groups, context, stream
+        self.libraries = dict(libraries)
+        self.operands = {role: list(members) for role, members in groups.operands.items()}
+        self.extents = dict(groups.extents)
+
+    def run(self) -> list[Operand]:
+        """Copy what must be, launch, and bring results to where they belong."""
+        for role in ("a", "b", "bias", "residual"):
+            if role in self.operands:
+                its = self.extents[role]
+                fit = its.in_rows | (its.in_columns if role in ("a", "b") else False)
+                self._replace(role, ~fit, self._copied)
+        results = self.operands.get("out") or [
+            self.libraries["a"][place].empty(operand, (int(m), int(n)), "float32", self.stream)
+            for place, (operand, m, n) in enumerate(
+                zip(self.operands["a"], self.groups.m, self.groups.n, strict=True)
+            )
+        ]
+        self.operands["out"], self.extents["out"] = results, Extents.of(results)
+        self.libraries.setdefault("out", self.libraries["a"])
+        aside = {
+            role: list(self.operands[role])
+            for role in ("out", "auxiliary")
+            if role in self.operands
+        }
+        for role in aside:
+            self._replace(role, ~self.extents[role].in_rows, self._beside)
+        if "c" in self.operands:
+            self._bring_c()
+        self._launch_all()
+        for role, members in aside.items():
+            for place, operand in enumerate(members):
+                if self.operands[role][place] is not operand:
+                    self.libraries[role][place].assign(operand, self.operands[role][place])
+        return aside["out"]
+
+    # --- copies -----------------------------------------------------------------------------
+
+    def _replace(self, role: str, which: Mask, make: Callable[[str, int], Operand]) -> None:
+        places = np.flatnonzero(which).tolist()
+        if not places:
+            return
+        log.debug("%d of %d arrays %s cannot be used in place", len(places), which.size, role)
+        members = self.operands[role] = list(self.operands[role])
+        for place in places:
+            members[place] = make(role, place)
+        self.extents[role] = Extents.of(members)
+
+    def _copied(self, role: str, place: int) -> Operand:
+        operand = self.operands[role][place]
+        return self.libraries[role][place].copied(operand, operand.view.shape, by_columns=False)
+
+    def _beside(self, role: str, place: int) -> Operand:
+        target = self.operands[role][place]
+        return self.libraries[role][place].empty_like(target, by_columns=False)
+
+    def _bring_c(self) -> None:
+        """The kernel adds to what its results' memory holds; a residual there goes elsewhere."""
+        there = self.extents["c"].same_as(self.extents["out"])
+        if "residual" in self.operands:
+            lost = self.extents["residual"].same_as(self.extents["out"]) & ~there
+            self._replace("residual", lost, self._copied)
+        for place in np.flatnonzero(~there).tolist():
+            library = self.libraries["out"][place]
+            if self.libraries["c"][place] is not library:
+                raise UsageError(
+                    f"c[{place}] is not of the library of out[{place}], or of a[{place}]: convert "
+                    "it, or give it as out, too"
+                )
+            library.assign(self.operands["out"][place], self.operands["c"][place])
+
+    # --- launches ---------------------------------------------------------------------------
+
+    def _launch_all(self) -> None:
+        turned = {role: _in_columns(self.extents[role]) for role in ("a", "b")}
+        kinds = 2 * turned["a"] + turned["b"]
+        for kind in np.unique(kinds):
+            self._launch(np.flatnonzero(kinds == kind), bool(kind & 2), bool(kind & 1))
+
+    def _launch(self, chosen: NDArray[np.intp], transa: bool, transb: bool) -> None:
+        """The products of these numbers, all with A and B in rows or in columns alike."""
+        groups, extents, spec = self.groups, self.extents, self.context.spec
+        addresses = {role: its.places[chosen, 0].astype(np.uint64) for role, its in extents.items()}
+
+        def pitches(role: str, columns: bool = False) -> NDArray[np.int64]:
+            none = np.zeros(chosen.size, np.int64)
+            return extents[role].leading(columns=columns)[chosen] if role in extents else none
+
+        every = np.concatenate([addresses[role] for role in ("a", "b", "out")])
+        problem = GroupedProblem(
+            *(groups.m[chosen], groups.n[chosen], groups.k[chosen]),
+            *(pitches("a", transa), pitches("b", transb), pitches("out")),
+            alpha=groups.terms.alpha,
+            beta=groups.terms.beta,
+            epilogue=groups.terms.epilogue,
+            transa=transa,
+            transb=transb,
+            alignment=4 if (every % WIDEST_ACCESS).any() else WIDEST_ACCESS,
+        )
+        config = choose_tiles(problem, spec)
+        plan = grouped.plan(problem, config, spec)
+        if not plan.blocks:
+            return
+        table = grouped.describe(
+            *(problem, config, addresses["a"], addresses["b"], addresses["out"]),
+            bias=addresses.get("bias", 0),
+            residual=addresses.get("residual", 0),
+            ldr=pitches("residual"),
+            auxiliary=addresses.get("auxiliary", 0),
+            ldx=pitches("auxiliary"),
+        )
+        bound = grouped.arguments(problem, table, 0)
+        tables_of(self.context).launch(plan, binary_of(plan, spec), bound, table, self.stream)
+
+
+def _in_columns(extents: Extents) -> NDArray[np.int64]:
+    """1 for matrices that are taken by columns: none or all of them, if they can be; else each."""
+    if extents.in_rows.all():
+        return np.zeros(len(extents.members), np.int64)
+    if extents.in_columns.all():
+        return np.ones(len(extents.members), np.int64)
+    return (~extents.in_rows).astype(np.int64)
