@@ -14,9 +14,13 @@ from gemmkit import nn
 
 PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text("utf-8")
 SIGNATURES = dict(re.findall(r"^```python\ngemmkit\.([\w.]+)(\(.*?\))\n```$", PAGE, re.S | re.M))
-FUNCTIONS = ["matmul", "gemm", *(f"nn.{name}" for name in nn.__all__)]
+FUNCTIONS = ["matmul", "gemm", "grouped_matmul", *(f"nn.{name}" for name in nn.__all__)]
 # Sections that tell of a function's arguments besides its own.
-ALSO = {"gemm": ["gemmkit.matmul"], "nn.gru": ["gemmkit.nn.lstm"]}
+ALSO = {
+    "gemm": ["gemmkit.matmul"],
+    "grouped_matmul": ["gemmkit.matmul"],
+    "nn.gru": ["gemmkit.nn.lstm"],
+}
 
 
 def section(heading: str) -> str:
@@ -50,5 +54,5 @@ def test_every_argument_of_the_functions_is_explained():
 
 def test_the_table_at_the_top_leads_to_every_section():
     for heading in re.findall(r"^## (gemmkit\..*)$", PAGE, re.MULTILINE):
-        anchor = heading.lower().replace(".", "").replace("_", "")
+        anchor = heading.lower().replace(".", "")
         assert f"](#{anchor})" in PAGE.partition("\n## ")[0]

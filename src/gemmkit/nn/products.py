@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from gemmkit.epilogue import Activation, Custom, Epilogue
+from gemmkit.epilogue import Activation, Bias, Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import Array
 from gemmkit.ops.matmul import gemm, matmul
@@ -35,7 +36,7 @@ def multiply(
         alpha=alpha,
         c=total,
         beta=0 if total is None else 1,
-        epilogue=Epilogue("" if row_bias is None else "row", activation),
+        epilogue=_epilogue("" if row_bias is None else "row", activation),
         bias=row_bias,
         out_dtype=out_dtype,
         device=device,
@@ -65,12 +66,17 @@ def project(
         total,
         transb=True,
         beta=0 if total is None else 1,
-        epilogue=Epilogue(activation=activation),
+        epilogue=_epilogue("", activation),
         bias=bias,
         residual=residual,
         stream=stream,
         device=device,
     )
+
+
+@cache
+def _epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
+    return Epilogue(bias, activation)
 
 
 def _recorded(*arrays: Array | None) -> bool:
