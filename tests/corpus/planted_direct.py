@@ -99,7 +99,7 @@ PLANTED = (
         old="sum += *element(A, lda, row, k) * *element(B, ldb, k, col);",
         new="""{
     sum += *element(A, lda, row, k) * *element(B, ldb, k, col);
-    Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, col);
+    Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, row, col);
   }""",
         expects=(WRONG_RESULT,),
     ),
@@ -116,8 +116,8 @@ PLANTED = (
         name="bias of the next column",
         kernel="naive",
         problem=GemmProblem(9, 17, 5, epilogue=Epilogue(bias=True)),
-        old="x += bias[col];",
-        new="x += bias[col + 1];",
+        old="x += bias[BIAS == ROW_BIAS ? row : col];",
+        new="x += bias[BIAS == ROW_BIAS ? row : col + 1];",
         expects=("memcheck",),
         file="epilogue.cuh",
     ),
@@ -125,8 +125,8 @@ PLANTED = (
         name="bias after the activation",
         kernel="naive",
         problem=GemmProblem(9, 17, 5, epilogue=Epilogue(bias=True, activation="relu")),
-        old="if (Bias) x += bias[col];\n    return Activation::apply(x);",
-        new="x = Activation::apply(x);\n    return Bias ? x + bias[col] : x;",
+        old="x = Activation::apply(x);",
+        new="x = Activation::apply(x - (BIAS ? bias[col] : 0)) + (BIAS ? bias[col] : 0);",
         expects=(WRONG_RESULT,),
         file="epilogue.cuh",
     ),
@@ -134,8 +134,8 @@ PLANTED = (
         name="C read in the write-back although beta is 0",
         kernel="naive",
         problem=GemmProblem(9, 17, 5),
-        old="*c = finish(sum, beta == 0.0f ? 0.0f : *c, col);",
-        new="*c = finish(sum, 0.0f, col) + beta * *c;",
+        old="*c = finish(sum, beta == 0.0f ? 0.0f : *c, row, col);",
+        new="*c = finish(sum, 0.0f, row, col) + beta * *c;",
         expects=("initcheck",),
         file="epilogue.cuh",
     ),
