@@ -31,8 +31,7 @@ from gemmkit.bench.timer import Contender, time_in_turn
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.management import management_probes
-from gemmkit.dispatch.candidates import batch_candidates_for
-from gemmkit.dispatch.groups import choose_tiles
+from gemmkit.dispatch.groups import TILES, choose_tiles
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels import grouped
@@ -94,9 +93,9 @@ def gemmkit_contender(work: Workload, config: TileConfig, plan: LaunchPlan) -> C
 def other_tiles(work: Workload) -> Iterator[tuple[str, Contender]]:
     """Every configuration, in the grid of its plan and with a block a tile."""
     spec = work.device.spec
-    for candidate in batch_candidates_for(spec):
+    for candidate in TILES:
         config = candidate.config
-        if candidate.name != grouped.RUNG or grouped.supports(work.problem, config, spec):
+        if grouped.supports(work.problem, config, spec):
             continue
         plan = grouped.plan(work.problem, config, spec)
         rows, columns = grouped.tile_counts(work.problem, config)

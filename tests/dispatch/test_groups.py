@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,14 @@ def test_a_choice_is_made_once_for_the_same_sizes(monkeypatch):
     first = choose_tiles(GroupedProblem.of(products), H100)
     monkeypatch.setattr(groups, "_decide", None)
     assert choose_tiles(GroupedProblem.of(products), H100) == first
+
+
+@pytest.mark.parametrize("layout", itertools.product((False, True), repeat=2))
+def test_every_tile_is_allowed_in_every_layout(layout):
+    transa, transb = layout
+    problem = GroupedProblem.of([GemmProblem(8, 8, 8, transa=transa, transb=transb)])
+    for each in groups.TILES:
+        assert grouped.supports(problem, each.config, H100) is None, each.label
 
 
 def test_a_board_without_async_copies_is_refused():

@@ -11,6 +11,7 @@ import pytest
 
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Buffer
+from gemmkit.dispatch.groups import TILES as CHOICES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
@@ -177,6 +178,22 @@ def test_aligned_products_in_vectors(device):
     plan = grouped.plan(GroupedProblem.of(products), TILES, H100)
     assert ", 2, 4, A_B, " in plan.entry
     check(launch(products, device, blocks=5), device)
+
+
+@pytest.mark.parametrize("odd", [0, 1], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(each.config, marks=pytest.mark.slow) for each in CHOICES],
+    ids=[str(each.config) for each in CHOICES],
+)
+def test_all_tiles_that_are_chosen_from(config, odd, device):
+    BM, BN, BK = config["BM"], config["BN"], config["BK"]
+    products = [
+        GemmProblem(BM + 3, BN + 4 + odd, 3 * BK + 4 + odd),
+        GemmProblem(2, 4 + odd, 4),
+        GemmProblem(BM, 2 * BN, 8 + odd),
+    ]
+    check(launch(products, device, blocks=3, config=config), device)
 
 
 LEAKY = Epilogue.custom("x > 0 ? x : slope * x", slope=0.5, scale=2.0, auxiliary=True)

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from gemmkit.analysis.closed_form.work import Work
-from gemmkit.dispatch.candidates import batch_candidates_for
+from gemmkit.dispatch.candidates import Candidate
 from gemmkit.dispatch.choose import StoreChoice, dispatcher
 from gemmkit.dispatch.contender import Contender
 from gemmkit.errors import UnsupportedProblem
@@ -18,16 +18,41 @@ from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.store import Store
 
+_KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "bursts", "order")
+
+# Where two are estimated alike, the earlier is taken. `bursts` and `order` are those of which ptxas
+# makes the fewest issue cycles of this kernel for compute capability 9.0, aligned or not.
+TILES: tuple[Candidate, ...] = tuple(
+    Candidate(grouped.RUNG, TileConfig(**dict(zip(_KEYS, row, strict=True))))
+    for row in (
+        (128, 256, 16, 32, 128, 16, 8, 2, 4, 1),
+        (256, 128, 16, 64, 64, 16, 8, 3, 1, 6),
+        (128, 192, 16, 64, 48, 8, 12, 3, 1, 7),
+        (128, 128, 16, 32, 64, 8, 8, 3, 8, 6),
+        (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
+        (64, 128, 32, 32, 32, 8, 4, 4, 4, 2),
+        (64, 64, 16, 32, 64, 8, 8, 2, 1, 5),
+        (64, 64, 32, 32, 32, 8, 4, 2, 1, 2),
+        (64, 64, 16, 32, 32, 8, 4, 4, 4, 2),
+        (32, 128, 32, 32, 32, 8, 4, 3, 4, 5),
+        (64, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+        (32, 64, 32, 32, 16, 4, 4, 3, 4, 2),
+        (32, 32, 32, 16, 32, 4, 4, 2, 1, 2),
+        (32, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+        (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
+    )
+)
+
 MOST_REMEMBERED = 256
 
 
 def choose_tiles(problem: GroupedProblem, gpu: GpuSpec) -> TileConfig:
     """The configuration for a launch of many products on a board.
 
-    Candidates are those that dispatch has for batches on rung 10. Products of one size take what
-    dispatch chooses for a strided batch of them, tuned shapes included, where that is of this rung.
-    Else the closed form's shortest time decides: of all tiles together, with the mean of their
-    steps of k, but at least of the tile with most steps. Choices are remembered.
+    Products of one size take what dispatch chooses for a strided batch of them, tuned shapes
+    included, where that is of rung 10. Else it is that of `TILES` with the shortest closed-form
+    time: of all tiles together, with the mean of their steps of k, but at least of the tile with
+    most steps. Choices are remembered.
 
     Raises:
         UnsupportedProblem: no configuration runs on the board, or none takes the products.
@@ -49,7 +74,7 @@ class _Contenders:
 
     def __init__(self, gpu: GpuSpec) -> None:
         self.all = tuple(
-            Contender(each, gpu) for each in batch_candidates_for(gpu) if each.name == grouped.RUNG
+            Contender(each, gpu) for each in TILES if each.kernel.rule(each.config, gpu) is None
         )
         self.remembered: dict[object, TileConfig] = {}
 
