@@ -76,7 +76,7 @@ def test_a_choice_is_made_once_for_the_same_sizes(monkeypatch):
     assert choose_tiles(GroupedProblem.of(products), H100) == first
 
 
-@pytest.mark.parametrize("layout", itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize("layout", list(itertools.product((False, True), repeat=2)))
 def test_every_tile_is_allowed_in_every_layout(layout):
     transa, transb = layout
     problem = GroupedProblem.of([GemmProblem(8, 8, 8, transa=transa, transb=transb)])
