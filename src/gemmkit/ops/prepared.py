@@ -116,6 +116,9 @@ def _of_vectors(request: Request) -> Detour | None:
     if "c" in operands and (
         "out" not in operands or not same_memory(operands["c"], operands["out"])
     ):
+        residual, out = operands.get("residual"), operands.get("out")
+        if residual is not None and out is not None and same_memory(residual, out):
+            return Detour("residual", "c comes to where it lies", shape.result)
         return Detour("c", "the kernel adds to what the result holds", shape.result)
     bias = operands.get("bias")
     if bias is not None and not bias.view.is_tight:
