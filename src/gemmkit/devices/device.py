@@ -223,5 +223,6 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "arrivals"), np.uint64),
     **dict.fromkeys(("residual", "auxiliary"), np.uint64),
     # Of a table of products: its address, its length, and the tiles of all.
-    **{"groups": np.uint64, "group_count": np.int32, "tile_count": np.int32},
+    "groups": np.uint64,
+    **dict.fromkeys(("group_count", "tile_count"), np.int32),
 }

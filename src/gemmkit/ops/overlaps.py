@@ -73,7 +73,8 @@ class Extents:
         if columns:
             lines, length, down = length, lines, across
         least = np.maximum(length, 1)
-        return np.where((lines > 1) & (length > 0), down, least)
+        found: Numbers = np.where((lines > 1) & (length > 0), down, least)
+        return found
 
     def same_as(self, other: Extents) -> NDArray[np.bool_]:
         """Which arrays have their elements where those of the same number have them."""
