@@ -1,7 +1,8 @@
-"""Runs `typed` on matrices laid out as a problem has them, with NaN wherever nothing belongs."""
+"""Runs `typed` and `typed_mma` on matrices laid out as told, with NaN wherever nothing belongs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +17,29 @@ from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import BROADCAST, Dtype, GemmProblem
 from gemmkit.verify.typed import TypedExpected, decoded, encoded, typed_reference
 
-KERNEL = find_kernel("typed")
-SMALL = KERNEL.configure({"BM": 32, "BN": 32, "BK": 8, "WM": 16, "WN": 32, "TM": 4, "TN": 4})
+# Small tiles of each kernel, quick to compile for the emulator.
+SMALL = {
+    "typed": {"BM": 32, "BN": 32, "BK": 8, "WM": 16, "WN": 32, "TM": 4, "TN": 4},
+    "typed_mma": {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 16},
+}
+
+# All sizes and pitches even, or all odd: each family is one kernel, compiled once.
+ALIGNED = {
+    "more than one tile": {"m": 72, "n": 40, "k": 56},
+    "padded rows": {"m": 40, "n": 72, "k": 24, "lda": 80, "ldb": 88, "ldc": 96},
+    "k below the tile": {"m": 8, "n": 104, "k": 8, "alpha": 0.5, "beta": -2.0},
+    "no products": {"m": 16, "n": 40, "k": 0, "beta": 0.5},
+    "no rows": {"m": 0, "n": 40, "k": 8},
+    "alpha 0": {"m": 16, "n": 8, "k": 16, "alpha": 0.0},
+}
+ODD = {
+    "one more": {"m": 65, "n": 33, "k": 49},
+    "padded rows": {"m": 35, "n": 67, "k": 15, "lda": 81, "ldb": 91, "ldc": 73, "beta": 1.0},
+    "one element": {"m": 1, "n": 1, "k": 1, "alpha": -1.5},
+    "row": {"m": 1, "n": 77, "k": 5},
+    "column": {"m": 77, "n": 1, "k": 17},
+    "alpha 0": {"m": 5, "n": 3, "k": 7, "alpha": 0.0, "beta": 0.5},
+}
 
 # Elements by which the rows of a residual and an auxiliary output are longer than C's.
 MORE = 3
@@ -60,7 +82,8 @@ def run_typed(
     problem: GemmProblem,
     device: Device,
     *,
-    config: TileConfig = SMALL,
+    kernel: str = "typed",
+    config: TileConfig | None = None,
     integers: bool = True,
     seed: int = 0,
     given: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
@@ -98,7 +121,9 @@ def run_typed(
     auxiliary = Storage(p.batch, p.m, p.n, ld, stride, out)
     bias = encoded(draw((p.m if p.epilogue.bias == "row" else p.n,)), out)
 
-    plan = KERNEL.plan(problem, config, device.spec)
+    found = find_kernel(kernel)
+    config = config or found.configure(SMALL[kernel])
+    plan = found.plan(problem, config, device.spec)
     binary = compile_plan(plan, device.spec.arch)
     buffers = [device.upload(each.stored) for each in (a, b, c, residual, auxiliary)]
     bias_buffer = device.upload(bias)
@@ -146,3 +171,32 @@ def run_typed(
 def _of(operand: Storage, number: int, transposed: bool) -> NDArray[np.float64]:
     stored = operand.numbers()[min(number, len(operand.view) - 1)]
     return stored.T if transposed else stored
+
+
+def check(outcome: Outcome) -> None:
+    """Within the bounds everywhere, nothing else written, no rule broken."""
+    assert not outcome.findings
+    assert outcome.untouched
+    for result, expected in zip(outcome.results, outcome.expected, strict=True):
+        assert np.all(abs(result - expected.values) <= expected.bounds)
+
+
+def check_exact(problem: GemmProblem, outcome: Outcome) -> None:
+    """Where sums are exact, results are those that a single rounding gives."""
+    check(outcome)
+    for result, expected in zip(outcome.results, outcome.expected, strict=True):
+        once = encoded(expected.values.astype(float), problem.out_dtype)
+        assert np.array_equal(result, decoded(once, problem.out_dtype))
+
+
+def check_shapes(
+    kernel: str, device: Device, dtype: Dtype, out: Dtype, layout: str, shapes: Mapping[str, Any]
+) -> None:
+    """A family of shapes, all exact."""
+    transa, transb = (letter == "t" for letter in layout)
+    for name, sizes in shapes.items():
+        problem = GemmProblem(**sizes, dtype=dtype, out_dtype=out, transa=transa, transb=transb)
+        try:
+            check_exact(problem, run_typed(problem, device, kernel=kernel))
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error

@@ -1,4 +1,4 @@
-"""Which configuration of `typed` computes a problem that no rung takes, by a simple estimate.
+"""Which kernel of the library computes a problem that no rung takes, by a simple estimate.
 
 Nobody has tuned these kernels: the time of a configuration is what its arithmetic takes at the
 share of the peak that its tiles reach, or the steps of its blocks where an SM has too few of them
@@ -7,54 +7,87 @@ to hide what a step waits for, or the memory's, whichever is the longest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.library import find_library_kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.rules import thread_count
 from gemmkit.problem import GemmProblem
 
-KERNEL = "typed"
-
-# fp64 multiply-adds per cycle and SM of boards that have more than a few: CUDA Programming Guide,
-# "Throughput of Native Arithmetic Instructions".
+# fp64 multiply-adds per cycle and SM, by compute capability, where they are more than a few:
+# without and with tensor cores (CUDA Programming Guide, "Throughput of Native Arithmetic
+# Instructions", and the peaks that NVIDIA publishes).
 FP64_LANES = {(8, 0): 32, (9, 0): 64, (10, 0): 64}
+FP64_TENSOR_LANES = {(8, 0): 64, (9, 0): 128, (10, 0): 64}
 FEW_FP64_LANES = 2
+# The same of 16-bit numbers on tensor cores.
+HALF_TENSOR_LANES = {(8, 0): 1024, (9, 0): 2048, (10, 0): 2048, (10, 3): 2048}
+FEW_HALF_TENSOR_LANES = 512
 
-# Cycles of a step's barrier and global load, and microseconds of a launch.
-STEP_CYCLES = 800
+# Cycles of a step's barrier and global load, threads of an SM whose blocks hide them for each
+# other, and microseconds of a launch.
+STEP_CYCLES, THREADS_TOGETHER = 800, 512
 LAUNCH_US = 3.0
+
+TENSOR, SINGLE = "typed_mma", "typed"
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A configuration, and the share of the peak that a busy SM reaches with it."""
+    """A configuration of a kernel, and the share of the peak that a busy SM reaches with it."""
 
-    keys: tuple[int, ...]
+    kernel: Kernel
+    config: TileConfig
+    threads: int
     speed: float
 
-    @cached_property
-    def config(self) -> TileConfig:
-        """The configuration: BM, BN, BK, WM, WN, TM, TN."""
-        return TileConfig(*self.keys)
+
+def _tiles(name: str, keys: str, *rows: tuple[tuple[int, ...], int, float]) -> tuple[Tiles, ...]:
+    """Configurations of one kernel, their keys above, with threads of a block and speeds."""
+    kernel = find_library_kernel(name)
+    return tuple(
+        Tiles(kernel, TileConfig(**dict(zip(keys.split(), row, strict=True))), threads, speed)
+        for row, threads, speed in rows
+    )
 
 
-# Of equals the first is taken. Shares of the peak are guesses by the machine code.
-TILES = {
+# By the type of the sums. Of equals the first is taken. Shares of the peak are guesses by the
+# machine code; mma.sync reaches two thirds of what Hopper's tensor cores could do.
+TILES: Mapping[str, tuple[Tiles, ...]] = {
     "float32": (
-        Tiles((32, 32, 16, 16, 32, 4, 4), 0.40),
-        Tiles((64, 64, 16, 32, 32, 8, 4), 0.60),
-        Tiles((64, 128, 16, 32, 32, 8, 4), 0.65),
-        Tiles((128, 128, 16, 32, 64, 8, 8), 0.80),
+        *_tiles(
+            TENSOR,
+            "BM BN BK WM WN",
+            ((32, 32, 32, 16, 16), 128, 0.15),
+            ((64, 64, 32, 32, 32), 128, 0.30),
+            ((128, 128, 32, 64, 64), 128, 0.45),
+        ),
+        *_tiles(
+            SINGLE,
+            "BM BN BK WM WN TM TN",
+            ((32, 32, 16, 16, 32, 4, 4), 64, 0.40),
+            ((64, 64, 16, 32, 32, 8, 4), 128, 0.60),
+            ((64, 128, 16, 32, 32, 8, 4), 256, 0.65),
+            ((128, 128, 16, 32, 64, 8, 8), 256, 0.80),
+        ),
     ),
     "float64": (
-        Tiles((32, 32, 16, 16, 32, 4, 4), 0.50),
-        Tiles((64, 64, 16, 32, 32, 8, 4), 0.75),
-        Tiles((128, 128, 8, 32, 64, 8, 8), 0.90),
+        *_tiles(
+            TENSOR,
+            "BM BN BK WM WN",
+            ((32, 32, 16, 16, 16), 128, 0.30),
+            ((64, 64, 16, 32, 32), 128, 0.55),
+            ((128, 128, 16, 64, 32), 256, 0.75),
+        ),
+        *_tiles(
+            SINGLE,
+            "BM BN BK WM WN TM TN",
+            ((32, 32, 16, 16, 32, 4, 4), 64, 0.50),
+            ((64, 64, 16, 32, 32, 8, 4), 128, 0.75),
+            ((128, 128, 8, 32, 64, 8, 8), 256, 0.90),
+        ),
     ),
 }
 
@@ -71,47 +104,50 @@ class Chosen:
 
 def choose_typed(problem: GemmProblem, gpu: GpuSpec) -> Chosen | None:
     """The configuration that is estimated to be the fastest; None where none takes the problem."""
-    fitting = list(_fitting(problem, gpu))
-    if not fitting:
+    times = [(estimate(problem, tiles, gpu), tiles) for tiles in _fitting(problem, gpu)]
+    if not times:
         return None
-    kernel = find_library_kernel(KERNEL)
-    times = [(estimate(problem, tiles, gpu), tiles.config) for tiles in fitting]
-    microseconds, config = min(times, key=lambda each: each[0])
-    blocks = _blocks(problem, config)
+    microseconds, tiles = min(times, key=lambda each: each[0])
+    config = tiles.config
     reason = (
-        f"no rung takes {_types(problem)}, '{KERNEL}' does: {config.BM}×{config.BN} tiles make "
-        f"{blocks} blocks for {gpu.sm_count} SMs, estimated at {microseconds:.1f} µs"
+        f"no rung takes {_types(problem)}, '{tiles.kernel.name}' does: {config.BM}×{config.BN} "
+        f"tiles make {_blocks(problem, config)} blocks for {gpu.sm_count} SMs, estimated at "
+        f"{microseconds:.1f} µs"
     )
-    return Chosen(kernel, config, reason, microseconds)
+    return Chosen(tiles.kernel, config, reason, microseconds)
 
 
 def refusal(problem: GemmProblem, gpu: GpuSpec) -> str:
     """Why no configuration takes the problem."""
-    smallest = TILES[problem.sum_dtype][0].config
-    return find_library_kernel(KERNEL).supports(problem, smallest, gpu) or "each has its reason"
+    last = TILES[problem.sum_dtype][-1]
+    return last.kernel.supports(problem, last.config, gpu) or "each has its reason"
 
 
 def estimate(problem: GemmProblem, tiles: Tiles, gpu: GpuSpec) -> float:
     """Microseconds of a launch."""
-    config, limits = tiles.config, gpu.capability
-    lanes = limits.fp32_lanes_per_sm
-    if problem.sum_dtype == "float64":
-        lanes = FP64_LANES.get((limits.major, limits.minor), FEW_FP64_LANES)
+    config = tiles.config
     of_an_sm = ceil_div(_blocks(problem, config), gpu.sm_count)
-    results = config["BM"] * config["BN"]
-    # Blocks with as many threads as the tiles' registers allow beside each other.
-    together = max(1, 512 // thread_count(config))
-    arithmetic = of_an_sm * results * problem.k / (lanes * tiles.speed)
-    steps = ceil_div(of_an_sm, together) * ceil_div(problem.k, config["BK"]) * STEP_CYCLES
-    cycles = max(arithmetic, steps)
+    lanes = _lanes(problem, gpu, tensor=tiles.kernel.name == TENSOR)
+    arithmetic = of_an_sm * config["BM"] * config["BN"] * problem.k / (lanes * tiles.speed)
+    in_turn = ceil_div(of_an_sm, max(1, THREADS_TOGETHER // tiles.threads))
+    waiting = in_turn * ceil_div(problem.k, config["BK"]) * STEP_CYCLES
     memory = problem.minimal_bytes / gpu.dram_gb_per_s / 1e3
-    return max(cycles / gpu.clock_mhz, memory) + LAUNCH_US
+    return max(max(arithmetic, waiting) / gpu.clock_mhz, memory) + LAUNCH_US
+
+
+def _lanes(problem: GemmProblem, gpu: GpuSpec, *, tensor: bool) -> int:
+    """Multiply-adds per cycle and SM."""
+    capability = gpu.capability.major, gpu.capability.minor
+    if problem.sum_dtype == "float64":
+        return (FP64_TENSOR_LANES if tensor else FP64_LANES).get(capability, FEW_FP64_LANES)
+    if tensor:
+        return HALF_TENSOR_LANES.get(capability, FEW_HALF_TENSOR_LANES)
+    return gpu.capability.fp32_lanes_per_sm
 
 
 def _fitting(problem: GemmProblem, gpu: GpuSpec) -> Iterator[Tiles]:
-    kernel = find_library_kernel(KERNEL)
     for tiles in TILES[problem.sum_dtype]:
-        if kernel.supports(problem, tiles.config, gpu) is None:
+        if tiles.kernel.supports(problem, tiles.config, gpu) is None:
             yield tiles
 
 

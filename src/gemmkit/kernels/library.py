@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import typed
+from gemmkit.kernels import typed, typed_mma
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, TileConfig
 
@@ -29,6 +29,27 @@ LIBRARY: tuple[Kernel, ...] = (
         dtypes=("float32", "float64", "float16", "bfloat16"),
         condition=typed.condition,
         pairing=typed.pairing,
+    ),
+    Kernel(
+        name="typed_mma",
+        rung=None,
+        idea="Warps multiply float16, bfloat16 or float64 tiles by mma.sync, on the tensor cores, "
+        "whose peak is many times that of single multiply-adds.",
+        default=TileConfig(BM=64, BN=64, BK=32, WM=32, WN=32),
+        space={
+            "BM": (32, 64, 128),
+            "BN": (32, 64, 128, 256),
+            "BK": (16, 32, 64),
+            "WM": (16, 32, 64),
+            "WN": (16, 32, 64),
+        },
+        launch=typed_mma.launch,
+        rule=typed_mma.rule,
+        signature=FULL_SIGNATURE,
+        layouts=LAYOUTS,
+        dtypes=("float32", "float64", "float16", "bfloat16"),
+        condition=typed_mma.condition,
+        pairing=typed_mma.pairing,
     ),
 )
 

@@ -41,7 +41,7 @@ def policy(problem: GemmProblem) -> str:
         )
         if wanted
     ]
-    typed = out != "float32" or problem.dtype == "float64"
+    typed = {problem.dtype, out} != {"float32"}
     if extra or typed:
         arguments.append(" | ".join(extra) or "0")
     if typed:

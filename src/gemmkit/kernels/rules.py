@@ -71,14 +71,16 @@ def first_reason(*rules: Callable[[], str | None]) -> str | None:
     return next((reason for rule in rules if (reason := rule()) is not None), None)
 
 
-def _positive(config: TileConfig) -> str | None:
+def positive(config: TileConfig) -> str | None:
+    """All values are 1 or more."""
     for key, value in config.as_dict().items():
         if value < 1:
             return f"{key} = {value}: values must be 1 or more"
     return None
 
 
-def _divides(config: TileConfig, part: str | int, whole: str) -> str | None:
+def divides(config: TileConfig, part: str | int, whole: str) -> str | None:
+    """A key's value is a multiple of another's, or of a number."""
     divisor = config[part] if isinstance(part, str) else part
     if config[whole] % divisor == 0:
         return None
@@ -99,8 +101,8 @@ def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
     if results > MAX_RESULTS_PER_THREAD:
         return f"{results} results a thread do not fit its registers: {MAX_RESULTS_PER_THREAD} do"
     return first_reason(
-        lambda: _divides(config, "TM", "BM"),
-        lambda: _divides(config, "TN", "BN"),
+        lambda: divides(config, "TM", "BM"),
+        lambda: divides(config, "TN", "BN"),
         lambda: _threads(config, gpu),
     )
 
@@ -108,9 +110,9 @@ def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
 def quads(config: TileConfig, gpu: GpuSpec) -> str | None:
     """What 128-bit accesses need, besides positive values and a thread tile that fits."""
     return first_reason(
-        lambda: _positive(config),
+        lambda: positive(config),
         lambda: _thread_tile(config, gpu),
-        *(partial(_divides, config, 4, key) for key in ("BK", "TM", "TN")),
+        *(partial(divides, config, 4, key) for key in ("BK", "TM", "TN")),
     )
 
 
@@ -118,10 +120,10 @@ def warps(config: TileConfig) -> str | None:
     """The 32 lanes of a warp cover its tile, and warp tiles the block's."""
     lanes = config["WM"] * config["WN"] // (config["TM"] * config["TN"])
     return first_reason(
-        lambda: _divides(config, "WM", "BM"),
-        lambda: _divides(config, "WN", "BN"),
-        lambda: _divides(config, "TM", "WM"),
-        lambda: _divides(config, "TN", "WN"),
+        lambda: divides(config, "WM", "BM"),
+        lambda: divides(config, "WN", "BN"),
+        lambda: divides(config, "TM", "WM"),
+        lambda: divides(config, "TN", "WN"),
         lambda: (
             None
             if lanes == WARP_SIZE
@@ -190,14 +192,14 @@ def _shared_evenly(
 
 def naive(config: TileConfig, gpu: GpuSpec) -> str | None:
     """One thread a result: the block is BM×BN threads."""
-    return first_reason(lambda: _positive(config), lambda: _threads(config, gpu))
+    return first_reason(lambda: positive(config), lambda: _threads(config, gpu))
 
 
 def shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Square tiles, one float of each for every thread."""
     square = config["BM"] == config["BN"] == config["BK"]
     return first_reason(
-        lambda: _positive(config),
+        lambda: positive(config),
         lambda: None if square else "BM, BN and BK must be equal: a thread copies one float each",
         lambda: _threads(config, gpu),
     )
@@ -207,9 +209,9 @@ def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
     """TM results a thread; the stride is one of `COARSENING_STRIDES`."""
     strides = ", ".join(map(str, COARSENING_STRIDES))
     return first_reason(
-        lambda: _positive(config),
+        lambda: positive(config),
         lambda: None if config["TM"] in COARSENING_STRIDES else f"TM is the stride: {strides}",
-        lambda: _divides(config, "TM", "BM"),
+        lambda: divides(config, "TM", "BM"),
         lambda: _threads(config, gpu),
         lambda: _even_shares(config),
         lambda: _static_shared(stage_bytes(config)),
@@ -219,7 +221,7 @@ def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
 def coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
     """TM×TN results a thread, copied float by float."""
     return first_reason(
-        lambda: _positive(config),
+        lambda: positive(config),
         lambda: _thread_tile(config, gpu),
         lambda: _even_shares(config),
         lambda: _static_shared(stage_bytes(config)),
@@ -239,7 +241,7 @@ def conflict_free(config: TileConfig, gpu: GpuSpec) -> str | None:
     """128-bit copies, padded A tile dealt out in panels."""
     return first_reason(
         lambda: quads(config, gpu),
-        lambda: _divides(config, PANEL, "BK"),
+        lambda: divides(config, PANEL, "BK"),
         lambda: _even_shares(config, a_vector=4, b_vector=4, a_width=PANEL),
         lambda: _static_shared(stage_bytes(config, PAD)),
     )
@@ -270,9 +272,9 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: quads(config, gpu),
         lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
         lambda: warps(config),
-        lambda: _divides(config, PANEL, "BK"),
+        lambda: divides(config, PANEL, "BK"),
         lambda: _even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
-        lambda: _divides(config, "bursts", "BK"),
+        lambda: divides(config, "bursts", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: dynamic_shared(ring_bytes(None, config), gpu),
     )
@@ -281,8 +283,8 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
 def split_k(config: TileConfig, gpu: GpuSpec) -> str | None:
     """The ring of `async_copy` for several slices, each with whole lines of k."""
     return first_reason(
-        lambda: _positive(config),
-        lambda: _divides(config, "slice_k", "BK"),
+        lambda: positive(config),
+        lambda: divides(config, "slice_k", "BK"),
         lambda: async_copy(config, gpu),
         lambda: dynamic_shared(split_k_shared_bytes(None, config), gpu, "slices' sums"),
     )

@@ -6,8 +6,6 @@ matrices hold.
 
 from __future__ import annotations
 
-from functools import partial
-
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import batched, tile_grid
@@ -31,7 +29,7 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
         template=(
             *types,
             *config.as_dict().values(),
-            *access_widths(problem),
+            *access_widths(problem, WIDEST // ITEM_BYTES[problem.sum_dtype]),
             batched(problem),
             CUDA_LAYOUTS[problem.layout],
         ),
@@ -41,22 +39,21 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     )
 
 
-def access_widths(problem: GemmProblem) -> tuple[int, int, int]:
+def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]:
     """Elements of A, B and C that a thread reads or writes at once.
 
     As many as 16 bytes hold, or fewer, so that rows and matrices begin and end at multiples of
-    them. Of C it is either all the neighbouring results that a thread has, or one.
+    them. Of C it is either `width_of_c`, the neighbouring results that a thread has, or one.
     """
     p = problem
     strides = p.strides
     row_of_a, row_of_b = (p.m if p.transa else p.k), (p.k if p.transb else p.n)
-    widest_of_c = WIDEST // ITEM_BYTES[p.sum_dtype]
-    aligned_c = (p.n | p.ldc | strides[2]) % widest_of_c == 0
-    aligned_c &= p.alignment % min(WIDEST, widest_of_c * p.out_item_bytes) == 0
+    aligned_c = (p.n | p.ldc | strides[2]) % width_of_c == 0
+    aligned_c &= p.alignment % min(WIDEST, width_of_c * p.out_item_bytes) == 0
     return (
         _widest(row_of_a | p.lda | strides[0], p.item_bytes, p.alignment),
         _widest(row_of_b | p.ldb | strides[1], p.item_bytes, p.alignment),
-        widest_of_c if aligned_c else 1,
+        width_of_c if aligned_c else 1,
     )
 
 
@@ -98,30 +95,34 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
             f"TM*TN {problem.sum_dtype} sums take {registers} registers: a thread has "
             f"{RESULT_REGISTERS} for them"
         )
-    width_a, width_b, _ = access_widths(problem)
-    shares = partial(_shares, config, item_bytes=problem.item_bytes)
     return rules.first_reason(
-        lambda: shares("A", "BM", width_a, along_k=not problem.transa),
-        lambda: shares("B", "BN", width_b, along_k=problem.transb),
+        lambda: even_shares(problem, config, rules.thread_count(config)),
         lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu, "tiles"),
     )
 
 
-def _shares(
-    config: TileConfig, operand: str, side: str, width: int, *, along_k: bool, item_bytes: int
+def even_shares(
+    problem: GemmProblem, config: TileConfig, threads: int, *, in_pairs: bool = False
 ) -> str | None:
-    """A thread must have whole steps of each row of a tile, as `TypedFetch` needs."""
-    threads, BK = rules.thread_count(config), config["BK"]
-    rows, columns = (config[side], BK) if along_k else (BK, config[side])
-    vectors, panel = (
-        columns // width,
-        SECTOR // item_bytes // width if along_k else columns // width,
-    )
-    least = threads // rows if panel * rows < threads else panel
-    across = min(least, vectors, threads)
-    if columns % width == 0 and across and vectors % across == threads % across == 0:
-        return None
-    return (
-        f"{threads} threads cannot share the {operand} tile ({rows} x {columns} elements, "
-        f"{width} at a time)"
-    )
+    """A thread must have whole steps of each row of a tile, as `TypedFetch` needs.
+
+    With `in_pairs`, two rows count as one where neighbours along k are none in memory.
+    """
+    BK = config["BK"]
+    widths = access_widths(problem, 1)
+    for operand, side, width, along_k in (
+        ("A", "BM", widths[0], not problem.transa),
+        ("B", "BN", widths[1], problem.transb),
+    ):
+        across_k = BK // 2 if in_pairs else BK
+        rows, columns = (config[side], BK) if along_k else (across_k, config[side])
+        vectors = columns // width
+        panel = SECTOR // problem.item_bytes // width if along_k else vectors
+        least = threads // rows if panel * rows < threads else panel
+        across = min(least, vectors, threads)
+        if columns % width or not across or vectors % across or threads % across:
+            return (
+                f"{threads} threads cannot share the {operand} tile ({rows} x {columns} elements, "
+                f"{width} at a time)"
+            )
+    return None

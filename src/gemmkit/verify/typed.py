@@ -2,11 +2,13 @@ r"""What results of any element types must be, and how far from it rounding may 
 
 Sums are fp32 or fp64 with unit roundoff u, results are stored in a type with unit roundoff v. As
 `bounds` derives it, what an activation gets is off by at most e = γ_n(u)·S, S being the sum of its
-terms' magnitudes. An activation f here has |f(x)| ≤ |x| and a slope of at most `SLOPE`, and its own
-evaluation errs by at most `EVALUATION` roundoffs of x: the error functions and exponentials of
-CUDA's mathematical library are right to 2 units of the last place (CUDA Programming Guide,
-"Mathematical Functions Appendix"), and what follows them adds a few. The scale and the residual
-round once each. Storing adds v·|D|, or half the smallest subnormal number of the type.
+terms' magnitudes; of the halves by γ_n(2u)·S, for tensor cores cut sums off instead of rounding
+them (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). An
+activation f here has |f(x)| ≤ |x| and a slope of at most `SLOPE`, and its own evaluation errs by at
+most `EVALUATION` roundoffs of x: the error functions and exponentials of CUDA's mathematical
+library are right to 2 units of the last place (CUDA Programming Guide, "Mathematical Functions
+Appendix"), and what follows them adds a few. The scale and the residual round once each. Storing
+adds v·|D|, or half the smallest subnormal number of the type.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ def typed_reference(
     unit, tiny = ROUNDOFF[problem.sum_dtype]
     # Each term may be rounded when it is read, too: where fp64 is added to fp32 sums.
     roundings = (problem.k if alpha else 0) + len(terms) + 3
-    error = gamma(roundings, unit) * magnitude + 2 * tiny * (problem.k * abs(alpha) + 2)
+    # Tensor cores may cut off what others round.
+    cut = 2 if problem.item_bytes == 2 else 1
+    error = gamma(roundings, unit * cut) * magnitude + 2 * tiny * (problem.k * abs(alpha) + 2)
     values = scale * _ACTIVATIONS[problem.epilogue.activation](before)
     bounds = abs(scale) * (SLOPE * error + EVALUATION * unit * abs(before))
     if problem.epilogue.activation == "none":

@@ -50,7 +50,7 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
         sizes = {"copy_async": "16", "branch": "TARGET"}
         return "128" if form.opcode_class == "cache" else sizes.get(form.operation, "0")
     kind = register_type(spec.type)
-    if spec.count > 1:
+    if spec.count > 1 or form.operation == "multiply_matrices":
         return "{" + ", ".join(f"%{kind}_{place}_{n}" for n in range(spec.count)) + "}"
     return f"%{kind}_{place}_0" + ("|%pred_9_0" if spec.pair else "")
 

@@ -118,6 +118,21 @@ def test_members_that_do_not_take_part(call: str) -> None:
     assert not run(source.replace("MASK", "some"), arguments).findings
 
 
+def test_products_of_matrices_take_the_whole_warp() -> None:
+    source = """k(double* out, unsigned lanes) {
+        double x = threadIdx.x, y = 0;
+        if (threadIdx.x % 32 < lanes)
+            asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%2}, {%0, %1};"
+                : "+d"(x), "+d"(y) : "d"(1.0));
+        out[threadIdx.x] = x;
+    }"""
+    out = np.zeros(WORDS.size)
+    found = run(source, {"out": out, "lanes": np.uint32(16)}).only
+    assert (found.check, found.kind) == ("synccheck", "divergent warp instruction")
+    assert "names lanes 16-31 of its warp 0, which do not take part" in found.message
+    assert not run(source, {"out": out, "lanes": np.uint32(32)}).findings
+
+
 def test_a_lane_outside_of_its_mask() -> None:
     source = """k(float* out) {
         out[threadIdx.x] = __shfl_sync(0xFFFF, float(threadIdx.x), 0);

@@ -18,7 +18,7 @@ _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
 _VARYING_OPERATIONS = frozenset(
     [
         *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "match_all"),
-        *("reduce_warp", "elect", "active_mask", "call"),
+        *("reduce_warp", "elect", "active_mask", "call", "multiply_matrices"),
     ]
 )
 

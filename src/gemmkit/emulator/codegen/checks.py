@@ -63,6 +63,15 @@ def members(b: BlockWriter, action: Action, lanes: Value, function: str = "membe
         f.runtime(PREFIX + name, "void", C, W, lanes, masks, number)
 
 
+def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
+    """Have looked whether all lanes of the warp take part."""
+    if b.around.sanitize:
+        f, everyone = b.f, literal("i32", -1)
+        with f.when(f.compare("ne", lanes, 0)):
+            number = literal("i64", action.number)
+            f.runtime(PREFIX + "members", "void", C, W, lanes, everyone, number)
+
+
 def barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
     """Have looked whether these lanes may come to a barrier."""
     if not b.around.sanitize:

@@ -336,6 +336,8 @@ def _through_python(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
         checks.members(b, action, lanes)
+    elif action.operation == "multiply_matrices":
+        checks.whole_warp(b, action, lanes)
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))
@@ -389,6 +391,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "barrier_arrive": _barrier_arrive,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), _through_python),
+    "multiply_matrices": _through_python,
 }
 
 

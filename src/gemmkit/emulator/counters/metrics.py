@@ -54,7 +54,7 @@ class Metric:
 
 OPCODE_CLASSES = (
     *("atomic", "bits", "cache", "compare", "control", "convert", "fma", "fp16", "fp32", "fp64"),
-    *("integer", "load", "move", "special", "store", "synchronize", "warp"),
+    *("integer", "load", "move", "special", "store", "synchronize", "tensor", "warp"),
 )
 _GLOBAL_LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 _GLOBAL_STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"

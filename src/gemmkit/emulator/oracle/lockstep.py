@@ -40,6 +40,7 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "match_all": warp.match_all,
     "reduce_warp": warp.reduce_warp,
     "elect": warp.elect,
+    "multiply_matrices": warp.multiply_matrices,
 }
 _NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
 # What other warps can see in an order of its own: then one warp runs at a time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa.matrices import multiply
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
 from gemmkit.emulator.isa.table import table
@@ -114,6 +115,12 @@ def reduce_warp(group: Group, step: Step, lanes: Mask) -> None:
             total = evaluate(form, [total, value])[0]
         results[row, lane] = total[0]
     _write(group, step, lanes, results)
+
+
+def multiply_matrices(group: Group, step: Step, lanes: Mask) -> None:
+    """`mma.sync`: the product of two matrices that the lanes of a warp hold, added to a third."""
+    registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
+    _write(group, step, lanes, *multiply(step.form, registers))
 
 
 def elect(group: Group, step: Step, lanes: Mask) -> None:

@@ -56,6 +56,9 @@ struct TypedFetch {
     return (threadIdx.x % ACROSS + step % STEPS_PER_ROW * ACROSS) * VEC;
   }
 
+  // Whether this thread has a vector in that step.
+  static __device__ __forceinline__ bool mine(int step) { return EVEN || row(step) < ROWS; }
+
   // Global memory -> registers, where `depth` steps of k are left. What lies outside is never read
   // and becomes zero.
   __device__ __forceinline__ void fetch(int depth) {
@@ -96,7 +99,6 @@ struct TypedFetch {
   }
 
  private:
-  static __device__ __forceinline__ bool mine(int step) { return EVEN || row(step) < ROWS; }
   __device__ __forceinline__ Sum number(int step, int v) const {
     return widened<Sum>(held[step].get(v));
   }

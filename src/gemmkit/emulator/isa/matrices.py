@@ -1,0 +1,117 @@
+"""`mma.sync`: where lanes hold the elements of small matrices, and what their product is.
+
+Lane number 4 g + t holds, of A, rows g and g + 8 (where there are 16), of B column g, of C and D
+columns 2 t and 2 t + 1 of A's rows (PTX ISA, "Matrix multiply-accumulate operation using mma
+instruction"). Two numbers of 16 bits share a register, neighbours along k.
+
+In which order the hardware adds up and what it cuts off is open; here a result is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.semantics.rounding import (
+    BINARY64,
+    FORMATS,
+    Format,
+    decode,
+    encode,
+    round_to,
+)
+
+LANES = 32
+Places = NDArray[np.int64]
+Raw = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Row and column of each element, (elements, lanes), in a matrix of that shape."""
+
+    shape: tuple[int, int]
+    rows: Places
+    columns: Places
+
+    def gather(self, numbers: Raw) -> Raw:
+        """The matrix, from numbers (…, elements, lanes)."""
+        matrix = np.zeros((*numbers.shape[:-2], *self.shape), numbers.dtype)
+        matrix[..., self.rows, self.columns] = numbers
+        return matrix
+
+    def scatter(self, matrix: Raw) -> Raw:
+        """What each lane holds of a matrix, (…, elements, lanes)."""
+        held: Raw = matrix[..., self.rows, self.columns]
+        return held
+
+
+@cache
+def fragments(rows: int, depth: int, pair: int) -> tuple[Fragment, Fragment, Fragment]:
+    """Those of A (rows × depth), B (depth × 8) and C; `pair` numbers share a register."""
+    group, thread = np.divmod(np.arange(LANES), 4)
+    along, down = depth // (4 * pair), rows // 8
+
+    def steps(r: int, half: int) -> Places:
+        return pair * thread + half + 4 * pair * r
+
+    of_a = [
+        (group + 8 * lower, steps(r, half))
+        for r in range(along)
+        for lower in range(down)
+        for half in range(pair)
+    ]
+    of_b = [(steps(r, half), group) for r in range(along) for half in range(pair)]
+    of_c = [(group + 8 * lower, 2 * thread + odd) for lower in range(down) for odd in (0, 1)]
+    shapes = ((rows, depth), (depth, 8), (rows, 8))
+    a, b, c = (
+        Fragment(
+            shape,
+            np.array([row for row, _ in places]),
+            np.array([column for _, column in places]),
+        )
+        for shape, places in zip(shapes, (of_a, of_b, of_c), strict=True)
+    )
+    return a, b, c
+
+
+def multiply(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
+    """The registers of D from those of A, B and C, each (…, lanes) of raw bits."""
+    rows, depth = int(form["M"]), int(form["K"])
+    kind = FORMATS[form["T"]]
+    of_a, of_b, of_c = fragments(rows, depth, 1 if kind is BINARY64 else 2)
+    counts = [rows * depth // 32, depth * 8 // 32]
+    if kind is not BINARY64:
+        counts = [count // 2 for count in counts]
+    operands = np.split(np.stack(registers, axis=-2), np.cumsum(counts), axis=-2)
+    target = kind if kind is BINARY64 else FORMATS["f32"]
+    a, b, c = (_numbers(each, of) for each, of in zip(operands, (kind, kind, target), strict=True))
+    left, right, total = of_a.gather(a), of_b.gather(b), of_c.gather(c)
+    with np.errstate(all="ignore"):
+        for step in range(depth):
+            total = total + left[..., :, step, None] * right[..., step, None, :]
+        numbers = total.astype(np.float64)
+        if target is not BINARY64:
+            numbers = round_to(numbers, target, "n")
+    return tuple(np.moveaxis(of_c.scatter(encode(numbers, target)), -2, 0))
+
+
+def _numbers(registers: Raw, kind: Format) -> Raw:
+    """Those of fragments; fp64 as what the host has beyond it, so that a sum is rounded once."""
+    if kind is BINARY64:
+        return registers.view(np.float64).astype(np.longdouble)
+    return decode(_unpacked(registers) if kind.bits == 16 else registers, kind)
+
+
+def _unpacked(words: Raw) -> Raw:
+    """Pairs of 16 bits, one after the other: (…, registers, lanes) to twice as many."""
+    halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-2)
+    merged = halves.reshape(*words.shape[:-2], -1, words.shape[-1])
+    unpacked: Raw = merged.astype(np.uint16)
+    return unpacked

@@ -1,0 +1,106 @@
+"""How `typed_mma` is launched, and what it refuses: products on the tensor cores by mma.sync."""
+
+from __future__ import annotations
+
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import rules, typed
+from gemmkit.kernels.grids import batched, tile_grid
+from gemmkit.kernels.launches import CUDA_LAYOUTS
+from gemmkit.kernels.plan import LaunchShape, TileConfig
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
+
+# Rows and columns of a product of mma.sync, and the deepest of them.
+ROWS, COLUMNS, DEPTH = 16, 8, 16
+
+# Results side by side that a lane has.
+WIDTH_OF_C = 2
+
+# The first compute capability whose tensor cores multiply a type.
+SINCE: dict[Dtype, tuple[int, int]] = {"float16": (7, 5), "bfloat16": (8, 0), "float64": (8, 0)}
+
+
+def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """As `typed`, but that the type of the sums follows from that of the elements."""
+    types = (CUDA_TYPES[each] for each in (problem.dtype, problem.out_dtype or problem.dtype))
+    return LaunchShape(
+        template=(
+            *types,
+            *config.as_dict().values(),
+            *typed.access_widths(problem, WIDTH_OF_C),
+            batched(problem),
+            CUDA_LAYOUTS[problem.layout],
+        ),
+        grid=tile_grid(problem, config["BM"], config["BN"]),
+        block=(thread_count(config), 1, 1),
+        shared_bytes=shared_bytes(problem, config),
+    )
+
+
+def thread_count(config: TileConfig) -> int:
+    """Threads of a block."""
+    return WARP_SIZE * (config["BM"] // config["WM"]) * (config["BN"] // config["WN"])
+
+
+def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
+    """Shared bytes of two pairs of tiles, padded as mma.cuh has them."""
+    total = 0
+    for side, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
+        extent, BK = config[side], config["BK"]
+        if problem.item_bytes == ITEM_BYTES["float64"]:
+            total += problem.item_bytes * BK * (extent + 4)
+        else:
+            numbers = extent * (BK + 8) if along_k else BK * (extent + 8)
+            total += problem.item_bytes * numbers
+    return 2 * total
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """Types that the board's tensor cores multiply."""
+    since = SINCE.get(problem.dtype)
+    if since is None:
+        return f"tensor cores would cut {problem.dtype} to fewer bits; 'typed' takes it"
+    if (gpu.capability.major, gpu.capability.minor) < since:
+        return (
+            f"tensor cores multiply {problem.dtype} from compute capability {since[0]}.{since[1]} "
+            f"on; {gpu.name} has {gpu.capability}, and 'typed' does without"
+        )
+    return typed.condition(problem, gpu)
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Warp tiles of whole products, and registers for their results."""
+    results = config["WM"] * config["WN"] // WARP_SIZE
+    return rules.first_reason(
+        lambda: rules.positive(config),
+        lambda: rules.divides(config, ROWS, "WM"),
+        lambda: rules.divides(config, COLUMNS, "WN"),
+        lambda: rules.divides(config, DEPTH, "BK"),
+        lambda: rules.divides(config, "WM", "BM"),
+        lambda: rules.divides(config, "WN", "BN"),
+        lambda: (
+            None
+            if results <= typed.RESULT_REGISTERS
+            else f"{results} results a lane do not fit its registers"
+        ),
+        lambda: (
+            None
+            if thread_count(config) <= gpu.capability.max_threads_per_block
+            else f"{thread_count(config)} threads a block are more than a GPU allows"
+        ),
+    )
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What depends on the types: room for sums and tiles, and even shares of what is copied."""
+    registers = config["WM"] * config["WN"] // WARP_SIZE * ITEM_BYTES[problem.sum_dtype] // 4
+    if registers > typed.RESULT_REGISTERS:
+        return (
+            f"WM*WN {problem.sum_dtype} sums take {registers} registers of each lane: it has "
+            f"{typed.RESULT_REGISTERS} for them"
+        )
+    threads, in_pairs = thread_count(config), problem.item_bytes == ITEM_BYTES["float16"]
+    return rules.first_reason(
+        lambda: typed.even_shares(problem, config, threads, in_pairs=in_pairs),
+        lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu, "tiles"),
+    )
