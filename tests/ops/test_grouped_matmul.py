@@ -53,11 +53,11 @@ def test_products_of_different_shapes(operands, emulator):
     assert all(isinstance(each, np.ndarray) for each in results)
 
 
-def test_any_strides_and_stacks(rng):
+def test_any_strides_and_stacks(rng, emulator):
     stack = integers(rng, 3, 8, 6)
     a = [each[::-1, ::2] for each in stack]
     b = integers(rng, 3, 5, 3).transpose(0, 2, 1)
-    same(grouped_matmul(a, b), [x @ y for x, y in zip(a, b, strict=True)])
+    same(grouped_matmul(a, b, device=emulator), [x @ y for x, y in zip(a, b, strict=True)])
 
 
 def test_no_products_at_all():
@@ -90,18 +90,18 @@ def test_everything_at_once(rng, operands, emulator):
     same(results, [np.maximum(x, 0) + r for x, r in zip(arguments, residual, strict=True)])
 
 
-def test_results_beside_each_other_in_one_matrix(rng):
+def test_results_beside_each_other_in_one_matrix(rng, emulator):
     a, b = [integers(rng, 6, 4) for _ in range(3)], [integers(rng, 4, 5) for _ in range(3)]
     whole = np.full((6, 17), np.nan, np.float32)
-    grouped_matmul(a, b, out=[whole[:, 5 * i : 5 * i + 5] for i in range(3)])
+    grouped_matmul(a, b, out=[whole[:, 5 * i : 5 * i + 5] for i in range(3)], device=emulator)
     same([whole[:, :15]], [np.hstack([x @ y for x, y in zip(a, b, strict=True)])])
     assert np.isnan(whole[:, 15:]).all()
 
 
-def test_beta_of_zero_does_not_read_c(rng):
+def test_beta_of_zero_does_not_read_c(rng, emulator):
     a, b = [integers(rng, 3, 4)], [integers(rng, 4, 5)]
     c = [np.full((3, 5), np.nan, np.float32)]
-    same(grouped_matmul(a, b, c=c, beta=0), [a[0] @ b[0]])
+    same(grouped_matmul(a, b, c=c, beta=0, device=emulator), [a[0] @ b[0]])
 
 
 ONES = np.ones((3, 4), np.float32)
@@ -153,9 +153,9 @@ def test_what_cannot_be_meant_is_refused(changes, words):
         grouped_matmul(**{**TWO, **changes})
 
 
-def test_in_place_with_residual_is_allowed():
+def test_in_place_with_residual_is_allowed(emulator):
     out = [np.ones((3, 3), np.float32), np.ones((3, 3), np.float32)]
-    grouped_matmul(**TWO, out=out, residual=out)
+    grouped_matmul(**TWO, out=out, residual=out, device=emulator)
     same(out, [np.full((3, 3), 5)] * 2)
 
 
