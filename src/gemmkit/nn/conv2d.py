@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from gemmkit.epilogue import Activation, Custom
 from gemmkit.errors import UsageError
+from gemmkit.nn import fused
 from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
 from gemmkit.nn.products import multiply
 
@@ -134,23 +135,11 @@ def _im2col(
     """The product of the filters and the matrix of patches, one of a batch for each image."""
     images, channels = x.shape[:2]
     (rows, columns), (height, width) = window.taps, window.results
-    (down, across), (dy, dx) = window.stride, window.dilation
+    depth = channels * rows * columns
     if window.taps == window.stride == (1, 1) and window.padding == (0, 0):
         patches = x
     else:
-        padded = xp.pad(x, *((more, more) for more in window.padding))
-        # What a tap sees is a view; stacked, in one copy, they are the rows of the matrix.
-        seen = [
-            padded[
-                :,
-                :,
-                row * dy : row * dy + (height - 1) * down + 1 : down,
-                column * dx : column * dx + (width - 1) * across + 1 : across,
-            ]
-            for row, column in product(range(rows), range(columns))
-        ]
-        patches = xp.stack(seen, 2)
-    depth = channels * rows * columns
+        patches = _patches(xp, x, window)
     result = multiply(
         weight.reshape((weight.shape[0], depth)),
         patches.reshape((images, depth, height * width)),
@@ -158,6 +147,28 @@ def _im2col(
         **finish,
     )
     return result.reshape((images, weight.shape[0], height, width))
+
+
+def _patches(xp: Namespace, x: Array, window: Window) -> Array:
+    """A row for each channel and tap, a column for each place, of every image."""
+    w = window
+    made = fused.im2col(x, w.taps, w.results, w.stride, w.dilation, w.padding)
+    if made is not None:
+        return made
+    (rows, columns), (height, width) = w.taps, w.results
+    (down, across), (dy, dx) = w.stride, w.dilation
+    padded = xp.pad(x, *((more, more) for more in w.padding))
+    # What a tap sees is a view; stacked, in one copy, they are the rows.
+    seen = [
+        padded[
+            :,
+            :,
+            row * dy : row * dy + (height - 1) * down + 1 : down,
+            column * dx : column * dx + (width - 1) * across + 1 : across,
+        ]
+        for row, column in product(range(rows), range(columns))
+    ]
+    return xp.stack(seen, 2)
 
 
 def _implicit(

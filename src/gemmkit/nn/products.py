@@ -27,7 +27,7 @@ def multiply(
 
     If it is `writable`, `total` is where the result is, unless a gradient is recorded.
     """
-    if _recorded(a, b, total, row_bias):
+    if recorded(a, b, total, row_bias):
         return _recorded_product(a, b, alpha, total, row_bias, activation, out_dtype)
     return matmul(
         a,
@@ -58,7 +58,7 @@ def project(
 
     `total` is where the result is, if its library lets it be written and no gradient is recorded.
     """
-    if _recorded(rows, weight, total, bias, residual):
+    if recorded(rows, weight, total, bias, residual):
         return _recorded_projection(rows, weight, total, bias, activation, residual, stream)
     return gemm(
         rows,
@@ -79,7 +79,7 @@ def _epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
     return Epilogue(bias, activation)
 
 
-def _recorded(*arrays: Array | None) -> bool:
+def recorded(*arrays: Array | None) -> bool:
     """Whether PyTorch is to record how a result follows from these."""
     if not any(getattr(array, "requires_grad", False) for array in arrays):
         return False

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemmkit.errors import UsageError
+from gemmkit.nn import fused
 from gemmkit.nn.linear import linear
 from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
 from gemmkit.nn.products import project
@@ -57,10 +58,7 @@ def lstm(
         for step in range(inputs.shape[batch_first]):
             own = gates[:, step] if batch_first else gates[step]
             own = project(h, w_hh, total=own, device=device)
-            i, f = _split(xp.sigmoid(own[:, : 2 * hidden]), 2)
-            g, o = _split(own[:, 2 * hidden :], 2)
-            c = f * c + i * xp.tanh(g)
-            h = xp.sigmoid(o) * xp.tanh(c)
+            h, c = fused.lstm_cell(own, c) or _lstm_cell(xp, own, c)
             seen.append(h)
         return seen, [h, c]
 
@@ -108,14 +106,29 @@ def gru(
         for step in range(inputs.shape[batch_first]):
             p = projected[:, step] if batch_first else projected[step]
             s = linear(h, w_hh, b_hh, device=device)
-            r, z = _split(xp.sigmoid(p[:, : 2 * hidden] + s[:, : 2 * hidden]), 2)
-            n = xp.tanh(p[:, 2 * hidden :] + r * s[:, 2 * hidden :])
-            h = n + z * (h - n)
+            (h,) = fused.gru_cell(p, s, h) or _gru_cell(xp, p, s, h)
             seen.append(h)
         return seen, [h]
 
     output, (h,) = _stacked(xp, x, len(weights), layer, batch_first)
     return output, h
+
+
+def _lstm_cell(xp: Namespace, gates: Array, c: Array) -> list[Array]:
+    """h and c after a step, by the arrays' own library."""
+    hidden = c.shape[1]
+    i, f = _split(xp.sigmoid(gates[:, : 2 * hidden]), 2)
+    g, o = _split(gates[:, 2 * hidden :], 2)
+    c = f * c + i * xp.tanh(g)
+    return [xp.sigmoid(o) * xp.tanh(c), c]
+
+
+def _gru_cell(xp: Namespace, p: Array, s: Array, h: Array) -> list[Array]:
+    """h after a step, by the arrays' own library."""
+    hidden = h.shape[1]
+    r, z = _split(xp.sigmoid(p[:, : 2 * hidden] + s[:, : 2 * hidden]), 2)
+    n = xp.tanh(p[:, 2 * hidden :] + r * s[:, 2 * hidden :])
+    return [n + z * (h - n)]
 
 
 def _stacked(

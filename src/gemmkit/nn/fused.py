@@ -1,0 +1,172 @@
+"""Kernels of the layers' own, for what surrounds the products of arrays on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from gemmkit.kernels.plan import Dim3, LaunchPlan, SourceFile, ceil_div
+from gemmkit.nn.namespace import Array
+from gemmkit.nn.products import recorded
+from gemmkit.ops.arrays import WarmLibrary, library_of
+from gemmkit.ops.operands import Operand, View
+
+if TYPE_CHECKING:
+    from gemmkit.ops.launcher import Launch
+
+Shape = tuple[int, ...]
+Grid = tuple[Dim3, Dim3]
+
+# What a signature calls the arrays of a kernel, inputs and then outputs, and a launch their roles.
+_ARRAYS = {"A": "a", "B": "b", "C": "out", "bias": "bias"}
+
+_BLOCK = 256
+_MOST_BLOCKS = 65535
+# Launches that a thread keeps prepared.
+_MOST_KEPT = 1024
+
+
+class _Ready(threading.local):
+    """Launches that a thread has prepared, None where a kernel does not take the arrays."""
+
+    def __init__(self) -> None:
+        self.launches: dict[Hashable, tuple[Launch, int] | None] = {}
+
+
+_ready = _Ready()
+
+
+def lstm_cell(gates: Array, c: Array) -> list[Array] | None:
+    """h and c after a step, from its gates (batch, 4·hidden) and c (batch, hidden) before it.
+
+    None if the arrays are not float32 on a GPU, in the rows that the kernel reads.
+    """
+    batch, hidden = c.shape
+
+    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+        gates, c = operands
+        fits = gates.dtype == c.dtype == "float32" and _tight(c) and gates.view.strides[1] == 1
+        return [batch, hidden, gates.view.strides[0]] if fits else None
+
+    return _fused("lstm_cell", [gates, c], [(batch, hidden)] * 2, _line(batch * hidden), numbers)
+
+
+def gru_cell(p: Array, s: Array, h: Array) -> list[Array] | None:
+    """h after a step, from both projections (batch, 3·hidden) and h (batch, hidden) before it.
+
+    None as of `lstm_cell`.
+    """
+    batch, hidden = h.shape
+
+    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+        p, s, h = operands
+        fits = p.dtype == "float32" and _tight(s) and _tight(h) and p.view.strides[1] == 1
+        return [batch, hidden, p.view.strides[0]] if fits else None
+
+    return _fused("gru_cell", [p, s, h], [(batch, hidden)], _line(batch * hidden), numbers)
+
+
+def im2col(
+    x: Array, taps: Shape, results: Shape, stride: Shape, dilation: Shape, padding: Shape
+) -> Array | None:
+    """Patches (images, channels · taps, places) of images (images, channels, height, width).
+
+    Each of the other arguments has a number for rows and one for columns. None as of `lstm_cell`,
+    but for elements of any type.
+    """
+    images, channels, height, width = x.shape
+    depth, places = channels * taps[0] * taps[1], results[0] * results[1]
+    block = min(_BLOCK, 32 * ceil_div(places, 32))
+    grid = (ceil_div(places, block), min(depth, _MOST_BLOCKS), min(images, _MOST_BLOCKS))
+    rest = (*taps, *results, *stride, *dilation, *padding)
+
+    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+        image_pitch, channel_pitch, row, column = operands[0].view.strides
+        if (row, column) != (width, 1):
+            return None
+        return [images, image_pitch, channel_pitch, depth, height, width, *rest]
+
+    made = _fused(
+        "im2col", [x], [(images, depth, places)], (grid, (block, 1, 1)), numbers, key=rest
+    )
+    return made[0] if made else None
+
+
+def _fused(
+    name: str,
+    inputs: Sequence[Array],
+    shapes: Sequence[Shape],
+    grid: Grid,
+    numbers: Callable[[Sequence[Operand]], list[int] | None],
+    *,
+    key: Hashable = None,
+) -> list[Array] | None:
+    """New arrays that a kernel fills from others, on the current stream of their library."""
+    library = cast(WarmLibrary, library_of(inputs[0], "an array"))
+    empty = any(0 in shape for shape in shapes)
+    if empty or not hasattr(library, "glance") or recorded(*inputs):
+        return None
+    seen = [library.glance(each) for each in inputs]
+    call = name, key, *(what for _, what in seen)
+    if call not in _ready.launches:
+        if len(_ready.launches) >= _MOST_KEPT:
+            _ready.launches.clear()
+        _ready.launches[call] = _prepared(name, library, inputs, len(shapes), grid, numbers)
+    found = _ready.launches[call]
+    if found is None:
+        return None
+    launch, ordinal = found
+    made = [library.new(inputs[0], shape, None) for shape in shapes]
+    addresses = [address for address, _ in seen] + [address for _, address in made]
+    launch.run(addresses, library.current_stream(ordinal))
+    return [array for array, _ in made]
+
+
+def _prepared(
+    name: str,
+    library: WarmLibrary,
+    inputs: Sequence[Array],
+    outputs: int,
+    grid: Grid,
+    numbers: Callable[[Sequence[Operand]], list[int] | None],
+) -> tuple[Launch, int] | None:
+    operands = [library.read(each, "an array") for each in inputs]
+    ordinal, values = operands[0].device, numbers(operands)
+    if ordinal is None or values is None or any(each.device != ordinal for each in operands):
+        return None
+    from gemmkit.ops.compiled import binary_of
+    from gemmkit.ops.context import context_of
+    from gemmkit.ops.launcher import Launch
+
+    arrays = list(_ARRAYS)[: len(operands) + outputs]
+    element = {2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}[operands[0].item_bytes]
+    plan = LaunchPlan(
+        kernel=name,
+        source=_source(name),
+        entry=f"im2col<{element}>" if name == "im2col" else name,
+        grid=grid[0],
+        block=grid[1],
+        signature=(*arrays, *map(str, values)),
+    )
+    context = context_of(ordinal)
+    places = {array: (_ARRAYS[array], 0) for array in arrays}
+    zeros = dict.fromkeys(arrays, 0)
+    return Launch(context, plan, binary_of(plan, context.spec), zeros, places), ordinal
+
+
+@cache
+def _source(name: str) -> SourceFile:
+    path = Path(__file__).with_name(f"{name}.cu")
+    return SourceFile(path.read_text("utf-8"), path.name)
+
+
+def _line(elements: int) -> Grid:
+    """A thread for each element."""
+    return (ceil_div(elements, _BLOCK), 1, 1), (_BLOCK, 1, 1)
+
+
+def _tight(operand: Operand) -> bool:
+    return operand.view == View.tight(operand.view.shape)
