@@ -60,7 +60,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class GroupedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A case; `sizes` are its most frequent shapes, the first entry is gemmkit's choice.
 
-    Its GB/s count each matrix once.
+    Its GB/s count each matrix once. `host_us` is how long calls on PyTorch's tensors take to
+    return.
     """
 
     case: str
@@ -72,6 +73,7 @@ class GroupedRecord(msgspec.Struct, frozen=True, kw_only=True):
     grid: tuple[int, int, int]
     entries: list[Entry]
     left_out: dict[str, str]
+    host_us: dict[str, float]
     conditions: ConditionsRecord | None
     environment: dict[str, Any]
 
@@ -139,7 +141,13 @@ def measure(
             ready[name] = contender
         except Exception as error:
             # What a library cannot do, such as being recorded, must not end a long run.
-            left_out[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            left_out[name] = _told(error)
+    host_us: dict[str, float] = {}
+    for peer in peers:
+        try:
+            host_us |= peer.host_us(work)
+        except Exception as error:
+            left_out[f"calls with {peer.name}"] = _told(error)
     conditions = Conditions()
     during = watched(management_probes(device.stream), conditions)
     times = time_in_turn(
@@ -166,9 +174,14 @@ def measure(
             for name, its in zip(ready, times, strict=True)
         ],
         left_out=left_out,
+        host_us=host_us,
         conditions=conditions.record(),
         environment=device.environment() | {"command": " ".join(["python", *sys.argv])},
     )
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _histogram(case: Case) -> dict[str, int]:
@@ -230,7 +243,8 @@ def main() -> int:
             records.append(record)
             file.write(msgspec.json.encode(record) + b"\n")
             file.flush()
-            print(table([record]).to_text(), *record.left_out.items(), sep="\n", flush=True)
+            print(table([record]).to_text(), *record.left_out.items(), sep="\n")
+            print("until a call returns, µs:", record.host_us, flush=True)
     return 1 if any(each.wrong for record in records for each in record.entries) else 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,9 @@ from grouped_work import Matrices, Workload
 from gemmkit.bench.baseline import WORKSPACE_BYTES, device_tensor
 from gemmkit.bench.timer import Contender
 from gemmkit.devices.device import TimedDevice, Work
+
+# Warm calls of which the median is told.
+HOST_CALLS = 9
 
 # A contender's name, and what makes it.
 Maker = tuple[str, Callable[[], Contender]]
@@ -36,6 +41,10 @@ class Cublas:
             yield f"{self.name} (cublasSgemmBatched)", lambda: self._each(work, self._batched)
         grouped_name = f"{self.name} (cublasSgemmGroupedBatched)"
         yield grouped_name, lambda: self._each(work, self._grouped)
+
+    def host_us(self, work: Workload) -> dict[str, float]:  # noqa: ARG002 (of tensors alone)
+        """Nothing: its calls take no arrays."""
+        return {}
 
     def _each(self, work: Workload, make: Callable[[Workload, Matrices], Work]) -> Contender:
         return [make(work, matrices) for matrices in work.sets]
@@ -113,23 +122,53 @@ class Torch:
         return self._on(lambda: self._torch.bmm(a, b, out=c))
 
     def _mm(self, work: Workload, matrices: Matrices) -> Work:
-        at = {name: matrices.addresses(name).tolist() for name in "ABC"}
-
-        def tensor(name: str, number: int, rows: int, columns: int) -> Any:
-            place = at[name][number]
-            return device_tensor(self._torch, self._ordinal, place, rows, columns, columns)
-
-        operands = [
-            (tensor("A", number, m, k), tensor("B", number, k, n), tensor("C", number, m, n))
-            for number, (m, n, k) in enumerate(work.case.shapes)
-            if m and n and k
-        ]
+        operands = self._tensors(work, matrices)
 
         def multiply() -> None:
             for a, b, c in operands:
                 self._torch.mm(a, b, out=c)
 
         return self._on(multiply)
+
+    def host_us(self, work: Workload) -> dict[str, float]:
+        """Microseconds until a warm call returns, for all products, with nothing on the GPU."""
+        from gemmkit import grouped_matmul
+
+        operands = self._tensors(work, work.sets[0])
+        a, b, c = ([each[place] for each in operands] for place in range(3))
+
+        def each_by_itself() -> None:
+            for x, y, z in operands:
+                self._torch.mm(x, y, out=z)
+
+        calls: dict[str, Callable[[], object]] = {
+            "gemmkit.grouped_matmul": lambda: grouped_matmul(a, b, out=c),
+            "torch.mm each": each_by_itself,
+        }
+        found = {}
+        for name, call in calls.items():
+            seen = []
+            for _ in range(HOST_CALLS):
+                self._torch.cuda.synchronize()
+                start = time.perf_counter()
+                call()
+                seen.append(1e6 * (time.perf_counter() - start))
+            found[name] = statistics.median(seen)
+        return found
+
+    def _tensors(self, work: Workload, matrices: Matrices) -> list[tuple[Any, Any, Any]]:
+        """A, B and C of each product that has something to multiply."""
+        at = {name: matrices.addresses(name).tolist() for name in "ABC"}
+
+        def tensor(name: str, number: int, rows: int, columns: int) -> Any:
+            place = at[name][number]
+            return device_tensor(self._torch, self._ordinal, place, rows, columns, columns)
+
+        return [
+            (tensor("A", number, m, k), tensor("B", number, k, n), tensor("C", number, m, n))
+            for number, (m, n, k) in enumerate(work.case.shapes)
+            if m and n and k
+        ]
 
     def _on(self, compute: Callable[[], object]) -> Work:
         def enqueue(stream: Any) -> None:
