@@ -109,7 +109,8 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
     """
     shape, terms = request.shape, request.terms
     raw = {role: _collapsed(role, bits(each)) for role, each in request.operands.items()}
-    terms = replace(terms, alignment=carrier.alignment or terms.item_bytes("a"))
+    least = max(terms.item_bytes("a"), terms.item_bytes("out"))
+    terms = replace(terms, alignment=carrier.alignment or least)
     written = {"out": _result(request)}
     if "auxiliary" in request.operands:
         written["auxiliary"] = request.operands["auxiliary"]
