@@ -38,5 +38,8 @@ expected = exact + c
 gemmkit.gemm(a.T.copy(), b, c, transa=True, beta=1)
 compare("gemm, A transposed", c, expected)
 
-# Sums of float64 are fp64.
+# Halves are summed up in fp32, float64 in fp64; the result may be of another type.
+half_a, half_b = a.astype(np.float16), b.astype(np.float16)
+found = gemmkit.matmul(half_a, half_b, out_dtype="float32")
+compare("float16, float32 out", found, half_a.astype(np.float64) @ half_b)
 compare("float64", gemmkit.matmul(a.astype(np.float64), b.astype(np.float64)), exact)

@@ -87,3 +87,12 @@ def test_float64_stays_so():
 def test_what_does_not_fit_is_refused(q, k, v, rest, message):
     with pytest.raises(UsageError, match=message):
         attention(q, k, v, **rest, device="emulator")
+
+
+def test_halves_have_scores_of_fp32():
+    q, k, v = (normal(2, size, 8).astype(np.float16) for size in (17, 21, 21))
+    result = attention(q, k, v, scale=16.0, device="emulator")
+    assert result.dtype == np.float16
+    exact = reference(q, k, v, 16.0).value
+    # The weights and the result are rounded to halves, twice 2⁻¹¹ of numbers up to |v|.
+    assert np.max(np.abs(result - exact)) < 2 * 2.0**-11 * np.max(np.abs(v))
