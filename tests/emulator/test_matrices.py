@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from launching import Executor, kernel_ptx, launch
 
+from gemmkit.emulator.isa.matrices import multiply
 from gemmkit.emulator.isa.table import table
 
 FORMS = sorted(opcode for opcode in table() if opcode.startswith("mma.sync"))
@@ -82,6 +83,26 @@ def test_products(executor: Executor, opcode: str) -> None:
         for register in range(m // 4):
             row, column = lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2
             assert numbers[register, lane] == wanted[row, column]
+
+
+@pytest.mark.parametrize("opcode", FORMS)
+def test_rounding_is_as_defined(executor: Executor, opcode: str) -> None:
+    form = table()[opcode]
+    dests, *sources = (spec.count for spec in form.operands)
+    rng = np.random.default_rng(len(opcode))
+    if "f64" in opcode:
+        given = rng.standard_normal((sum(sources), 32)).view(np.uint64)
+    else:
+        numbers = rng.standard_normal((sum(sources), 2, 32))
+        low, high = (
+            [[bits_of(each, form["T"]) for each in row] for row in numbers[:, half]]
+            for half in (0, 1)
+        )
+        given = (np.array(low) | np.array(high) << 16).astype(np.uint32)
+        given[-dests:] = numbers[-dests:, 0].astype(np.float32).view(np.uint32)
+    wanted = np.stack(multiply(form, list(given)))
+    found = launch(executor, program(opcode), given).arrays[0]
+    assert np.array_equal(found[:dests], wanted)
 
 
 def test_sums_are_rounded_once(executor: Executor) -> None:

@@ -17,6 +17,7 @@ from gemmkit.emulator.codegen.operands import (
     unsupported,
 )
 from gemmkit.emulator.codegen.runtime.atomics import is_native
+from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.surroundings import C, T, W
 from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
@@ -282,6 +283,16 @@ def _active_mask(b: BlockWriter, action: Action) -> None:
     b.put(action, [Scalar(_active(b, action))])
 
 
+def _multiply_matrices(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    sources = zip(action.sources, source_widths(action), strict=True)
+    slots = [b.in_memory(b.source(source, bits), bits) for source, bits in sources]
+    checks.whole_warp(b, action, _active(b, action))
+    results = [b.scratch.take(bits) for bits in result_widths(action)]
+    b.f.runtime(function_of(action.form), "void", *(b.pointer(each) for each in (*results, *slots)))
+    b.put(action, results)
+
+
 def _is_space(b: BlockWriter, action: Action) -> None:
     _active(b, action)
     space = action.form["S"]
@@ -336,8 +347,6 @@ def _through_python(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
         checks.members(b, action, lanes)
-    elif action.operation == "multiply_matrices":
-        checks.whole_warp(b, action, lanes)
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))
@@ -391,7 +400,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "barrier_arrive": _barrier_arrive,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), _through_python),
-    "multiply_matrices": _through_python,
+    "multiply_matrices": _multiply_matrices,
 }
 
 

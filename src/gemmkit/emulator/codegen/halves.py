@@ -30,7 +30,7 @@ def _constant(f: Function, like: Value, bits: int) -> Value:
     return f.cast("bitcast", literal(like.type, bits), "float")
 
 
-def _widened(f: Function, half: Value, kind: str) -> Value:
+def widened(f: Function, half: Value, kind: str) -> Value:
     """16 bits as float32, exactly."""
     word = f.resize(half, 32)
     if kind == "bf16":
@@ -121,7 +121,7 @@ def _joined(f: Function, low: Value, high: Value) -> Value:
 
 def _arithmetic(f: Function, form: Form, s: Sequence[Value]) -> Value:
     kind = _kind(form)
-    a, b = (_widened(f, each, kind) for each in s)
+    a, b = (widened(f, each, kind) for each in s)
     if form["O"] == "mul" and kind == "bf16":
         # A product below float32's normal numbers would be rounded twice.
         a, b = (f.cast("fpext", each, "double") for each in (a, b))
@@ -132,7 +132,7 @@ def _arithmetic(f: Function, form: Form, s: Sequence[Value]) -> Value:
 
 def _fused(f: Function, form: Form, s: Sequence[Value]) -> Value:
     kind = _kind(form)
-    a, b, c = (f.cast("fpext", _widened(f, each, kind), "double") for each in s)
+    a, b, c = (f.cast("fpext", widened(f, each, kind), "double") for each in s)
     total = _to_odd_sum(f, f.binary("fmul", a, b), c)
     return _narrowed(f, _to_odd_float(f, total), kind)
 
@@ -143,7 +143,7 @@ def _sign(f: Function, form: Form, s: Sequence[Value]) -> Value:
 
 def _extreme(f: Function, form: Form, s: Sequence[Value]) -> Value:
     """The number wins over a NaN unless `.NaN` asks otherwise; -0 is less than +0."""
-    x, y = (_widened(f, each, _kind(form)) for each in s)
+    x, y = (widened(f, each, _kind(form)) for each in s)
     equal = f.compare_float("oeq", x, y)
     less = f.or_(f.compare_float("olt", x, y), f.and_(equal, f.compare("slt", s[0], 0)))
     first, second = s if form["O"] == "min" else (s[1], s[0])
@@ -155,7 +155,7 @@ def _extreme(f: Function, form: Form, s: Sequence[Value]) -> Value:
 
 
 def _compare(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    a, b = (_widened(f, each, _kind(form)) for each in s[:2])
+    a, b = (widened(f, each, _kind(form)) for each in s[:2])
     holds = relation_holds(f, form["C"], a, b)
     return (holds, f.not_(holds))
 
@@ -165,7 +165,7 @@ def _convert_narrow(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Val
 
 
 def _convert_widen(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    number = _widened(f, s[0], _kind(form))
+    number = widened(f, s[0], _kind(form))
     if form["D"] == "f64":
         return (f.cast("bitcast", f.cast("fpext", number, "double"), "i64"),)
     return (f.cast("bitcast", number, "i32"),)

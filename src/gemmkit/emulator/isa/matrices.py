@@ -4,7 +4,8 @@ Lane number 4 g + t holds, of A, rows g and g + 8 (where there are 16), of B col
 columns 2 t and 2 t + 1 of A's rows (PTX ISA, "Matrix multiply-accumulate operation using mma
 instruction"). Two numbers of 16 bits share a register, neighbours along k.
 
-In which order the hardware adds up and what it cuts off is open; here a result is rounded once.
+In which order the hardware adds up is open, and what it cuts off of sums in fp32. Here k goes up,
+with a fused multiply-add a step for fp64; sums in fp32 are computed in fp64 and rounded once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gemmkit.emulator.isa.semantics.rounding import (
     decode,
     encode,
     round_to,
+    rounded_product_sum,
 )
 
 LANES = 32
@@ -95,17 +97,17 @@ def multiply(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
     left, right, total = of_a.gather(a), of_b.gather(b), of_c.gather(c)
     with np.errstate(all="ignore"):
         for step in range(depth):
-            total = total + left[..., :, step, None] * right[..., step, None, :]
-        numbers = total.astype(np.float64)
-        if target is not BINARY64:
-            numbers = round_to(numbers, target, "n")
+            factors = left[..., :, step, None], right[..., step, None, :]
+            if kind is BINARY64:
+                total = rounded_product_sum(*factors, total, kind, "n")
+            else:  # a product of such numbers is exact
+                total = total + factors[0] * factors[1]
+        numbers = total if kind is BINARY64 else round_to(total, target, "n")
     return tuple(np.moveaxis(of_c.scatter(encode(numbers, target)), -2, 0))
 
 
 def _numbers(registers: Raw, kind: Format) -> Raw:
-    """Those of fragments; fp64 as what the host has beyond it, so that a sum is rounded once."""
-    if kind is BINARY64:
-        return registers.view(np.float64).astype(np.longdouble)
+    """Those of fragments."""
     return decode(_unpacked(registers) if kind.bits == 16 else registers, kind)
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.isa.matrices import multiply
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
 
@@ -84,5 +83,4 @@ WARP_OPERATIONS: Mapping[str, Callable[[Action, Sequence[Any], Lanes], Results]]
     "match_all": _match_all,
     "reduce_warp": _reduce,
     "elect": _elect,
-    "multiply_matrices": lambda action, operands, _: multiply(action.form, operands),
 }

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.runtime import (
     delayed,
     lane_races,
     lanes,
+    matrices,
     order,
     ordered,
     patterns,
@@ -61,6 +62,8 @@ def _pieces_of(function: str) -> list[str]:
         return ["copies"]
     if function.startswith("atomic_"):
         return ["atomics"]
+    if function.startswith(matrices.PREFIX):
+        return [function]
     return []
 
 
@@ -97,6 +100,8 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
 def _add(module: Module, piece: str, permutes: bool, extra: access.Extra | None) -> None:
     if piece == "copies":
         (copies if extra is None else delayed).define(module)
+    elif piece.startswith(matrices.PREFIX):
+        matrices.define(module, piece)
     elif piece == "atomics":
         (atomics.define if extra is None else watched.define_atomics)(module)
     else:
