@@ -23,6 +23,7 @@ _ADVICE = {
     "SM has: take a smaller configuration",
     "CUDA_ERROR_INVALID_VALUE": "the driver refused an argument, such as a grid, a block or shared "
     "memory beyond the GPU's limits",
+    "CUDA_ERROR_INVALID_HANDLE": "a stream or an event has been destroyed, or is another GPU's",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another GPU",
     "CUDA_ERROR_INVALID_IMAGE": "the driver cannot load this binary: update the NVIDIA driver",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is too old for this PTX: update the NVIDIA "

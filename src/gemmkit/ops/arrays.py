@@ -80,6 +80,9 @@ class GpuLibrary(Library, Protocol):
     def wait_for(self, operand: Operand, stream: int) -> None:
         """Have a stream wait until the operand's elements are there, if its library does not."""
 
+    def written_on(self, operand: Operand, stream: int) -> None:
+        """Take note of the stream on which an operand is being written."""
+
 
 class WarmLibrary(GpuLibrary, Protocol):
     """And of one whose calls are to cost little."""
@@ -87,8 +90,17 @@ class WarmLibrary(GpuLibrary, Protocol):
     def glance(self, array: Any) -> tuple[int, Hashable]:
         """The address, and all else on which a launch depends."""
 
+    def glance_at_both(self, a: Any, b: Any) -> tuple[int, int, Hashable]:
+        """The same of two arrays, in one call."""
+
     def new(self, like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
         """A new array on the same device, by default of the same type, and its address."""
+
+    def temporary(self, nbytes: int, device: int) -> tuple[object, int] | None:
+        """Memory of the graph into which the current stream is being captured, and its address.
+
+        None if the library keeps no memory apart for graphs.
+        """
 
 
 def library_of(array: object, role: str) -> Library:
@@ -97,7 +109,7 @@ def library_of(array: object, role: str) -> Library:
     Raises:
         UsageError: it is no array.
     """
-    name = _library_name(type(array))
+    name = _library_name(array)
     if name is None:
         raise UsageError(
             f"{role} is a {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, CuPy, "
@@ -111,12 +123,12 @@ def _module(name: str) -> Library:
     return cast(Library, import_module(f"gemmkit.ops.libraries.{name}"))
 
 
-def _library_name(kind: type) -> str | None:
-    for base in kind.__mro__:
+def _library_name(array: object) -> str | None:
+    for base in type(array).__mro__:
         name = _PACKAGES.get(base.__module__.partition(".")[0])
         if name is not None:
             return name
-    return "protocols" if any(hasattr(kind, each) for each in _PROTOCOLS) else None
+    return "protocols" if any(hasattr(array, each) for each in _PROTOCOLS) else None
 
 
 class _Memory:

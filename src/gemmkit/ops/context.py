@@ -24,6 +24,10 @@ class Memory:
         self.address = int(buffer.handle)
         self.nbytes = nbytes
 
+    def free_on(self, stream: int) -> None:
+        """Have it given back in the order of another stream."""
+        self.buffer.set_deallocation_stream(_pool_stream(stream))
+
 
 class Context:
     """The primary context of a GPU, which CUDA's runtime and all libraries of arrays share.
@@ -40,7 +44,7 @@ class Context:
 
         self.ordinal = ordinal
         with cuda_errors(f"opening GPU {ordinal}"):
-            from cuda.core import Device, DeviceMemoryResource, Stream
+            from cuda.core import Device, DeviceMemoryResource
 
             result(driver.cuInit(0))
             self.handle = result(
@@ -55,7 +59,6 @@ class Context:
                 flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
                 self.own_stream = int(result(driver.cuStreamCreate(flags)))
                 self._pool = DeviceMemoryResource(ordinal)
-            self._pool_stream = Stream.from_handle(self.own_stream)
         self.scratch = ScratchPool(self)
         self._lock = threading.Lock()
         self._kernels: dict[tuple[str, str], Any] = {}
@@ -115,7 +118,7 @@ class Context:
         from cuda.bindings import driver
 
         with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"), self.current():
-            buffer = self._pool.allocate(max(nbytes, 1), stream=self._pool_stream)
+            buffer = self._pool.allocate(max(nbytes, 1), stream=_pool_stream(self.own_stream))
             result(driver.cuStreamSynchronize(self.own_stream))
         return Memory(buffer, nbytes)
 
@@ -125,12 +128,9 @@ class Context:
         Raises:
             DeviceError: there is not enough.
         """
-        from cuda.core import Stream
-
         with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"), self.current():
-            # Handle 0 is not a stream to cuda.core; 1 is the same one.
-            owner = Stream.from_handle(stream or 1)
-            return Memory(self._pool.allocate(max(nbytes, 1), stream=owner), nbytes)
+            buffer = self._pool.allocate(max(nbytes, 1), stream=_pool_stream(stream))
+        return Memory(buffer, nbytes)
 
     def zeros(self, nbytes: int) -> Memory:
         """The same, filled with zeros.
@@ -145,6 +145,13 @@ class Context:
             result(driver.cuMemsetD8Async(memory.address, 0, max(nbytes, 1), self.own_stream))
             result(driver.cuStreamSynchronize(self.own_stream))
         return memory
+
+
+def _pool_stream(handle: int) -> Any:
+    """A stream as cuda.core's pools take it, to which 1 is the legacy default stream."""
+    from cuda.core import Stream
+
+    return Stream.from_handle(handle or 1)
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gemmkit.devices.cuda_errors import cuda_errors, explain
 from gemmkit.devices.packing import bound_values, entry_parameters, packed
@@ -21,6 +21,13 @@ ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
 _OTHER_CONTEXT = (201, 400)
 
 
+Temporary = Callable[[int, int], tuple[object, int] | None]
+
+
+def no_memory(nbytes: int, device: int) -> None:
+    """What a library gives that keeps no memory apart for graphs."""
+
+
 class Launch:
     """One kernel's launch, for one thread.
 
@@ -31,6 +38,7 @@ class Launch:
         arguments: the value of each argument; addresses are 0.
         places: for each argument that is an address, the role of its operand and the offset from
             its element 0, in bytes.
+        temporary: gives so many bytes of a GPU that belong to the graph being captured, or None.
 
     Raises:
         DeviceError: the driver refuses the binary.
@@ -53,8 +61,13 @@ class Launch:
         "_query",
         "_status",
         "_status_pointer",
+        "_temporary",
+        "_word_a",
+        "_word_b",
+        "_word_out",
         "_words",
         "_workspace_word",
+        "plain",
     )
 
     def __init__(
@@ -64,8 +77,9 @@ class Launch:
         binary: Binary,
         arguments: Mapping[str, int | float],
         places: Mapping[str, tuple[str, int]],
+        temporary: Temporary = no_memory,
     ) -> None:
-        self._context, self._name = context, plan.kernel
+        self._context, self._name, self._temporary = context, plan.kernel, temporary
         self._function = ctypes.c_void_p(context.function(plan, binary))
         self._parameters = driver.Parameters(packed(binary, bound_values(binary, plan, arguments)))
         self._words, self._extra = self._parameters.words, self._parameters.pointer
@@ -78,6 +92,13 @@ class Launch:
         self._patches = tuple(
             (word[name], ROLES.index(role), offset) for name, (role, offset) in places.items()
         )
+        found = {ROLES[place]: (word, offset) for word, place, offset in self._patches}
+        self.plain = all(found.get(role, (0, 1))[1] == 0 for role in ("a", "b", "out"))
+        self.plain &= len(self._patches) == 3
+        if self.plain:
+            self._word_a, self._word_b, self._word_out = (
+                found[role][0] for role in ("a", "b", "out")
+            )
         self._needs = plan.workspace_bytes, plan.arrivals
         scratched = any(self._needs)
         self._workspace_word = word["workspace"] if scratched else -1
@@ -105,19 +126,46 @@ class Launch:
         if error:
             self._again(error)
 
+    def run_plain(self, a: int, b: int, out: int, stream: int) -> None:
+        """The same for the addresses of three operands alone; `plain` says whether that will do.
+
+        Raises:
+            DeviceError: as `run`.
+        """
+        words = self._words
+        words[self._word_a] = a
+        words[self._word_b] = b
+        words[self._word_out] = out
+        if self._workspace_word >= 0:
+            self._set_scratch(stream)
+        self._configuration.stream = stream
+        error = self._launch(self._pointer, self._function, None, self._extra)
+        if error:
+            self._again(error)
+
     def _set_scratch(self, stream: int) -> None:
         """Have the workspace and the counters of this stream."""
-        capturing = self._query(ctypes.c_void_p(stream), self._status_pointer) == 0
-        if capturing and self._status.value:
-            scratch = self._context.scratch.of(stream, True, *self._needs)
-        elif stream == self._last_stream:
-            scratch = self._last_scratch
-        else:
-            scratch = self._context.scratch.of(stream, False, *self._needs)
-            self._last_stream, self._last_scratch = stream, scratch
         words = self._words
+        known = self._query(ctypes.c_void_p(stream), self._status_pointer) == 0
+        if known and self._status.value:
+            self._set_captured_scratch(stream)
+            return
+        if stream != self._last_stream:
+            self._last_scratch = self._context.scratch.of(stream, False, *self._needs)
+            self._last_stream = stream
+        scratch = self._last_scratch
         words[self._workspace_word] = scratch.workspace
         words[self._arrivals_word] = scratch.arrivals
+
+    def _set_captured_scratch(self, stream: int) -> None:
+        """Have memory that is the graph's into which the stream is being captured."""
+        nbytes, arrivals = self._needs
+        made = self._temporary(nbytes, self._context.ordinal) if nbytes else None
+        own = nbytes if made is None else 0
+        scratch = self._context.scratch.of(stream, True, own, arrivals)
+        # What the library gave belongs to the graph, which may use it again for what comes next.
+        self._words[self._workspace_word] = scratch.workspace if made is None else made[1]
+        self._words[self._arrivals_word] = scratch.arrivals
 
     def _again(self, error: int) -> None:
         """Launch in the GPU's context, if the thread's was another one.

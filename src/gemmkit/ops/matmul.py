@@ -8,7 +8,6 @@ from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.ops.arrays import library_of
-from gemmkit.ops.call import Call
 from gemmkit.ops.product import product
 
 
@@ -62,12 +61,12 @@ def matmul(
         CompileError, CompilerMissing: the epilogue's own expression, or any first call.
         DeviceError: there is no such device, or it failed.
     """
+    # fmt: off
     return product(
-        Call(
-            *(a, b, out, c, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, out_dtype, stream, device),
-        )
+        a, b, out, c, bias, residual, auxiliary,
+        alpha, beta, epilogue, out_dtype, stream, device,
     )
+    # fmt: on
 
 
 def gemm(

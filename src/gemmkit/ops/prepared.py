@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gemmkit.dispatch.choose import choose
 from gemmkit.ops.arguments import step_numbers, step_places
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.context import Context
-from gemmkit.ops.launcher import ROLES, Launch
+from gemmkit.ops.launcher import ROLES, Launch, Temporary, no_memory
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, place
 from gemmkit.ops.request import Request, same_memory, stacks
@@ -32,45 +33,32 @@ class Detour:
     launches: None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Two operands that may not share memory, by their places in `ROLES`, and their extents.
+class Span(NamedTuple):
+    """Two operands that may not share memory, by their places in `ROLES`.
 
-    `low` and `high` are bytes from the address of what is written, `start` and `end` from that of
-    the other.
+    They may do so if the other's address minus that of what is written lies between `least` and
+    `most`.
     """
 
     written: int
-    low: int
-    high: int
     other: int
-    start: int
-    end: int
-
-    def meets(self, addresses: Sequence[int]) -> bool:
-        """Whether the stretches of memory in which both lie overlap."""
-        one, two = addresses[self.written], addresses[self.other]
-        return one + self.low < two + self.end and two + self.start < one + self.high
+    least: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Launches for one thread, and the result: its shape, and its type where that is not A's."""
+    """Launches for one thread, and the result: its shape, and its type where that is not A's.
+
+    `plain` is the launch where it is the only one, and needs the addresses of a, b and out alone.
+    """
 
     launches: tuple[Launch, ...]
     ordinal: int
     shape: tuple[int, ...]
     dtype: Dtype | None
     spans: tuple[Span, ...]
-
-    def run(self, addresses: Sequence[int], stream: int) -> None:
-        """Put the launches on a stream; addresses are in the order of `ROLES`.
-
-        Raises:
-            DeviceError: the driver refuses one.
-        """
-        for launch in self.launches:
-            launch.run(addresses, stream)
+    plain: Launch | None = None
 
 
 def prepare(request: Request, context: Context) -> Prepared | Detour:
@@ -100,13 +88,16 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
                 else stacks(shape, views)[placed.role].shape
             )
         return Detour(placed.role, placed.reason, own, placed.by_columns)
-    launches = (_launch(step, context) for step in placed)
+    temporary = getattr(request.library, "temporary", no_memory)
+    found = (_launch(step, context, temporary) for step in placed)
+    launches = tuple(launch for launch in found if launch is not None)
     return Prepared(
-        launches=tuple(launch for launch in launches if launch is not None),
+        launches=launches,
         ordinal=context.ordinal,
         shape=shape.result,
         dtype=None if terms.out_dtype == terms.dtype else terms.out_dtype,
         spans=tuple(_spans(operands)),
+        plain=launches[0] if len(launches) == 1 and launches[0].plain else None,
     )
 
 
@@ -144,7 +135,7 @@ def _bits(operands: Mapping[str, Operand]) -> int:
     return bits
 
 
-def _launch(step: Step, context: Context) -> Launch | None:
+def _launch(step: Step, context: Context, temporary: Temporary) -> Launch | None:
     """One step's launch; None where its grid is empty."""
     choice = choose(step.problem, context.spec)
     plan, binary = compiled(step.problem, choice.kernel, choice.config, context.spec)
@@ -156,6 +147,7 @@ def _launch(step: Step, context: Context) -> Launch | None:
         binary,
         {**step_numbers(step), "workspace": 0, "arrivals": 0},
         step_places(step),
+        temporary,
     )
 
 
@@ -172,4 +164,4 @@ def _spans(operands: Mapping[str, Operand]) -> Iterator[Span]:
             if other in ROLES and not (role == "auxiliary" and other == "out"):
                 low, high = (each - written.address for each in written.extent)
                 start, end = (each - operand.address for each in operand.extent)
-                yield Span(ROLES.index(role), low, high, ROLES.index(other), start, end)
+                yield Span(ROLES.index(role), ROLES.index(other), low - end, high - start)

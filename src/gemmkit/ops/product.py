@@ -14,7 +14,9 @@ from gemmkit.ops.request import Request
 from gemmkit.tune.store import Store
 
 if TYPE_CHECKING:
-    from gemmkit.ops.prepared import Detour, Prepared
+    from gemmkit.devices.device import Device
+    from gemmkit.epilogue import Epilogue
+    from gemmkit.ops.prepared import Detour, Prepared, Span
 
 log = logging.getLogger("gemmkit")
 
@@ -32,6 +34,11 @@ class _Ready(threading.local):
         self.calls: dict[Hashable, Prepared | Detour] = {}
         self.version = 0
 
+    def forget(self) -> None:
+        """Have everything chosen anew: somebody has tuned."""
+        self.calls.clear()
+        self.version = Store.changes
+
 
 _ready = _Ready()
 
@@ -39,8 +46,26 @@ _ready = _Ready()
 _warm: dict[type, WarmLibrary] = {}
 
 
-def product(call: Call) -> Any:
-    """What `matmul` returns for its arguments.
+# Addresses of bias, residual and auxiliary output where there are none.
+_NOTHING = (0, 0, 0)
+
+
+def product(
+    a: Any,
+    b: Any,
+    out: Any,
+    c: Any,
+    bias: Any,
+    residual: Any,
+    auxiliary: Any,
+    alpha: float,
+    beta: float,
+    epilogue: Epilogue | str | None,
+    out_dtype: Any,
+    stream: Any,
+    device: Device | str | None,
+) -> Any:
+    """What `matmul` returns for its arguments, which come as `Call` has them.
 
     A call like one that this thread has made before looks at no more than what its launches
     depend on: shapes, strides, types, devices and the low bits of addresses.
@@ -48,63 +73,84 @@ def product(call: Call) -> Any:
     Raises:
         GemmkitError: as `matmul`.
     """
-    a, b, out, c, bias, residual, auxiliary, alpha, beta, epilogue, out_dtype, stream, device = call
     library = _warm.get(type(a))
     if library is None or stream is not None or device is not None:
-        return _cold(call, None)
+        return _cold(
+            Call(
+                *(a, b, out, c, bias, residual, auxiliary),
+                *(alpha, beta, epilogue, out_dtype, stream, device),
+            ),
+            None,
+        )
+    key: Hashable = None
+    prepared: Prepared | Detour | None = None
     try:
-        glance = library.glance
-        address_a, key_a = glance(a)
-        address_b, key_b = glance(b)
-        addresses, low = [address_a, address_b, 0, 0, 0, 0], address_a | address_b
-        key_out = further = None
-        if out is not None:
-            addresses[2], key_out = glance(out)
-            low |= addresses[2]
+        address_a, address_b, key_ab = library.glance_at_both(a, b)
+        address_out, key_out = (0, None) if out is None else library.glance(out)
+        low = address_a | address_b | address_out
+        further = None
         if c is not None or bias is not None or residual is not None or auxiliary is not None:
-            further, bits = _further(library, call, addresses)
+            further, addresses, bits = _further(
+                library, address_out, (c, bias, residual, auxiliary)
+            )
             low |= bits
-        key = key_a, key_b, key_out, further, low & 15, alpha, beta, epilogue, out_dtype
+        key = key_ab, key_out, further, low & 15, alpha, beta, epilogue, out_dtype
         if _ready.version != Store.changes:
-            _ready.version = Store.changes
-            _ready.calls.clear()
+            _ready.forget()
         prepared = _ready.calls.get(key)
     except (AttributeError, TypeError, RuntimeError):
-        # Operands of several libraries, or no arrays; the slow way finds out what they are.
-        return _cold(call, None)
-    if prepared is None:
-        return _cold(call, key)
-    if prepared.launches is None:
-        return _by_detour(call, prepared)
+        # Operands of several libraries, or no arrays: the slow way finds out what they are.
+        key = None
+    if prepared is None or prepared.launches is None:
+        call = Call(
+            *(a, b, out, c, bias, residual, auxiliary),
+            *(alpha, beta, epilogue, out_dtype, stream, device),
+        )
+        return _cold(call, key) if prepared is None else _by_detour(call, prepared)
     if out is None:
-        out, addresses[2] = library.new(a, prepared.shape, prepared.dtype)
-    for span in prepared.spans:
-        if span.meets(addresses):
-            # They may lie in the gaps of each other; reading the call tells, and refuses it if not.
-            call.read()
-            break
-    stream = library.current_stream(prepared.ordinal)
+        out, address_out = library.new(a, prepared.shape, prepared.dtype)
+    current = library.current_stream(prepared.ordinal)
+    if further is None:
+        addresses = _NOTHING
+    spans = prepared.spans
+    if spans and _overlapping(spans, (address_a, address_b, address_out, *addresses)):
+        # They may lie in the gaps of each other; reading the call refuses it if they do not.
+        Call(
+            *(a, b, out, c, bias, residual, auxiliary),
+            *(alpha, beta, epilogue, out_dtype, stream, device),
+        ).read()
+    if prepared.plain is not None:
+        prepared.plain.run_plain(address_a, address_b, address_out, current)
+        return out
     for launch in prepared.launches:
-        launch.run(addresses, stream)
+        launch.run((address_a, address_b, address_out, *addresses), current)
     return out
 
 
-def _further(library: WarmLibrary, call: Call, addresses: list[int]) -> tuple[Hashable, int]:
-    """What a launch depends on of the operands besides a, b and out; and their addresses' bits."""
+def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
+    """Whether operands that may not share memory lie in overlapping stretches of it."""
+    for written, other, least, most in spans:
+        if least < addresses[other] - addresses[written] < most:
+            return True
+    return False
+
+
+def _further(
+    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any]
+) -> tuple[Hashable, tuple[int, int, int], int]:
+    """Of c, bias, residual and auxiliary output what a launch depends on.
+
+    Also the addresses of the last three, and the bits of all but the bias.
+    """
     key: list[Hashable] = []
-    bits = 0
-    for place, array in ((2, call.c), (3, call.bias), (4, call.residual), (5, call.auxiliary)):
-        if array is None:
-            key.append(None)
-            continue
-        address, seen = library.glance(array)
+    addresses = []
+    for array in operands:
+        address, seen = (0, None) if array is None else library.glance(array)
         # Whether it is the result, which may be added to in place.
-        key.append((seen, address == addresses[2]))
-        if array is not call.c:
-            addresses[place] = address
-        if array is not call.bias:
-            bits |= address
-    return tuple(key), bits
+        key.append((seen, address == address_out))
+        addresses.append(address)
+    c, bias, residual, auxiliary = addresses
+    return tuple(key), (bias, residual, auxiliary), c | residual | auxiliary
 
 
 def _cold(call: Call, key: Hashable | None) -> Any:
@@ -120,7 +166,7 @@ def _cold(call: Call, key: Hashable | None) -> Any:
     library = cast(GpuLibrary, request.library)
     if call.device is not None:
         check_device(call.device, ordinal)
-        return product(call._replace(device=None))
+        return product(*call._replace(device=None))
     context = context_of(ordinal)
     if call.stream is None:
         stream = library.current_stream(ordinal)
@@ -129,11 +175,11 @@ def _cold(call: Call, key: Hashable | None) -> Any:
         check_stream(stream, context)
         if library.CURRENT_STREAMS:
             with library.on_stream(stream, ordinal):
-                return product(call._replace(stream=None))
+                return product(*call._replace(stream=None))
     kind = type(call.a)
     if kind not in _warm and hasattr(library, "glance"):
         _warm[kind] = cast(WarmLibrary, library)
-        return product(call)
+        return product(*call)
     prepared = prepare(request, context)
     if key is not None:
         _keep(key, prepared)
@@ -163,6 +209,10 @@ def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
     addresses = [everything[role].address if role in everything else 0 for role in ROLES]
     for launch in prepared.launches:
         launch.run(addresses, stream)
+    for role in ("out", "auxiliary"):
+        if role in everything:
+            written = everything[role]
+            cast(GpuLibrary, library_of(written.array, role)).written_on(written, stream)
     return made.array if "out" in operands else library.finished(made)
 
 
@@ -176,7 +226,7 @@ def _by_detour(call: Call, detour: Detour) -> Any:
         target = request.operands[role]
         own = cast(GpuLibrary, library_of(target.array, role))
         spare = own.empty_like(target, by_columns=detour.by_columns)
-        result = product(call._replace(**{role: spare.array}))
+        result = product(*call._replace(**{role: spare.array}))
         own.assign(target, spare)
         return call.out if role == "out" else result
     if role == "c":
@@ -185,12 +235,12 @@ def _by_detour(call: Call, detour: Detour) -> Any:
             made = library.empty(like, detour.shape, terms.out_dtype, None)
         own = cast(GpuLibrary, library_of(made.array, "out"))
         own.assign(made, request.operands["c"])
-        result = product(call._replace(out=made.array, c=made.array))
+        result = product(*call._replace(out=made.array, c=made.array))
         return result if call.out is not None else library.finished(made)
     source = request.operands[role]
     own = cast(GpuLibrary, library_of(source.array, role))
     copy = own.copied(source, detour.shape, by_columns=detour.by_columns)
-    return product(call._replace(**{role: copy.array}))
+    return product(*call._replace(**{role: copy.array}))
 
 
 def check_device(device: object, ordinal: int) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Hashable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
+import cupy
+
+from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.libraries.numpy import numpy_type
 from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
@@ -30,8 +33,6 @@ def read(array: Any, role: str) -> Operand:
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
     """As `Library.empty`."""
-    import cupy
-
     with like.array.device:
         return read(cupy.empty(shape, numpy_type(dtype)), "the result")
 
@@ -52,8 +53,6 @@ def finished(result: Operand) -> Any:
 
 def copied(operand: Operand, shape: tuple[int, ...], *, by_columns: bool) -> Operand:
     """As `GpuLibrary.copied`."""
-    import cupy
-
     with operand.array.device:
         source = cupy.broadcast_to(operand.array, shape)
         if by_columns:
@@ -64,31 +63,31 @@ def copied(operand: Operand, shape: tuple[int, ...], *, by_columns: bool) -> Ope
 
 def assign(target: Operand, source: Operand) -> None:
     """As `GpuLibrary.assign`."""
-    import cupy
-
     with target.array.device:
         cupy.copyto(target.array, cupy.asarray(source.array))
 
 
 def current_stream(device: int) -> int:
     """As `GpuLibrary.current_stream`."""
-    import cupy
-
     return int(cupy.cuda.get_current_stream(device).ptr)
 
 
 def on_stream(stream: int, device: int) -> AbstractContextManager[Any]:
     """As `GpuLibrary.on_stream`."""
-    import cupy
-
     with ExitStack() as entered:
         entered.enter_context(cupy.cuda.Device(device))
-        entered.enter_context(cupy.cuda.ExternalStream(stream, device))
+        legacy = stream in LEGACY_STREAMS
+        chosen = cupy.cuda.Stream.null if legacy else cupy.cuda.ExternalStream(stream, device)
+        entered.enter_context(chosen)
         return entered.pop_all()
 
 
 def wait_for(operand: Operand, stream: int) -> None:
     """As `GpuLibrary.wait_for`: arrays are used on the stream where they are current."""
+
+
+def written_on(operand: Operand, stream: int) -> None:
+    """As `GpuLibrary.written_on`: nothing to be noted."""
 
 
 # --- for warm calls -----------------------------------------------------------------------------
@@ -100,10 +99,19 @@ def glance(array: Any) -> tuple[int, Hashable]:
     return data.ptr, (array.shape, array.strides, array.dtype, data.device_id)
 
 
+def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
+    """As `WarmLibrary.glance_at_both`."""
+    (address_a, key_a), (address_b, key_b) = glance(a), glance(b)
+    return address_a, address_b, (key_a, key_b)
+
+
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
     """As `WarmLibrary.new`."""
-    import cupy
-
     with like.device:
         made = cupy.empty(shape, like.dtype if dtype is None else dtype)
     return made, made.data.ptr
+
+
+def temporary(nbytes: int, device: int) -> tuple[object, int] | None:  # noqa: ARG001
+    """As `WarmLibrary.temporary`: its pool knows no graphs."""
+    return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gemmkit.errors import UsageError
@@ -20,6 +22,7 @@ CURRENT_STREAMS = False
 current_stream = protocols.current_stream
 on_stream = protocols.on_stream
 wait_for = protocols.wait_for
+written_on = protocols.written_on
 assign = protocols.assign
 empty_like = protocols.empty_like
 
@@ -33,8 +36,6 @@ class _InHostMemory:
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    import jax
-
     if isinstance(array, jax.core.Tracer):
         raise UsageError(f"{role} is being traced: inside jax.jit use gemmkit.jax.matmul")
     devices = list(array.devices())
@@ -65,8 +66,6 @@ def empty(
 
 def finished(result: Operand) -> Any:
     """As `Library.finished`."""
-    import jax
-
     if isinstance(result.array, DeviceArray):
         return jax.dlpack.from_dlpack(result.array)
     return jax.device_put(result.array.values, result.array.device)
@@ -74,8 +73,6 @@ def finished(result: Operand) -> Any:
 
 def copied(operand: Operand, shape: tuple[int, ...], *, by_columns: bool) -> Operand:
     """As `GpuLibrary.copied`."""
-    import jax.numpy as jnp
-
     if by_columns:
         raise UsageError("residual must lie in memory as out does, row by row")
     return read(jnp.array(jnp.broadcast_to(operand.array, shape)), "a copy")

@@ -146,3 +146,10 @@ def wait_for(operand: Operand, stream: int) -> None:
     elif hasattr(operand.array, "__dlpack__"):
         # The capsule is dropped; its making has put the order on the stream.
         operand.array.__dlpack__(stream=stream or 1)
+
+
+def written_on(operand: Operand, stream: int) -> None:
+    """As `GpuLibrary.written_on`."""
+    if isinstance(operand.array, DeviceArray):
+        operand.array.stream = stream
+        operand.array.memory.free_on(stream)

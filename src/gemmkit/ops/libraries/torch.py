@@ -6,7 +6,10 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from gemmkit.errors import UsageError
+from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
 
@@ -17,8 +20,6 @@ CURRENT_STREAMS = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    import torch
-
     _check_gradient(array, role)
     if array.layout != torch.strided:
         raise UsageError(f"{role} is {array.layout}: make it dense with to_dense()")
@@ -44,8 +45,6 @@ def read(array: Any, role: str) -> Operand:
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
     """As `Library.empty`."""
-    import torch
-
     made = torch.empty(shape, dtype=getattr(torch, dtype), device=like.array.device)
     return read(made, "the result")
 
@@ -81,23 +80,27 @@ def assign(target: Operand, source: Operand) -> None:
 
 
 def current_stream(device: int) -> int:
-    """As `GpuLibrary.current_stream`."""
-    import torch
-
-    return int(torch.cuda.current_stream(device).cuda_stream)
+    """As `GpuLibrary.current_stream`; PyTorch's public way makes an object first."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 @contextmanager
 def on_stream(stream: int, device: int) -> Iterator[None]:
     """As `GpuLibrary.on_stream`."""
-    import torch
-
-    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device)):
+    if stream in LEGACY_STREAMS:
+        chosen = torch.cuda.default_stream(device)
+    else:
+        chosen = torch.cuda.ExternalStream(stream, device)
+    with torch.cuda.stream(chosen):
         yield
 
 
 def wait_for(operand: Operand, stream: int) -> None:
     """As `GpuLibrary.wait_for`: tensors are used on the stream where they are current."""
+
+
+def written_on(operand: Operand, stream: int) -> None:
+    """As `GpuLibrary.written_on`: nothing to be noted."""
 
 
 # --- for warm calls -----------------------------------------------------------------------------
@@ -110,21 +113,35 @@ def glance(array: Any) -> tuple[int, Hashable]:
     return array.data_ptr(), (array.shape, array.stride(), array.dtype, array.get_device())
 
 
+def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
+    """As `WarmLibrary.glance_at_both`."""
+    if a.requires_grad or b.requires_grad:
+        _check_gradient(a, "a")
+        _check_gradient(b, "b")
+    seen_a = a.shape, a.stride(), a.dtype, a.get_device()
+    return a.data_ptr(), b.data_ptr(), (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
+
+
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
     """As `WarmLibrary.new`."""
-    if dtype is None:
-        made = like.new_empty(shape)
-    else:
-        import torch
-
+    if dtype is not None:
         made = like.new_empty(shape, dtype=getattr(torch, dtype))
+    elif shape:
+        # PyTorch reads sizes one by one in half the time that a tuple takes it.
+        made = like.new_empty(*shape)
+    else:
+        made = like.new_empty(())
+    return made, made.data_ptr()
+
+
+def temporary(nbytes: int, device: int) -> tuple[object, int] | None:
+    """As `WarmLibrary.temporary`: what is allocated during a capture is the graph's."""
+    made = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", device))
     return made, made.data_ptr()
 
 
 def _check_gradient(array: Any, role: str) -> None:
     """Refuse what would lose a gradient without a word."""
-    import torch
-
     if array.requires_grad and torch.is_grad_enabled():
         raise UsageError(
             f"{role} requires a gradient, which gemmkit.matmul does not record: use "

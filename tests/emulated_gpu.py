@@ -1,0 +1,204 @@
+"""Arrays on a GPU that the emulator plays: what is prepared, patched and launched, really runs.
+
+`GpuArray` is a library of arrays in the emulator's memory; `EmulatedContext` stands for the GPU's
+context, and `launch` for the driver's call.
+"""
+
+import ctypes
+import threading
+from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.emulator import LaunchRequest, load
+from gemmkit.gpu import BOARDS
+from gemmkit.ops import arrays, driver, product
+from gemmkit.ops.emulation import _choice
+from gemmkit.ops.operands import Operand, View
+from gemmkit.ops.scratch import ScratchPool
+
+STREAM = 77
+
+
+class GpuArray:
+    """Elements in the emulator's memory; indexing and `T` make views."""
+
+    gpu = None
+
+    def __init__(self, values, buffer):
+        self.values, self.buffer = values, buffer
+
+    @classmethod
+    def of(cls, values):
+        values = np.ascontiguousarray(values)
+        made = cls.empty(values.shape, values.dtype)
+        made.values[...] = values
+        return made
+
+    @classmethod
+    def empty(cls, shape, dtype):
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        buffer = cls.gpu.device.empty(nbytes)
+        view = cls.gpu.device.memory.view(buffer.address, nbytes)
+        return cls(view.view(dtype).reshape(shape), buffer)
+
+    def __getitem__(self, index):
+        return GpuArray(self.values[index], self.buffer)
+
+    @property
+    def T(self):
+        return GpuArray(self.values.T, self.buffer)
+
+    @property
+    def shape(self):
+        return self.values.shape
+
+    @property
+    def ndim(self):
+        return self.values.ndim
+
+
+class Library:
+    """What `gemmkit.ops.libraries` has a module for, of `GpuArray`."""
+
+    NAME = "the emulated GPU's arrays"
+    WRITABLE = True
+    CURRENT_STREAMS = True
+
+    def __init__(self):
+        self.stream = STREAM
+
+    def read(self, array, role):
+        values = array.values
+        view = View(values.shape, tuple(step // values.itemsize for step in values.strides))
+        return Operand(array, values.ctypes.data, view, values.dtype.name, 0, writable=True)
+
+    def empty(self, like, shape, dtype, stream=None):
+        return self.read(GpuArray.empty(shape, dtype), "the result")
+
+    def empty_like(self, target, *, by_columns):
+        shape = target.view.shape
+        if by_columns:
+            flipped = GpuArray.empty((*shape[:-2], shape[-1], shape[-2]), target.dtype)
+            return self.read(GpuArray(flipped.values.swapaxes(-1, -2), flipped.buffer), "")
+        return self.read(GpuArray.empty(shape, target.dtype), "")
+
+    def finished(self, result):
+        return result.array
+
+    def copied(self, operand, shape, *, by_columns):
+        source = np.broadcast_to(operand.array.values, shape)
+        if by_columns:
+            flipped = GpuArray.of(source.swapaxes(-1, -2))
+            return self.read(GpuArray(flipped.values.swapaxes(-1, -2), flipped.buffer), "")
+        return self.read(GpuArray.of(source), "")
+
+    def assign(self, target, source):
+        target.array.values[...] = source.array.values
+
+    def current_stream(self, device):
+        return self.stream
+
+    @contextmanager
+    def on_stream(self, stream, device):
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+
+    def wait_for(self, operand, stream):
+        pass
+
+    def written_on(self, operand, stream):
+        pass
+
+    def temporary(self, nbytes, device):
+        return None
+
+    def glance(self, array):
+        values = array.values
+        return values.ctypes.data, (values.shape, values.strides, values.dtype)
+
+    def glance_at_both(self, a, b):
+        (address_a, key_a), (address_b, key_b) = self.glance(a), self.glance(b)
+        return address_a, address_b, (key_a, key_b)
+
+    def new(self, like, shape, dtype):
+        made = GpuArray.empty(shape, like.values.dtype if dtype is None else dtype)
+        return made, made.values.ctypes.data
+
+
+class EmulatedGpu:
+    """Context and driver in one; `launches` are (grid, stream) of those that were made."""
+
+    ordinal = 0
+
+    def __init__(self, board="h100"):
+        self.device = EmulatedDevice(BOARDS[board])
+        self.spec = self.device.spec
+        self.handle = 0x77
+        self.scratch = ScratchPool(self)
+        self.launches, self.chosen, self.failures = [], [], []
+        self.capturing = 0
+        self._functions, self._numbers = {}, count(1)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def current(self):
+        yield
+
+    def function(self, plan, binary):
+        number = next(self._numbers)
+        self._functions[number] = load(binary.ptx, binary.entry)
+        return number
+
+    def allocate(self, nbytes):
+        return self.device.empty(nbytes)
+
+    def zeros(self, nbytes):
+        return self.device.upload(np.zeros(nbytes, np.uint8))
+
+    def launch(self, configuration, function, _, extra):
+        if self.failures:
+            return self.failures.pop()
+        seen = driver.LaunchConfiguration.from_address(configuration.value)
+        described = (ctypes.c_void_p * 5).from_address(extra.value)
+        size = ctypes.c_size_t.from_address(described[3]).value
+        request = LaunchRequest(
+            tuple(seen.grid),
+            tuple(seen.block),
+            ctypes.string_at(described[1], size),
+            seen.shared_bytes,
+        )
+        with self._lock:
+            self.launches.append((request.grid, seen.stream))
+            self._functions[function.value].run(request, self.device.memory)
+        return 0
+
+    def query(self, stream, status):
+        status._obj.value = self.capturing
+        return 0
+
+    def choose(self, problem, spec):
+        """Small tiles, so that few kernels are compiled."""
+        self.chosen.append(problem)
+        kernel, config = _choice(problem)
+        return SimpleNamespace(kernel=kernel, config=config)
+
+
+def install(patch):
+    """Have gemmkit take the emulated GPU; the GPU and its library."""
+    gpu, library = EmulatedGpu(), Library()
+    patch.setattr(GpuArray, "gpu", gpu)
+    patch.setitem(arrays._PACKAGES, GpuArray.__module__.partition(".")[0], "emulated")
+    own = arrays._module
+    patch.setattr(arrays, "_module", lambda name: library if name == "emulated" else own(name))
+    patch.setattr("gemmkit.ops.context.context_of", lambda ordinal: gpu)
+    patch.setattr("gemmkit.ops.prepared.choose", gpu.choose)
+    patch.setattr(driver, "launcher", lambda: gpu.launch)
+    patch.setattr(driver, "capture_query", lambda: gpu.query)
+    patch.setattr(product, "_warm", {})
+    patch.setattr(product, "_ready", product._Ready())
+    return gpu, library

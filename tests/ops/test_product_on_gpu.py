@@ -1,0 +1,214 @@
+"""Products of arrays on a GPU that the emulator plays: read in place, prepared once, launched."""
+
+import logging
+import threading
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import gemmkit
+from emulated_gpu import STREAM, GpuArray, install
+
+
+@pytest.fixture(scope="module")
+def played():
+    with pytest.MonkeyPatch.context() as patch:
+        # As if no address were aligned: half as many kernels to compile.
+        patch.setattr("gemmkit.ops.prepared.alignment", lambda addresses: 4)
+        yield install(patch)
+
+
+@pytest.fixture
+def gpu(played):
+    gpu, _ = played
+    gpu.launches.clear()
+    gpu.chosen.clear()
+    return gpu
+
+
+def whole_numbers(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def arrays(*shapes):
+    return [GpuArray.of(whole_numbers(*shape, seed=seed)) for seed, shape in enumerate(shapes)]
+
+
+def layouts(gpu):
+    return [problem.layout for problem in gpu.chosen]
+
+
+# --- warm calls ---------------------------------------------------------------------------------
+
+
+def test_a_warm_call_chooses_nothing_anew(gpu):
+    a, b = arrays((33, 34), (34, 35))
+    for _ in range(3):
+        result = gemmkit.matmul(a, b)
+        np.testing.assert_array_equal(result.values, a.values @ b.values)
+    assert len(gpu.launches) == 3
+    assert {stream for _, stream in gpu.launches} == {STREAM}
+    assert len(gpu.chosen) == 1
+
+
+def test_what_a_launch_depends_on_is_looked_at_anew(gpu):
+    a, b = arrays((20, 20), (20, 20))
+    for x, y in ((a, b), (a.T, b), (a, b.T), (a[1:], b), (a, b[:, :17])):
+        for alpha in (1, 2):
+            result = gemmkit.matmul(x, y, alpha=alpha)
+            np.testing.assert_array_equal(result.values, alpha * (x.values @ y.values))
+
+
+def test_threads_have_launches_of_their_own(gpu):
+    pairs = [arrays((9, 30 + number), (30 + number, 8)) for number in range(2)] * 2
+    failures = []
+
+    def work(a, b):
+        for _ in range(10):
+            result = gemmkit.matmul(a, b)
+            if not np.array_equal(result.values, a.values @ b.values):
+                failures.append((a, b))
+
+    threads = [threading.Thread(target=work, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(gpu.launches) == 40
+
+
+def test_streams(gpu, played):
+    _, library = played
+    a, b = arrays((5, 6), (6, 7))
+    gemmkit.matmul(a, b)
+    library.stream = 78
+    try:
+        gemmkit.matmul(a, b)
+    finally:
+        library.stream = STREAM
+    assert [stream for _, stream in gpu.launches] == [STREAM, 78]
+
+
+# --- views --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "layout"),
+    [
+        (lambda x: x[:30, :20], lambda y: y[:20, :10], "nn"),
+        (lambda x: x[:20, :30].T, lambda y: y[:20, :10], "tn"),
+        (lambda x: x[:30, :20], lambda y: y[:10, :20].T, "nt"),
+        (lambda x: x[:20, :30].T, lambda y: y[:10, :20].T, "tt"),
+        (lambda x: x[::2, :20], lambda y: y[:40:2, :10], "nn"),
+        (lambda x: x[3, ::2], lambda y: y[:20, 5], "tn"),
+    ],
+)
+def test_rows_and_columns_are_read_in_place(gpu, caplog, left, right, layout):
+    a, b = arrays((60, 40), (40, 40))
+    a, b = left(a), right(b)
+    with caplog.at_level(logging.DEBUG, "gemmkit"):
+        result = gemmkit.matmul(a, b)
+    np.testing.assert_array_equal(result.values, a.values @ b.values)
+    assert layouts(gpu) == [layout]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("view", [lambda x: x[::2, ::2], lambda x: x[::-1], lambda x: x[:, ::-1]])
+def test_other_views_are_copied_once(gpu, caplog, view):
+    a, b = arrays((20, 20), (20, 20))
+    a = view(a)
+    b = b[: a.shape[1]]
+    with caplog.at_level(logging.DEBUG, "gemmkit"):
+        result = gemmkit.matmul(a, b)
+    np.testing.assert_array_equal(result.values, a.values @ b.values)
+    assert [record.message.split(":")[0] for record in caplog.records] == ["a is copied once"]
+
+
+def test_columns_of_out_are_written_in_place(gpu):
+    a, b, out, bias = arrays((30, 20), (20, 10), (10, 30), (10,))
+    result = gemmkit.matmul(a, b, out=out.T, bias=bias, epilogue="bias+relu")
+    assert result.values.base is out.values.base
+    wanted = np.maximum(a.values @ b.values + bias.values, 0)
+    np.testing.assert_array_equal(out.values.T, wanted)
+    (problem,) = gpu.chosen
+    assert (problem.layout, problem.m, problem.epilogue.bias) == ("tt", 10, "row")
+
+
+def test_other_outputs_are_copied_back(gpu):
+    a, b, out = arrays((9, 8), (8, 7), (18, 14))
+    before = out.values.copy()
+    gemmkit.matmul(a, b, out=out[::2, ::-2], c=out[::2, ::-2], beta=2)
+    wanted = before.copy()
+    wanted[::2, ::-2] = a.values @ b.values + 2 * before[::2, ::-2]
+    np.testing.assert_array_equal(out.values, wanted)
+
+
+def test_a_small_operand_is_repeated_rather_than_launched_for(gpu, caplog):
+    a, b = arrays((2, 1, 5, 8), (1, 3, 8, 3))
+    with caplog.at_level(logging.DEBUG, "gemmkit"):
+        result = gemmkit.matmul(a, b)
+    np.testing.assert_array_equal(result.values, a.values @ b.values)
+    assert len(gpu.launches) == 1
+    assert "its stack would take 2 launches" in caplog.text
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_views(played, data):
+    sizes = st.integers(0, 40)
+    m, n, k = (data.draw(sizes, label=side) for side in "mnk")
+    stack = data.draw(st.sampled_from([(), (2,), (3, 2), (2, 1)]), label="stack")
+    steps = st.sampled_from((1, 2, -1))
+
+    def view(rows, columns, name, *, stacked=True):
+        outer = stack if stacked else ()
+        down, across = (data.draw(steps, label=name) for _ in range(2))
+        back = data.draw(st.sampled_from((1, -1)), label=f"{name} back")
+        spare = GpuArray.of(
+            whole_numbers(*(2 * size for size in outer), 2 * rows + 1, 2 * columns + 3, seed=rows)
+        )
+        found = spare[(..., slice(None, None, down), slice(None, None, across))]
+        found = found[(*(slice(0, size) for size in outer), slice(0, rows), slice(0, columns))]
+        if outer:
+            found = found[::back]
+        if data.draw(st.booleans(), label=f"{name} by columns"):
+            flipped = GpuArray.of(found.values.swapaxes(-1, -2))
+            found = GpuArray(flipped.values.swapaxes(-1, -2), flipped.buffer)
+        return found
+
+    a = view(m, k, "a", stacked=data.draw(st.booleans()))
+    b = view(k, n, "b", stacked=data.draw(st.booleans()))
+    wanted = a.values @ b.values
+    out = None
+    if data.draw(st.booleans(), label="out"):
+        out = view(m, n, "out", stacked=wanted.ndim > 2)
+    result = gemmkit.matmul(a, b, out=out)
+    assert out is None or result is out
+    np.testing.assert_array_equal(result.values, wanted)
+
+
+# --- stacks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "launches", "batch", "m"),
+    [
+        ((6, 5, 7), (6, 7, 3), 1, 6, 5),
+        ((6, 5, 7), (7, 3), 1, 1, 30),
+        ((5, 7), (6, 7, 3), 1, 6, 5),
+        ((2, 3, 5, 7), (2, 3, 7, 3), 1, 6, 5),
+        ((2, 1, 5, 7), (1, 3, 7, 3), 2, 3, 5),
+        ((2, 3, 5, 7), (3, 7, 3), 2, 3, 5),
+        ((6, 1, 7), (7, 3), 1, 1, 6),
+    ],
+)
+def test_stacks_are_told_in_few_launches(gpu, monkeypatch, a, b, launches, batch, m):
+    monkeypatch.setattr("gemmkit.ops.placement.BYTES_A_LAUNCH", 0)
+    x, y = arrays(a, b)
+    result = gemmkit.matmul(x, y)
+    np.testing.assert_array_equal(result.values, x.values @ y.values)
+    assert len(gpu.launches) == launches
+    assert {(problem.batch, problem.m) for problem in gpu.chosen} == {(batch, m)}
