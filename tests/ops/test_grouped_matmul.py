@@ -153,12 +153,6 @@ def test_what_cannot_be_meant_is_refused(changes, words):
         grouped_matmul(**{**TWO, **changes})
 
 
-def test_in_place_with_residual_is_allowed(emulator):
-    out = [np.ones((3, 3), np.float32), np.ones((3, 3), np.float32)]
-    grouped_matmul(**TWO, out=out, residual=out, device=emulator)
-    same(out, [np.full((3, 3), 5)] * 2)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_overlaps_are_those_that_numpy_finds(seed):
     """Random windows of one matrix, in rows, in columns, backwards and with gaps."""
