@@ -54,6 +54,21 @@ def test_gru_cell_reads_the_rows_of_one_step_of_many(gpu):
     check([n + z * (h - n)], fused.gru_cell(p[:, 1], s, kept))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_softmax(gpu, causal):
+    scores = 4 * normal(2, 9, 150)
+    scores[0, 3, 40:] = scores[1, 8] = -np.inf
+    expected = scores.astype(np.float64)
+    if causal:
+        expected[..., np.arange(9)[:, None] < np.arange(150)] = -np.inf
+    (found,) = on_gpu(scores)
+    if causal:
+        # What lies behind the diagonal is not read.
+        found.values[..., np.arange(9)[:, None] < np.arange(150)] = np.nan
+    Bounded.of(expected).softmax().check(fused.softmax(found, causal=causal).values)
+    assert gpu.launches == [((18, 1, 1), STREAM)]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_im2col(gpu, dtype):
     x = normal(2, 6, 7, 9).astype(dtype)

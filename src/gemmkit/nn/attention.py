@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemmkit.errors import UsageError
+from gemmkit.nn import fused
 from gemmkit.nn.namespace import Array, namespace, shape_of
 from gemmkit.nn.products import multiply
 
@@ -68,10 +69,12 @@ def attention(
             scores = xp.where(mask, scores, -math.inf)
         else:
             scores = scores + xp.cast(mask, scores)
-    if causal:
-        seen = xp.steps(queries, q)[:, None] >= xp.steps(keys, q)
-        scores = xp.where(seen, scores, -math.inf)
-    weights = xp.softmax(scores, masked=mask is not None)
+    weights = fused.softmax(scores, causal=causal)
+    if weights is None:
+        if causal:
+            seen = xp.steps(queries, q)[:, None] >= xp.steps(keys, q)
+            scores = xp.where(seen, scores, -math.inf)
+        weights = xp.softmax(scores, masked=mask is not None)
     return multiply(xp.cast(weights, v), v, device=device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
@@ -25,6 +26,8 @@ _ARRAYS = {"A": "a", "B": "b", "C": "out", "bias": "bias"}
 
 _BLOCK = 256
 _MOST_BLOCKS = 65535
+# Threads for a row, as softmax.cu says, and blocks along x.
+_SOFTMAX_BLOCK, _MOST_ROWS = 128, 2**31 - 1
 # Launches that a thread keeps prepared.
 _MOST_KEPT = 1024
 
@@ -67,6 +70,22 @@ def gru_cell(p: Array, s: Array, h: Array) -> list[Array] | None:
         return [batch, hidden, p.view.strides[0]] if fits else None
 
     return _fused("gru_cell", [p, s, h], [(batch, hidden)], _line(batch * hidden), numbers)
+
+
+def softmax(scores: Array, *, causal: bool) -> Array | None:
+    """Softmax along the last axis of scores (…, queries, keys); zeros for rows of -inf alone.
+
+    With `causal` query number i has weights for keys 0 to i only. None as of `lstm_cell`.
+    """
+    *rest, queries, keys = shape = tuple(scores.shape)
+    grid = (math.prod(rest) * queries, 1, 1), (_SOFTMAX_BLOCK, 1, 1)
+
+    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+        fits = operands[0].dtype == "float32" and _tight(operands[0]) and grid[0][0] <= _MOST_ROWS
+        return [queries, keys, int(causal)] if fits else None
+
+    made = _fused("softmax", [scores], [shape], grid, numbers, key=causal)
+    return made[0] if made else None
 
 
 def im2col(
