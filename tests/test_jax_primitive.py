@@ -6,9 +6,14 @@ Arrays of JAX's CPU backend are computed on the emulator where there is no GPU.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import subprocess
+import sys
 from functools import partial
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +24,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import gemmkit.jax as gk  # noqa: E402
-from gemmkit.errors import DeviceError, UsageError  # noqa: E402
-from gemmkit.jax import call_frame  # noqa: E402
+from gemmkit.errors import UsageError  # noqa: E402
+from gemmkit.jax import call_frame, dlpack, target  # noqa: E402
 
 SHAPES = [
     ((3, 4), (4, 5)),
@@ -170,4 +175,63 @@ def test_what_the_handler_raises_is_xlas_error():
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             jax.block_until_ready(run(how=how))
     assert kept is not None
-    assert issubclass(DeviceError, Exception)
+
+
+def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
+    """All but the GPU: buffers in host memory, a stand-in for XLA's stream, NumPy's product."""
+    a, b = (
+        np.arange(count, dtype=np.float32).reshape(size)
+        for count, size in ((24, (2, 4, 3)), (40, (2, 5, 4)))
+    )
+    found, streams = np.empty((2, 3, 5), np.float32), []
+
+    def give_stream(told):
+        told._obj.stream = 1234
+
+    def multiply(a, b, out, stream):
+        streams.append(stream)
+        assert np.from_dlpack(out).ctypes.data == found.ctypes.data
+        np.matmul(np.from_dlpack(a), np.from_dlpack(b), out=found)
+
+    api = SimpleNamespace(get_stream=give_stream)
+    frame = SimpleNamespace(context=None, api=SimpleNamespace(contents=api))
+    buffers = [call_frame.Buffer(each.ctypes.data, each.shape, "float32") for each in (a, b, found)]
+    call = call_frame.Call(tuple(buffers[:2]), tuple(buffers[2:]), {"layout": "tt"}, frame)
+    monkeypatch.setattr(target, "matmul", multiply)
+    monkeypatch.setattr(target, "CUDA", dlpack.CPU)
+    monkeypatch.setattr(target, "_gpu_of", lambda address: 0)
+    target._on_gpu(call)
+    np.testing.assert_array_equal(found, a.swapaxes(1, 2) @ b.swapaxes(1, 2))
+    assert streams == [1234]
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+import gemmkit.jax as gk
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+a, b = jnp.arange(24.0).reshape(4, 6), jnp.ones((6, 5))
+shards = jax.device_put(a, NamedSharding(mesh, P("x")))
+local = jax.shard_map(
+    gk.matmul, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), check_vma=False
+)
+found = jax.grad(lambda a, b: local(a, b).sum(), (0, 1))(shards, b)
+wanted = jax.grad(lambda a, b: (a @ b).sum(), (0, 1))(a, b)
+assert all(map(np.allclose, found, wanted))
+under_way = jax.jit(gk.matmul)(shards, b)
+print("ended")
+"""
+
+
+def test_shards_and_a_program_that_ends_before_its_results():
+    told = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    # XLA would wait for ever for what could not be computed after Python's end.
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED], env=told, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+def test_the_snippets_of_the_docs_run():
+    page = (Path(__file__).parent.parent / "docs" / "jax.md").read_text("utf-8")
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)), {})

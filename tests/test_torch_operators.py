@@ -5,6 +5,9 @@ Tensors of the CPU are computed on the emulator where there is no GPU.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
@@ -301,3 +304,8 @@ def test_large_products_within_the_bound(shape, dtype):
     )
     assert_within_bound(gk.matmul(x, weight.t()), x, weight.t())
     assert_within_bound(gk.linear(x, weight, bias, "silu"), x, weight.t(), bias, "silu")
+
+
+def test_the_snippets_of_the_docs_run():
+    page = (Path(__file__).parent.parent / "docs" / "pytorch.md").read_text("utf-8")
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)), {})

@@ -6,7 +6,8 @@ and each derivative is again a product that reads its operands where they lie.
 
 from __future__ import annotations
 
-from functools import partial
+import atexit
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -143,6 +144,23 @@ def _batched(operands: Any, axes: Any, *, layout: str) -> tuple[jax.Array, int]:
     return _stacked(a, b, layout), 0
 
 
+_lowered = jax.ffi.ffi_lowering(TARGET)
+
+
+def _lowered_for_cpu(*operands: Any, **options: Any) -> Any:
+    _finish_at_exit()
+    return _lowered(*operands, **options)
+
+
+@cache
+def _finish_at_exit() -> None:
+    """Have the process wait for its results before it ends.
+
+    Threads of XLA's that come into Python after its end never come back, and XLA waits for them.
+    """
+    atexit.register(lambda: [array.block_until_ready() for array in jax.live_arrays("cpu")])
+
+
 def _make_primitive() -> Primitive:
     register_target()
     primitive = Primitive(TARGET)
@@ -150,9 +168,8 @@ def _make_primitive() -> Primitive:
     primitive.def_abstract_eval(_abstract)
     ad.defbilinear(primitive, _gradient_of_a, _gradient_of_b)
     batching.primitive_batchers[primitive] = _batched
-    lowering = jax.ffi.ffi_lowering(TARGET)
-    for platform in ("cpu", "cuda"):
-        mlir.register_lowering(primitive, lowering, platform=platform)
+    mlir.register_lowering(primitive, _lowered_for_cpu, platform="cpu")
+    mlir.register_lowering(primitive, _lowered, platform="cuda")
     return primitive
 
 
