@@ -26,8 +26,12 @@ _ARRAYS = {"A": "a", "B": "b", "C": "out", "bias": "bias"}
 
 _BLOCK = 256
 _MOST_BLOCKS = 65535
-# Threads for a row, as softmax.cu says, and blocks along x.
-_SOFTMAX_BLOCK, _MOST_ROWS = 128, 2**31 - 1
+# Blocks along x; what is counted in 32 bits, the last block's threads past the end included.
+_MOST_ROWS, _MOST_COUNTED = 2**31 - 1, 2**31 - 2**16
+# Threads for a row, as softmax.cu says.
+_SOFTMAX_BLOCK = 128
+# Images for which a thread finds its place once.
+_IMAGES = 4
 # Launches that a thread keeps prepared.
 _MOST_KEPT = 1024
 
@@ -54,7 +58,9 @@ def lstm_cell(gates: Array, c: Array) -> list[Array] | None:
         fits = gates.dtype == c.dtype == "float32" and _tight(c) and gates.view.strides[1] == 1
         return [batch, hidden, gates.view.strides[0]] if fits else None
 
-    return _fused("lstm_cell", [gates, c], [(batch, hidden)] * 2, _line(batch * hidden), numbers)
+    return _fused(
+        "lstm_cell", [gates, c], [(batch, hidden)] * 2, _state_grid(batch, hidden), numbers
+    )
 
 
 def gru_cell(p: Array, s: Array, h: Array) -> list[Array] | None:
@@ -69,7 +75,7 @@ def gru_cell(p: Array, s: Array, h: Array) -> list[Array] | None:
         fits = p.dtype == "float32" and _tight(s) and _tight(h) and p.view.strides[1] == 1
         return [batch, hidden, p.view.strides[0]] if fits else None
 
-    return _fused("gru_cell", [p, s, h], [(batch, hidden)], _line(batch * hidden), numbers)
+    return _fused("gru_cell", [p, s, h], [(batch, hidden)], _state_grid(batch, hidden), numbers)
 
 
 def softmax(scores: Array, *, causal: bool) -> Array | None:
@@ -98,13 +104,14 @@ def im2col(
     """
     images, channels, height, width = x.shape
     depth, places = channels * taps[0] * taps[1], results[0] * results[1]
-    block = min(_BLOCK, 32 * ceil_div(places, 32))
-    grid = (ceil_div(places, block), min(depth, _MOST_BLOCKS), min(images, _MOST_BLOCKS))
+    block = _block(places)
+    along_z = min(ceil_div(images, _IMAGES), _MOST_BLOCKS)
+    grid = (ceil_div(places, block), min(depth, _MOST_BLOCKS), along_z)
     rest = (*taps, *results, *stride, *dilation, *padding)
 
     def numbers(operands: Sequence[Operand]) -> list[int] | None:
         image_pitch, channel_pitch, row, column = operands[0].view.strides
-        if (row, column) != (width, 1):
+        if (row, column) != (width, 1) or max(depth, places, height * width) > _MOST_COUNTED:
             return None
         return [images, image_pitch, channel_pitch, depth, height, width, *rest]
 
@@ -182,9 +189,15 @@ def _source(name: str) -> SourceFile:
     return SourceFile(path.read_text("utf-8"), path.name)
 
 
-def _line(elements: int) -> Grid:
-    """A thread for each element."""
-    return (ceil_div(elements, _BLOCK), 1, 1), (_BLOCK, 1, 1)
+def _state_grid(batch: int, hidden: int) -> Grid:
+    """A thread for each element of a state."""
+    block = _block(hidden)
+    return (ceil_div(hidden, block), min(batch, _MOST_BLOCKS), 1), (block, 1, 1)
+
+
+def _block(elements: int) -> int:
+    """Threads of a block for as many elements: whole warps, at most 256."""
+    return min(_BLOCK, 32 * ceil_div(elements, 32))
 
 
 def _tight(operand: Operand) -> bool:
