@@ -14,11 +14,11 @@ from gemmkit.dispatch.groups import choose_tiles
 from gemmkit.errors import UsageError
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.kernels import grouped
-from gemmkit.ops.arrays import GpuLibrary
+from gemmkit.ops.arrays import GpuLibrary, WarmLibrary
 from gemmkit.ops.compiled import binary_of
 from gemmkit.ops.context import Context, context_of
 from gemmkit.ops.groups import Groups
-from gemmkit.ops.operands import Operand
+from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.streams import check_stream, stream_handle
 from gemmkit.ops.tables import tables_of
@@ -79,9 +79,13 @@ class _Multiplication:
                 fit = its.in_rows | (its.in_columns if role in ("a", "b") else False)
                 self._replace(role, ~fit, self._copied)
         results = self.operands.get("out") or [
-            self.libraries["a"][place].empty(operand, (int(m), int(n)), "float32", self.stream)
-            for place, (operand, m, n) in enumerate(
-                zip(self.operands["a"], self.groups.m, self.groups.n, strict=True)
+            self._new(library, like, (int(m), int(n)))
+            for library, like, m, n in zip(
+                self.libraries["a"],
+                self.operands["a"],
+                self.groups.m,
+                self.groups.n,
+                strict=True,
             )
         ]
         self.operands["out"], self.extents["out"] = results, Extents.of(results)
@@ -121,6 +125,13 @@ class _Multiplication:
     def _beside(self, role: str, place: int) -> Operand:
         target = self.operands[role][place]
         return self.libraries[role][place].empty_like(target, by_columns=False)
+
+    def _new(self, library: GpuLibrary, like: Operand, shape: tuple[int, int]) -> Operand:
+        """A result; the short way where the library has one, for there may be thousands."""
+        if not hasattr(library, "new"):
+            return library.empty(like, shape, "float32", self.stream)
+        array, address = cast(WarmLibrary, library).new(like.array, shape, None)
+        return Operand(array, address, View.tight(shape), "float32", like.device, writable=True)
 
     def _bring_c(self) -> None:
         """The kernel adds to what its results' memory holds; a residual there goes elsewhere."""

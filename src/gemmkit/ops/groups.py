@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmkit.epilogue import Epilogue
@@ -14,6 +14,10 @@ from gemmkit.ops.operands import Operand
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.request import number, read_epilogue
+
+# What arrays look like that were read before, apart from their addresses.
+_seen: dict[Hashable, Operand] = {}
+_MOST_SEEN = 4096
 
 # What the result of a product may be, element by element.
 _IN_PLACE = ("c", "residual")
@@ -77,7 +81,7 @@ def read_groups(
     }
     operands = {
         role: [
-            library.read(each, f"{role}[{place}]")
+            _operand(library, each, role, place)
             for place, (library, each) in enumerate(zip(libraries[role], members, strict=True))
         ]
         for role, members in given.items()
@@ -89,6 +93,27 @@ def read_groups(
     m, k = extents["a"].places.T[2:4]
     n = extents["b"].places.T[3]
     return Groups(operands, libraries, extents, m, n, k, terms)
+
+
+def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
+    """The array as an operand; one that looks like an array before is not read again."""
+    glance = getattr(library, "glance", None)
+    if glance is None:
+        return library.read(array, f"{role}[{place}]")
+    try:
+        address, seen = glance(array)
+        known = _seen.get((library.NAME, seen))
+    except (AttributeError, TypeError, RuntimeError):
+        # Reading it tells what is wrong.
+        return library.read(array, f"{role}[{place}]")
+    if known is None:
+        known = library.read(array, f"{role}[{place}]")
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        # Without the array, whose memory it would keep.
+        _seen[library.NAME, seen] = replace(known, array=None)
+        return known
+    return Operand(array, address, known.view, known.dtype, known.device, known.writable)
 
 
 def _listed(role: str, given: Any) -> list[Any]:
