@@ -87,9 +87,9 @@ def supports(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> str |
 def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
     """How to launch it.
 
-    Where all products have the same k, there are as many blocks as the board holds, and each takes
-    every so manieth tile. Where they have not, each tile has a block of its own, which the board
-    starts as soon as another has ended, those with the longest k first.
+    Where all products have the same k, there are as many blocks as the board holds, which share the
+    tiles evenly. Where they have not, each tile has a block of its own, which the board starts as
+    soon as another has ended, those with the longest k first.
 
     Raises:
         UnsupportedProblem: `supports` gave a reason.
