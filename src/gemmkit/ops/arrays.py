@@ -22,6 +22,8 @@ _PACKAGES = {
     "cupy": "cupy",
     "jax": "jax",
     "jaxlib": "jax",
+    "numba": "numba",
+    "numba_cuda": "numba",
 }
 _PROTOCOLS = ("__cuda_array_interface__", "__dlpack__")
 

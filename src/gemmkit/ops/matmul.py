@@ -116,6 +116,9 @@ def gemm(
         sides = getattr(array, "ndim", 2)
         if sides != 2:
             raise UsageError(f"gemm takes matrices; {name} has {sides} dimensions: use matmul")
+    for name, array, turned in (("a", a, transa), ("b", b, transb)):
+        if turned and not hasattr(array, "T"):
+            raise UsageError(f"{name}, a {type(array).__name__}, has no T: transpose it yourself")
     written = None if c is None or not library_of(c, "c").WRITABLE else c
     return matmul(
         a.T if transa else a,
