@@ -131,15 +131,16 @@ def namespace(array: Array) -> Namespace:
     Raises:
         UsageError: it has none that gemmkit knows, as Numba's arrays have none at all.
     """
-    library = type(array).__module__.partition(".")[0]
-    if library not in _LIBRARIES:
-        raise UsageError(
-            f"a layer needs element-wise arithmetic, and gemmkit knows none for {library}'s "
-            f"{type(array).__name__}: give NumPy's, CuPy's, PyTorch's or JAX's arrays, which can "
-            "share its memory"
-        )
-    module, names = _LIBRARIES[library]
-    return names(import_module(module))
+    kind = type(array)
+    for base in kind.__mro__:
+        found = _LIBRARIES.get(base.__module__.partition(".")[0])
+        if found is not None:
+            module, names = found
+            return names(import_module(module))
+    raise UsageError(
+        f"this layer needs element-wise arithmetic, and gemmkit knows none for {kind.__module__}."
+        f"{kind.__name__}: give an array of NumPy, CuPy, PyTorch or JAX, which can share its memory"
+    )
 
 
 def shape_of(
