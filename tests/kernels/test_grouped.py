@@ -269,6 +269,8 @@ def test_more_than_indices_hold_is_refused():
         planned(GemmProblem(1, 1, 1), GemmProblem(1, 1, MAX_EXTENT + 1))
     with pytest.raises(UnsupportedProblem, match="tiles are more than a launch can number"):
         planned(*[GemmProblem(2**20, 2**20, 1)] * 2)
+    with pytest.raises(UnsupportedProblem, match="ldx = 2147483649: indices are 32-bit"):
+        grouped.describe(GroupedProblem.of([GemmProblem(2, 2, 2)]), TILES, 0, 0, 0, ldx=[2**31 + 1])
     with pytest.raises(UnsupportedProblem, match=r"cp\.async needs compute capability 8\.0"):
         grouped.plan(GroupedProblem.of([GemmProblem(1, 1, 1)]), TILES, find_board("t4"))
 

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
@@ -132,15 +132,24 @@ def describe(
     *,
     bias: Addresses = 0,
     residual: Addresses = 0,
-    ldr: Iterable[int] | int = 0,
+    ldr: ArrayLike = 0,
     auxiliary: Addresses = 0,
-    ldx: Iterable[int] | int = 0,
+    ldx: ArrayLike = 0,
 ) -> NDArray[np.void]:
     """The table of products that the kernel reads, of dtype `GROUP`, the longest k first.
 
     Addresses are those of each product's matrices, in the problem's order; `ldr` and `ldx` are
     elements from a row of a residual or auxiliary output to the next.
+
+    Raises:
+        UnsupportedProblem: there are more elements from a row to the next than a kernel can count.
     """
+    for name, pitches in (("ldr", ldr), ("ldx", ldx)):
+        longest = int(np.max(pitches, initial=0))
+        if longest > MAX_EXTENT:
+            raise UnsupportedProblem(
+                f"{NAME}: {name} = {longest}: indices are 32-bit, {MAX_EXTENT} is the most"
+            )
     table = np.zeros(problem.count, GROUP)
     for name, addresses in zip(
         ("A", "B", "C", "bias", "residual", "auxiliary"),
