@@ -235,3 +235,41 @@ def test_shards_and_a_program_that_ends_before_its_results():
 def test_the_snippets_of_the_docs_run():
     page = (Path(__file__).parent.parent / "docs" / "jax.md").read_text("utf-8")
     exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)), {})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_on_a_gpu_in_the_order_of_xlas_stream(dtype):
+    if jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no CUDA")
+    rng = np.random.default_rng(2)
+    a, b = (jnp.asarray(rng.integers(-2, 3, (2, 320, 320)), dtype) for _ in "ab")
+
+    @jax.jit
+    def program(a, b):
+        for _ in range(8):
+            # Each product needs the one before; reading too soon would show.
+            a = jnp.clip(gk.matmul(a, b, transb=True), -2, 2)
+        return a
+
+    def expected(a, b):
+        for _ in range(8):
+            a = np.clip(a @ b.swapaxes(1, 2), -2, 2)
+        return a
+
+    found = program(a, b)
+    assert found.devices() == a.devices()
+    wanted = expected(np.asarray(a, np.float64), np.asarray(b, np.float64))
+    np.testing.assert_array_equal(np.asarray(found, np.float64), wanted)
+    grads = jax.grad(lambda a, b: gk.matmul(a, b).astype("float32").sum(), (0, 1))(a, b)
+    ones = np.ones((2, 320, 320))
+    for got, exact in zip(
+        grads,
+        (
+            ones @ np.asarray(b, np.float64).swapaxes(1, 2),
+            np.asarray(a, np.float64).swapaxes(1, 2) @ ones,
+        ),
+        strict=True,
+    ):
+        # Whole numbers that every type holds exactly, up to 256 in bfloat16.
+        np.testing.assert_allclose(np.asarray(got, np.float64), exact, rtol=2**-8)

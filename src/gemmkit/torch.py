@@ -221,11 +221,15 @@ def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) 
     result, argument = output
     ctx.activation = activation
     ctx.kept = keep
+    # No zeros for the gradient of the argument, which only derivatives of derivatives give.
+    ctx.set_materialize_grads(False)
     saved = result if activation == "relu" else argument
     ctx.save_for_backward(x, weight, bias, saved)
 
 
-def _linear_backward(ctx: Any, grad: torch.Tensor, grad_argument: torch.Tensor) -> tuple[Any, ...]:
+def _linear_backward(
+    ctx: Any, grad: torch.Tensor | None, grad_argument: torch.Tensor | None
+) -> tuple[Any, ...]:
     """Gradients by gemmkit's products of that of the activation's argument.
 
     `grad_argument` comes from a derivative of the derivative.
@@ -233,9 +237,12 @@ def _linear_backward(ctx: Any, grad: torch.Tensor, grad_argument: torch.Tensor) 
     x, weight, bias, saved = ctx.saved_tensors
     if ctx.activation in _OF_ARGUMENT and not ctx.kept:
         saved = torch.ops.gemmkit.linear(x, weight, bias, "none", False)[0]
-    inner = _through_activation(ctx.activation, grad, saved)
-    if ctx.kept:
-        inner = inner + grad_argument
+    inner = grad_argument if ctx.kept else None
+    if grad is not None:
+        through = _through_activation(ctx.activation, grad, saved)
+        inner = through if inner is None else inner + through
+    if inner is None:
+        return None, None, None, None, None
     grad_x = grad_weight = grad_bias = None
     if ctx.needs_input_grad[0]:
         grad_x = torch.ops.gemmkit.matmul(inner, weight)
