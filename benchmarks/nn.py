@@ -1,8 +1,8 @@
 """Time gemmkit's layers in turn with PyTorch's own on the GPU of this machine, TF32 off.
 
-It writes `results/<gpu>-nn.json`, one record a line. Each layer is timed as CUDA graphs, which is
-what the GPU needs, and as calls one after the other, where the host may be what takes longest. The
-exit status is 1 if a result is wrong.
+It writes `results/<gpu>-nn.json`, one record a line, from which `render_nn.py` makes the table in
+`docs/library.md`. Each layer is timed as CUDA graphs, which is what the GPU needs, and as calls one
+after the other, where the host may be what takes longest. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from render_nn import LayerRecord, table
 from torch.nn import functional
 
 from gemmkit import nn
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.devices.choose import open_device
-from gemmkit.record import JsonLine, TimeRecord
 
 HERE = Path(__file__).resolve().parent
 # Inputs of layers that run in turn lie apart by this much at least, beyond any L2 cache.
@@ -33,25 +33,6 @@ MOST_ERROR = 16.0
 Way = Literal["graph", "calls"]
 WAYS: tuple[Way, ...] = get_args(Way)
 Layer = Callable[..., Any]
-
-
-class LayerRecord(JsonLine, frozen=True, kw_only=True):
-    """A layer, and PyTorch's own: microseconds a call, and largest errors over the largest result.
-
-    `way` is how it was timed: "graph" or "calls". `speedup` is PyTorch's time / gemmkit's.
-    """
-
-    layer: str
-    sizes: str
-    way: str
-    correct: bool
-    error: float
-    torch_error: float
-    time_us: TimeRecord
-    torch_us: TimeRecord
-    speedup: float
-    tflops: float
-    environment: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -279,7 +260,7 @@ def main() -> int:
     }
     arguments.results.mkdir(parents=True, exist_ok=True)
     wanted = arguments.layers.split(",")
-    right = True
+    records: list[LayerRecord] = []
     path = arguments.results / f"{device.spec.key}-nn.json"
     with path.open("w", encoding="utf-8") as file, torch.inference_mode():
         for case in CASES:
@@ -288,14 +269,15 @@ def main() -> int:
             for way in WAYS:
                 record = measure(case, way, arguments.seconds, environment)
                 print(record.to_json(), file=file, flush=True)
-                right &= record.correct
+                records.append(record)
                 print(
                     f"{record.layer:16} {record.sizes:42} {way:5} "
                     f"{'right' if record.correct else 'WRONG'}  {record.time_us.median:9.1f} µs  "
                     f"{record.tflops:5.1f} TFLOP/s  {record.speedup:.2f} x PyTorch",
                     flush=True,
                 )
-    return 0 if right else 1
+    print(table(records).to_text().plain)
+    return 0 if all(record.correct for record in records) else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 from operator import attrgetter
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 
 import gemmkit
 from gemmkit import nn
+from gemmkit.record import TimeRecord
 
-PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text("utf-8")
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "library.md").read_text("utf-8")
 SIGNATURES = dict(re.findall(r"^```python\ngemmkit\.([\w.]+)(\(.*?\))\n```$", PAGE, re.S | re.M))
 FUNCTIONS = ["matmul", "gemm", "grouped_matmul", *(f"nn.{name}" for name in nn.__all__)]
 # Sections that tell of a function's arguments besides its own.
@@ -56,3 +59,36 @@ def test_the_table_at_the_top_leads_to_every_section():
     for heading in re.findall(r"^## (gemmkit\..*)$", PAGE, re.MULTILINE):
         anchor = heading.lower().replace(".", "")
         assert f"](#{anchor})" in PAGE.partition("\n## ")[0]
+
+
+def test_the_table_of_layers_has_both_ways_of_timing_in_a_row():
+    made = runpy.run_path(str(ROOT / "benchmarks" / "render_nn.py"))
+    times = {"median": 10.0, "p20": 9.0, "p80": 11.0, "minimum": 8.0, "mean": 10.0, "maximum": 12.0}
+    records = [
+        made["LayerRecord"](
+            layer="lstm",
+            sizes="64 steps",
+            way=way,
+            correct=True,
+            error=2e-7,
+            torch_error=1e-7,
+            time_us=TimeRecord(**times, samples=5),
+            torch_us=TimeRecord(**times, samples=5),
+            speedup=speedup,
+            tflops=30.0,
+            environment={"gpu": "H100", "torch": "2", "cudnn": 9},
+        )
+        for way, speedup in (("graph", 1.25), ("calls", 0.5))
+    ]
+    text = made["section"](records)
+    assert "| lstm | 64 steps | 30.0 | 10.0 | 1.25 | 10.0 | 0.50 | 2.0 |\n" in text
+    assert "float64: all right. H100" in text
+
+
+def test_the_table_of_layers_is_that_of_the_results():
+    path = ROOT / "benchmarks" / "results" / "h100-nn.json"
+    if not path.is_file():
+        pytest.skip("benchmarks/nn.py has not been run")
+    made = runpy.run_path(str(ROOT / "benchmarks" / "render_nn.py"))
+    lines = path.read_bytes().splitlines()
+    assert made["section"]([made["LayerRecord"].from_json(line) for line in lines]) in PAGE
