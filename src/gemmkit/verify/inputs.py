@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.errors import UsageError
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify.bands import bands, over_bands
 
@@ -127,7 +128,11 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
     With a ReLU each column of B, C and the bias then has one sign, chosen so that whole columns
     of the result are cut to zero and the others are not: that makes the result a linear function
     of its inputs, which `freivalds` needs.
+
+    Raises:
+        UsageError: the problem is none that is checked and timed here.
     """
+    _refuse_others(problem)
     rng = np.random.default_rng(seed)
     limit = min(MAX_INTEGER, max(1, math.isqrt(INTEGER_SUM_LIMIT // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)
@@ -165,6 +170,18 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
     c = canaries(in_c.size) if problem.beta == 0 else laid_out(in_c, signs * beta_sign)
     bias = draw(1, problem.n, signs)[0] if problem.epilogue.bias else None
     return Inputs(a, b, c, bias, kind, seed)
+
+
+def _refuse_others(problem: GemmProblem) -> None:
+    """What the reference and the bounds of kernels under test do not know."""
+    epilogue = problem.epilogue
+    plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
+    floats = {problem.dtype, problem.out_dtype} == {"float32"}
+    if problem.layout != "nn" or not floats or not plain or epilogue.takes_matrices:
+        raise UsageError(
+            "kernels are checked and timed on float32 matrices that are not transposed, with a "
+            "bias for each column, relu, both or none; gemmkit.matmul computes other products"
+        )
 
 
 def _fill_all(
