@@ -2,7 +2,8 @@
 
 It writes `results/<gpu>-nn.json`, one record a line, from which `render_nn.py` makes the table in
 `docs/library.md`. Each layer is timed as CUDA graphs, which is what the GPU needs, and as calls one
-after the other, where the host may be what takes longest. The exit status is 1 if a result is wrong.
+after the other, where the host may be what takes longest. The exit status is 1 if a result is
+wrong.
 """
 
 from __future__ import annotations
