@@ -156,7 +156,7 @@ def test_awkward_problems_meet_edges_and_every_vector_width(kernel):
     # Batches are instances of their own.
     assert len(entries) == widths + kernel.fuses + batched
     assert any(each.batch > 1 for each in problems.values()) == batched
-    assert {each.epilogue.bias for each in problems.values()} == {False, kernel.fuses}
+    assert {bool(each.epilogue.bias) for each in problems.values()} == {False, kernel.fuses}
     assert any(0 in (each.m, each.n) for each in problems.values())
     assert any(each.k == 0 and each.beta for each in problems.values())
     assert any(each.lda > each.k and each.ldc > each.n for each in problems.values())
