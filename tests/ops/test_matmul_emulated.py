@@ -39,21 +39,43 @@ def test_shapes_follow_numpy(a, b):
     np.testing.assert_array_equal(result, x @ y)
 
 
-@settings(max_examples=60)
+STEPS = (1, 1, 2, 3, -1, -2)
+
+
+def strided(data, shape, steps, name):
+    """A view of that shape; its strides, and the order of its dimensions in memory, are drawn."""
+    order = data.draw(st.permutations(range(len(shape))), label=f"{name}'s order in memory")
+    drawn = [data.draw(st.sampled_from(steps), label=f"{name}'s step") for _ in shape]
+    sizes = [abs(step) * size + 2 for step, size in zip(drawn, shape, strict=True)]
+    values = whole_numbers([sizes[axis] for axis in order], seed=len(name))
+    values = values.transpose(np.argsort(order))
+    for axis, (step, size) in enumerate(zip(drawn, shape, strict=True)):
+        before = (slice(None),) * axis
+        values = values[(*before, slice(0, 1) if step == 0 else slice(None, None, step))]
+        values = values[(*before, slice(0, size))]
+    return np.broadcast_to(values, shape) if 0 in drawn else values
+
+
+@settings(max_examples=90)
 @given(st.data())
-def test_any_strides(data):
+def test_any_shapes_and_strides(data):
     m, n, k = (data.draw(st.integers(0, 70), label=side) for side in "mnk")
-    seed = data.draw(st.integers(0, 1000), label="seed")
+    stack = data.draw(st.lists(st.integers(0, 3), max_size=2), label="stack")
 
-    def strided(rows, columns, name):
-        steps = [data.draw(st.sampled_from((1, 2, 3, -1, -2)), label=name) for _ in range(2)]
-        whole = whole_numbers((abs(steps[0]) * rows + 3, abs(steps[1]) * columns + 5), seed)
-        view = whole[:: steps[0], :: steps[1]][:rows, :columns]
-        if data.draw(st.booleans(), label=f"{name} transposed"):
-            view = np.ascontiguousarray(view.T).T
-        return view
+    def shape(rows, columns, name):
+        if data.draw(st.integers(0, 4), label=f"{name} is a vector") == 0:
+            return (k,)
+        ones = [data.draw(st.booleans(), label=f"{name} broadcasts") for _ in stack]
+        own = [1 if one else size for one, size in zip(ones, stack, strict=True)]
+        return (*own[data.draw(st.integers(0, len(own)), label="leaves out") :], rows, columns)
 
-    a, b, out = strided(m, k, "a"), strided(k, n, "b"), strided(m, n, "out")
-    result = gemmkit.matmul(a, b, out=out, device="emulator")
-    assert result is out
-    np.testing.assert_array_equal(out, a @ b)
+    a = strided(data, shape(m, k, "a"), (*STEPS, 0), "a")
+    b = strided(data, shape(k, n, "b"), (*STEPS, 0), "bb")
+    wanted = a @ b
+    result = gemmkit.matmul(a, b, device="emulator")
+    assert type(result) is type(wanted)
+    np.testing.assert_array_equal(result, wanted)
+    out = strided(data, wanted.shape, STEPS, "out")
+    before = out.copy()
+    assert gemmkit.matmul(a, b, out=out, c=out, beta=2, device="emulator") is out
+    np.testing.assert_array_equal(out, wanted + 2 * before)

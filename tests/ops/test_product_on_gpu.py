@@ -155,7 +155,7 @@ def test_a_small_operand_is_repeated_rather_than_launched_for(gpu, caplog):
     assert "its stack would take 2 launches" in caplog.text
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(st.data())
 def test_any_views(played, data):
     sizes = st.integers(0, 40)

@@ -81,6 +81,12 @@ class Context:
         finally:
             driver.cuCtxPopCurrent()
 
+    def make_current(self) -> None:
+        """Make it the calling thread's context for good."""
+        from cuda.bindings import driver
+
+        result(driver.cuCtxSetCurrent(self.handle))
+
     def function(self, plan: LaunchPlan, binary: Binary) -> int:
         """The handle of a loaded kernel, with leave to use the shared memory that the plan asks.
 

@@ -17,8 +17,9 @@ from gemmkit.ops.scratch import Scratch
 # The operands of a product, in the order in which `Launch.run` takes their addresses.
 ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
 
-# Answers of the driver where the calling thread has no context, or another GPU's.
-_OTHER_CONTEXT = (201, 400)
+# Answers of the driver where the calling thread has no context, or another GPU's
+# (CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE of cuda.h).
+_NO_CONTEXT, _OTHER_CONTEXT = 201, 400
 
 
 Temporary = Callable[[int, int], tuple[object, int] | None]
@@ -168,19 +169,25 @@ class Launch:
         self._words[self._arrivals_word] = scratch.arrivals
 
     def _again(self, error: int) -> None:
-        """Launch in the GPU's context, if the thread's was another one.
+        """Launch in the GPU's context, if the thread had none or another one.
 
         Raises:
             DeviceError: that was not it.
         """
-        if error in _OTHER_CONTEXT:
-            with cuda_errors(f"'{self._name}'"), self._context.current():
+        doing = f"'{self._name}'"
+        if error == _NO_CONTEXT:
+            # As CUDA's runtime does for a thread's first call.
+            with cuda_errors(doing):
+                self._context.make_current()
+            error = self._launch(self._pointer, self._function, None, self._extra)
+        elif error == _OTHER_CONTEXT:
+            with cuda_errors(doing), self._context.current():
                 error = self._launch(self._pointer, self._function, None, self._extra)
         if error:
-            raise _explained(self._name, error)
+            raise _explained(doing, error)
 
 
-def _explained(name: str, error: int) -> DeviceError:
+def _explained(doing: str, error: int) -> DeviceError:
     from cuda.bindings import driver as bindings
 
-    return explain(f"'{name}'", bindings.CUresult(error).name)
+    return explain(doing, bindings.CUresult(error).name)

@@ -23,12 +23,14 @@ WIDEST_ACCESS = 16
 class Detour:
     """An operand that is replaced first: by a copy, or (what is written) by a new array.
 
-    `shape` is that of the replacement.
+    `shape` is that of the replacement, `dtype` the type of the result, and `ordinal` the GPU.
     """
 
     role: str
     reason: str
     shape: tuple[int, ...]
+    dtype: Dtype
+    ordinal: int
     by_columns: bool = False
     launches: None = None
 
@@ -74,7 +76,7 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
     shape, operands = request.shape, request.operands
     views = {role: each.view for role, each in operands.items()}
     views.setdefault("out", View.tight(shape.result))
-    detour = _of_vectors(request)
+    detour = _before_placing(request, context.ordinal)
     if detour is not None:
         return detour
     terms = replace(request.terms, alignment=alignment(_bits(operands)))
@@ -82,12 +84,12 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
     if isinstance(placed, Copied):
         own = views[placed.role].shape
         if placed.whole:
-            own = (
-                shape.result
-                if placed.role == "residual"
-                else stacks(shape, views)[placed.role].shape
-            )
-        return Detour(placed.role, placed.reason, own, placed.by_columns)
+            stack = stacks(shape, views)[placed.role].shape
+            own = shape.result if placed.role == "residual" else stack
+        return Detour(
+            *(placed.role, placed.reason, own),
+            *(terms.out_dtype, context.ordinal, placed.by_columns),
+        )
     temporary = getattr(request.library, "temporary", no_memory)
     found = (_launch(step, context, temporary) for step in placed)
     launches = tuple(launch for launch in found if launch is not None)
@@ -101,19 +103,19 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
     )
 
 
-def _of_vectors(request: Request) -> Detour | None:
+def _before_placing(request: Request, ordinal: int) -> Detour | None:
     """What stands in the way besides the matrices' layouts."""
-    operands, shape = request.operands, request.shape
+    operands, shape, dtype = request.operands, request.shape, request.terms.out_dtype
     if "c" in operands and (
         "out" not in operands or not same_memory(operands["c"], operands["out"])
     ):
         residual, out = operands.get("residual"), operands.get("out")
         if residual is not None and out is not None and same_memory(residual, out):
-            return Detour("residual", "c comes to where it lies", shape.result)
-        return Detour("c", "the kernel adds to what the result holds", shape.result)
+            return Detour("residual", "c comes to where it lies", shape.result, dtype, ordinal)
+        return Detour("c", "the result gets it first", shape.result, dtype, ordinal)
     bias = operands.get("bias")
     if bias is not None and not bias.view.is_tight:
-        return Detour("bias", "its elements are not in one piece", bias.view.shape)
+        return Detour("bias", "its elements are not in one piece", bias.view.shape, dtype, ordinal)
     return None
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 from gemmkit.errors import UsageError
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of
 from gemmkit.ops.call import Call
+from gemmkit.ops.operands import Operand
 from gemmkit.ops.request import Request
 from gemmkit.tune.store import Store
 
@@ -181,7 +184,8 @@ def _cold(call: Call, key: Hashable | None) -> Any:
         _warm[kind] = cast(WarmLibrary, library)
         return product(*call)
     prepared = prepare(request, context)
-    if key is not None:
+    # Other numbers, such as tensors of one element, may be the same object with another value.
+    if key is not None and isinstance(call.alpha, Real) and isinstance(call.beta, Real):
         _keep(key, prepared)
     if prepared.launches is None:
         return _by_detour(call, prepared)
@@ -218,28 +222,55 @@ def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
 
 def _by_detour(call: Call, detour: Detour) -> Any:
     """The product with one operand replaced: by a copy, or by an array that is copied back."""
-    request = call.read()
-    library, role = cast(GpuLibrary, request.library), detour.role
-    like, terms = request.operands["a"], request.terms
-    log.debug("%s is copied once: %s", role, detour.reason)
-    if role in ("out", "auxiliary"):
-        target = request.operands[role]
-        own = cast(GpuLibrary, library_of(target.array, role))
-        spare = own.empty_like(target, by_columns=detour.by_columns)
-        result = product(*call._replace(**{role: spare.array}))
-        own.assign(target, spare)
-        return call.out if role == "out" else result
+    log.debug("%s is copied once: %s", detour.role, detour.reason)
+    with _copying(call, detour.ordinal):
+        return _replaced(call, detour)
+
+
+@contextmanager
+def _copying(call: Call, ordinal: int) -> Iterator[None]:
+    """Order copies, which libraries without current streams make on the default one, with a call's.
+
+    A stream that a call gives is the current one of other libraries by now.
+    """
+    if call.stream is None:
+        yield
+        return
+    from gemmkit.ops.context import context_of
+    from gemmkit.ops.streams import let_wait, stream_handle
+
+    context, stream = context_of(ordinal), stream_handle(call.stream)
+    default = cast(GpuLibrary, library_of(call.a, "a")).current_stream(ordinal)
+    let_wait(default, stream, context)
+    yield
+    let_wait(stream, default, context)
+
+
+def _replaced(call: Call, detour: Detour) -> Any:
+    def read(role: str) -> tuple[GpuLibrary, Operand]:
+        array = getattr(call, role)
+        found = cast(GpuLibrary, library_of(array, role))
+        return found, found.read(array, role)
+
+    role = detour.role
     if role == "c":
-        made = request.operands.get("out")
-        if made is None:
-            made = library.empty(like, detour.shape, terms.out_dtype, None)
-        own = cast(GpuLibrary, library_of(made.array, "out"))
-        own.assign(made, request.operands["c"])
-        result = product(*call._replace(out=made.array, c=made.array))
-        return result if call.out is not None else library.finished(made)
-    source = request.operands[role]
-    own = cast(GpuLibrary, library_of(source.array, role))
-    copy = own.copied(source, detour.shape, by_columns=detour.by_columns)
+        # Where there is no `out`, the result is made here, and kept to be handed over.
+        library, like = read("a")
+        made = None
+        if call.out is None:
+            made = library.empty(like, detour.shape, detour.dtype)
+        out = call.out if made is None else made.array
+        own = cast(GpuLibrary, library_of(out, "out"))
+        own.assign(own.read(out, "out"), read("c")[1])
+        result = product(*call._replace(out=out, c=out))
+        return result if made is None else library.finished(made)
+    own, operand = read(role)
+    if role in ("out", "auxiliary"):
+        spare = own.empty_like(operand, by_columns=detour.by_columns)
+        result = product(*call._replace(**{role: spare.array}))
+        own.assign(operand, spare)
+        return call.out if role == "out" else result
+    copy = own.copied(operand, detour.shape, by_columns=detour.by_columns)
     return product(*call._replace(**{role: copy.array}))
 
 

@@ -31,10 +31,6 @@ class Request:
     terms: Terms
     library: Library
 
-    def views(self) -> dict[str, View]:
-        """The matrices as stacks of the same depth."""
-        return stacks(self.shape, {role: each.view for role, each in self.operands.items()})
-
 
 def stacks(shape: Shape, views: Mapping[str, View]) -> dict[str, View]:
     """Operands' views as stacks of matrices that are equally deep, for `place`."""
