@@ -117,6 +117,13 @@ def test_boards_without_bfloat16_conversions_round_alike():
     check_exact(problem, run_typed(problem, device))
 
 
+def test_float32_where_no_rung_takes_it():
+    """Boards without cp.async have no rung for transposed matrices."""
+    epilogue = Epilogue("row", "relu", residual=True)
+    problem = GemmProblem(40, 72, 24, beta=2.0, epilogue=epilogue, transa=True)
+    check_exact(problem, run_typed(problem, EmulatedDevice(T4, sanitize=True)))
+
+
 def test_the_default_configuration(device):
     problem = GemmProblem(136, 152, 24, dtype="float16")
     check_exact(problem, run_typed(problem, device, config=KERNEL.default))
