@@ -49,6 +49,13 @@ def test_mixtures_and_epilogues_have_their_reason():
     assert decision.time_us == decision.estimate_us > 0
 
 
+def test_what_is_told_of_a_board_s_fill_follows_from_the_type():
+    decision = which(GemmProblem(640, 640, 640, dtype="float16"), BOARDS["t4"], store=None)
+    assert decision.kernel == "typed_mma"
+    assert decision.blocks_per_sm >= 1
+    assert decision.waves < 10
+
+
 def test_float32_is_left_to_the_rungs():
     assert choose(GemmProblem(300, 200, 100), H100, store=None).kernel.name != "typed"
 

@@ -13,19 +13,29 @@ from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.dispatch import shipped_file
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.plan import LaunchShape
 from gemmkit.problem import GemmProblem
 
 
 class Contender(ClosedForm):
     """A candidate with the closed form of its launches.
 
-    `board` is what is known of boards of this kind, by default what ships.
+    `board` is what is known of boards of this kind, by default what ships; `launched` is a launch
+    of the candidate, where it is not one of fp32 matrices.
     """
 
-    def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        gpu: GpuSpec,
+        board: BoardCosts | None = None,
+        launched: LaunchShape | None = None,
+    ) -> None:
         board = board or board_costs(gpu.capability.major, gpu.capability.minor)
         fitted = board.configurations.get(candidate.instance)
-        super().__init__(candidate.kernel, candidate.config, gpu, board=board, costs=fitted)
+        super().__init__(
+            candidate.kernel, candidate.config, gpu, board=board, costs=fitted, launched=launched
+        )
         self.candidate = candidate
         self._split: dict[int, Contender] = {}
 

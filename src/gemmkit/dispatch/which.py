@@ -105,6 +105,9 @@ def which(
     asked = Dispatcher(board, store)
     choice = asked.choose(problem)
     chosen = asked.contender(choice.kernel.name, choice.config)
+    if choice.kernel.rung is None:
+        launched = choice.kernel.launch(problem, choice.config, board)
+        chosen = Contender(chosen.candidate, board, launched=launched)
     own = chosen.estimate(problem)
     plan = choice.kernel.plan(problem, choice.config, board)
     measured = choice.source in ("store", "shipped table")
