@@ -26,7 +26,6 @@ def device():
     ("dtype", "out", "layout", "shapes"),
     [
         ("float64", "float64", "nn", ALIGNED),
-        ("float64", "float64", "tt", ALIGNED),
         ("float64", "float64", "nt", ODD),
         ("float64", "float64", "tn", ODD),
         ("float16", "float16", "nn", ALIGNED),

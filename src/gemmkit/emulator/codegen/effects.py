@@ -213,7 +213,7 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     form, bits = action.form, action.form.type.bits
     name = "cas" if action.operation == "compare_and_swap" else form["O"]
     if not is_native(name, form["T"]):
-        _through_python(b, action)
+        through_python(b, action)
         return
     places = [b.source(source, bits) for source in action.sources]
     b.materialise([b.resized(place, bits) for place in places])
@@ -263,7 +263,7 @@ def _vote(b: BlockWriter, action: Action) -> None:
     f = b.f
     members = _same_member_mask(b, action)
     if members is None:
-        _through_python(b, action)
+        through_python(b, action)
         return
     lanes = _active(b, action)
     checks.members(b, action, lanes)
@@ -340,7 +340,7 @@ def first_lane(b: BlockWriter, place: Place, lanes: Value) -> Value:
 # What runs through Python
 
 
-def _through_python(b: BlockWriter, action: Action) -> None:
+def through_python(b: BlockWriter, action: Action) -> None:
     """Leave an instruction to Python: operands to scratch, a call, results from scratch."""
     b.make_room()
     f = b.f
@@ -399,11 +399,6 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "create_policy": _create_policy,
     "barrier_arrive": _barrier_arrive,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
-    **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), _through_python),
+    **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
     "multiply_matrices": _multiply_matrices,
 }
-
-
-def through_python(b: BlockWriter, action: Action) -> None:
-    """Write a lane-by-lane instruction that has no native code."""
-    _through_python(b, action)
