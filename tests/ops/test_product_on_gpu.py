@@ -190,6 +190,46 @@ def test_any_views(played, data):
     np.testing.assert_array_equal(result.values, wanted)
 
 
+@settings(max_examples=30)
+@given(st.data())
+def test_further_operands_may_lie_otherwise(played, data):
+    """A result by rows or columns, and next to it c, bias, residual and auxiliary output."""
+    m, n, k = (data.draw(st.integers(1, 20), label=side) for side in "mnk")
+    left = data.draw(st.sampled_from([(m, k), (k,)]), label="a")
+    right = data.draw(st.sampled_from([(k, n), (k,)][: len(left)]), label="b")
+    a, b = arrays(left, right)
+    shape = (a.values @ b.values).shape
+
+    def lying(name, shape):
+        steps = [data.draw(st.sampled_from((1, 1, 2, -1)), label=name) for _ in shape]
+        order = data.draw(st.permutations(range(len(shape))), label=f"{name}'s order")
+        sizes = [abs(step) * size + 1 for step, size in zip(steps, shape, strict=True)]
+        spare = GpuArray.of(whole_numbers(*(sizes[axis] for axis in order), seed=len(name)))
+        values = spare.values.transpose(np.argsort(order))
+        values = values[tuple(slice(None, None, step) for step in steps)]
+        return GpuArray(values[tuple(slice(0, size) for size in shape)], spare.buffer)
+
+    out, c, residual, auxiliary = (lying(name, shape) for name in ("o", "cc", "res", "aux4"))
+    in_place = data.draw(st.sampled_from(("", "c", "residual")), label="is out")
+    c, residual = (out if in_place == "c" else c), (out if in_place == "residual" else residual)
+    bias = lying("bias5", (n if len(right) > 1 else 1,))
+    argument = a.values @ b.values - c.values + bias.values
+    wanted = np.maximum(argument, 0) + residual.values
+    result = gemmkit.matmul(
+        *(a, b),
+        out=out,
+        c=c,
+        beta=-1,
+        bias=bias,
+        epilogue="relu",
+        residual=residual,
+        auxiliary=auxiliary,
+    )
+    assert result is out
+    np.testing.assert_array_equal(out.values, wanted)
+    np.testing.assert_array_equal(auxiliary.values, argument)
+
+
 # --- stacks -------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,9 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
             own = shape.result if placed.role == "residual" else stack
         return Detour(
             *(placed.role, placed.reason, own),
-            *(terms.out_dtype, context.ordinal, placed.by_columns),
+            *(terms.out_dtype, context.ordinal),
+            # Of a vector, or a stack of vectors, there are no columns.
+            by_columns=placed.by_columns and not (shape.vector_a or shape.vector_b),
         )
     temporary = getattr(request.library, "temporary", no_memory)
     found = (_launch(step, context, temporary) for step in placed)
