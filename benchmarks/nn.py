@@ -254,7 +254,7 @@ def main() -> int:
     torch.backends.cudnn.benchmark = True
     device = open_device("cuda")
     environment = device.environment() | {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cudnn": torch.backends.cudnn.version(),
         "command": " ".join(["python", *sys.argv]),
         **({"commit": arguments.commit} if arguments.commit else {}),

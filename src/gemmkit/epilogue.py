@@ -123,8 +123,8 @@ class Epilogue:
             else:
                 known = ", ".join([*_BIASES, *_ACTIVATIONS, "residual"])
                 raise UsageError(
-                    f"unknown epilogue '{text}': use one of {known}, or some joined by '+', such as "
-                    "bias+relu"
+                    f"unknown epilogue '{text}': use one of {known}, or some joined by '+', such "
+                    "as bias+relu"
                 )
         return cls(bias, activation, residual)
 

@@ -47,15 +47,16 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   // The columns' biases come along with the first tiles: in the end, results would wait for them.
   constexpr bool BIASES = Epilogue::BY_COLUMN;
   float* const biases = reinterpret_cast<float*>(shared) + (RING > SUMS ? RING : SUMS);
-  for (int i = threadIdx.x; BIASES && i < BN; i += THREADS) {
-    cp_async<1>(biases + i, bias + min(block_col + i, N - 1), true);
+#pragma unroll
+  for (int first = 0; first < (BIASES ? BN : 0); first += THREADS) {
+    const int i = first + threadIdx.x;
+    if (i < BN) cp_async<1>(biases + i, bias + min(block_col + i, N - 1), true);
   }
   float sums[TM][TN] = {};
   tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, k), lda, M - block_row,
                  element_of<Tiles::B_T>(B, ldb, k, block_col), ldb, N - block_col, depth);
   if (BIASES) {
-    cp_async_wait<0>();
-    __syncthreads();
+    if (SLICES == 1) __syncthreads();  // else there are barriers below
     bias = biases - block_col;
   }
   const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};

@@ -24,6 +24,20 @@ CURRENT_STREAMS = False
 _DEFAULT_STREAM = 0
 _NO_WAITING = -1
 
+# The version of the CUDA array interface that cuda.core reads; it added nothing but the stream.
+_INTERFACE_VERSION = 3
+
+
+class _Newer:
+    """An array with an older interface, such as PyTorch's tensors have, as cuda.core reads it."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__cuda_array_interface__ = {
+            **interface,
+            "version": _INTERFACE_VERSION,
+            "stream": None,
+        }
+
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
@@ -32,8 +46,13 @@ def read(array: Any, role: str) -> Operand:
         return Operand(array, *place, writable=True)
     from cuda.core.utils import StridedMemoryView
 
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None and interface.get("version", 0) < _INTERFACE_VERSION:
+        source: Any = _Newer(interface)
+    else:
+        source = array
     try:
-        found = StridedMemoryView.from_any_interface(array, stream_ptr=_NO_WAITING)
+        found = StridedMemoryView.from_any_interface(source, stream_ptr=_NO_WAITING)
         name = found.dtype.name
     except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"{role}, a {type(array).__name__}, cannot be read: {error}") from error
