@@ -133,7 +133,7 @@ def test_memory_that_blas_does_not_read_counts_as_never_written(fake_device):
         ({"gpu": "h100"}, "gpu is for a device that is yet to be opened"),
         ({"shapes": ["8x9"]}, "no shape"),
         ({"config": {"BQ": 3}}, "no key 'BQ'"),
-        ({"epilogue": "gelu"}, "unknown epilogue"),
+        ({"epilogue": "tanh"}, "unknown epilogue"),
     ],
 )
 def test_bad_arguments(fake_device, arguments, message):

@@ -103,7 +103,7 @@ def test_unknown_names(fake_device):
     with pytest.raises(UsageError, match="unknown kernel"):
         ladder(64, device=fake_device, kernels=["naiv"])
     with pytest.raises(UsageError, match="unknown epilogue"):
-        ladder(64, device=fake_device, epilogue="gelu")
+        ladder(64, device=fake_device, epilogue="tanh")
     with pytest.raises(UsageError, match="yet to be opened"):
         ladder(64, device=fake_device, gpu="a100")
 

@@ -47,7 +47,6 @@ def test_which_kernel_a_batch_gets(call):
     ("words", "said"),
     [
         (("which", "64x64x64*2048"), "write MxNxK, for example 512x300x200, or MxNxKxBATCH"),
-        (("which", "8x8x8x9", "--gpu", "t4", "--no-store"), "computes one product a launch"),
         (("explain", "async_copy", "--shape", "8x8x8x9"), "ask for 8x8x8"),
         (
             ("check", "naive", "--shape", "8x8x8x9"),
@@ -59,3 +58,9 @@ def test_what_batches_cannot_do_is_one_clear_message(call, words, said):
     done = call(*words)
     assert done.exit_code == 2, done.output
     assert said in " ".join(done.stderr.split())
+
+
+def test_a_board_without_async_copies_gets_the_kernel_for_all_types(call):
+    done = call("which", "8x8x8x9", "--gpu", "t4", "--no-store")
+    assert done.exit_code == 0, done.output
+    assert "'typed' does" in " ".join(done.output.split())

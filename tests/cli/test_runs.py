@@ -109,7 +109,7 @@ def test_bad_options_are_refused_before_anything_runs(call, fake, words, message
         (["--shape", "1x2"], "'1x2' is no shape"),
         (["--size", "1", "--shape", "1x2x3"], "give a size or a shape, not both"),
         (["--size", "-1"], "sizes must be 0 or more"),
-        (["--epilogue", "gelu"], "unknown epilogue 'gelu'"),
+        (["--epilogue", "tanh"], "unknown epilogue 'tanh'"),
         (["--kernels", "naive_uncoalesced", "--epilogue", "relu"], "has no fused epilogue"),
     ],
 )

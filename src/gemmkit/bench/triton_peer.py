@@ -84,7 +84,7 @@ class TritonBaseline:
         m, n, k = problem.m, problem.n, problem.k
         one = problem.single  # a tensor tells the kernel its address and nothing else
         operands = [*operand_tensors(torch, ordinal, one, bound)]
-        biased = problem.epilogue.bias
+        biased = bool(problem.epilogue.bias)
         operands.append(
             device_tensor(torch, ordinal, bound["bias"], 1, n, n) if biased else operands[-1]
         )

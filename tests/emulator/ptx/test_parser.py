@@ -232,7 +232,7 @@ def real_texts() -> tuple[str, ...]:
     kernel = find_kernel("shared_tiling")
     tiling = compile_kernel(
         kernel.source,
-        "shared_tiling<16, 16, 16, Epilogue<true, Relu>>",
+        "shared_tiling<16, 16, 16, Epilogue<COLUMN_BIAS, Relu>>",
         "sm_90a",
         headers=include_files(),
     ).ptx
