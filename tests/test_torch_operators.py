@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
+from torch import library as operators  # noqa: E402
+
 import gemmkit.torch as gk  # noqa: E402
 from gemmkit.errors import UsageError  # noqa: E402
 
@@ -153,14 +155,14 @@ def test_the_argument_is_stored_for_a_gradient_alone(device, monkeypatch):
 @pytest.mark.parametrize(("left", "right"), [SHAPES[0], SHAPES[3], SHAPES[6]])
 def test_opcheck_of_matmul(left, right, device):
     operands = tensor(*left, device=device), tensor(*right, device=device)
-    torch.library.opcheck(torch.ops.gemmkit.matmul, operands)
+    operators.opcheck(torch.ops.gemmkit.matmul, operands)
 
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_opcheck_of_linear(activation, keep, device):
     x, weight, bias = (tensor(*shape, device=device) for shape in ((2, 3, 4), (5, 4), (5,)))
-    torch.library.opcheck(torch.ops.gemmkit.linear, (x, weight, bias, activation, keep))
+    operators.opcheck(torch.ops.gemmkit.linear, (x, weight, bias, activation, keep))
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])

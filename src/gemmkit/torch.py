@@ -10,6 +10,7 @@ from typing import Any
 
 try:
     import torch
+    from torch import library as operators
     from torch.autograd import forward_ad
 except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
@@ -303,12 +304,12 @@ def _check_alike(**tensors: torch.Tensor | None) -> None:
 
 def _register() -> None:
     """Make the operators known to PyTorch; schemas are written out, as of all its versions."""
-    matmul_op = torch.library.custom_op(
+    matmul_op = operators.custom_op(
         "gemmkit::matmul", _matmul, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
     )
     matmul_op.register_fake(_matmul_shape)
     matmul_op.register_autograd(_matmul_backward, setup_context=_matmul_context)
-    linear_op = torch.library.custom_op(
+    linear_op = operators.custom_op(
         "gemmkit::linear",
         _linear,
         mutates_args=(),

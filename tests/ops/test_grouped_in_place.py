@@ -75,7 +75,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     monkeypatch.setattr(grouped_gpu, "check_stream", lambda handle, context: None)
     monkeypatch.setattr(grouped_gpu, "choose_tiles", lambda problem, spec: TILES)
-    gpu.pinned, gpu.library = pinned, library
+    gpu.pinned, gpu.maker = pinned, library
     return gpu
 
 
@@ -155,7 +155,7 @@ def test_a_stream_is_that_of_all_that_is_done(gpu):
     for given, stream in ((None, STREAM), (9, 9)):
         same(gemmkit.grouped_matmul(a, b, stream=given), products(a, b))
         assert gpu.launches[-1][1] == stream
-    assert gpu.library.stream == STREAM
+    assert gpu.maker.stream == STREAM
 
 
 def test_a_device_is_for_host_arrays(gpu):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.library import find_library_kernel
+from gemmkit.kernels.off_ladder import find_library_kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 

@@ -7,7 +7,7 @@ import difflib
 from gemmkit.errors import UsageError
 from gemmkit.kernels import launches, rules, skinny
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.library import LIBRARY
+from gemmkit.kernels.off_ladder import LIBRARY
 from gemmkit.kernels.plan import (
     FULL_SCRATCH_SIGNATURE,
     FULL_SIGNATURE,

@@ -134,7 +134,7 @@ def _result(request: Request) -> Operand:
     if "out" in request.operands:
         return request.operands["out"]
     like, terms = request.operands["a"], request.terms
-    return request.library.empty(like, request.shape.result, terms.out_dtype, None)
+    return request.maker.empty(like, request.shape.result, terms.out_dtype, None)
 
 
 def _nbytes(operand: Operand) -> int:

@@ -92,7 +92,7 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
             # Of a vector, or a stack of vectors, there are no columns.
             by_columns=placed.by_columns and not (shape.vector_a or shape.vector_b),
         )
-    temporary = getattr(request.library, "temporary", no_memory)
+    temporary = getattr(request.maker, "temporary", no_memory)
     found = (_launch(step, context, temporary) for step in placed)
     launches = tuple(launch for launch in found if launch is not None)
     return Prepared(

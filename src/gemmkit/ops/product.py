@@ -166,7 +166,7 @@ def _cold(call: Call, key: Hashable | None) -> Any:
     from gemmkit.ops.prepared import prepare
     from gemmkit.ops.streams import check_stream, stream_handle
 
-    library = cast(GpuLibrary, request.library)
+    library = cast(GpuLibrary, request.maker)
     if call.device is not None:
         check_device(call.device, ordinal)
         return product(*call._replace(device=None))
@@ -202,7 +202,7 @@ def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
     """The result of a request, on a stream that waits for its operands."""
     from gemmkit.ops.launcher import ROLES
 
-    library, operands = cast(GpuLibrary, request.library), request.operands
+    library, operands = cast(GpuLibrary, request.maker), request.operands
     made = operands.get("out")
     if made is None:
         terms = request.terms
@@ -299,4 +299,4 @@ def _on_host(call: Call, request: Request) -> Any:
         )
     with carrier_on(call.device) as carrier:
         result = multiply(request, carrier)
-    return call.out if call.out is not None else request.library.finished(result)
+    return call.out if call.out is not None else request.maker.finished(result)

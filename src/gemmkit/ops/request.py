@@ -23,13 +23,13 @@ _PATIENCE = 100_000
 class Request:
     """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
 
-    `library` is that of a and b, whose kind the result is.
+    `maker` is the library of a and b, which makes a result of their kind.
     """
 
     operands: Mapping[str, Operand]
     shape: Shape
     terms: Terms
-    library: Library
+    maker: Library
 
 
 def stacks(shape: Shape, views: Mapping[str, View]) -> dict[str, View]:
