@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 from gemmkit.errors import UsageError
 
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu"]
 Bias = Literal["", "column", "row"]
 
@@ -65,7 +67,7 @@ class Epilogue:
                 f"unknown activation '{self.activation}': use one of {', '.join(_ACTIVATIONS)}, or "
                 "Epilogue.custom"
             )
-        if not abs(self.scale) <= 3.4028234663852886e38:
+        if not abs(self.scale) <= LARGEST_FLOAT:
             raise UsageError(f"scale = {self.scale} is no finite fp32 number")
 
     @classmethod
@@ -95,7 +97,7 @@ class Epilogue:
         for name, value in parameters.items():
             if name == "x" or not _NAME.fullmatch(name):
                 raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
-            if not isinstance(value, (int, float)) or not abs(value) <= 3.4028234663852886e38:
+            if not isinstance(value, (int, float)) or not abs(value) <= LARGEST_FLOAT:
                 raise UsageError(f"{name} = {value!r} is no finite fp32 number")
         own = Custom(expression, tuple((name, float(it)) for name, it in parameters.items()))
         return cls(bias, own, residual, scale, auxiliary)

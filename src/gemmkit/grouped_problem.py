@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.epilogue import Epilogue
+from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UsageError
-from gemmkit.problem import FLOAT_BYTES, LARGEST_FLOAT, GemmProblem
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 Sizes = NDArray[np.int64]
 

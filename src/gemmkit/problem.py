@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from gemmkit.epilogue import Epilogue
+from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UsageError
 
 FLOAT_BYTES = 4
-LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Types of elements, with their bytes. The halves are summed up in fp32.

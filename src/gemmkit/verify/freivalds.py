@@ -23,7 +23,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import LARGEST_FLOAT, GemmProblem
+from gemmkit.epilogue import LARGEST_FLOAT
+from gemmkit.problem import GemmProblem
 from gemmkit.verify.bands import over_bands
 from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, single
 from gemmkit.verify.inputs import Inputs, matrix

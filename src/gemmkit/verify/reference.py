@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import LARGEST_FLOAT, GemmProblem
+from gemmkit.epilogue import LARGEST_FLOAT
+from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import Rounding, single
 from gemmkit.verify.inputs import Inputs, matrix
 

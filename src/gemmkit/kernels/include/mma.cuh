@@ -71,7 +71,7 @@ struct Mma<double> {
 // The tiles of one operand, EXTENT rows of A or columns of B by BK steps of k, on their way to shared
 // memory, and how the registers of a fragment are read there. fp64 lies as the sums of `typed` do.
 template <class In, int THREADS, int VEC, int EXTENT, int BK, bool ALONG_K>
-struct MmaOperand : TypedFetch<In, double, THREADS, VEC, EXTENT, BK, ALONG_K> {
+struct Doubles : TypedFetch<In, double, THREADS, VEC, EXTENT, BK, ALONG_K> {
   using TypedFetch<In, double, THREADS, VEC, EXTENT, BK, ALONG_K>::TypedFetch;
   using Tile = double[BK][EXTENT + 4];
 
@@ -162,23 +162,11 @@ struct HalvesAcrossK {
   }
 };
 
-template <int THREADS, int VEC, int EXTENT, int BK>
-struct MmaOperand<Half, THREADS, VEC, EXTENT, BK, true>
-    : HalvesAlongK<Half, THREADS, VEC, EXTENT, BK> {
-  using HalvesAlongK<Half, THREADS, VEC, EXTENT, BK>::HalvesAlongK;
-};
-template <int THREADS, int VEC, int EXTENT, int BK>
-struct MmaOperand<Half, THREADS, VEC, EXTENT, BK, false>
-    : HalvesAcrossK<Half, THREADS, VEC, EXTENT, BK> {
-  using HalvesAcrossK<Half, THREADS, VEC, EXTENT, BK>::HalvesAcrossK;
-};
-template <int THREADS, int VEC, int EXTENT, int BK>
-struct MmaOperand<BFloat16, THREADS, VEC, EXTENT, BK, true>
-    : HalvesAlongK<BFloat16, THREADS, VEC, EXTENT, BK> {
-  using HalvesAlongK<BFloat16, THREADS, VEC, EXTENT, BK>::HalvesAlongK;
-};
-template <int THREADS, int VEC, int EXTENT, int BK>
-struct MmaOperand<BFloat16, THREADS, VEC, EXTENT, BK, false>
-    : HalvesAcrossK<BFloat16, THREADS, VEC, EXTENT, BK> {
-  using HalvesAcrossK<BFloat16, THREADS, VEC, EXTENT, BK>::HalvesAcrossK;
-};
+template <class In, int THREADS, int VEC, int EXTENT, int BK, bool ALONG_K>
+using Halves = Either<ALONG_K, HalvesAlongK<In, THREADS, VEC, EXTENT, BK>,
+                      HalvesAcrossK<In, THREADS, VEC, EXTENT, BK>>;
+
+template <class In, int THREADS, int VEC, int EXTENT, int BK, bool ALONG_K>
+using MmaOperand =
+    Either<sizeof(In) == sizeof(double), Doubles<In, THREADS, VEC, EXTENT, BK, ALONG_K>,
+           Halves<In, THREADS, VEC, EXTENT, BK, ALONG_K>>;
