@@ -163,6 +163,11 @@ class Further:
     ld: int
     stride: int = 0
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Its address, `ld` and `stride`."""
+        return self.buffer.address, self.ld, self.stride
+
 
 def bind_arguments(
     problem: GemmProblem,
@@ -176,18 +181,8 @@ def bind_arguments(
 ) -> dict[str, int | float]:
     """The value of every argument name: sizes, pitches and strides in elements, addresses."""
     stride_a, stride_b, stride_c = problem.strides
-    further = {
-        name: value
-        for matrix, names in (
-            (residual, ("residual", "ldr", "stride_r")),
-            (auxiliary, ("auxiliary", "ldx", "stride_x")),
-        )
-        for name, value in zip(
-            names,
-            (matrix.buffer.address, matrix.ld, matrix.stride) if matrix else (0, 0, 0),
-            strict=True,
-        )
-    }
+    address_r, ldr, stride_r = residual.place if residual else (0, 0, 0)
+    address_x, ldx, stride_x = auxiliary.place if auxiliary else (0, 0, 0)
     return {
         "M": problem.m,
         "N": problem.n,
@@ -205,7 +200,12 @@ def bind_arguments(
         "stride_a": stride_a,
         "stride_b": stride_b,
         "stride_c": stride_c,
-        **further,
+        "residual": address_r,
+        "ldr": ldr,
+        "stride_r": stride_r,
+        "auxiliary": address_x,
+        "ldx": ldx,
+        "stride_x": stride_x,
         "scale": problem.epilogue.scale,
         **(scratch or Scratch()).arguments,
     }
