@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gemmkit.emulator.codegen import checks
+from gemmkit.emulator.codegen.addresses import (
+    address_of,
+    base_of,
+    guard_key,
+    is_narrow,
+    located,
+    space_of,
+)
 from gemmkit.emulator.codegen.areas import counted_apart
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Function, Value, literal
-from gemmkit.emulator.codegen.layout import PATTERN, WINDOW_BYTES, WINDOWS
+from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import (
     Action,
     extends_sign,
@@ -20,20 +28,9 @@ from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.surroundings import C, T, W
 from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
-from gemmkit.emulator.ptx.module import Address, Immediate, Register, Symbol
+from gemmkit.emulator.ptx.module import Address, Immediate
 
 NULL = Value("ptr", "null")
-
-
-def space_of(action: Action) -> str:
-    """The state space of a memory instruction: global, shared, local or generic."""
-    space = action.form["S"].removesuffix("::cta") or "generic"
-    return "global" if space == "const" else space
-
-
-def _narrow(action: Action) -> bool:
-    """Whether addresses have 32 bits; in the others' spaces they are 64 wide."""
-    return space_of(action) in ("shared", "local")
 
 
 def write(b: BlockWriter, action: Action) -> None:
@@ -57,76 +54,6 @@ def count_apart(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> 
     f.increase(C, at + 8, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
 
 
-# Addresses
-
-
-def _address(
-    b: BlockWriter, action: Action, address: Address, narrow: bool, lanes: Value, key: Place | None
-) -> tuple[Value, Value]:
-    """The pattern of a memory operand, and its first active lane's address as i64.
-
-    `key` tells sets of active lanes apart: the guard's predicate, if there is one.
-    """
-    f, bits = b.f, 32 if narrow else 64
-    place = _base(b, address, bits)
-    root, distance = root_of(place)
-    if root is not None and not isinstance(place, Scalar):
-        pattern, base = _pattern(b, action, root, bits, lanes, key)
-    else:
-        assert isinstance(place, Scalar)
-        pattern, _ = _pattern(b, action, None, bits, lanes, key)
-        base, distance = place.value, None
-    if distance is not None:
-        base = f.add(base, distance)
-    if address.offset:
-        base = f.add(base, address.offset)
-    return pattern, f.resize(base, 64)
-
-
-def _base(b: BlockWriter, address: Address, bits: int) -> Place:
-    if isinstance(address.base, Register):
-        return b.resized(b.place(address.base), bits)
-    if isinstance(address.base, Symbol):
-        return b.symbol(address.base.name, bits)
-    return Scalar(literal(f"i{bits}", address.base.value))
-
-
-def _pattern(
-    b: BlockWriter,
-    action: Action,
-    root: Slot | Result | None,
-    bits: int,
-    lanes: Value,
-    key: Place | None,
-) -> tuple[Value, Value]:
-    """Look up how a vector of addresses lies, once in a block; a scalar lies as zeros do."""
-    negated = action.guard is not None and action.guard.negated
-    found = b.patterns.get((root, key, negated))
-    if found is None:
-        f = b.f
-        zero = Scalar(literal(f"i{bits}", 0))
-        slot = b.in_memory(root if root is not None else zero, bits)
-        cache = f.offset(C, b.around.areas.new_patterns())
-        pattern = f.runtime(f"match{bits}", "ptr", C, cache, b.pointer(slot), lanes)
-        base = f.load(f"i{bits}", pattern, PATTERN.base)
-        found = b.patterns[root, key, negated] = pattern, base
-    return found
-
-
-def _guard_key(b: BlockWriter, action: Action) -> Place | None:
-    return None if action.guard is None else b.place(action.guard.register)
-
-
-def _located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Value]]:
-    """The space of an access, and the first arguments of the function that makes it."""
-    assert action.address is not None
-    space, key = space_of(action), _guard_key(b, action)
-    pattern, base = _address(b, action, action.address, _narrow(action), lanes, key)
-    site = b.f.offset(C, b.around.areas.site(action.number))
-    here = [C, W] if space in ("local", "generic") else [C]
-    return space, [*here, site, pattern, base]
-
-
 # Loads and stores
 
 
@@ -138,7 +65,7 @@ def _load(b: BlockWriter, action: Action) -> None:
         return
     bits, count = action.form.type.bits, len(action.dests)
     lanes = _active(b, action)
-    space, arguments = _located(b, action, lanes)
+    space, arguments = located(b, action, lanes)
     width = max(bits, 32)
     slots = [b.destination(action, register, width) for register in action.dests]
     results = [b.pointer(slot) for slot in slots]
@@ -154,7 +81,7 @@ def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None
     if action.number not in b.loaded:
         slots = b.scratch.take_row(len(group))
         first = b.around.analysis.actions[group[0]]
-        space, arguments = _located(b, first, b.mask)
+        space, arguments = located(b, first, b.mask)
         function = b.around.access(f"load_row_{space}")
         b.f.runtime(function, "void", *arguments, b.pointer(slots[0]))
         b.loaded |= zip(group, slots, strict=True)
@@ -168,11 +95,11 @@ def _store(b: BlockWriter, action: Action) -> None:
     width = max(bits, 32)
     places = [b.resized(b.source(source, bits), width) for source in action.sources]
     assert action.address is not None
-    root, _ = root_of(_base(b, action.address, 32 if _narrow(action) else 64))
+    root, _ = root_of(base_of(b, action.address, 32 if is_narrow(action) else 64))
     b.materialise([*places, root] if isinstance(root, Result) else places)
     slots = [b.in_memory(place, width) for place in places]
     lanes = _active(b, action)
-    space, arguments = _located(b, action, lanes)
+    space, arguments = located(b, action, lanes)
     data = [b.pointer(slot) for slot in slots]
     checks.before(b, action)
     b.f.runtime(b.around.access(f"store_{space}_{bits}x{count}"), "void", *arguments, *data)
@@ -189,7 +116,7 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     if size.value not in (4, 8, 16):
         raise unsupported(action.instruction, "cp.async copies 4, 8 or 16 bytes")
     lanes = _active(b, action)
-    key = _guard_key(b, action)
+    key = guard_key(b, action)
     reading, sizes, source_key = lanes, NULL, key
     if given:
         place = b.source(given[0], 32)
@@ -198,8 +125,8 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
         # A set of lanes of its own; the place tells which.
         source_key = place if key is None else b.node(lambda _, s: s[:1], [(place, 32)], [32])[0]
     count_apart(b, action, reading, lanes)
-    to, to_base = _address(b, action, action.address, True, lanes, key)
-    start, start_base = _address(b, action, action.other_address, False, reading, source_key)
+    to, to_base = address_of(b, action, action.address, True, lanes, key)
+    start, start_base = address_of(b, action, action.other_address, False, reading, source_key)
     site = f.offset(C, b.around.areas.site(action.number))
     function = b.around.access(f"copy_async_{size.value}")
     f.runtime(function, "void", C, site, to, to_base, start, start_base, sizes)
@@ -220,8 +147,8 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     slots = [b.in_memory(place, bits) for place in places]
     lanes = _active(b, action)
     assert action.address is not None
-    space, key = space_of(action), _guard_key(b, action)
-    pattern, base = _address(b, action, action.address, _narrow(action), lanes, key)
+    space, key = space_of(action), guard_key(b, action)
+    pattern, base = address_of(b, action, action.address, is_narrow(action), lanes, key)
     result = b.scratch.take(bits) if action.dests else None
     act = f"{RUNTIME_PREFIX}{name}_{form['T']}"
     b.f.module.declare(act, "void", ["ptr"] * 5)
@@ -375,7 +302,7 @@ def _to_scratch(b: BlockWriter, place: Place, bits: int) -> tuple[int, int]:
 
 
 def _address_to_scratch(b: BlockWriter, address: Address) -> tuple[int, int]:
-    base = _base(b, address, 64)
+    base = base_of(b, address, 64)
 
     def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
         return (f.add(s[0], address.offset),)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.effects import space_of
+from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering
