@@ -60,8 +60,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class GroupedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A case; `sizes` are its most frequent shapes, the first entry is gemmkit's choice.
 
-    Its GB/s count each matrix once. `host_us` is how long calls on PyTorch's tensors take to
-    return.
+    Its GB/s count each matrix once. `filled` is the share of its tiles' multiply-adds that belong
+    to products, `aligned` whether they are copied 16 bytes at a time. `host_us` is how long calls
+    on PyTorch's tensors take to return.
     """
 
     case: str
@@ -71,6 +72,8 @@ class GroupedRecord(msgspec.Struct, frozen=True, kw_only=True):
     minimal_bytes: int
     config: dict[str, int]
     grid: tuple[int, int, int]
+    filled: float
+    aligned: bool
     entries: list[Entry]
     left_out: dict[str, str]
     host_us: dict[str, float]
@@ -119,7 +122,13 @@ def _resident(problem: GroupedProblem, config: TileConfig, device: TimedDevice) 
 
 
 def measure(
-    case: Case, device: TimedDevice, peers: Sequence[Any], *, seconds: float, tiles: bool
+    case: Case,
+    device: TimedDevice,
+    peers: Sequence[Any],
+    *,
+    seconds: float,
+    tiles: bool,
+    commit: str | None = None,
 ) -> GroupedRecord:
     """Check all contenders of a case, then time them in turn."""
     work = Workload(case, device)
@@ -162,6 +171,8 @@ def measure(
         minimal_bytes=problem.minimal_bytes,
         config=config.as_dict(),
         grid=plan.grid,
+        filled=_filled(problem, config),
+        aligned=grouped.vector_width(problem) > 1,
         entries=[
             Entry(
                 name=name,
@@ -176,8 +187,17 @@ def measure(
         left_out=left_out,
         host_us=host_us,
         conditions=conditions.record(),
-        environment=device.environment() | {"command": " ".join(["python", *sys.argv])},
+        environment=device.environment()
+        | {"command": " ".join(["python", *sys.argv])}
+        | ({"commit": commit} if commit else {}),
     )
+
+
+def _filled(problem: GroupedProblem, config: TileConfig) -> float:
+    rows, columns = grouped.tile_counts(problem, config)
+    depth = -(-problem.k // config["BK"]) * config["BK"]
+    counted = int((rows * columns * depth).sum()) * config["BM"] * config["BN"]
+    return problem.flops / 2 / counted if counted else 1.0
 
 
 def _told(error: Exception) -> str:
@@ -223,6 +243,7 @@ def main() -> int:
     parser.add_argument("--cases", help="numbers of cases, such as 0,3,12; by default all")
     parser.add_argument("--seconds", type=float, default=1.0, help="of samples a case")
     parser.add_argument("--tiles", action="store_true", help="time every configuration, too")
+    parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
     device = open_device("cuda")
     assert isinstance(device, TimedDevice)
@@ -239,7 +260,14 @@ def main() -> int:
     records = []
     with path.open("wb") as file:
         for case in every:
-            record = measure(case, device, peers, seconds=arguments.seconds, tiles=arguments.tiles)
+            record = measure(
+                case,
+                device,
+                peers,
+                seconds=arguments.seconds,
+                tiles=arguments.tiles,
+                commit=arguments.commit,
+            )
             records.append(record)
             file.write(msgspec.json.encode(record) + b"\n")
             file.flush()

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
 import torch
-from render_nn import LayerRecord, table
+from render_nn import LayerRecord, Part, table
 from torch.nn import functional
 
 from gemmkit import nn
@@ -28,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 # Inputs of layers that run in turn lie apart by this much at least, beyond any L2 cache.
 ROTATED_BYTES = 2**27
 MOST_COPIES = 16
+PROFILED_CALLS = 5
 # How many times PyTorch's own error a right result may have; sums are ordered otherwise.
 MOST_ERROR = 16.0
 
@@ -211,6 +214,7 @@ def measure(case: Case, way: Way, seconds: float, environment: dict[str, Any]) -
     copies = max(1, min(MOST_COPIES, ROTATED_BYTES // nbytes))
     inputs = [case.arrays(seed) for seed in range(copies)]
     entrants = [(case.ours, inputs), (case.theirs, [case.prepared(each) for each in inputs])]
+    result_bytes = exact.numel() * inputs[0][0].itemsize
     error, torch_error = (
         (layer(*given[0]).double() - exact).abs().max().item() / largest
         for layer, given in entrants
@@ -238,8 +242,45 @@ def measure(case: Case, way: Way, seconds: float, environment: dict[str, Any]) -
         torch_us=theirs,
         speedup=theirs.median / ours.median,
         tflops=case.flops / ours.median / 1e6,
+        minimal_bytes=nbytes + result_bytes,
+        parts={},
+        torch_parts={},
         environment=environment,
     )
+
+
+def with_parts(records: Sequence[LayerRecord], case: Case) -> list[LayerRecord]:
+    """Records of a case with the kernels of the layer and of PyTorch's."""
+    arrays = case.arrays(0)
+    theirs = case.prepared(arrays)
+    parts = kernels_of(lambda: case.ours(*arrays))
+    torch_parts = kernels_of(lambda: case.theirs(*theirs))
+    return [msgspec.structs.replace(each, parts=parts, torch_parts=torch_parts) for each in records]
+
+
+def kernels_of(call: Callable[[], object]) -> dict[str, Part]:
+    """The kernels of a call by name, copies among them, the longest first."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_CALLS):
+            call()
+        torch.cuda.synchronize()
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            found[_plain(event.name)].append(event.time_range.elapsed_us())
+    parts = {
+        name: Part(len(times) / PROFILED_CALLS, sum(times) / PROFILED_CALLS)
+        for name, times in found.items()
+    }
+    return dict(sorted(parts.items(), key=lambda each: -each[1].us))
+
+
+def _plain(name: str) -> str:
+    """`void a::(anonymous namespace)::f<4>(float*)` as `f`."""
+    bare = name.replace("(anonymous namespace)::", "").partition("<")[0].partition("(")[0]
+    return bare.removeprefix("void ").rpartition("::")[2].strip()
 
 
 def main() -> int:
@@ -261,22 +302,27 @@ def main() -> int:
     }
     arguments.results.mkdir(parents=True, exist_ok=True)
     wanted = arguments.layers.split(",")
-    records: list[LayerRecord] = []
+    cases = [case for case in CASES if any(each in case.layer for each in wanted)]
+    measured: list[tuple[Case, list[LayerRecord]]] = []
     path = arguments.results / f"{device.spec.key}-nn.json"
-    with path.open("w", encoding="utf-8") as file, torch.inference_mode():
-        for case in CASES:
-            if not any(each in case.layer for each in wanted):
-                continue
-            for way in WAYS:
-                record = measure(case, way, arguments.seconds, environment)
-                print(record.to_json(), file=file, flush=True)
-                records.append(record)
-                print(
-                    f"{record.layer:16} {record.sizes:42} {way:5} "
-                    f"{'right' if record.correct else 'WRONG'}  {record.time_us.median:9.1f} µs  "
-                    f"{record.tflops:5.1f} TFLOP/s  {record.speedup:.2f} x PyTorch",
-                    flush=True,
-                )
+    with torch.inference_mode():
+        with path.open("w", encoding="utf-8") as file:
+            for case in cases:
+                measured.append((case, []))
+                for way in WAYS:
+                    record = measure(case, way, arguments.seconds, environment)
+                    print(record.to_json(), file=file, flush=True)
+                    measured[-1][1].append(record)
+                    print(
+                        f"{record.layer:16} {record.sizes:42} {way:5} "
+                        f"{'right' if record.correct else 'WRONG'}  "
+                        f"{record.time_us.median:9.1f} µs  {record.tflops:5.1f} TFLOP/s  "
+                        f"{record.speedup:.2f} x PyTorch",
+                        flush=True,
+                    )
+        # The profiler slows down what runs beside it, so it comes last.
+        records = [record for case, each in measured for record in with_parts(each, case)]
+    path.write_text("".join(record.to_json() + "\n" for record in records), "utf-8")
     print(table(records).to_text().plain)
     return 0 if all(record.correct for record in records) else 1
 

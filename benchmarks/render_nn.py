@@ -10,6 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from limiters import busiest_unit
+
+from gemmkit.gpu import find_board
+from gemmkit.kernels.ladder import LADDER
+from gemmkit.kernels.off_ladder import LIBRARY
 from gemmkit.record import JsonLine, TimeRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.readme import replace_generated
@@ -18,12 +24,25 @@ ROOT = Path(__file__).resolve().parent.parent
 DEFAULT = ROOT / "benchmarks" / "results" / "h100-nn.json"
 PAGE = ROOT / "docs" / "library.md"
 SECTION, WRITER = "layers", "benchmarks/render_nn.py"
+BOARD = find_board("h100")
+PRODUCTS = {kernel.name for kernel in (*LADDER, *LIBRARY)}
+# A kernel that is no product is told of from this share of the kernels' time on.
+LEAST_TOLD = 0.1
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Launches of a kernel in one call of a layer, and their microseconds together."""
+
+    launches: float
+    us: float
 
 
 class LayerRecord(JsonLine, frozen=True, kw_only=True):
     """A layer, and PyTorch's own: microseconds a call, and largest errors over the largest result.
 
-    `way` is how it was timed: "graph" or "calls". `speedup` is PyTorch's time / gemmkit's.
+    `way` is how it was timed: "graph" or "calls". `speedup` is PyTorch's time / gemmkit's,
+    `minimal_bytes` those of inputs and result. `parts` and `torch_parts` are the kernels of a call
+    by name, the longest first, as PyTorch's profiler timed them.
     """
 
     layer: str
@@ -36,6 +55,9 @@ class LayerRecord(JsonLine, frozen=True, kw_only=True):
     torch_us: TimeRecord
     speedup: float
     tflops: float
+    minimal_bytes: int
+    parts: dict[str, Part]
+    torch_parts: dict[str, Part]
     environment: dict[str, Any]
 
 
@@ -48,7 +70,33 @@ COLUMNS = (
     Column("µs a call"),
     Column("× PyTorch"),
     Column("error / PyTorch's"),
+    Column("limiter", "left"),
 )
+
+
+def limiter(record: LayerRecord) -> str:
+    """What limits a layer that was timed as a graph.
+
+    The unit that is busy for half of the time at least, else the kernel beside the products that
+    takes as much of it, else the launches that wait for each other; and where the other kernels
+    take a tenth or more, that.
+    """
+    parts, time = record.parts, record.time_us.median
+    unit = busiest_unit(record.tflops, record.minimal_bytes / time / 1e3, BOARD)
+    total = sum(part.us for part in parts.values())
+    if not total:
+        return unit or MISSING
+    others = {
+        name: part.us / total
+        for name, part in parts.items()
+        if name not in PRODUCTS and part.us >= LEAST_TOLD * total
+    }
+    told = [f"{name} {share:.0%} of the time" for name, share in others.items()]
+    if unit is None and max(others.values(), default=0.0) < 0.5:
+        launches = round(sum(part.launches for part in parts.values()))
+        mean = total / launches
+        unit = f"{launches} kernels of {mean:.1f} µs" + (" in turn" if launches > 1 else "")
+    return "; ".join([unit, *told] if unit else told)
 
 
 def table(records: Sequence[LayerRecord]) -> Table:
@@ -69,6 +117,7 @@ def table(records: Sequence[LayerRecord]) -> Table:
             *_timed(graph),
             *_timed(calls),
             ratio,
+            limiter(graph) if graph else MISSING,
         ]
         rows.append(Row(tuple(map(Cell, words))))
     return Table("Layers beside PyTorch's own", COLUMNS, tuple(rows))

@@ -26,6 +26,13 @@ ALSO = {
 }
 
 
+@pytest.fixture
+def layers(monkeypatch):
+    """What benchmarks/render_nn.py defines."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return runpy.run_path(str(ROOT / "benchmarks" / "render_nn.py"))
+
+
 def section(heading: str) -> str:
     """What the page says under a heading, apart from the signature."""
     text = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
@@ -61,11 +68,10 @@ def test_the_table_at_the_top_leads_to_every_section():
         assert f"](#{anchor})" in PAGE.partition("\n## ")[0]
 
 
-def test_the_table_of_layers_has_both_ways_of_timing_in_a_row():
-    made = runpy.run_path(str(ROOT / "benchmarks" / "render_nn.py"))
+def test_the_table_of_layers_has_both_ways_of_timing_in_a_row(layers):
     times = {"median": 10.0, "p20": 9.0, "p80": 11.0, "minimum": 8.0, "mean": 10.0, "maximum": 12.0}
     records = [
-        made["LayerRecord"](
+        layers["LayerRecord"](
             layer="lstm",
             sizes="64 steps",
             way=way,
@@ -76,19 +82,22 @@ def test_the_table_of_layers_has_both_ways_of_timing_in_a_row():
             torch_us=TimeRecord(**times, samples=5),
             speedup=speedup,
             tflops=30.0,
+            minimal_bytes=1_000_000,
+            parts={"stream_k": layers["Part"](64, 6.0), "lstm_cell": layers["Part"](64, 2.0)},
+            torch_parts={},
             environment={"gpu": "H100", "torch": "2", "cudnn": 9},
         )
         for way, speedup in (("graph", 1.25), ("calls", 0.5))
     ]
-    text = made["section"](records)
-    assert "| lstm | 64 steps | 30.0 | 10.0 | 1.25 | 10.0 | 0.50 | 2.0 |\n" in text
+    text = layers["section"](records)
+    limiter = "128 kernels of 0.1 µs in turn; lstm_cell 25% of the time"
+    assert f"| lstm | 64 steps | 30.0 | 10.0 | 1.25 | 10.0 | 0.50 | 2.0 | {limiter} |\n" in text
     assert "float64: all right. H100" in text
 
 
-def test_the_table_of_layers_is_that_of_the_results():
+def test_the_table_of_layers_is_that_of_the_results(layers):
     path = ROOT / "benchmarks" / "results" / "h100-nn.json"
     if not path.is_file():
         pytest.skip("benchmarks/nn.py has not been run")
-    made = runpy.run_path(str(ROOT / "benchmarks" / "render_nn.py"))
     lines = path.read_bytes().splitlines()
-    assert made["section"]([made["LayerRecord"].from_json(line) for line in lines]) in PAGE
+    assert layers["section"]([layers["LayerRecord"].from_json(line) for line in lines]) in PAGE
