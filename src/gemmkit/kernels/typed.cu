@@ -8,8 +8,8 @@
 //   global -> registers (In)     tile 1 ......    tile 2 ......
 //   arithmetic (Sum)             tile 0           tile 1
 //   registers -> shared (Sum)           tile 1           tile 2
-#include "batch.cuh"
 #include "typed_epilogue.cuh"
+#include "typed_place.cuh"
 #include "typed_tiles.cuh"
 
 template <class In, class Out, class Sum, int BM, int BN, int BK, int WM, int WN, int TM, int TN,
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN),
           Out* C, int ldc, const Out* bias, int batch, long long stride_a, long long stride_b,
           long long stride_c, const Out* residual, int ldr, long long stride_r, Out* auxiliary,
           int ldx, long long stride_x, Sum scale) {
-  constexpr bool A_T = LAYOUT == AT_B || LAYOUT == AT_BT, B_T = LAYOUT == A_BT || LAYOUT == AT_BT;
+  constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN, PAD = 4;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
@@ -30,17 +30,15 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN),
   extern __shared__ float4 shared[];
   Stage* const stages = reinterpret_cast<Stage*>(shared);
 
-  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  const int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
-  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
-  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
-  residual += place.product * stride_r, auxiliary += place.product * stride_x;
+  const TypedPlace<BM, BN, BATCHED> block(M, N, batch);
+  if (block.surplus) return;
+  block.enter(A, stride_a, B, stride_b, C, stride_c, residual, stride_r, auxiliary, stride_x);
   if (alpha == Sum(0)) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  TypedFetch<In, Sum, THREADS, VEC_A, BM, BK, !A_T> a_tiles(element_of<A_T>(A, lda, block_row, 0),
-                                                            lda, M - block_row);
-  TypedFetch<In, Sum, THREADS, VEC_B, BN, BK, B_T> b_tiles(element_of<B_T>(B, ldb, 0, block_col),
-                                                           ldb, N - block_col);
+  TypedFetch<In, Sum, THREADS, VEC_A, BM, BK, !A_T> a_tiles(element_of<A_T>(A, lda, block.row, 0),
+                                                            lda, M - block.row);
+  TypedFetch<In, Sum, THREADS, VEC_B, BN, BK, B_T> b_tiles(element_of<B_T>(B, ldb, 0, block.col),
+                                                           ldb, N - block.col);
   const int warp = threadIdx.x / 32;
   const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
   const LanePlace<LANES_N> lane;
@@ -72,11 +70,11 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN),
   const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
-    const int row = block_row + warp_row + piece_place<LANES_M, QUAD<Sum>>(lane.row, i);
+    const int row = block.row + warp_row + piece_place<LANES_M, QUAD<Sum>>(lane.row, i);
     const int pitch = opaque(ldc);  // one row's addresses at a time, or they fill the registers
 #pragma unroll
     for (int j = 0; j < TN; j += VEC_C) {
-      const int col = block_col + warp_col + piece_place<LANES_N, QUAD<Sum>>(lane.col, j);
+      const int col = block.col + warp_col + piece_place<LANES_N, QUAD<Sum>>(lane.col, j);
       if (row < M && col < N) {
         epilogue.template store_vector<VEC_C>(element(C, pitch, row, col), &sums[i][j], row, col);
       }

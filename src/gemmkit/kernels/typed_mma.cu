@@ -4,9 +4,9 @@
 // pairs along k, as the fragments of mma.sync have them: side by side where memory has them so, and
 // else put together on the way. A warp of a WM x WN tile reads (WM / 8 + WN / 8) 32-bit words a lane
 // for WM WN / 128 products of 16 x 8 x 16.
-#include "batch.cuh"
 #include "mma.cuh"
 #include "typed_epilogue.cuh"
+#include "typed_place.cuh"
 
 template <class In, class Out, int BM, int BN, int BK, int WM, int WN, int VEC_A, int VEC_B,
           int VEC_C, bool BATCHED, Layout LAYOUT, class Epilogue, class Sum = typename Mma<In>::Sum>
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
               int ldx, long long stride_x, Sum scale) {
   using Tensor = Mma<In>;
   using Register = typename Tensor::Register;
-  constexpr bool A_T = LAYOUT == AT_B || LAYOUT == AT_BT, B_T = LAYOUT == A_BT || LAYOUT == AT_BT;
+  constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
   constexpr int THREADS = BM / WM * (BN / WN) * 32, PAIR = Tensor::IN_REGISTER;
   using TilesOfA = MmaOperand<In, THREADS, VEC_A, BM, BK, !A_T>;
   using TilesOfB = MmaOperand<In, THREADS, VEC_B, BN, BK, B_T>;
@@ -28,15 +28,13 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   extern __shared__ float4 shared[];
   Stage* const stages = reinterpret_cast<Stage*>(shared);
 
-  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  const int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
-  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
-  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
-  residual += place.product * stride_r, auxiliary += place.product * stride_x;
+  const TypedPlace<BM, BN, BATCHED> block(M, N, batch);
+  if (block.surplus) return;
+  block.enter(A, stride_a, B, stride_b, C, stride_c, residual, stride_r, auxiliary, stride_x);
   if (alpha == Sum(0)) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  TilesOfA a_tiles(element_of<A_T>(A, lda, block_row, 0), lda, M - block_row);
-  TilesOfB b_tiles(element_of<B_T>(B, ldb, 0, block_col), ldb, N - block_col);
+  TilesOfA a_tiles(element_of<A_T>(A, lda, block.row, 0), lda, M - block.row);
+  TilesOfB b_tiles(element_of<B_T>(B, ldb, 0, block.col), ldb, N - block.col);
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
   Sum sums[WM / 16][WN / 8][4] = {};
@@ -82,13 +80,13 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
 #pragma unroll
   for (int i = 0; i < WM / 8; ++i) {
-    const int row = block_row + warp_row + i * 8 + g;
+    const int row = block.row + warp_row + i * 8 + g;
     const int pitch = opaque(ldc);  // one row's addresses at a time, or they fill the registers
 #pragma unroll
     for (int j = 0; j < WN / 8; ++j) {
 #pragma unroll
       for (int v = 0; v < 2; v += VEC_C) {
-        const int col = block_col + warp_col + j * 8 + t * 2 + v;
+        const int col = block.col + warp_col + j * 8 + t * 2 + v;
         if (row < M && col < N) {
           epilogue.template store_vector<VEC_C>(element(C, pitch, row, col),
                                                 &sums[i / 2][j][i % 2 * 2 + v], row, col);
