@@ -120,9 +120,7 @@ class LoadedCode:
 
         with _lock:
             empty = llvm.parse_assembly("")
-            # llvmlite's own memory manager has all sections in one piece: LLVM's may place them
-            # further apart than the code's 32-bit distances reach, and then ends the process.
-            self._engine = llvm.create_mcjit_compiler(empty, _machine(1), use_lmm=True)
+            self._engine = llvm.create_mcjit_compiler(empty, _machine(1))
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
 
