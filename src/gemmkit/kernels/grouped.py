@@ -41,6 +41,10 @@ GROUP = np.dtype(
 # A tile's number is 32-bit in the kernel, which adds half a tile and the grid's blocks to it.
 MAX_TILES = 2**31 - 2**17
 
+# Multiply-adds of a tile that are worth a block of its own: on an H100 its start takes less time
+# than blocks that share tiles lose from one to the next.
+OWN_BLOCK = 2**18
+
 Addresses = NDArray[np.uint64] | Iterable[int] | int
 
 
@@ -87,9 +91,9 @@ def supports(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> str |
 def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
     """How to launch it.
 
-    Where all products have the same k, there are as many blocks as the board holds, which share the
-    tiles evenly. Where they have not, each tile has a block of its own, which the board starts as
-    soon as another has ended, those with the longest k first.
+    Small tiles of products with the same k are shared evenly by as many blocks as the board holds.
+    Otherwise each tile has a block of its own, which the board starts as soon as another has ended,
+    those with the longest k first.
 
     Raises:
         UnsupportedProblem: `supports` gave a reason.
@@ -101,7 +105,8 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
     tiles = rows * columns
     blocks, depths = int(tiles.sum()), problem.k[tiles > 0]
     shape = find_kernel(RUNG).launch(problem.single, config, gpu)
-    if blocks and (depths == depths[0]).all():
+    small = blocks and config["BM"] * config["BN"] * int(depths[0]) < OWN_BLOCK
+    if small and (depths == depths[0]).all():
         resident = resident_blocks(config, gpu, shape.shared_bytes)
         blocks = min(blocks, gpu.sm_count * resident)
     template = ", ".join(
