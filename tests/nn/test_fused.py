@@ -54,34 +54,47 @@ def test_gru_cell_reads_the_rows_of_one_step_of_many(gpu):
     check([n + z * (h - n)], fused.gru_cell(p[:, 1], s, kept))
 
 
+# Rows that are read thrice, and those of which a thread keeps four, eight or sixteen elements.
+@pytest.mark.parametrize("keys", [150, 148, 516, 2048, 2052])
 @pytest.mark.parametrize("causal", [False, True])
-def test_softmax(gpu, causal):
-    scores = 4 * normal(2, 9, 150)
+def test_softmax(gpu, causal, keys):
+    scores = 4 * normal(2, 9, keys)
     scores[0, 3, 40:] = scores[1, 8] = -np.inf
     expected = scores.astype(np.float64)
     if causal:
-        expected[..., np.arange(9)[:, None] < np.arange(150)] = -np.inf
+        expected[..., np.arange(9)[:, None] < np.arange(keys)] = -np.inf
     (found,) = on_gpu(scores)
     if causal:
-        # What lies behind the diagonal is not read.
-        found.values[..., np.arange(9)[:, None] < np.arange(150)] = np.nan
+        # What lies behind the diagonal does not count.
+        found.values[..., np.arange(9)[:, None] < np.arange(keys)] = np.nan
     Bounded.of(expected).softmax().check(fused.softmax(found, causal=causal).values)
     assert gpu.launches == [((18, 1, 1), STREAM)]
 
 
+def test_softmax_of_rows_that_begin_at_odd_addresses(gpu):
+    scores = normal(9, 148)
+    expected = Bounded.of(scores).softmax()
+    aligned, whole = on_gpu(scores, np.pad(scores.ravel(), (1, 0)))
+    odd = GpuArray(whole.values[1:].reshape(scores.shape), whole.buffer)
+    for each in (odd, aligned, odd):
+        expected.check(fused.softmax(each, causal=False).values)
+
+
+# One, two or four places that a thread stores at once.
+@pytest.mark.parametrize("rows", [3, 2, 4])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_im2col(gpu, dtype):
-    x = normal(5, 6, 7, 9).astype(dtype)
+def test_im2col(gpu, dtype, rows):
+    x = normal(5, 6, 2 * rows + 1, 9).astype(dtype)
     (array,) = on_gpu(x)
     # A group of the channels; filters of 3x2, every second row and third column, dilated, padded.
-    found = fused.im2col(array[:, 2:5], (3, 2), (3, 3), (2, 3), (1, 2), (1, 0))
+    found = fused.im2col(array[:, 2:5], (3, 2), (rows, 3), (2, 3), (1, 2), (1, 0))
     padded = np.pad(x[:, 2:5], ((0, 0), (0, 0), (1, 1), (0, 0)))
     taps = [
-        padded[:, :, row : row + 5 : 2, column : column + 7 : 3]
+        padded[:, :, row : row + 2 * rows - 1 : 2, column : column + 7 : 3]
         for row in range(3)
         for column in (0, 2)
     ]
-    np.testing.assert_array_equal(found.values, np.stack(taps, 2).reshape(5, 18, 9))
+    np.testing.assert_array_equal(found.values, np.stack(taps, 2).reshape(5, 18, 3 * rows))
 
 
 def test_a_launch_is_prepared_once_and_follows_the_addresses(gpu):

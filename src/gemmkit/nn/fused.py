@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,18 +21,22 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Grid = tuple[Dim3, Dim3]
+# From a kernel's inputs its name with template arguments, and the numbers that a launch gets; None
+# if it does not take them.
+Fit = Callable[[Sequence[Operand]], tuple[str, list[int]] | None]
 
 # What a signature calls the arrays of a kernel, inputs and then outputs, and a launch their roles.
+_UNSIGNED = {2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
 _ARRAYS = {"A": "a", "B": "b", "C": "out", "bias": "bias"}
 
 _BLOCK = 256
 _MOST_BLOCKS = 65535
 # Blocks along x; what is counted in 32 bits, the last block's threads past the end included.
 _MOST_ROWS, _MOST_COUNTED = 2**31 - 1, 2**31 - 2**16
-# Threads for a row, as softmax.cu says.
-_SOFTMAX_BLOCK = 128
-# Images for which a thread finds its place once.
-_IMAGES = 4
+# Threads for a row, as softmax.cu says, and most elements of it that each keeps, by fours.
+_SOFTMAX_BLOCK, _MOST_QUADS = 128, 4
+# Threads of a block, places side by side that one may have, images for which it finds them once.
+_IM2COL_BLOCK, _WIDTHS, _IMAGES = 128, (4, 2, 1), 4
 # Launches that a thread keeps prepared.
 _MOST_KEPT = 1024
 
@@ -53,14 +58,12 @@ def lstm_cell(gates: Array, c: Array) -> list[Array] | None:
     """
     batch, hidden = c.shape
 
-    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+    def fit(operands: Sequence[Operand]) -> tuple[str, list[int]] | None:
         gates, c = operands
         fits = gates.dtype == c.dtype == "float32" and _tight(c) and gates.view.strides[1] == 1
-        return [batch, hidden, gates.view.strides[0]] if fits else None
+        return ("lstm_cell", [batch, hidden, gates.view.strides[0]]) if fits else None
 
-    return _fused(
-        "lstm_cell", [gates, c], [(batch, hidden)] * 2, _state_grid(batch, hidden), numbers
-    )
+    return _fused("lstm_cell", [gates, c], [(batch, hidden)] * 2, _state_grid(batch, hidden), fit)
 
 
 def gru_cell(p: Array, s: Array, h: Array) -> list[Array] | None:
@@ -70,12 +73,12 @@ def gru_cell(p: Array, s: Array, h: Array) -> list[Array] | None:
     """
     batch, hidden = h.shape
 
-    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+    def fit(operands: Sequence[Operand]) -> tuple[str, list[int]] | None:
         p, s, h = operands
         fits = p.dtype == "float32" and _tight(s) and _tight(h) and p.view.strides[1] == 1
-        return [batch, hidden, p.view.strides[0]] if fits else None
+        return ("gru_cell", [batch, hidden, p.view.strides[0]]) if fits else None
 
-    return _fused("gru_cell", [p, s, h], [(batch, hidden)], _state_grid(batch, hidden), numbers)
+    return _fused("gru_cell", [p, s, h], [(batch, hidden)], _state_grid(batch, hidden), fit)
 
 
 def softmax(scores: Array, *, causal: bool) -> Array | None:
@@ -86,11 +89,16 @@ def softmax(scores: Array, *, causal: bool) -> Array | None:
     *rest, queries, keys = shape = tuple(scores.shape)
     grid = (math.prod(rest) * queries, 1, 1), (_SOFTMAX_BLOCK, 1, 1)
 
-    def numbers(operands: Sequence[Operand]) -> list[int] | None:
-        fits = operands[0].dtype == "float32" and _tight(operands[0]) and grid[0][0] <= _MOST_ROWS
-        return [queries, keys, int(causal)] if fits else None
+    def fit(operands: Sequence[Operand]) -> tuple[str, list[int]] | None:
+        (rows,) = operands
+        if rows.dtype != "float32" or not _tight(rows) or grid[0][0] > _MOST_ROWS:
+            return None
+        quads = ceil_div(keys, 4 * _SOFTMAX_BLOCK)
+        if keys % 4 or rows.address % 16 or quads > _MOST_QUADS:
+            quads = 0
+        return f"softmax<{quads}>", [queries, keys, int(causal)]
 
-    made = _fused("softmax", [scores], [shape], grid, numbers, key=causal)
+    made = _fused("softmax", [scores], [shape], grid, fit, key=causal)
     return made[0] if made else None
 
 
@@ -104,20 +112,20 @@ def im2col(
     """
     images, channels, height, width = x.shape
     depth, places = channels * taps[0] * taps[1], results[0] * results[1]
-    block = _block(places)
+    side_by_side = next(each for each in _WIDTHS if places % each == 0)
+    block = _block(places // side_by_side, _IM2COL_BLOCK)
     along_z = min(ceil_div(images, _IMAGES), _MOST_BLOCKS)
-    grid = (ceil_div(places, block), min(depth, _MOST_BLOCKS), along_z)
+    grid = (ceil_div(places, block * side_by_side), min(depth, _MOST_BLOCKS), along_z)
     rest = (*taps, *results, *stride, *dilation, *padding)
 
-    def numbers(operands: Sequence[Operand]) -> list[int] | None:
+    def fit(operands: Sequence[Operand]) -> tuple[str, list[int]] | None:
         image_pitch, channel_pitch, row, column = operands[0].view.strides
         if (row, column) != (width, 1) or max(depth, places, height * width) > _MOST_COUNTED:
             return None
-        return [images, image_pitch, channel_pitch, depth, height, width, *rest]
+        entry = f"im2col<{_UNSIGNED[operands[0].item_bytes]}, {side_by_side}>"
+        return entry, [images, image_pitch, channel_pitch, depth, height, width, *rest]
 
-    made = _fused(
-        "im2col", [x], [(images, depth, places)], (grid, (block, 1, 1)), numbers, key=rest
-    )
+    made = _fused("im2col", [x], [(images, depth, places)], (grid, (block, 1, 1)), fit, key=rest)
     return made[0] if made else None
 
 
@@ -126,7 +134,7 @@ def _fused(
     inputs: Sequence[Array],
     shapes: Sequence[Shape],
     grid: Grid,
-    numbers: Callable[[Sequence[Operand]], list[int] | None],
+    fit: Fit,
     *,
     key: Hashable = None,
 ) -> list[Array] | None:
@@ -136,11 +144,12 @@ def _fused(
     if empty or not hasattr(library, "glance") or recorded(*inputs):
         return None
     seen = [library.glance(each) for each in inputs]
-    call = name, key, *(what for _, what in seen)
+    low = reduce(or_, (address for address, _ in seen))
+    call = name, key, low & 15, *(what for _, what in seen)
     if call not in _ready.launches:
         if len(_ready.launches) >= _MOST_KEPT:
             _ready.launches.clear()
-        _ready.launches[call] = _prepared(name, library, inputs, len(shapes), grid, numbers)
+        _ready.launches[call] = _prepared(name, library, inputs, len(shapes), grid, fit)
     found = _ready.launches[call]
     if found is None:
         return None
@@ -157,22 +166,22 @@ def _prepared(
     inputs: Sequence[Array],
     outputs: int,
     grid: Grid,
-    numbers: Callable[[Sequence[Operand]], list[int] | None],
+    fit: Fit,
 ) -> tuple[Launch, int] | None:
     operands = [library.read(each, "an array") for each in inputs]
-    ordinal, values = operands[0].device, numbers(operands)
-    if ordinal is None or values is None or any(each.device != ordinal for each in operands):
+    ordinal, fitted = operands[0].device, fit(operands)
+    if ordinal is None or fitted is None or any(each.device != ordinal for each in operands):
         return None
+    entry, values = fitted
     from gemmkit.ops.compiled import binary_of
     from gemmkit.ops.context import context_of
     from gemmkit.ops.launcher import Launch
 
     arrays = list(_ARRAYS)[: len(operands) + outputs]
-    element = {2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}[operands[0].item_bytes]
     plan = LaunchPlan(
         kernel=name,
         source=_source(name),
-        entry=f"im2col<{element}>" if name == "im2col" else name,
+        entry=entry,
         grid=grid[0],
         block=grid[1],
         signature=(*arrays, *map(str, values)),
@@ -195,9 +204,9 @@ def _state_grid(batch: int, hidden: int) -> Grid:
     return (ceil_div(hidden, block), min(batch, _MOST_BLOCKS), 1), (block, 1, 1)
 
 
-def _block(elements: int) -> int:
-    """Threads of a block for as many elements: whole warps, at most 256."""
-    return min(_BLOCK, 32 * ceil_div(elements, 32))
+def _block(elements: int, most: int = _BLOCK) -> int:
+    """Threads of a block for as many elements: whole warps."""
+    return min(most, 32 * ceil_div(elements, 32))
 
 
 def _tight(operand: Operand) -> bool:
