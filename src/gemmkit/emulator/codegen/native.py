@@ -86,9 +86,17 @@ def _triple() -> str:
 def _machine(level: int) -> Any:
     import llvmlite.binding as llvm
 
-    here = host()
-    return llvm.Target.from_triple(_triple()).create_target_machine(
-        cpu=here.cpu, features=here.features, opt=level, reloc="pic", codemodel="small", jit=True
+    here, triple = host(), _triple()
+    # The loader places each section wherever there is room, and ends the process where a distance
+    # does not fit its field: so all are 64-bit ones. (On ARM it has them in one piece.)
+    far = triple.startswith("x86_64")
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=here.cpu,
+        features=here.features,
+        opt=level,
+        reloc="static" if far else "pic",
+        codemodel="large" if far else "small",
+        jit=True,
     )
 
 

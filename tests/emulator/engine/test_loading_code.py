@@ -1,0 +1,45 @@
+"""Code is loaded in one piece, whatever else lies in the process's memory."""
+
+import subprocess
+import sys
+
+import pytest
+
+# All room for more than 64 KiB ends up on the far side of a wall of 8 GiB, and smaller holes lie on
+# this side: for sections that were placed one by one, the code and its constants would come to lie
+# further apart than the code's own 32-bit distances reach.
+FAR_APART = """
+import ctypes
+from gemmkit.emulator.codegen.native import LoadedCode, compile_ir
+
+mmap = ctypes.CDLL(None).mmap
+mmap.restype = ctypes.c_size_t
+mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_size_t]
+
+def reserve(nbytes):
+    private_anonymous_noreserve = 0x4022
+    return mmap(0, nbytes, 0, private_anonymous_noreserve, -1, 0)
+
+stores = "\\n".join(f"store volatile i32 {i}, ptr %p" for i in range(20_000))
+code = compile_ir(
+    "@table = private constant [3 x i32] [i32 5, i32 6, i32 7] "
+    "define i32 @pick(i64 %i, ptr %p) {" + stores +
+    "\\n%e = getelementptr i32, ptr @table, i64 %i\\n%x = load i32, ptr %e\\nret i32 %x }",
+    clean=False,
+)
+wall = reserve(8 << 30)
+while reserve(1 << 16) > wall:
+    pass
+loaded = LoadedCode(code)
+pick = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p)(loaded.address("pick"))
+room = ctypes.c_int32()
+print(pick(2, ctypes.addressof(room)), room.value)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the flags are Linux's, and how it finds room")
+def test_sections_of_code_lie_together_in_scattered_memory():
+    done = subprocess.run(
+        [sys.executable, "-c", FAR_APART], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "7 19999\n"), done.stderr
