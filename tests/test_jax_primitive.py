@@ -12,11 +12,12 @@ import subprocess
 import sys
 from functools import partial
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from matmul_cases import DIFFERENTIATED, each_shape, run_snippets
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 
@@ -27,17 +28,6 @@ import gemmkit.jax as gk  # noqa: E402
 from gemmkit.errors import UsageError  # noqa: E402
 from gemmkit.jax import call_frame, dlpack, target  # noqa: E402
 
-SHAPES = [
-    ((3, 4), (4, 5)),
-    ((4,), (4,)),
-    ((3, 4), (4,)),
-    ((4,), (4, 5)),
-    ((2, 3, 4), (4, 5)),
-    ((3, 4), (2, 4, 5)),
-    ((2, 1, 3, 4), (3, 4, 2)),
-    ((2, 3, 4), (4,)),
-]
-EMPTY = [((0, 4), (4, 5)), ((2, 0), (0, 3)), ((0, 2, 3), (3, 4)), ((0, 2, 3), (0, 3, 4))]
 LAYOUTS = list(product((False, True), repeat=2))
 
 
@@ -57,7 +47,7 @@ def swapped(array, swap=True):
     return jnp.swapaxes(array, -1, -2) if swap else array
 
 
-@pytest.mark.parametrize(("left", "right"), [*SHAPES, *EMPTY])
+@each_shape()
 def test_matmul_follows_numpy(left, right, double):
     a, b = double(*left), double(*right)
     wanted = jnp.matmul(a, b)
@@ -67,7 +57,7 @@ def test_matmul_follows_numpy(left, right, double):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("left", "right"), [SHAPES[0], SHAPES[3], SHAPES[5], SHAPES[6]])
+@each_shape(*DIFFERENTIATED)
 def test_derivatives_of_both_modes_to_the_second_order(left, right, double):
     check_grads(gk.matmul, (double(*left), double(*right)), order=2)
 
@@ -233,8 +223,7 @@ def test_shards_and_a_program_that_ends_before_its_results():
 
 
 def test_the_snippets_of_the_docs_run():
-    page = (Path(__file__).parent.parent / "docs" / "jax.md").read_text("utf-8")
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)), {})
+    run_snippets("jax.md")
 
 
 @pytest.mark.gpu

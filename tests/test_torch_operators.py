@@ -5,10 +5,9 @@ Tensors of the CPU are computed on the emulator where there is no GPU.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
+
+from matmul_cases import DIFFERENTIATED, each_shape, run_snippets
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -30,18 +29,8 @@ ACTIVATIONS = {
 STEEPEST = 1.13
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24}
 STORED = {**UNIT, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-SHAPES = [
-    ((3, 4), (4, 5)),
-    ((4,), (4,)),
-    ((3, 4), (4,)),
-    ((4,), (4, 5)),
-    ((2, 3, 4), (4, 5)),
-    ((3, 4), (2, 4, 5)),
-    ((2, 1, 3, 4), (3, 4, 2)),
-    ((4,), (2, 4, 3)),
-    ((2, 3, 4), (4,)),
-]
-EMPTY = [((0, 4), (4, 5)), ((2, 0), (0, 3)), ((0, 2, 3), (3, 4))]
+# PyTorch's own look at tensors, from 2.14 on.
+NO_LEAF = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
 @pytest.fixture(params=DEVICES)
@@ -72,7 +61,7 @@ def assert_within_bound(got, a, b, bias=None, activation="none"):
     assert ((got.detach().double() - wanted).abs() <= allowed + 1e-30).all()
 
 
-@pytest.mark.parametrize(("left", "right"), [*SHAPES, *EMPTY])
+@each_shape()
 def test_matmul_follows_torch(left, right, device):
     a, b = tensor(*left, device=device), tensor(*right, device=device)
     product = gk.matmul(a, b)
@@ -92,7 +81,7 @@ def test_types_within_the_bound(dtype, device):
     assert_within_bound(got, a, b, bias, "gelu")
 
 
-@pytest.mark.parametrize(("left", "right"), [SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[6]])
+@each_shape(*DIFFERENTIATED)
 def test_gradients_of_matmul_to_the_second_order(left, right, device):
     operands = tensor(*left, device=device), tensor(*right, device=device)
     assert torch.autograd.gradcheck(gk.matmul, operands, fast_mode=True)
@@ -152,12 +141,14 @@ def test_the_argument_is_stored_for_a_gradient_alone(device, monkeypatch):
     assert [each is None for each in seen] == [False, True, True]
 
 
-@pytest.mark.parametrize(("left", "right"), [SHAPES[0], SHAPES[3], SHAPES[6]])
+@NO_LEAF
+@each_shape("matrices", "vector-matrix", "stacks")
 def test_opcheck_of_matmul(left, right, device):
     operands = tensor(*left, device=device), tensor(*right, device=device)
     operators.opcheck(torch.ops.gemmkit.matmul, operands)
 
 
+@NO_LEAF
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_opcheck_of_linear(activation, keep, device):
@@ -309,5 +300,4 @@ def test_large_products_within_the_bound(shape, dtype):
 
 
 def test_the_snippets_of_the_docs_run():
-    page = (Path(__file__).parent.parent / "docs" / "pytorch.md").read_text("utf-8")
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)), {})
+    run_snippets("pytorch.md")
