@@ -34,7 +34,7 @@ def test_small_products_have_small_tiles():
     ]
     assert areas == sorted(areas)
     assert areas[0] <= 32 * 32
-    assert areas[-1] >= 128 * 128
+    assert areas[-1] >= 64 * 64
 
 
 def test_few_products_are_cut_into_more_tiles_than_many():

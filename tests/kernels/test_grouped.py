@@ -228,11 +228,11 @@ def test_nothing_to_do_launches_nothing():
     assert planned(GemmProblem(0, 5, 6), GemmProblem(7, 0, 8)).blocks == 0
 
 
-def test_one_depth_fills_the_board_and_several_give_each_tile_a_block():
-    square = GemmProblem(512, 512, 64)
-    alike, unlike = [square] * 50, [square] * 49 + [GemmProblem(512, 512, 128)]
+def test_little_work_of_one_depth_fills_the_board_and_other_tiles_have_blocks_of_their_own():
+    square, deep = GemmProblem(512, 512, 32), GemmProblem(512, 512, 128)
+    alike, unlike = [square] * 50, [square] * 49 + [deep]
     tiles = 50 * (512 // 16) * (512 // 32)
-    assert planned(*unlike).grid == (tiles, 1, 1)
+    assert planned(*unlike).grid == planned(*[deep] * 50).grid == (tiles, 1, 1)
     assert planned(*alike).grid[0] < tiles
     assert planned(*alike).grid[0] % H100.sm_count == 0
 

@@ -43,7 +43,7 @@ MAX_TILES = 2**31 - 2**17
 
 # Multiply-adds of a tile that are worth a block of its own: on an H100 its start takes less time
 # than blocks that share tiles lose from one to the next.
-OWN_BLOCK = 2**18
+OWN_BLOCK = 2**15
 
 Addresses = NDArray[np.uint64] | Iterable[int] | int
 
@@ -91,9 +91,9 @@ def supports(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> str |
 def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
     """How to launch it.
 
-    Small tiles of products with the same k are shared evenly by as many blocks as the board holds.
-    Otherwise each tile has a block of its own, which the board starts as soon as another has ended,
-    those with the longest k first.
+    Tiles of little work, where all products have the same k, are shared evenly by as many blocks as
+    the board holds. Otherwise each tile has a block of its own, which the board starts as soon as
+    another has ended, those with the longest k first.
 
     Raises:
         UnsupportedProblem: `supports` gave a reason.
