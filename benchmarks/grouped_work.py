@@ -35,7 +35,8 @@ class Case:
 
     @property
     def problem(self) -> GroupedProblem:
-        odd = any(size % 4 for shape in self.shapes for size in shape)
+        # Rows of A have k elements, those of B and C have n; matrices follow without gaps.
+        odd = any(size % 4 for _, n, k in self.shapes for size in (n, k))
         return GroupedProblem.of(
             [GemmProblem(*shape, alignment=FLOAT_BYTES if odd else 16) for shape in self.shapes]
         )

@@ -77,26 +77,25 @@ COLUMNS = (
 def limiter(record: LayerRecord) -> str:
     """What limits a layer that was timed as a graph.
 
-    The unit that is busy for half of the time at least, else the kernel beside the products that
-    takes as much of it, else the launches that wait for each other; and where the other kernels
-    take a tenth or more, that.
+    The unit that is busy for half of the time at least; else how much of the kernels' time products
+    take, and how near they come to the fp32 peak. And the other kernels that take a tenth or more.
     """
     parts, time = record.parts, record.time_us.median
-    unit = busiest_unit(record.tflops, record.minimal_bytes / time / 1e3, BOARD)
+    found = busiest_unit(record.tflops, record.minimal_bytes / time / 1e3, BOARD)
     total = sum(part.us for part in parts.values())
-    if not total:
-        return unit or MISSING
-    others = {
-        name: part.us / total
+    products = [part for name, part in parts.items() if name in PRODUCTS]
+    if found is None and products:
+        spent = sum(part.us for part in products)
+        peak = record.tflops * time / spent / BOARD.peak_tflops
+        count = round(sum(part.launches for part in products))
+        each = f"{count} products" if count > 1 else "the product"
+        found = f"{each}: {spent / total:.0%} of the time, {peak:.0%} of the fp32 peak"
+    told = [
+        f"{name}: {part.us / total:.0%} of the time"
         for name, part in parts.items()
         if name not in PRODUCTS and part.us >= LEAST_TOLD * total
-    }
-    told = [f"{name} {share:.0%} of the time" for name, share in others.items()]
-    if unit is None and max(others.values(), default=0.0) < 0.5:
-        launches = round(sum(part.launches for part in parts.values()))
-        mean = total / launches
-        unit = f"{launches} kernels of {mean:.1f} µs" + (" in turn" if launches > 1 else "")
-    return "; ".join([unit, *told] if unit else told)
+    ]
+    return "; ".join([found, *told] if found else told) or MISSING
 
 
 def table(records: Sequence[LayerRecord]) -> Table:
@@ -131,7 +130,9 @@ def section(records: Sequence[LayerRecord]) -> str:
     return (
         f"{table(records).to_markdown()}\n"
         "Medians, timed in turn: first as CUDA graphs, which is what the GPU needs, then as calls "
-        "one after the other, where the host may be what takes longest. Results against float64: "
+        "one after the other, where the host may be what takes longest. The limiter is that of the "
+        "graph: shares of peaks count the layer's own multiply-adds, and its arrays once; shares "
+        "of the time are the profiler's. Results against float64: "
         f"{verdict}. {where['gpu']}, PyTorch {where['torch']}, cuDNN {where['cudnn']}, TF32 off, "
         f"commit {where.get('commit', 'unknown')}.\n"
     )

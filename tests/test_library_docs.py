@@ -90,7 +90,7 @@ def test_the_table_of_layers_has_both_ways_of_timing_in_a_row(layers):
         for way, speedup in (("graph", 1.25), ("calls", 0.5))
     ]
     text = layers["section"](records)
-    limiter = "128 kernels of 0.1 µs in turn; lstm_cell 25% of the time"
+    limiter = "64 products: 75% of the time, 75% of the fp32 peak; lstm_cell: 25% of the time"
     assert f"| lstm | 64 steps | 30.0 | 10.0 | 1.25 | 10.0 | 0.50 | 2.0 | {limiter} |\n" in text
     assert "float64: all right. H100" in text
 

@@ -47,6 +47,11 @@ class Window:
         height, width = ((room[i] - reach[i]) // stride[i] + 1 for i in (0, 1))
         return cls(taps, stride, padding, dilation, (height, width))
 
+    @property
+    def pointwise(self) -> bool:
+        """Whether the patches are the images themselves."""
+        return self.taps == self.stride == (1, 1) and self.padding == (0, 0)
+
 
 def conv2d(
     x: Array,
@@ -68,7 +73,8 @@ def conv2d(
     each tap of the filter, which reads the padded images in place, shifted by where the tap lies. A
     stride other than 1 first deals rows and columns out by their remainders, so that a tap's
     elements are neighbours. Rows of the result are computed with the padding beside them, which is
-    cut off at the end. Bias and activation are fused in both.
+    cut off at the end. With one tap that stops everywhere, both are one product with x itself. Bias
+    and activation are fused in both.
 
     Each group of channels is a batch of its own. Work is put on the caller's current stream.
 
@@ -109,7 +115,7 @@ def conv2d(
         _pair("padding", padding, 0),
         _pair("dilation", dilation, 1),
     )
-    compute = _im2col if method == "im2col" else _implicit
+    compute = _im2col if method == "im2col" or window.pointwise else _implicit
     found = []
     for group in range(groups):
         inputs, outputs = (
@@ -136,10 +142,7 @@ def _im2col(
     images, channels = x.shape[:2]
     (rows, columns), (height, width) = window.taps, window.results
     depth = channels * rows * columns
-    if window.taps == window.stride == (1, 1) and window.padding == (0, 0):
-        patches = x
-    else:
-        patches = _patches(xp, x, window)
+    patches = x if window.pointwise else _patches(xp, x, window)
     result = multiply(
         weight.reshape((weight.shape[0], depth)),
         patches.reshape((images, depth, height * width)),
