@@ -31,7 +31,7 @@ class GemmProblem:
 
     A and B hold elements of `dtype`, C, bias, residual and auxiliary output those of `out_dtype`,
     by default the same. Sums are fp32, of float64 matrices fp64. `alignment` is what the addresses
-    of all matrices are multiples of, in bytes.
+    of all matrices are multiples of, in bytes; each is one of the size of its elements, too.
 
     With a batch there are that many products, of the same α, β and epilogue: number i has the
     matrix X that begins at `i * stride_x`. A stride of 0 means that matrices follow one another

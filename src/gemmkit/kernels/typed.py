@@ -72,10 +72,10 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
 
 
 def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
-    """Elements lie at multiples of their size."""
-    widest = max(problem.item_bytes, problem.out_item_bytes)
-    if problem.alignment % widest:
-        return f"addresses must be multiples of {widest} bytes, not {problem.alignment}: copy first"
+    """Elements lie at multiples of their size, of which the larger one goes without saying."""
+    least = min(problem.item_bytes, problem.out_item_bytes)
+    if problem.alignment % least:
+        return f"addresses must be multiples of {least} bytes, not {problem.alignment}: copy first"
     return None
 
 

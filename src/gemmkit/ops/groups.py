@@ -10,7 +10,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.grouped_problem import Sizes
 from gemmkit.ops.arrays import Library, library_of
-from gemmkit.ops.operands import Operand
+from gemmkit.ops.operands import Operand, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.request import number, read_epilogue
@@ -133,6 +133,7 @@ def _check_kinds(operands: Operands) -> None:
                     f"{role}[{place}] holds {operand.dtype}: groups are of float32; multiply "
                     "others one by one with matmul"
                 )
+            check_aligned(operand, f"{role}[{place}]")
             first = operands["a"][0]
             if operand.device != first.device:
                 raise UsageError(

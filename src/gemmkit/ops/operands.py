@@ -104,6 +104,18 @@ class Operand:
         return self.address + first * self.item_bytes, self.address + last * self.item_bytes
 
 
+def check_aligned(operand: Operand, role: str) -> None:
+    """Have looked whether an operand's elements lie where they can be read whole.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if operand.address % operand.item_bytes:
+        raise UsageError(
+            f"{role} is not aligned to its elements of {operand.item_bytes} bytes: copy it first"
+        )
+
+
 def known_dtype(name: str, role: str) -> Dtype:
     """The type of elements that a library's name for it means.
 

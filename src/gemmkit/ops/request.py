@@ -11,7 +11,7 @@ import numpy as np
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.ops.arrays import Library, bits, library_of
-from gemmkit.ops.operands import Operand, View, read_dtype
+from gemmkit.ops.operands import Operand, View, check_aligned, read_dtype
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.shapes import Shape
 
@@ -136,6 +136,7 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
 def _check_places(operands: Mapping[str, Operand]) -> None:
     first = operands["a"]
     for role, operand in operands.items():
+        check_aligned(operand, role)
         if operand.device != first.device:
             raise UsageError(
                 f"a is in {first.where} and {role} in {operand.where}: bring them to one device"

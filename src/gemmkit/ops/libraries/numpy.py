@@ -21,7 +21,7 @@ def read(array: Any, role: str) -> Operand:
     item = plain.itemsize
     if not plain.dtype.isnative:
         raise UsageError(f"{role} has the other byte order: convert it with astype('{dtype}')")
-    if plain.ctypes.data % item or any(step % item for step in plain.strides):
+    if any(step % item for step in plain.strides):
         raise UsageError(f"{role} is not aligned to its elements of {item} bytes: copy it first")
     return Operand(
         array=plain,
