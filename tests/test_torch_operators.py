@@ -202,6 +202,10 @@ def test_autocast_as_torch_has_it(device):
         (lambda a, w: gk.matmul(a.numpy(), w), "no PyTorch tensor"),
         (lambda a, w: gk.matmul(a.to("meta"), w.to("meta")), "as many"),
         (lambda a, w: gk.matmul(a.to("meta")[0, 0], w.to("meta")), "1 dimension"),
+        (
+            lambda a, w: gk.matmul(a.to("meta").expand(2, 2, 4), w.to("meta").mT.expand(3, 4, 3)),
+            "do not",
+        ),
         (lambda a, w: gk.linear(a, w.t()), r"\(n, k\)"),
         (lambda a, w: gk.linear(a, w, a[0]), "bias of shape"),
         (lambda a, w: gk.linear(a, w, None, "tanh"), "unknown activation 'tanh'"),

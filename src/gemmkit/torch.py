@@ -128,7 +128,13 @@ def _matmul_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             f"a of shape {tuple(a.shape)} has {a.shape[-1]} columns and b of shape "
             f"{tuple(b.shape)} has {inner} rows: they must be as many"
         )
-    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    try:
+        stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise UsageError(
+            f"the stacks of a {tuple(a.shape)} and b {tuple(b.shape)} do not broadcast: sizes "
+            "before the last two must be equal, or 1"
+        ) from None
     rows = a.shape[-2:-1] if a.dim() > 1 else ()
     columns = b.shape[-1:] if b.dim() > 1 else ()
     return a.new_empty((*stack, *rows, *columns))

@@ -115,6 +115,7 @@ READ_ONLY.flags.writeable = False
     ("changes", "words"),
     [
         ({"bs": [ONES.T]}, r"b has 1 arrays and a has 2: give one for each product"),
+        ({"as_": None, "bs": None}, r"a is a NoneType: give a list of arrays"),
         ({"as_": 3.0}, r"a is a float: give a list of arrays"),
         ({"as_": [ONES, "x"]}, r"a\[1\] is a str; gemmkit takes arrays"),
         (

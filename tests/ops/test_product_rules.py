@@ -171,8 +171,12 @@ WHOLE = np.zeros((9, 18), np.float32)
         ((A, B), {"residual": A[:4]}, "residual has the shape"),
         ((A, B), {"auxiliary": A[:4]}, "auxiliary has the shape"),
         ((A, B), {"auxiliary": B}, "auxiliary overlaps b"),
-        ((A, B), {"out_dtype": "int8"}, "out_dtype holds int8"),
-        ((A, B), {"out_dtype": 3}, "no type of elements"),
+        ((A, B), {"out_dtype": "int8"}, "out_dtype = 'int8' is no type"),
+        ((A, B), {"out_dtype": 3}, "out_dtype = 3 is no type"),
+        ((A, B), {"alpha": 10**400}, "alpha is larger than any float"),
+        ((None, B), {}, "a is a NoneType"),
+        ((A, None), {}, "b is a NoneType"),
+        ((np.ma.array(A, mask=A > 0), B), {}, "a is a masked array"),
         ((A, B), {"stream": 0}, "stream is for arrays on a GPU"),
     ],
 )
@@ -182,8 +186,28 @@ def test_bad_calls_are_one_clear_sentence(arguments, rest, words):
 
 
 def test_gemm_takes_matrices():
-    with pytest.raises(UsageError, match="b has 1 dimensions: use matmul"):
+    with pytest.raises(UsageError, match=r"b has 1 dimension\(s\): use matmul"):
         gemm(A, B[0])
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize(
+    ("c", "words"),
+    [
+        (READ_ONLY, "^c cannot be written"),
+        (A[:5], r"^c has the shape \(5, 9\)"),
+        (A, "^c overlaps a"),
+    ],
+)
+def test_gemm_tells_of_c_what_it_refuses(c, words, beta):
+    with pytest.raises(UsageError, match=words):
+        gemm(A, B, c, beta=beta)
+
+
+@pytest.mark.parametrize("letter", ["n", "t", None, 2])
+def test_gemm_takes_no_letters_for_transposes(letter):
+    with pytest.raises(UsageError, match="use True or False"):
+        gemm(A, B, transb=letter)
 
 
 def test_devices_that_are_none():

@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from gemmkit.errors import UsageError
 from gemmkit.jax.target import TARGET, register_target
 from gemmkit.ops.operands import known_dtype
+from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
 
 
@@ -41,8 +42,9 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
     Raises:
         UsageError: shapes or types that cannot be multiplied, or a transposed vector.
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = _array("a", a), _array("b", b)
     _check_types(a, b)
+    transa, transb = flag("transa", transa), flag("transb", transb)
     for name, array, swapped in (("a", a, transa), ("b", b, transb)):
         if swapped and array.ndim < 2:
             raise UsageError(f"trans{name}: {name} has {array.ndim} dimension(s), a matrix has two")
@@ -52,6 +54,13 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
     if shape.vector_b:
         b = b[:, None]
     return _stacked(a, b, "nt"[transa] + "nt"[transb]).reshape(shape.result)
+
+
+def _array(name: str, given: Any) -> jax.Array:
+    try:
+        return jnp.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}, a {type(given).__name__}, is no array: {error}") from None
 
 
 def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:

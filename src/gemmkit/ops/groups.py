@@ -59,7 +59,11 @@ def read_groups(
     Raises:
         UsageError: a shape, type, place or option that cannot be meant; the text says which.
     """
-    given = {role: _listed(role, each) for role, each in arrays.items() if each is not None}
+    given = {
+        role: _listed(role, each)
+        for role, each in arrays.items()
+        if each is not None or role in ("a", "b")
+    }
     for role, members in given.items():
         if len(members) != len(given["a"]):
             raise UsageError(

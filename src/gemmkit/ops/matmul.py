@@ -9,6 +9,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.product import product
+from gemmkit.ops.request import flag
 
 
 def matmul(
@@ -110,12 +111,13 @@ def gemm(
 
     Raises:
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `matmul`; also, arrays that
-            have not two dimensions.
+            have not two dimensions, and `transa` or `transb` in BLAS's letters.
     """
     for name, array in (("a", a), ("b", b), ("c", c)):
         sides = getattr(array, "ndim", 2)
         if sides != 2:
-            raise UsageError(f"gemm takes matrices; {name} has {sides} dimensions: use matmul")
+            raise UsageError(f"gemm takes matrices; {name} has {sides} dimension(s): use matmul")
+    transa, transb = flag("transa", transa), flag("transb", transb)
     for name, array, turned in (("a", a, transa), ("b", b, transb)):
         if turned and not hasattr(array, "T"):
             raise UsageError(f"{name}, a {type(array).__name__}, has no T: transpose it yourself")

@@ -136,15 +136,13 @@ def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     Raises:
         UsageError: it is no type that gemmkit multiplies.
     """
-    if isinstance(given, str):
-        return known_dtype(given.removeprefix("torch."), role)
-    text = str(given)
-    if text.startswith("torch."):
-        return known_dtype(text.removeprefix("torch."), role)
-    name = getattr(given, "name", None) or getattr(given, "__name__", None)
+    name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     # A scalar type such as jax.numpy.float32 has the type itself inside.
-    inner = getattr(given, "dtype", None)
-    name = getattr(inner, "name", None) or name
-    if not isinstance(name, str):
-        raise UsageError(f"{role} = {given!r} is no type of elements: use one of {[*ITEM_BYTES]}")
-    return known_dtype({"float": "float64"}.get(name, name), role)
+    name = getattr(getattr(given, "dtype", None), "name", None) or name
+    name = str(name).removeprefix("torch.")
+    for known in ITEM_BYTES:
+        if known == {"float": "float64"}.get(name, name):
+            return known
+    raise UsageError(
+        f"{role} = {given!r} is no type that gemmkit computes: use one of {', '.join(ITEM_BYTES)}"
+    )

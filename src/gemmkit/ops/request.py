@@ -56,7 +56,9 @@ def read_request(
     Raises:
         UsageError: a shape, type, place or option that cannot be meant; the text says which.
     """
-    given = {role: array for role, array in arrays.items() if array is not None}
+    given = {
+        role: array for role, array in arrays.items() if array is not None or role in ("a", "b")
+    }
     library = library_of(given["a"], "a")
     operands = {role: library_of(each, role).read(each, role) for role, each in given.items()}
     shape = Shape.of(operands["a"].view.shape, operands["b"].view.shape)
@@ -74,10 +76,12 @@ def read_request(
         terms = replace(terms, out_dtype=operands["out"].dtype)
     _check_types(operands, terms)
     _check_places(operands)
-    _check_shapes(operands, shape, terms)
+    # What `gemm` overwrites is called c there.
+    result = "c" if "out" in given and given["out"] is given.get("c") else "out"
+    _check_shapes(operands, shape, terms, result)
     if terms.beta == 0:
         operands.pop("c", None)
-    _check_written(operands)
+    _check_written(operands, result)
     return Request(operands, shape, terms, library)
 
 
@@ -120,6 +124,19 @@ def number(name: str, value: float) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise UsageError(f"{name} = {value!r} is no number") from None
+    except OverflowError:
+        raise UsageError(f"{name} is larger than any float") from None
+
+
+def flag(name: str, value: object) -> bool:
+    """What a user gives as True or False; BLAS's letters would both be true.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise UsageError(f"{name} = {value!r}: use True or False")
 
 
 def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
@@ -143,7 +160,9 @@ def _check_places(operands: Mapping[str, Operand]) -> None:
             )
 
 
-def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms) -> None:
+def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms, result: str) -> None:
+    if "out" in operands:
+        shape.whole(operands["out"].view, result)
     stacks(shape, {role: operand.view for role, operand in operands.items()})
     if "c" in operands:
         shape.spread(operands["c"].view, "c")
@@ -158,15 +177,15 @@ def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms) -
             )
 
 
-def _check_written(operands: Mapping[str, Operand]) -> None:
-    for role in ("out", "auxiliary"):
+def _check_written(operands: Mapping[str, Operand], result: str) -> None:
+    for role, name in (("out", result), ("auxiliary", "auxiliary")):
         written = operands.get(role)
         if written is None:
             continue
         if not written.writable:
-            raise UsageError(f"{role} cannot be written: it is read-only")
+            raise UsageError(f"{name} cannot be written: it is read-only")
         if written.view.overlaps_itself:
-            raise UsageError(f"{role} has elements that share memory: give an array of its own")
+            raise UsageError(f"{name} has elements that share memory: give an array of its own")
         for other, operand in operands.items():
             if other == role or (role == "auxiliary" and other == "out"):
                 continue
@@ -174,7 +193,7 @@ def _check_written(operands: Mapping[str, Operand]) -> None:
                 continue
             if share_memory(written, operand):
                 raise UsageError(
-                    f"{role} overlaps {other} in memory, which is still read when {role} is "
+                    f"{name} overlaps {other} in memory, which is still read when {name} is "
                     "written: give another array"
                 )
 

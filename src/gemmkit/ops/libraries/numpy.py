@@ -16,6 +16,8 @@ WRITABLE = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
+    if hasattr(array, "mask"):
+        raise UsageError(f"{role} is a masked array, whose mask would be lost: use its filled()")
     plain = np.asarray(array)
     dtype = known_dtype(plain.dtype.name, role)
     item = plain.itemsize
