@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-import runpy
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import gemmkit
 from gemmkit import nn
@@ -27,10 +28,15 @@ ALSO = {
 
 
 @pytest.fixture
-def layers(monkeypatch):
-    """What benchmarks/render_nn.py defines."""
+def defined(monkeypatch):
+    """What a module of benchmarks/ defines, by its name."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return runpy.run_path(str(ROOT / "benchmarks" / "render_nn.py"))
+    return lambda name: vars(import_module(name))
+
+
+@pytest.fixture
+def layers(defined):
+    return defined("render_nn")
 
 
 def section(heading: str) -> str:
@@ -96,8 +102,24 @@ def test_the_table_of_layers_has_both_ways_of_timing_in_a_row(layers):
 
 
 def test_the_table_of_layers_is_that_of_the_results(layers):
-    path = ROOT / "benchmarks" / "results" / "h100-nn.json"
-    if not path.is_file():
-        pytest.skip("benchmarks/nn.py has not been run")
-    lines = path.read_bytes().splitlines()
+    lines = (ROOT / "benchmarks" / "results" / "h100-nn.json").read_bytes().splitlines()
     assert layers["section"]([layers["LayerRecord"].from_json(line) for line in lines]) in PAGE
+
+
+def test_the_table_of_grouped_products_is_that_of_the_results(defined):
+    made = defined("render_grouped")
+    assert made["section"](made["read"](made["DEFAULT"])) in PAGE
+
+
+def test_what_limits_grouped_products(defined):
+    made = defined("render_grouped")
+    first = made["read"](made["DEFAULT"])[0]
+
+    def limiter(tflops, gb_per_s, filled=1.0, aligned=True):
+        entry = replace(first.entries[0], tflops=tflops, gb_per_s=gb_per_s)
+        return made["limiter"](replace(first, entries=[entry], filled=filled, aligned=aligned))
+
+    assert limiter(50.0, 1000.0) == "fp32 units, 75% of their peak"
+    assert limiter(20.0, 3000.0, filled=0.5) == "memory, 89% of its bandwidth; tiles 50% full"
+    assert limiter(2.0, 400.0, aligned=False) == "copies of single floats"
+    assert limiter(8.0, 1500.0) == "latency of short products"

@@ -133,7 +133,11 @@ class GroupedProblem:
 
     @property
     def minimal_bytes(self) -> int:
-        """Bytes to read each A and B and write each C once (and read C where β ≠ 0)."""
+        """Bytes to read each A and B and write each C once (and read C where β ≠ 0).
+
+        Nothing is read for a C without an element.
+        """
         passes_over_c = 1 if self.beta == 0 else 2
-        words = self.m * self.k + self.k * self.n + passes_over_c * self.m * self.n
+        read = (self.m > 0) & (self.n > 0)
+        words = read * (self.m + self.n) * self.k + passes_over_c * self.m * self.n
         return FLOAT_BYTES * int(words.sum())

@@ -307,3 +307,5 @@ def test_work_of_all_products():
     assert problem.count == 2
     assert problem.flops == 48
     assert problem.minimal_bytes == 4 * (8 + 12 + 12 + 60)
+    # B is not read where C has no rows.
+    assert GroupedProblem.of([GemmProblem(0, 3, 4), GemmProblem(1, 1, 1)]).minimal_bytes == 12
