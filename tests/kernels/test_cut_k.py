@@ -78,10 +78,11 @@ def test_sums_of_slices_take_the_place_of_the_stages(slices, shared_bytes):
     [
         (GemmProblem(50, 100, 70), NO_POWER_OF_TWO),
         (GemmProblem(49, 97, 65), NO_POWER_OF_TWO),
+        (GemmProblem(49, 135, 33), NO_POWER_OF_TWO),
         (GemmProblem(40, 50, 130), {"BM": 16, "BK": 64}),
         (GemmProblem(33, 31, 129), {"BM": 16, "BK": 64}),
     ],
-    ids=["48x96", "48x96 odd", "16x32", "16x32 odd"],
+    ids=["48x96", "48x96 odd", "48x96 partly", "16x32", "16x32 odd"],
 )
 def test_slices_of_tiles_of_other_sizes(device, problem, changes):
     config = split(**{"BK": 32, "split_k": 2, "slice_k": 4, **changes})

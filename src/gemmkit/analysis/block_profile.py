@@ -112,7 +112,7 @@ def profile_block(
     config: TileConfig | None = None,
     cache_dir: Path | None = None,
 ) -> BlockProfile:
-    """Profile the first block of a launch.
+    """Profile the first block of a launch; the strips of a fringe are left out.
 
     Args:
         kernel: what to profile.
@@ -126,6 +126,8 @@ def profile_block(
         DeviceError: the kernel failed, or the problem is empty.
     """
     config = config or kernel.default
+    rows_left, columns_left = kernel.plan(problem, config, spec).fringe
+    problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
     tiles = _tiles(kernel, config, problem, whole)
     low, high = _depths(problem, tiles)

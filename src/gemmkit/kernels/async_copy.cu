@@ -11,9 +11,10 @@
 #include "async_tiles.cuh"
 #include "batch.cuh"
 #include "epilogue.cuh"
+#include "fringe.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, bool BATCHED, Layout LAYOUT, class Epilogue>
+          int VEC, bool FRINGED, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
@@ -25,14 +26,21 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
   const int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
+  if constexpr (FRINGED) {
+    const Fringe<BM, BN, Tiles::THREADS, LAYOUT> fringe(M, N);
+    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+    if (fringe.takes(place.tile_row)) {
+      return fringe.compute(place.tile_row, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    }
+  }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
   A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
   residual += place.product * stride_r, auxiliary += place.product * stride_x;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   float sums[TM][TN] = {};
-  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda, M - block_row,
-                 element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb, N - block_col, K);
+  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda, {block_row, M},
+                 element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb, {block_col, N}, K);
   const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
   tiles.store(sums, epilogue, C, ldc, M, N, block_row, block_col);
 }

@@ -5,6 +5,9 @@ from __future__ import annotations
 from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, ceil_div
 from gemmkit.problem import GemmProblem
 
+# The widest fringe, and the length of the strips that it is cut into.
+FRINGE, STRIP = 8, 64
+
 
 def spread_over_yz(tiles: int) -> tuple[int, int]:
     """Tiles along the grid's y and, where 65,535 do not suffice, along z too.
@@ -13,6 +16,34 @@ def spread_over_yz(tiles: int) -> tuple[int, int]:
     """
     layers = ceil_div(tiles, MAX_GRID_YZ)
     return (ceil_div(tiles, layers), layers) if layers else (0, 0)
+
+
+def fringe(problem: GemmProblem, BM: int, BN: int) -> tuple[int, int]:
+    """Rows and columns past the last whole tiles, each 0 where a tile is worth it."""
+    return _leftover(problem.m, BM), _leftover(problem.n, BN)
+
+
+def _leftover(extent: int, tile: int) -> int:
+    left = extent % tile
+    return left if tile >= 4 * FRINGE and left <= FRINGE and left < extent else 0
+
+
+def fringed_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
+    """Whole tiles as in `tile_grid`, and lines of blocks after them for the strips of the fringe.
+
+    The kernels undo this with `Fringe` of `fringe.cuh`.
+    """
+    rows, columns = fringe(problem, BM, BN)
+    across = ceil_div(problem.n - columns, BN)
+    lines = ceil_div(fringe_strips(problem, BM, BN), across)
+    return across, *spread_over_yz(ceil_div(problem.m - rows, BM) + lines)
+
+
+def fringe_strips(problem: GemmProblem, BM: int, BN: int) -> int:
+    """Strips of the fringe: along the rows below the tiles, and the columns beside them."""
+    rows, columns = fringe(problem, BM, BN)
+    along_rows = ceil_div(problem.n, STRIP) if rows else 0
+    return along_rows + (ceil_div(problem.m - rows, STRIP) if columns else 0)
 
 
 def tile_grid(problem: GemmProblem, BM: int, BN: int, parts: int = 1) -> Dim3:
@@ -37,4 +68,9 @@ def batch_grid(columns: int, rows: int, batch: int, parts: int = 1) -> Dim3:
 
 def batched(problem: GemmProblem) -> str:
     """A kernel's template argument BATCHED: single products need no search for their place."""
-    return str(problem.batch != 1).lower()
+    return cuda_bool(problem.batch != 1)
+
+
+def cuda_bool(value: bool) -> str:
+    """As C++ writes it."""
+    return str(value).lower()

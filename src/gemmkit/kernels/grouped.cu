@@ -25,9 +25,9 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     const Group& group = list[place.group];
     const int row = place.row * BM, col = place.col * BN;
     const int K = alpha == 0.0f ? 0 : group.K;  // BLAS: alpha = 0 never reads A or B
-    return tiles.start(element_of<Tiles::A_T>(group.A, group.lda, row, 0), group.lda, group.M - row,
-                       element_of<Tiles::B_T>(group.B, group.ldb, 0, col), group.ldb, group.N - col,
-                       K);
+    return tiles.start(element_of<Tiles::A_T>(group.A, group.lda, row, 0), group.lda,
+                       {row, group.M}, element_of<Tiles::B_T>(group.B, group.ldb, 0, col),
+                       group.ldb, {col, group.N}, K);
   };
   int tile = blockIdx.x;
   if (tile >= tile_count) return;

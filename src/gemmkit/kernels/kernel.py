@@ -303,6 +303,7 @@ class Kernel:
             shared_bytes=shape.shared_bytes,
             workspace_bytes=shape.workspace_bytes,
             arrivals=shape.arrivals,
+            fringe=shape.fringe,
         )
 
     def _policy(self, problem: GemmProblem) -> tuple[str, ...]:

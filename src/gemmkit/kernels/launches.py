@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.grids import batched, spread_over_yz, tile_grid
+from gemmkit.kernels.grids import (
+    batched,
+    cuda_bool,
+    fringe,
+    fringed_grid,
+    spread_over_yz,
+    tile_grid,
+)
 from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import (
+    fringe_shared_bytes,
     resident_blocks,
     ring_bytes,
     split_k_shared_bytes,
@@ -21,6 +29,9 @@ LEAST_STEPS = 4
 
 # Of a long k, `stream_k` adds up so many runs apart where shared memory has room for their sums.
 LONG, RUNS = 1025, 4
+
+# Tiles of so many results, in blocks of so many threads, may leave a fringe to strips.
+LEAST_FRINGED_TILE, FRINGE_THREADS = 64 * 128, (64, 128, 256, 512)
 
 # Of shared memory, where blocks tell each other that they are done: who came last.
 ARRIVAL_BYTES = 16
@@ -76,14 +87,39 @@ def _places(problem: GemmProblem) -> tuple[str, str]:
     return batched(problem), CUDA_LAYOUTS[problem.layout]
 
 
+def stripped(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shared_bytes: int
+) -> tuple[int, int]:
+    """The rows and columns past the last whole tiles that get strips instead of tiles.
+
+    A strip's block takes all of k, in steps of its own: it would keep small tiles waiting, and
+    those whose k is cut. Nor may its shared memory cost the tiles' blocks their place on an SM.
+    """
+    BM, BN, threads = config["BM"], config["BN"], thread_count(config)
+    allowed = (
+        problem.batch == 1
+        and problem.m > 0 < problem.n
+        and BM * BN >= LEAST_FRINGED_TILE
+        and threads in FRINGE_THREADS
+        and (config.split_k is None or split_k_parts(problem, config) == 1)
+        and resident_blocks(config, gpu, max(shared_bytes, fringe_shared_bytes(threads)))
+        == resident_blocks(config, gpu, shared_bytes)
+    )
+    return fringe(problem, BM, BN) if allowed else (0, 0)
+
+
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """The same with a ring of stages in shared memory."""
+    """The same with a ring of stages in shared memory, and strips for a fringe."""
     shape = vectorized(problem, config, gpu)
+    shared_bytes = ring_bytes(problem, config)
+    left = stripped(problem, config, gpu, shared_bytes)
+    fringed = any(left)
     return LaunchShape(
-        template=(*shape.template, *_places(problem)),
-        grid=shape.grid,
+        template=(*shape.template, cuda_bool(fringed), *_places(problem)),
+        grid=fringed_grid(problem, config["BM"], config["BN"]) if fringed else shape.grid,
         block=shape.block,
-        shared_bytes=ring_bytes(problem, config),
+        shared_bytes=max(shared_bytes, fringe_shared_bytes(shape.block[0]) if fringed else 0),
+        fringe=left,
     )
 
 
@@ -97,22 +133,27 @@ def split_k_parts(problem: GemmProblem, config: TileConfig) -> int:
     return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
 
 
-def split_k(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """Column tiles on x, row tiles on y, the parts of each on z."""
-    rows, columns = ceil_div(problem.m, config["BM"]), ceil_div(problem.n, config["BN"])
+def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Column tiles on x, row tiles on y, the parts of each on z; strips for a fringe."""
+    BM, BN = config["BM"], config["BN"]
     parts = split_k_parts(problem, config)
-    tiles = columns * rows * problem.batch if parts > 1 else 0
+    tiles = ceil_div(problem.n, BN) * ceil_div(problem.m, BM) * problem.batch if parts > 1 else 0
+    threads, shared_bytes = thread_count(config), split_k_shared_bytes(problem, config)
+    left = stripped(problem, config, gpu, shared_bytes)
+    fringed = any(left)
     return LaunchShape(
         template=(
             *_without_split(config),
             vector_width(problem),
+            cuda_bool(fringed),
             *_places(problem),
         ),
-        grid=tile_grid(problem, config["BM"], config["BN"], parts),
-        block=(thread_count(config), 1, 1),
-        shared_bytes=split_k_shared_bytes(problem, config),
-        workspace_bytes=FLOAT_BYTES * tiles * parts * config["BM"] * config["BN"],
+        grid=(fringed_grid(problem, BM, BN) if fringed else tile_grid(problem, BM, BN, parts)),
+        block=(threads, 1, 1),
+        shared_bytes=max(shared_bytes, fringe_shared_bytes(threads) if fringed else 0),
+        workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
         arrivals=tiles,
+        fringe=left,
     )
 
 

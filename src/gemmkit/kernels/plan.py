@@ -106,6 +106,7 @@ class LaunchPlan:
     Each entry of `signature` is an argument's name, a number, or an expression over such names.
     `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
     counters in global memory that are zero before the first launch and that each leaves at zero.
+    `fringe` are the last rows and columns of C if blocks after those of its tiles compute them.
     """
 
     kernel: str
@@ -118,6 +119,7 @@ class LaunchPlan:
     cluster: Dim3 = (1, 1, 1)
     workspace_bytes: int = 0
     arrivals: int = 0
+    fringe: tuple[int, int] = (0, 0)
 
     @property
     def threads_per_block(self) -> int:
@@ -140,6 +142,7 @@ class LaunchShape:
     shared_bytes: int = 0
     workspace_bytes: int = 0
     arrivals: int = 0
+    fringe: tuple[int, int] = (0, 0)
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

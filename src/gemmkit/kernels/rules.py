@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels.grids import FRINGE, STRIP
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
@@ -51,6 +52,17 @@ def split_k_shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int
     sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
     biased = problem is not None and problem.epilogue.bias == "column"
     return max(ring_bytes(problem, config), sums) + (FLOAT_BYTES * config["BN"] if biased else 0)
+
+
+def fringe_shared_bytes(threads: int) -> int:
+    """Shared bytes of a block that computes a strip of the fringe, of so many threads.
+
+    Its stages, with both tiles padded, and then in their place the sums of its warps, which share
+    k; see fringe.cuh.
+    """
+    stages, depth = 2 if threads > 256 else 4, threads // FRINGE
+    ring = stages * depth * (FRINGE + STRIP + 2 * PAD)
+    return FLOAT_BYTES * max(ring, threads // WARP_SIZE * FRINGE * STRIP)
 
 
 def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:

@@ -12,9 +12,10 @@
 #include "batch.cuh"
 #include "epilogue.cuh"
 #include "fixup.cuh"
+#include "fringe.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC, bool BATCHED, Layout LAYOUT, class Epilogue>
+          int BURSTS, int ORDER, int VEC, bool FRINGED, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
                                   BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
@@ -30,10 +31,17 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  const bool cut = !BATCHED && gridDim.y * BM >= M;
+  const bool cut = !BATCHED && !FRINGED && gridDim.y * BM >= M;
   const int parts = cut ? gridDim.z : place.parts, part = cut ? blockIdx.z : place.part;
   const int tile_row = cut ? blockIdx.y : place.tile_row;
   const int block_row = tile_row * BM, block_col = place.tile_col * BN;
+  if constexpr (FRINGED) {
+    const Fringe<BM, BN, THREADS, LAYOUT> fringe(M, N);
+    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+    if (fringe.takes(tile_row)) {
+      return fringe.compute(tile_row, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    }
+  }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
   A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
   residual += place.product * stride_r, auxiliary += place.product * stride_x;
@@ -53,8 +61,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
     if (i < BN) cp_async<1>(biases + i, bias + min(block_col + i, N - 1), true);
   }
   float sums[TM][TN] = {};
-  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, k), lda, M - block_row,
-                 element_of<Tiles::B_T>(B, ldb, k, block_col), ldb, N - block_col, depth);
+  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, k), lda, {block_row, M},
+                 element_of<Tiles::B_T>(B, ldb, k, block_col), ldb, {block_col, N}, depth);
   if (BIASES) {
     if (SLICES == 1) __syncthreads();  // else there are barriers below
     bias = biases - block_col;

@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     const TilePlace place = stream.place(work.tile);
     const int row = place.row * BM, col = place.col * BN, k = work.first * BK;
     return tiles.start(element_of<Tiles::A_T>(A + place.product * stride_a, lda, row, k), lda,
-                       M - row, element_of<Tiles::B_T>(B + place.product * stride_b, ldb, k, col),
-                       ldb, N - col, min(K - k, work.count * BK));
+                       {row, M}, element_of<Tiles::B_T>(B + place.product * stride_b, ldb, k, col),
+                       ldb, {col, N}, min(K - k, work.count * BK));
   };
   Segment next;
   bool more = stream.start(next);

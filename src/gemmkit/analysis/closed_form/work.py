@@ -12,14 +12,17 @@ from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.fitting import SKINNY
+from gemmkit.kernels.grids import fringe_strips
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts
+from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts, stripped
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
 MOST_PARTS, LEAST_PART_STEPS = 32, 2
+# A strip's block takes as long as one with a tile of so many results: copies hold it up.
+STRIP_RESULTS = 2048
 # To fill a last wave, few parts of each tile do.
 FEW_PARTS = 8
 
@@ -27,9 +30,9 @@ FEW_PARTS = 8
 class Work(NamedTuple):
     """How a launch cuts a problem up.
 
-    `tiles` are those of all products, of `rows` × `columns` each; `steps` are those of BK along k
-    that one block makes, in `visits` tiles; `parts` is how many blocks share a tile, 1 where none
-    do.
+    `tiles` are those of all products, of `rows` × `columns` each, with the strips of a fringe
+    counted for as many as they keep waiting; `steps` are those of BK along k that one block makes,
+    in `visits` tiles; `parts` is how many blocks share a tile, 1 where none do.
     """
 
     blocks: int
@@ -56,6 +59,9 @@ class Cutter:
     def work(self, problem: GemmProblem) -> Work:
         """The work of a launch."""
         rows, columns, tiles = self._tiles(problem)
+        left = self._fringe(problem)
+        if any(left):
+            tiles = self._whole_tiles(problem, left)
         depth = ceil_div(problem.k, self.config.BK or 1)
         # BLAS: α = 0 never reads A or B.
         steps = max(depth if problem.alpha else 0, 1)
@@ -109,6 +115,18 @@ class Cutter:
         if rows is None:
             rows, columns = (max(m, 1), columns) if m <= n else (columns, max(n, 1))
         return rows, columns, ceil_div(m, rows) * ceil_div(n, columns) * problem.batch
+
+    def _fringe(self, problem: GemmProblem) -> tuple[int, int]:
+        if self.kernel.name not in ("async_copy", "split_k"):
+            return 0, 0
+        return stripped(problem, self.config, self.gpu, self.tile_shape.shared_bytes)
+
+    def _whole_tiles(self, problem: GemmProblem, left: tuple[int, int]) -> int:
+        """Whole tiles, and for how many of them the strips of the fringe count."""
+        BM, BN = self.config["BM"], self.config["BN"]
+        strips = fringe_strips(problem, BM, BN) * STRIP_RESULTS
+        whole = ceil_div(problem.m - left[0], BM) * ceil_div(problem.n - left[1], BN)
+        return whole + ceil_div(strips, BM * BN)
 
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""

@@ -64,10 +64,10 @@ struct AsyncTiles {
   };
 
   // Starts the first copies for a product over `depth` steps of k, A and B given from this block's
-  // first row, column and k; of their rows and columns only `rows` and `cols` exist. Where k does
-  // not come out even, it is the first tile that has fewer steps. Nobody may still read the stages.
-  __device__ __forceinline__ Feed start(const float* A, int lda, int rows, const float* B, int ldb,
-                                        int cols, int depth) const {
+  // first row, column and k. Where k does not come out even, it is the first tile that has fewer
+  // steps. Nobody may still read the stages.
+  __device__ __forceinline__ Feed start(const float* A, int lda, const Side& rows, const float* B,
+                                        int ldb, const Side& cols, int depth) const {
     Feed feed{{A, lda, rows}, {B, ldb, cols}, (depth + BK - 1) / BK};
     const int first = feed.left > 0 ? depth - (feed.left - 1) * BK : 0;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -140,8 +140,9 @@ struct AsyncTiles {
     cp_async_wait<0>();  // no copy may outlive its block, nor reach the next tiles' stages
   }
 
-  __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda, int rows,
-                                           const float* B, int ldb, int cols, int depth) const {
+  __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda,
+                                           const Side& rows, const float* B, int ldb,
+                                           const Side& cols, int depth) const {
     Feed feed = start(A, lda, rows, B, ldb, cols, depth);
     multiply(sums, feed);
   }

@@ -27,12 +27,17 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// Where a tile begins along one side of a matrix, and where that ends, in rows or columns.
+struct Side {
+  int first, end;
+};
+
 // A thread's way through the tiles of a matrix, each ROWS x COLS, which go to shared memory by
 // cp.async: as they lie, with rows PITCH floats apart, or TRANSPOSED. One side of a tile runs along
 // k: of A it is the columns, of B the rows. On the other side it may stick out of the matrix; there
-// the nearest row or column that exists is copied, for nobody stores what comes of it. So the copies
-// of whole tiles need no test each, and an address costs one multiply-add. With KEEP a register
-// holds the place in shared memory, which the compiler would rather work out again for each tile.
+// some row or column that exists is copied, for nobody stores what comes of it. So the copies of
+// whole tiles need no test each, and an address costs one multiply-add. With KEEP a register holds
+// the place in shared memory, which the compiler would rather work out again for each tile.
 template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH, int PITCH, bool TRANSPOSED,
           bool KEEP>
 struct CopyWalk {
@@ -46,10 +51,12 @@ struct CopyWalk {
   unsigned outer[OUTER];
   int to;  // place of the first in a tile of shared memory, in bytes
 
-  // `inside`: how many rows (TRANSPOSED) or columns the matrix has from the tile's first on.
-  __device__ __forceinline__ CopyWalk(const float* tile, int ld, int inside) : ld(ld) {
+  // `side` is that of the tile's rows (TRANSPOSED) or columns.
+  __device__ __forceinline__ CopyWalk(const float* tile, int ld, const Side& side) : ld(ld) {
+    const int inside = side.end - side.first;
     const auto nearest = [&](int i) {
-      return TRANSPOSED ? min(Walk::row(i * ACROSS), inside - 1) : min(Walk::col(i), inside - VEC);
+      if (TRANSPOSED) return min(Walk::row(i * ACROSS), inside - 1);
+      return VEC == 1 ? apart(i, inside, side.first) : min(Walk::col(i), inside - VEC);
     };
     const float* const first = TRANSPOSED ? element(tile, ld, nearest(0), Walk::col(0))
                                           : element(tile, ld, Walk::row(0), nearest(0));
@@ -79,6 +86,16 @@ struct CopyWalk {
   }
 
  private:
+  // The column of a step, or one that exists, for lanes of a warp in different banks: a warp that
+  // copies the same float to 32 places takes 32 cycles. It is the thread's last column inside; or,
+  // of threads that have none, one of the 32 before the edge, even in front of the tile.
+  static __device__ __forceinline__ int apart(int i, int inside, int before) {
+    const int first = Walk::col(0), mirrored = inside - 1 - first % 32;
+    const int last = first + (inside - 1 - first) / Walk::ACROSS * Walk::ACROSS;
+    if (first < inside) return min(Walk::col(i), last);
+    return mirrored >= -before ? mirrored : min(-1 - mirrored, inside - 1);
+  }
+
   static __device__ __forceinline__ int bytes_to(int row, int col) {
     return (TRANSPOSED ? col * PITCH + row : row * PITCH + col) * sizeof(float);
   }

@@ -1,0 +1,75 @@
+// The fringe: a few rows or columns of C past the last whole tile. Tiles for them would be all but
+// empty and take as long as full ones, perhaps a wave more; further blocks do them in strips.
+#pragma once
+
+#include "async_tiles.cuh"
+#include "fixup.cuh"
+
+//        whole tiles  | columns       Up to WIDTH rows and columns are a fringe, if there is a
+//   -----------------------------     whole tile before them. The strips' blocks come last in the
+//    rows (with the corner)           grid, and so run where the last wave leaves SMs idle.
+template <int BM, int BN, int THREADS, Layout LAYOUT>
+struct Fringe {
+  // A warp has a share of each step of k, a lane 4 x 4 results. Short strips, for some run beside
+  // the blocks of tiles and hold them up.
+  static constexpr int WIDTH = 8, LENGTH = 64, SLICES = THREADS / 32;
+  static constexpr int BK = THREADS / WIDTH, STAGES = THREADS > 256 ? 2 : 4;
+  template <int HEIGHT, int BREADTH>
+  using Strip =
+      AsyncTiles<HEIGHT, BREADTH, BK, HEIGHT, BREADTH, 4, 4, STAGES, SLICES, 1, 1, 1, LAYOUT>;
+
+  int M, N, rows, cols;  // of C, and those in whole tiles
+
+  __device__ __forceinline__ Fringe(int M, int N)
+      : M(M), N(N), rows(M - leftover(M, BM)), cols(N - leftover(N, BN)) {}
+
+  static __device__ __forceinline__ int leftover(int extent, int tile) {
+    const int left = extent % tile;
+    return 4 * WIDTH <= tile && left <= WIDTH && left < extent ? left : 0;
+  }
+
+  // Whether the blocks of that line of the grid have strips; tiles have those before it.
+  __device__ __forceinline__ bool takes(int line) const { return line >= lines(); }
+
+  // Computes this block's strip, those of the rows being first; surplus blocks have none.
+  template <class Epilogue>
+  __device__ __forceinline__ void compute(int line, void* shared, const Epilogue& epilogue, int K,
+                                          const float* A, int lda, const float* B, int ldb,
+                                          float* C, int ldc) const {
+    if (epilogue.alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
+    const int number = (line - lines()) * gridDim.x + blockIdx.x;
+    const int row_strips = rows < M ? (N + LENGTH - 1) / LENGTH : 0;
+    if (number < row_strips) {
+      strip<WIDTH, LENGTH>(rows, number * LENGTH, M, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    } else if (cols < N && (number - row_strips) * LENGTH < rows) {
+      const int first = (number - row_strips) * LENGTH;
+      strip<LENGTH, WIDTH>(first, cols, rows, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int lines() const { return (rows + BM - 1) / BM; }
+
+  template <int HEIGHT, int BREADTH, class Epilogue>
+  __device__ __forceinline__ void strip(int first_row, int first_col, int end_row, void* shared,
+                                        const Epilogue& epilogue, int K, const float* A, int lda,
+                                        const float* B, int ldb, float* C, int ldc) const {
+    using Tiles = Strip<HEIGHT, BREADTH>;
+    const Tiles tiles(shared);
+    float sums[4][4] = {};
+    tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, first_row, 0), lda, {first_row, end_row},
+                   element_of<Tiles::B_T>(B, ldb, 0, first_col), ldb, {first_col, N}, K);
+
+    __syncthreads();  // nobody reads the stages any more
+    float* const slices = static_cast<float*>(shared);
+    tiles.store(sums, PartOrWhole<Epilogue>{true, epilogue},
+                slices + tiles.slice * (WIDTH * LENGTH), BREADTH, HEIGHT, BREADTH, 0, 0);
+    __syncthreads();
+    const auto read = [&](int slice, int quad) {
+      return reinterpret_cast<const float4*>(slices)[slice * (WIDTH * LENGTH / 4) + quad];
+    };
+    add_parts<THREADS, HEIGHT, BREADTH>(SLICES, read, [&](int quad, const float4& sum) {
+      store_quad<BREADTH, 1>(quad, sum, epilogue, C, ldc, end_row, N, first_row, first_col);
+    });
+  }
+};

@@ -1,0 +1,136 @@
+"""The fringe: rows and columns past the last whole tile, which blocks of their own compute."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from typed_run import check_exact, run_typed
+
+from gemmkit.bench.check import check
+from gemmkit.devices.choose import open_device
+from gemmkit.epilogue import Epilogue
+from gemmkit.gpu import find_board
+from gemmkit.kernels.grids import FRINGE, fringe, fringe_strips, spread_over_yz
+from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.plan import MAX_GRID_YZ
+from gemmkit.problem import GemmProblem
+
+H100 = find_board("h100")
+TILE = {"BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "stages": 2}
+UNEVEN = {"BM": 192, "BN": 96, "WM": 96, "WN": 32, "TM": 12, "TN": 8, "stages": 3}
+CONFIGS = {
+    "128 threads": ("async_copy", TILE),
+    "slices": ("split_k", {**TILE, "BK": 32, "split_k": 1, "slice_k": 2}),
+    "64 threads": ("async_copy", {**TILE, "WM": 64, "TM": 16}),
+    "512 threads": ("async_copy", {**TILE, "WM": 16, "WN": 32, "TM": 4, "TN": 4}),
+}
+
+
+def chosen(named):
+    name, changes = CONFIGS[named]
+    kernel = find_kernel(name)
+    return kernel, kernel.configure(changes)
+
+
+def planned(problem, named="128 threads", board=H100):
+    kernel, config = chosen(named)
+    return kernel.plan(problem, config, board)
+
+
+def is_fringed(plan):
+    return any(plan.fringe)
+
+
+@pytest.fixture(scope="module")
+def device():
+    return open_device("emulator", "h100", sanitize=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "left"),
+    [(64, 0), (65, 1), (64 + FRINGE, FRINGE), (64 + FRINGE + 1, 0), (FRINGE, 0), (191, 0)],
+)
+def test_few_rows_past_a_whole_tile_are_left_over(rows, left):
+    assert fringe(GemmProblem(rows, 5, 5), 64, 64) == (left, 0)
+
+
+def test_narrow_tiles_leave_nothing_over():
+    assert fringe(GemmProblem(5, 4 * FRINGE + 1, 5), 64, 4 * FRINGE) == (0, 1)
+    assert fringe(GemmProblem(5, 2 * FRINGE + 1, 5), 64, 2 * FRINGE) == (0, 0)
+
+
+def test_the_grid_has_whole_tiles_and_then_lines_of_strips():
+    problem = GemmProblem(129, 257, 50)
+    assert fringe_strips(problem, 64, 128) == 5 + 2
+    assert planned(problem).grid == (2, 2 + 4, 1)
+    assert is_fringed(planned(problem))
+    assert planned(GemmProblem(120, 257, 50)).grid == (2, 2 + 1, 1)
+    whole = planned(GemmProblem(128, 256, 50))
+    assert whole.grid == (2, 2, 1)
+    assert not is_fringed(whole)
+
+
+@pytest.mark.parametrize(
+    ("problem", "named", "changes"),
+    [
+        (GemmProblem(129, 257, 50, batch=2), "128 threads", {}),
+        (GemmProblem(129, 257, 50), "slices", {"split_k": 2}),
+        (GemmProblem(129, 257, 50), "128 threads", {"BN": 64}),
+        (GemmProblem(193, 193, 50), "slices", UNEVEN),
+        (GemmProblem(129, 0, 50), "128 threads", {}),
+    ],
+    ids=["batch", "cut k", "small tiles", "384 threads", "no columns"],
+)
+def test_tiles_go_over_the_edge_where_strips_would_hold_them_up(problem, named, changes):
+    kernel, config = chosen(named)
+    config = dataclasses.replace(config, **changes)
+    assert not is_fringed(kernel.plan(problem, config, H100))
+
+
+ONE = GemmProblem(65, 129, 33)
+PROBLEMS = (
+    ONE,
+    GemmProblem(72, 128, 70),
+    GemmProblem(64, 136, 41),
+    GemmProblem(130, 257, 64, alpha=-1.5, beta=0.5),
+    GemmProblem(136, 136, 40),
+    GemmProblem(65, 129, 0, beta=1.0),
+    GemmProblem(65, 129, 40, alpha=0.0, beta=2.0),
+    GemmProblem(66, 130, 1, lda=40, ldb=200, ldc=333),
+)
+
+
+@pytest.mark.parametrize("named", CONFIGS)
+def test_results_are_right_and_no_rule_is_broken(named, device):
+    kernel, config = chosen(named)
+    problems = PROBLEMS if named in ("128 threads", "slices") else (ONE,)
+    assert all(is_fringed(kernel.plan(each, config, H100)) for each in problems)
+    for record in check(kernel, problems, config=config.as_dict(), device=device):
+        assert record.verdict == "ok", (record.detail, record.findings)
+
+
+@pytest.mark.parametrize(
+    ("named", "layout"), [("128 threads", "nt"), ("128 threads", "tn"), ("slices", "tt")]
+)
+def test_transposed_matrices_and_every_kind_of_epilogue(named, layout, device):
+    kernel, config = chosen(named)
+    problem = GemmProblem(
+        *(65, 131, 45),
+        beta=0.5,
+        transa=layout[0] == "t",
+        transb=layout[1] == "t",
+        epilogue=Epilogue("row", "relu", residual=True, auxiliary=True, scale=0.5),
+    )
+    assert is_fringed(kernel.plan(problem, config, H100))
+    check_exact(problem, run_typed(problem, device, kernel=kernel.name, config=config))
+
+
+def test_strips_come_after_more_lines_of_tiles_than_y_has_room_for():
+    kernel, config = chosen("128 threads")
+    rows = MAX_GRID_YZ + 1
+    problem = GemmProblem(64 * rows + 1, 129, 1)
+    plan = kernel.plan(problem, config, H100)
+    assert is_fringed(plan)
+    assert plan.grid == (1, *spread_over_yz(rows + fringe_strips(problem, 64, 128)))
+    assert plan.grid[2] > 1
