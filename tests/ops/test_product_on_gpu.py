@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 import gemmkit
 from emulated_gpu import STREAM, GpuArray, install
+from gemmkit.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -252,3 +253,42 @@ def test_stacks_are_told_in_few_launches(gpu, monkeypatch, a, b, launches, batch
     np.testing.assert_array_equal(result.values, x.values @ y.values)
     assert len(gpu.launches) == launches
     assert {(problem.batch, problem.m) for problem in gpu.chosen} == {(batch, m)}
+
+
+# --- what cannot be meant -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", ["0", 0.5, True, -1, [1], object()])
+def test_streams_that_are_none_are_refused(gpu, stream):
+    a, b = arrays((5, 6), (6, 7))
+    with pytest.raises(UsageError, match="is no open CUDA stream"):
+        gemmkit.matmul(a, b, stream=stream)
+    assert not gpu.launches
+
+
+@pytest.mark.parametrize("role", ["b", "out", "c", "bias", "residual", "auxiliary"])
+def test_arrays_in_two_places_are_refused_cold_and_warm(gpu, role):
+    given = dict(zip(("a", "b", "bias"), arrays((5, 6), (6, 7), (7,)), strict=True))
+    given |= dict(zip(("out", "c", "residual", "auxiliary"), arrays(*4 * [(5, 7)]), strict=True))
+    gemmkit.matmul(**given, beta=2)
+    gpu.launches.clear()
+    elsewhere = given | {role: given[role].values.copy()}
+    with pytest.raises(UsageError, match=f"a is in GPU 0 and {role} in host memory"):
+        gemmkit.matmul(**elsewhere, beta=2)
+    assert not gpu.launches
+
+
+def test_overlapping_memory_is_refused_once_the_call_is_warm(gpu):
+    whole, b = arrays((20, 6), (6, 6))
+    residual = arrays((5, 6))[0]
+    gemmkit.matmul(whole[:5], b, out=whole[5:10], residual=residual)
+    gpu.launches.clear()
+    for changes, words in (
+        ({"out": whole[4:9]}, "out overlaps a"),
+        ({"residual": whole[6:11]}, "out overlaps residual"),
+        ({"b": whole[9:15]}, "out overlaps b"),
+    ):
+        call = {"b": b, "out": whole[5:10], "residual": residual} | changes
+        with pytest.raises(UsageError, match=words):
+            gemmkit.matmul(whole[:5], **call)
+    assert not gpu.launches

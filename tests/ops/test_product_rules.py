@@ -173,6 +173,7 @@ WHOLE = np.zeros((9, 18), np.float32)
         ((A, B), {"auxiliary": B}, "auxiliary overlaps b"),
         ((A, B), {"out_dtype": "int8"}, "out_dtype = 'int8' is no type"),
         ((A, B), {"out_dtype": 3}, "out_dtype = 3 is no type"),
+        ((A, B), {"alpha": "2"}, "alpha = '2' is no number"),
         ((A, B), {"alpha": 10**400}, "alpha is larger than any float"),
         ((None, B), {}, "a is a NoneType"),
         ((A, None), {}, "b is a NoneType"),

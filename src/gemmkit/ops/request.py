@@ -121,11 +121,14 @@ def number(name: str, value: float) -> float:
         UsageError: it is none.
     """
     try:
-        return float(value)
+        found = float(value)
     except (TypeError, ValueError):
-        raise UsageError(f"{name} = {value!r} is no number") from None
+        found = None
     except OverflowError:
         raise UsageError(f"{name} is larger than any float") from None
+    if found is None or isinstance(value, str):
+        raise UsageError(f"{name} = {value!r} is no number")
+    return found
 
 
 def flag(name: str, value: object) -> bool:

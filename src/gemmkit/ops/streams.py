@@ -21,20 +21,21 @@ def stream_handle(stream: Any) -> int:
     Raises:
         UsageError: it is no stream, or has been closed.
     """
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         found = (protocol() if callable(protocol) else protocol)[1]
     else:
         found = next((getattr(stream, name) for name in _NAMES if hasattr(stream, name)), stream)
     try:
-        return int(getattr(found, "value", found))
+        handle = int(getattr(found, "value", found))
     except (TypeError, ValueError):
+        handle = -1
+    if handle < 0 or isinstance(found, (bool, float, str)):
         raise UsageError(
             f"stream = {stream!r} is no open CUDA stream: give its handle, or an object of "
             "PyTorch, CuPy, Numba or cuda.core"
-        ) from None
+        )
+    return handle
 
 
 def check_stream(handle: int, context: Context) -> None:
