@@ -208,6 +208,7 @@ def test_autocast_as_torch_has_it(device):
         ),
         (lambda a, w: gk.linear(a, w.t()), r"\(n, k\)"),
         (lambda a, w: gk.linear(a, w, a[0]), "bias of shape"),
+        (lambda a, w: gk.linear(a, w, None, None), "unknown activation 'None'"),
         (lambda a, w: gk.linear(a, w, None, "tanh"), "unknown activation 'tanh'"),
     ],
 )

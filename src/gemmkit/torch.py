@@ -70,6 +70,7 @@ def linear(
         UsageError: shapes, types or devices that cannot be multiplied, an unknown activation, or a
             forward-mode tangent.
     """
+    _check_activation(activation)
     if bias is None:
         x, weight = _ready(x=x, weight=weight)
     else:
@@ -208,8 +209,7 @@ def _linear_shape(
 def _check_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> None:
-    if activation not in _ACTIVATIONS:
-        raise UsageError(f"unknown activation '{activation}': use one of {', '.join(_ACTIVATIONS)}")
+    _check_activation(activation)
     _check_alike(x=x, weight=weight, bias=bias)
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise UsageError(
@@ -221,6 +221,11 @@ def _check_linear(
             f"bias of shape {tuple(bias.shape)}: a weight of shape {tuple(weight.shape)} takes one "
             "of its rows' number"
         )
+
+
+def _check_activation(activation: str) -> None:
+    if activation not in _ACTIVATIONS:
+        raise UsageError(f"unknown activation '{activation}': use one of {', '.join(_ACTIVATIONS)}")
 
 
 def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

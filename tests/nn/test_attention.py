@@ -82,6 +82,7 @@ def test_float64_stays_so():
         (normal(17, 8), normal(21, 8), normal(21, 12), {"mask": normal(3, 21)}, r"mask .* \(3,"),
         (normal(17, 8), normal(21, 8), normal(21, 12), {"mask": normal(2, 17, 21)}, "broadcast"),
         (normal(2, 17, 8), normal(3, 21, 8), normal(21, 12), {"mask": normal(21)}, "leading sizes"),
+        (normal(2, 17, 8), normal(21, 8), normal(3, 21, 12), {}, "leading sizes of q .* and v"),
     ],
 )
 def test_what_does_not_fit_is_refused(q, k, v, rest, message):

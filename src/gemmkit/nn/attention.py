@@ -55,8 +55,9 @@ def attention(
             f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: the last "
             "sizes of q and k must be the same, and those before the last of k and v"
         )
+    stack = _stack(q, k, v)
     if mask is not None:
-        _check_mask(mask, (*_stack(q, k), queries, keys))
+        _check_mask(mask, (*stack, queries, keys))
     scores = multiply(
         q,
         k.swapaxes(-1, -2),
@@ -78,18 +79,21 @@ def attention(
     return multiply(xp.cast(weights, v), v, device=device)
 
 
-def _stack(q: Array, k: Array) -> tuple[int, ...]:
+def _stack(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     """The leading sizes of the scores.
 
     Raises:
-        UsageError: those of q and k do not broadcast.
+        UsageError: those of q, k and v do not broadcast.
     """
     try:
-        return np.broadcast_shapes(tuple(q.shape[:-2]), tuple(k.shape[:-2]))
+        scores = np.broadcast_shapes(tuple(q.shape[:-2]), tuple(k.shape[:-2]))
+        np.broadcast_shapes(scores, tuple(v.shape[:-2]))
     except ValueError:
         raise UsageError(
-            f"the leading sizes of q {tuple(q.shape)} and k {tuple(k.shape)} do not broadcast"
+            f"the leading sizes of q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} "
+            "do not broadcast"
         ) from None
+    return scores
 
 
 def _check_mask(mask: Array, scores: tuple[int, ...]) -> None:

@@ -35,8 +35,10 @@ class Window:
         """The window over images of these sizes.
 
         Raises:
-            UsageError: the filter is larger than the padded image.
+            UsageError: the filter is larger than the padded image, or has no taps.
         """
+        if 0 in taps:
+            raise UsageError(f"a filter of {taps[0]}x{taps[1]} elements has no taps")
         reach = tuple(step * (count - 1) + 1 for step, count in zip(dilation, taps, strict=True))
         room = tuple(size + 2 * more for size, more in zip(image, padding, strict=True))
         if not (reach[0] <= room[0] and reach[1] <= room[1]):
@@ -101,7 +103,7 @@ def conv2d(
         raise UsageError(f"unknown method '{method}': use one of {', '.join(get_args(Method))}")
     _, channels, *image = shape_of(x, "x", rank=4)
     filters, _, *taps = shape_of(weight, "weight", rank=4)
-    if groups < 1 or channels % groups or filters % groups:
+    if not isinstance(groups, int) or groups < 1 or channels % groups or filters % groups:
         raise UsageError(
             f"groups = {groups} must divide the {channels} channels and the {filters} filters"
         )
@@ -233,7 +235,7 @@ def _pair(name: str, given: int | Pair, least: int) -> Pair:
     Raises:
         UsageError: it is no number or pair of numbers, or too small.
     """
-    pair = (given, given) if isinstance(given, int) else tuple(given)
+    pair = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
     if len(pair) != 2 or not all(isinstance(each, int) and each >= least for each in pair):
         raise UsageError(f"{name} = {given} must be a number or a pair of them, {least} or more")
     return pair[0], pair[1]
