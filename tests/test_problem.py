@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gemmkit.epilogue import Epilogue
@@ -79,6 +80,31 @@ def test_the_order_of_words_does_not_matter():
 def test_what_is_no_epilogue(text):
     with pytest.raises(UsageError, match="use one of"):
         Epilogue.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Epilogue("col"), "unknown bias 'col': use 'column' or 'row'"),
+        (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': use one of none, relu"),
+        (lambda: Epilogue(scale="2"), "scale = '2' is no finite fp32 number"),
+        (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is no finite fp32 number"),
+        (lambda: Epilogue.custom(" "), "no single CUDA expression"),
+        (lambda: Epilogue.custom("x; return 0"), "no single CUDA expression"),
+        (lambda: Epilogue.custom(3), "'3' is no single CUDA expression"),
+        (lambda: Epilogue.custom("x * x", x=2), "cannot be called 'x'"),
+        (lambda: Epilogue.custom("x * s", s="2"), "s = '2' is no finite fp32 number"),
+        (lambda: Epilogue.custom("x * s", s=float("nan")), "s = nan is no finite"),
+    ],
+)
+def test_epilogues_that_cannot_be_meant(make, said):
+    with pytest.raises(UsageError, match=said):
+        make()
+
+
+def test_an_epilogues_numbers_may_be_numpys():
+    assert Epilogue(scale=np.float32(0.5)) == Epilogue(scale=0.5)
+    assert str(Epilogue.custom("x * s", s=np.float32(2))) == "custom(x * s;s=2.0)"
 
 
 def test_cublaslt_names():

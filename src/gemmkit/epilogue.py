@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, get_args
 
 from gemmkit.errors import UsageError
 
@@ -17,6 +18,13 @@ Bias = Literal["", "column", "row"]
 _BIASES: dict[str, Bias] = {"bias": "column", "row_bias": "row"}
 _ACTIVATIONS = get_args(Activation)
 _NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def _finite(name: str, value: Any) -> float:
+    is_number = isinstance(value, Real)  # NumPy's too, but no text
+    if not is_number or not abs(value) <= LARGEST_FLOAT:
+        raise UsageError(f"{name} = {value!r} is no finite fp32 number")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,7 @@ class Epilogue:
                 f"unknown activation '{self.activation}': use one of {', '.join(_ACTIVATIONS)}, or "
                 "Epilogue.custom"
             )
-        if not abs(self.scale) <= LARGEST_FLOAT:
-            raise UsageError(f"scale = {self.scale} is no finite fp32 number")
+        object.__setattr__(self, "scale", _finite("scale", self.scale))
 
     @classmethod
     def custom(
@@ -90,16 +97,16 @@ class Epilogue:
             UsageError: the expression is empty or no single expression, or a parameter is called
                 `x` or is no number.
         """
-        if not expression.strip() or any(mark in expression for mark in ";{}#\\\"'"):
+        text = expression if isinstance(expression, str) else ""
+        if not text.strip() or any(mark in text for mark in ";{}#\\\"'"):
             raise UsageError(
                 f"'{expression}' is no single CUDA expression of x, such as 'x > 0 ? x : 0.1f * x'"
             )
-        for name, value in parameters.items():
+        for name in parameters:
             if name == "x" or not _NAME.fullmatch(name):
                 raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
-            if not isinstance(value, (int, float)) or not abs(value) <= LARGEST_FLOAT:
-                raise UsageError(f"{name} = {value!r} is no finite fp32 number")
-        own = Custom(expression, tuple((name, float(it)) for name, it in parameters.items()))
+        numbers = tuple((name, _finite(name, value)) for name, value in parameters.items())
+        own = Custom(expression, numbers)
         return cls(bias, own, residual, scale, auxiliary)
 
     @classmethod
