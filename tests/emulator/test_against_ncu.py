@@ -23,6 +23,7 @@ EQUAL = (
     "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
 )  # fmt: skip
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+LARGE = ("512x512x512", "1024x1024x1024")
 TAG_WAVEFRONTS = "l1tex__t_output_wavefronts_pipe_lsu_mem_global_op_{}.sum"
 
 
@@ -64,12 +65,13 @@ def test_counts_of_memory(gpu, launch):
     assert measured[loads] == pytest.approx(counted[loads], rel=0.02)
     both = measured[loads] + measured[stores]
     assert both == pytest.approx(counted[loads] + counted[stores], rel=0.02)
-    # Lines that the cache lacks add to those of the tag stage. Stores to a small matrix depend on
-    # where it lies.
+    # Lines that the cache lacks add to those of the tag stage. Which of them share a bank of it
+    # depends on where a matrix lies, unless it is large; of stores to a small one above all.
     tags = TAG_WAVEFRONTS.format("ld")
-    assert counted[tags] <= measured[tags] <= 1.08 * counted[tags]
+    least = 1.0 if launch["shape"] in LARGE else 0.97
+    assert least * counted[tags] <= measured[tags] <= 1.08 * counted[tags]
     tags = TAG_WAVEFRONTS.format("st")
-    if launch["shape"] in ("512x512x512", "1024x1024x1024"):
+    if launch["shape"] in LARGE:
         assert counted[tags] <= measured[tags] <= 1.08 * counted[tags]
 
 
