@@ -89,3 +89,9 @@ def test_stacks_of_halves_at_odd_distances():
     b = np.random.default_rng(1).integers(-4, 5, (1, 3, 7, 15)).astype(np.float16)
     found = gemmkit.matmul(a[..., 1:, :], b[..., 1:], out_dtype="float32", device="emulator")
     np.testing.assert_array_equal(found, a[..., 1:, :].astype("f") @ b[..., 1:].astype("f"))
+
+
+def test_rows_a_fraction_of_an_element_apart_are_refused():
+    apart = np.lib.stride_tricks.as_strided(np.zeros(20, np.float32), (3, 4), (18, 4))
+    with pytest.raises(UsageError, match="a is not aligned to its elements of 4 bytes"):
+        gemmkit.matmul(apart, np.zeros((4, 2), np.float32), device="emulator")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +103,20 @@ class Operand:
         """Addresses of its first byte, and of the one after its last."""
         first, last = self.view.extent
         return self.address + first * self.item_bytes, self.address + last * self.item_bytes
+
+
+def element_strides(bytes_apart: Iterable[int], item_bytes: int, role: str) -> tuple[int, ...]:
+    """Strides in elements, of those in bytes.
+
+    Raises:
+        UsageError: one is no whole number of elements.
+    """
+    strides = tuple(bytes_apart)
+    if any(step % item_bytes for step in strides):
+        raise UsageError(
+            f"{role} is not aligned to its elements of {item_bytes} bytes: copy it first"
+        )
+    return tuple(step // item_bytes for step in strides)
 
 
 def check_aligned(operand: Operand, role: str) -> None:

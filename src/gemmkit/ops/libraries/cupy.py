@@ -10,7 +10,7 @@ import cupy
 
 from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.libraries.numpy import numpy_type
-from gemmkit.ops.operands import Operand, View, known_dtype
+from gemmkit.ops.operands import Operand, View, element_strides, known_dtype
 from gemmkit.problem import Dtype
 
 NAME = "CuPy"
@@ -20,11 +20,10 @@ CURRENT_STREAMS = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    item = array.itemsize
     return Operand(
         array=array,
         address=array.data.ptr,
-        view=View(array.shape, tuple(step // item for step in array.strides)),
+        view=View(array.shape, element_strides(array.strides, array.itemsize, role)),
         dtype=known_dtype(array.dtype.name, role),
         device=array.device.id,
         writable=True,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gemmkit.errors import UsageError
-from gemmkit.ops.operands import Operand, View, known_dtype
+from gemmkit.ops.operands import Operand, View, element_strides, known_dtype
 from gemmkit.problem import Dtype
 
 NAME = "NumPy"
@@ -20,15 +20,12 @@ def read(array: Any, role: str) -> Operand:
         raise UsageError(f"{role} is a masked array, whose mask would be lost: use its filled()")
     plain = np.asarray(array)
     dtype = known_dtype(plain.dtype.name, role)
-    item = plain.itemsize
     if not plain.dtype.isnative:
         raise UsageError(f"{role} has the other byte order: convert it with astype('{dtype}')")
-    if any(step % item for step in plain.strides):
-        raise UsageError(f"{role} is not aligned to its elements of {item} bytes: copy it first")
     return Operand(
         array=plain,
         address=plain.ctypes.data,
-        view=View(plain.shape, tuple(step // item for step in plain.strides)),
+        view=View(plain.shape, element_strides(plain.strides, plain.itemsize, role)),
         dtype=dtype,
         device=None,
         writable=bool(plain.flags.writeable),

@@ -25,7 +25,8 @@ def read(array: Any, role: str) -> Operand:
         raise UsageError(f"{role} is {array.layout}: make it dense with to_dense()")
     if array.device.type not in ("cpu", "cuda"):
         raise UsageError(f"{role} is on {array.device}; gemmkit computes on CUDA and on the CPU")
-    if array.is_neg():
+    negated = array.is_neg()
+    if negated:
         array = array.resolve_neg()
     try:
         address = array.data_ptr()
@@ -39,7 +40,8 @@ def read(array: Any, role: str) -> Operand:
         view=View(tuple(array.shape), array.stride()),
         dtype=known_dtype(str(array.dtype).removeprefix("torch."), role),
         device=array.get_device() if array.is_cuda else None,
-        writable=True,
+        # What stands for the negative of other elements is read by way of a copy.
+        writable=not negated,
     )
 
 
@@ -110,6 +112,8 @@ def glance(array: Any) -> tuple[int, Hashable]:
     """As `WarmLibrary.glance`."""
     if array.requires_grad:
         _check_gradient(array, "an operand")
+    if array.is_neg():
+        raise _negated()
     return array.data_ptr(), (array.shape, array.stride(), array.dtype, array.get_device())
 
 
@@ -118,6 +122,8 @@ def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
     if a.requires_grad or b.requires_grad:
         _check_gradient(a, "a")
         _check_gradient(b, "b")
+    if a.is_neg() or b.is_neg():
+        raise _negated()
     seen_a = a.shape, a.stride(), a.dtype, a.get_device()
     return a.data_ptr(), b.data_ptr(), (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
 
@@ -138,6 +144,11 @@ def temporary(nbytes: int, device: int) -> tuple[object, int] | None:
     """As `WarmLibrary.temporary`: what is allocated during a capture is the graph's."""
     made = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", device))
     return made, made.data_ptr()
+
+
+def _negated() -> RuntimeError:
+    """What has a call read its operands, for nothing else tells of a view's sign."""
+    return RuntimeError("a view stands for the negative of other elements")
 
 
 def _check_gradient(array: Any, role: str) -> None:
