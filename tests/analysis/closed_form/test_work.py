@@ -42,11 +42,11 @@ def test_blocks_and_sharing_are_those_of_the_launch(candidate, data):
     shape = candidate.kernel.launch(problem, candidate.config, board)
     x, y, z = shape.grid
     if any(shape.fringe):
-        # Strips count for less than the blocks that compute them.
+        # Strips count for less than the blocks that compute them, or for none.
         rows, columns = shape.fringe
         inside = replace(problem, m=problem.m - rows, n=problem.n - columns)
         whole = candidate.kernel.launch(inside, candidate.config, board).grid
-        assert math.prod(whole) < work.blocks <= x * y * z
+        assert math.prod(whole) <= work.blocks <= x * y * z
     else:
         assert work.blocks == x * y * z
     assert (work.parts > 1) == (shape.arrivals > 0)
@@ -63,6 +63,17 @@ def test_whole_tiles():
     config = Candidate("async_copy", STREAM).config
     work = cutter("async_copy", config).work(GemmProblem(1000, 1000, 100))
     assert (work.blocks, work.tiles, work.steps, work.visits, work.parts) == (32, 32, 13, 1, 1)
+
+
+def test_strips_take_what_a_last_wave_leaves_empty():
+    config = Candidate("async_copy", STREAM).config
+    # 4 of 132 SMs are left: for as many tiles as the strips of one row and one column are worth.
+    some = cutter("async_copy", config).work(GemmProblem(2049, 2049, 800))
+    assert (some.blocks, some.tiles, some.parts) == (132, 132, 1)
+    assert 100 < some.steps < 104
+    none = cutter("async_copy", config).work(GemmProblem(128 * 132 + 1, 256, 800))
+    assert none.blocks == 132
+    assert 100 < none.steps < 110
 
 
 def test_cut_tiles_share_their_steps():

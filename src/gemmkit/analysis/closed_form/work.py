@@ -6,6 +6,7 @@ the two side by side.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from gemmkit.problem import GemmProblem
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
 MOST_PARTS, LEAST_PART_STEPS = 32, 2
 # A strip's block takes as long as one with a tile of so many results: copies hold it up.
-STRIP_RESULTS = 2048
+STRIP_RESULTS = 3072
 # To fill a last wave, few parts of each tile do.
 FEW_PARTS = 8
 
@@ -30,9 +31,10 @@ FEW_PARTS = 8
 class Work(NamedTuple):
     """How a launch cuts a problem up.
 
-    `tiles` are those of all products, of `rows` × `columns` each, with the strips of a fringe
-    counted for as many as they keep waiting; `steps` are those of BK along k that one block makes,
-    in `visits` tiles; `parts` is how many blocks share a tile, 1 where none do.
+    `tiles` are those of all products, of `rows` × `columns` each; `steps` are those of BK along k
+    that one block makes, in `visits` tiles; `parts` is how many blocks share a tile, 1 where none
+    do. Strips of a fringe count as tiles where a wave has room for them, and as more steps of all
+    blocks where it has not.
     """
 
     blocks: int
@@ -59,9 +61,6 @@ class Cutter:
     def work(self, problem: GemmProblem) -> Work:
         """The work of a launch."""
         rows, columns, tiles = self._tiles(problem)
-        left = self._fringe(problem)
-        if any(left):
-            tiles = self._whole_tiles(problem, left)
         depth = ceil_div(problem.k, self.config.BK or 1)
         # BLAS: α = 0 never reads A or B.
         steps = max(depth if problem.alpha else 0, 1)
@@ -69,6 +68,9 @@ class Cutter:
             return Work(0, 0, rows, columns, 0, 0, 1)
         if self.kernel.name == "stream_k":
             return self._streamed(tiles, rows, columns, depth, steps)
+        left = self._fringe(problem)
+        if any(left):
+            return self._fringed(problem, left, rows, columns, steps)
         parts = 1
         if self.kernel.name == "split_k":
             parts = split_k_parts(problem, self.config)
@@ -121,12 +123,16 @@ class Cutter:
             return 0, 0
         return stripped(problem, self.config, self.gpu, self.tile_shape.shared_bytes)
 
-    def _whole_tiles(self, problem: GemmProblem, left: tuple[int, int]) -> int:
-        """Whole tiles, and for how many of them the strips of the fringe count."""
-        BM, BN = self.config["BM"], self.config["BN"]
-        strips = fringe_strips(problem, BM, BN) * STRIP_RESULTS
-        whole = ceil_div(problem.m - left[0], BM) * ceil_div(problem.n - left[1], BN)
-        return whole + ceil_div(strips, BM * BN)
+    def _fringed(
+        self, problem: GemmProblem, left: tuple[int, int], rows: int, columns: int, steps: int
+    ) -> Work:
+        """Whole tiles; the strips take places that a last wave leaves empty, or hold it up."""
+        whole = ceil_div(problem.m - left[0], rows) * ceil_div(problem.n - left[1], columns)
+        strips = fringe_strips(problem, rows, columns) * STRIP_RESULTS / (rows * columns)
+        empty = -whole % self.gpu.sm_count
+        tiles = whole + min(empty, math.ceil(strips))
+        held_up = max(strips - empty, 0) / whole
+        return Work(tiles, tiles, rows, columns, math.ceil(steps * (1 + held_up)), 1, 1)
 
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""
