@@ -94,6 +94,19 @@ def test_a_library_without_arithmetic_is_refused():
         nn.conv2d(Strange(), normal(4, 2, 1, 1))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_two_libraries_in_one_layer(name):
+    """Gates take what the products return; elsewhere a result would be of one or the other."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    first, *others = CASES[name][1]
+    arrays = [first, *map(torch.from_numpy, others)]
+    if name in ("linear", "lstm", "gru"):
+        same(name, arrays, np.ndarray)
+    else:
+        with pytest.raises(UsageError, match=r"is an array of numpy and .* one of torch"):
+            CASES[name][0](*arrays, **CASES[name][2], device="emulator")
+
+
 class Own(np.ndarray):
     """A class of a user's own."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
-from gemmkit.nn.namespace import Array, namespace, shape_of
+from gemmkit.nn.namespace import Array, shape_of, shared_namespace
 from gemmkit.nn.products import multiply
 
 
@@ -46,7 +46,7 @@ def attention(
     Raises:
         UsageError: shapes or types do not fit.
     """
-    xp = namespace(q)
+    xp = shared_namespace(q=q, k=k, v=v, mask=mask)
     for name, array in (("q", q), ("k", k), ("v", v)):
         shape_of(array, name, least=2)
     (queries, e), keys = q.shape[-2:], k.shape[-2]

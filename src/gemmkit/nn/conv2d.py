@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from gemmkit.epilogue import Activation, Custom
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
-from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
+from gemmkit.nn.namespace import Array, Namespace, expect_shape, shape_of, shared_namespace
 from gemmkit.nn.products import multiply
 
 Method = Literal["im2col", "implicit"]
@@ -98,7 +98,7 @@ def conv2d(
     Raises:
         UsageError: shapes, types or numbers do not fit.
     """
-    xp = namespace(x)
+    xp = shared_namespace(x=x, weight=weight, bias=bias)
     if method not in get_args(Method):
         raise UsageError(f"unknown method '{method}': use one of {', '.join(get_args(Method))}")
     _, channels, *image = shape_of(x, "x", rank=4)

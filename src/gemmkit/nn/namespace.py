@@ -27,6 +27,11 @@ class Namespace:
     def __init__(self, module: Any) -> None:
         self._module = module
 
+    @property
+    def library(self) -> str:
+        """The library's name, as it is imported."""
+        return str(self._module.__name__).partition(".")[0]
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
@@ -141,6 +146,23 @@ def namespace(array: Array) -> Namespace:
         f"this layer needs element-wise arithmetic, and gemmkit knows none for {kind.__module__}."
         f"{kind.__name__}: give an array of NumPy, CuPy, PyTorch or JAX, which can share its memory"
     )
+
+
+def shared_namespace(**arrays: Array | None) -> Namespace:
+    """The functions for the library that all of these arrays are of; None is none.
+
+    Raises:
+        UsageError: they are of different libraries, or of one that gemmkit knows no functions for.
+    """
+    (name, first), *others = ((key, each) for key, each in arrays.items() if each is not None)
+    found = namespace(first)
+    for other, array in others:
+        if namespace(array).library != found.library:
+            raise UsageError(
+                f"{name} is an array of {found.library} and {other} one of "
+                f"{namespace(array).library}: a layer takes arrays of one library"
+            )
+    return found
 
 
 def shape_of(
