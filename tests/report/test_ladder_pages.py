@@ -15,6 +15,7 @@ from gemmkit.report.readme import replace_generated
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = DOCS / "ladder"
+OTHERS = ("benchmarks", "examples")
 AGAIN = f"run `.venv/bin/python {WRITER}`"
 
 
@@ -40,11 +41,39 @@ def test_pictures_are_small():
     assert max(path.stat().st_size for path in (PAGES / "images").glob("*.svg")) < 200_000
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def anchors(text):
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted(
+        [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / each / "README.md" for each in OTHERS)]
+    ),
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text("utf-8")), target
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_code_on_a_page_stands_in_the_sources(kernel):
+    folder = ROOT / "src" / "gemmkit" / "kernels"
+    sources = [folder / f"{kernel.name}.cu", *(folder / "include").glob("*.cuh")]
+    lines = [[line.strip() for line in path.read_text("utf-8").splitlines()] for path in sources]
+    text = (PAGES / page_name(kernel)).read_text("utf-8")
+    for snippet in re.findall(r"^```cuda\n(.*?)^```", text, re.M | re.S):
+        wanted = [line.strip() for line in snippet.splitlines()]
+        assert any(
+            wanted == own[first : first + len(wanted)] for own in lines for first in range(len(own))
+        ), snippet
 
 
 # One that the counters, ptxas's merging and the model all move; drawing all takes long.
