@@ -193,7 +193,8 @@ class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):
     over requests. `instructions` counts the requests that are left after ptxas has merged
     neighbouring shared-memory loads, and the shared figures are those after merging.
     `ideal_sectors` is what the distinct bytes of each request need at least, `ideal_wavefronts`
-    the wavefronts without bank conflicts. Figures that have no meaning for a space are 0.
+    the wavefronts without bank conflicts; copies have wavefronts too, also where they only write
+    zeros and make no request. Figures that have no meaning for a space are 0.
     """
 
     file: str

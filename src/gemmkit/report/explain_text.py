@@ -161,6 +161,7 @@ def _operand_row(operand: Operand) -> Row:
     )
     worse = operand.sectors > operand.ideal_sectors
     conflicts = operand.wavefronts > operand.ideal_wavefronts
+    bankless = not shared and operand.kind != "copy"
     return Row(
         (
             Cell(f"{where} {verb} {operand.array}"),
@@ -169,8 +170,8 @@ def _operand_row(operand: Operand) -> Row:
             _mean(operand.sectors, shared, "bad" if worse else "good"),
             _mean(operand.ideal_sectors, shared),
             _mean(operand.tag_wavefronts, shared),
-            _mean(operand.wavefronts, not shared, "bad" if conflicts else "good"),
-            _mean(operand.ideal_wavefronts, not shared),
+            _mean(operand.wavefronts, bankless, "bad" if conflicts else "good"),
+            _mean(operand.ideal_wavefronts, bankless),
         )
     )
 

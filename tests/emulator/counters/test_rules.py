@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from gemmkit.emulator.counters.rules import (
+    bypass_sectors,
+    bypass_tag_wavefronts,
+    bypass_wavefronts,
     copy_wavefronts,
     global_lines,
     global_sectors,
@@ -146,6 +149,27 @@ def predicted(row: Row) -> dict[str, int]:
         found["lines"] = global_lines(addresses, nbytes)
         found["tag_wavefronts"] = tag_wavefronts(addresses, nbytes)
     return found
+
+
+def test_copies_past_the_cache_pay_for_each_pair_of_lines() -> None:
+    start, all_lanes, none = [16 * lane for lane in range(32)], [True] * 32, [False] * 32
+    assert bypass_wavefronts(start, start, all_lanes, 16, all_lanes) == (4, 0)
+    assert bypass_sectors(start, start, all_lanes) == 16
+    assert bypass_tag_wavefronts(start, start, all_lanes) == 1
+    # 16 bytes into a line of shared memory, each line of the source goes to two.
+    shifted = [each + 16 for each in start]
+    assert bypass_wavefronts(shifted, start, all_lanes, 16, all_lanes) == (8, 4)
+    assert bypass_sectors(shifted, start, all_lanes) == 20
+    assert bypass_tag_wavefronts(shifted, start, all_lanes) == 2
+    assert bypass_wavefronts(shifted, start, all_lanes, 16, none) == (4, 0)
+    assert bypass_sectors(shifted, start, none) == bypass_tag_wavefronts(shifted, start, none) == 0
+
+
+def test_lanes_that_write_zeros_wait_at_their_target_alone() -> None:
+    to, one_word = [4 * lane for lane in range(32)], [0] * 32
+    reading = [lane < 3 for lane in range(32)]
+    assert copy_wavefronts(to, one_word, [True] * 32, 4, reading) == (3, 2)
+    assert copy_wavefronts(one_word, one_word, [True] * 32, 4, reading) == (32, 31)
 
 
 def test_no_active_lane_costs_nothing() -> None:

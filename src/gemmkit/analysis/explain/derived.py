@@ -60,6 +60,7 @@ SECTORS_PER_REQUEST = {
 INTENSITY = "gemmkit__predicted_flop_per_byte"
 SHARED_LOAD_INSTRUCTIONS = "smsp__sass_inst_executed_op_shared_ld.sum"
 SHARED_WAVEFRONTS = roofline.SHARED_WAVEFRONTS
+COPY_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"
 SHARED_CONFLICTS = (
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",

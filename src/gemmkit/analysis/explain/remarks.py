@@ -102,6 +102,25 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         )
 
 
+def _copies(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # noqa: ARG001
+    for access in facts.of("global", "copy"):
+        if access.conflicts:
+            yield Sentence(
+                text=f"Copies of {access.array} by cp.async have bank conflicts: "
+                f"{percent(100 * access.conflicts / access.wavefronts)} of their "
+                f"{number(access.wavefronts / access.requests)} wavefronts a request. Lanes that "
+                "read from one bank, be it the same word, go one after the other, as those do that "
+                "write to one.",
+                evidence=(
+                    Evidence(
+                        metric=derived.COPY_WAVEFRONTS,
+                        operand=access.array,
+                        this=access.wavefronts,
+                    ),
+                ),
+            )
+
+
 _SHARED = {
     kind: (derived.SHARED_WAVEFRONTS[place], derived.SHARED_CONFLICTS[place])
     for place, kind in enumerate(("load", "store"))
@@ -185,4 +204,13 @@ def _spills(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  
         )
 
 
-_REMARKS: tuple[Remark, ...] = (_limiter, _operands, _banks, _loads, _residency, _work, _spills)
+_REMARKS: tuple[Remark, ...] = (
+    _limiter,
+    _operands,
+    _banks,
+    _copies,
+    _loads,
+    _residency,
+    _work,
+    _spills,
+)

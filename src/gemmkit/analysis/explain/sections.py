@@ -20,6 +20,7 @@ _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Shared-memory load instructions", derived.SHARED_LOAD_INSTRUCTIONS, ""),
     ("Shared-memory load wavefronts", derived.SHARED_WAVEFRONTS[0], ""),
     ("Shared-memory store wavefronts", derived.SHARED_WAVEFRONTS[1], ""),
+    ("Wavefronts of cp.async", derived.COPY_WAVEFRONTS, ""),
     ("Wavefronts by bank conflicts", derived.CONFLICT_SHARE, "%"),
     ("Shared loads per result", derived.SHARED_LOADS, "words"),
     ("Shared loads, by formula", derived.SHARED_FORMULA, "words"),

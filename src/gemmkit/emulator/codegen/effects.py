@@ -129,7 +129,8 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     start, start_base = address_of(b, action, action.other_address, False, reading, source_key)
     site = f.offset(C, b.around.areas.site(action.number))
     function = b.around.access(f"copy_async_{size.value}")
-    f.runtime(function, "void", C, site, to, to_base, start, start_base, sizes)
+    cached = literal("i1", action.form["C"] == "ca")
+    f.runtime(function, "void", C, site, to, to_base, start, start_base, sizes, cached)
 
 
 # Atomics

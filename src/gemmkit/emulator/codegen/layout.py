@@ -63,14 +63,16 @@ NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 # A memory instruction: the region that it touched last, and counts: sectors of global and local
 # memory, the fewest that could have done, wavefronts of the tag stage beyond one a request;
 # wavefronts and conflicts of shared memory. `counts_as` says how a shared access counts: in its low
-# half which of a pattern's counts that is, in its high half the bytes of a lane.
+# half which of a pattern's counts that is, in its high half the bytes of a lane. Of cp.async these
+# are besides: the bytes copied if it has a source size, and what a request counts, with the serial
+# numbers of the two patterns that count so.
 SITE = words(
     *("region", "region_bytes", "sectors", "ideal_sectors", "wavefronts", "conflicts"),
     *("more_tags", "counts_as"),
+    *("bytes_copied", "copied_again", "copy_wavefronts", "copy_conflicts"),
+    *("copied_to", "copied_from"),
 )
-# Bytes of cp.async with a source size, which has no wavefronts.
-SITE_BYTES_COPIED = SITE["wavefronts"]
-SITE_BYTES = 64
+SITE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)

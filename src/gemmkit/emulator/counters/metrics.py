@@ -29,6 +29,7 @@ class Basis(Enum):
 
     EXACT = "exact: what the hardware counts"
     MERGED = "what the hardware counts, by the rule of which shared-memory accesses ptxas merges"
+    COPIED = "what the hardware counts, unless cp.async.cg crosses a 128-byte line of shared memory"
     PATTERN = "of the addresses alone; the hardware's count adds waits for other traffic"
     WARM = "of the addresses alone, as for lines that the L1 cache holds; others may take more"
     PTX = "of PTX instructions, which are not machine instructions"
@@ -88,6 +89,9 @@ METRICS: tuple[Metric, ...] = (
            "global copy cg"),
     Metric("smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
            "32-byte sectors of cp.async.cg", Basis.EXACT, "sectors", "global copy cg"),
+    Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",
+           "passes over the banks of the L1 and of shared memory that copies by cp.async need",
+           Basis.COPIED, "wavefronts", "global copy"),
     Metric("ptx__data_bytes_mem_global_op_ldgsts.sum",
            "bytes that threads asked for by cp.async", Basis.PTX, "data_bytes",
            "global copy"),

@@ -164,37 +164,97 @@ def matrix_wavefronts(rows: Sequence[int]) -> tuple[int, int]:
 
 
 def copy_wavefronts(
-    to: Sequence[int], start: Sequence[int], active: Sequence[bool], nbytes: int
+    to: Sequence[int],
+    start: Sequence[int],
+    active: Sequence[bool],
+    nbytes: int,
+    reading: Sequence[bool] | None = None,
 ) -> tuple[int, int]:
     """Wavefronts of `cp.async.ca` in shared memory, and those of them by bank conflicts.
 
     Phases are those of a store. Within a phase lanes keep their order at every bank, those that
     they read from (the L1 holds the source in the same banks) and those that they write to, also
     where they touch the same word: a lane goes one wavefront after the last of the lanes before
-    it that share a bank with it. `cp.async.cg` takes none that are counted.
+    it that share a bank with it.
 
     Args:
         to: shared-memory addresses of all 32 lanes; those of inactive lanes are not looked at.
         start: global-memory addresses, likewise.
         active: which lanes take part.
         nbytes: bytes a lane copies: 4, 8 or 16.
+        reading: which of them read; the others write zeros. By default all.
     """
     phases = shared_phases(to, active, nbytes, store=True)
-    wavefronts = sum(_longest_queue(lanes, to, start, nbytes) for lanes in phases)
+    reads = active if reading is None else reading
+    wavefronts = sum(_longest_queue(lanes, to, start, reads, nbytes) for lanes in phases)
     return wavefronts, wavefronts - len(phases)
 
 
 def _longest_queue(
-    lanes: Sequence[int], to: Sequence[int], start: Sequence[int], nbytes: int
+    lanes: Sequence[int],
+    to: Sequence[int],
+    start: Sequence[int],
+    reading: Sequence[bool],
+    nbytes: int,
 ) -> int:
     last: dict[tuple[int, int], int] = {}
     for lane in lanes:
         words = range(nbytes // WORD_BYTES)
         banks = [
             (side, (addresses[lane] // WORD_BYTES + word) % BANKS)
-            for side, addresses in enumerate((start, to))
+            for side, addresses in enumerate((to, start) if reading[lane] else (to,))
             for word in words
         ]
         wavefront = 1 + max(last.get(bank, 0) for bank in banks)
         last |= dict.fromkeys(banks, wavefront)
     return max(last.values())
+
+
+def bypass_wavefronts(
+    to: Sequence[int],
+    start: Sequence[int],
+    active: Sequence[bool],
+    nbytes: int,
+    reading: Sequence[bool],
+) -> tuple[int, int]:
+    """The same of `cp.async.cg`, past the L1: one for each pair of lines that data go between.
+
+    Pairs are those of a phase, of a line that lanes read from and one that they write to. A phase
+    whose lanes all write zeros takes one. Arguments as for `copy_wavefronts`.
+    """
+    phases = shared_phases(to, active, nbytes, store=True)
+    pairs = [
+        {(start[lane] // LINE_BYTES, to[lane] // LINE_BYTES) for lane in lanes if reading[lane]}
+        for lanes in phases
+    ]
+    wavefronts = sum(max(len(each), 1) for each in pairs)
+    return wavefronts, wavefronts - len(phases)
+
+
+def bypass_sectors(to: Sequence[int], start: Sequence[int], reading: Sequence[bool]) -> int:
+    """Sectors of `cp.async.cg`: one that goes to two lines of shared memory is fetched twice.
+
+    Arguments as for `copy_wavefronts`; a lane copies within one sector.
+    """
+    return len(_pairs(to, start, reading, SECTOR_BYTES))
+
+
+def bypass_tag_wavefronts(to: Sequence[int], start: Sequence[int], reading: Sequence[bool]) -> int:
+    """Passes of `cp.async.cg` through the tag stage: the most pairs of lines in one tag bank.
+
+    Of a pair data are read from one line and written to the other. Arguments as for
+    `copy_wavefronts`.
+    """
+    depth = Counter(tag_bank(line) for line, _ in _pairs(to, start, reading, LINE_BYTES))
+    return max(depth.values(), default=0)
+
+
+def _pairs(
+    to: Sequence[int], start: Sequence[int], reading: Sequence[bool], unit: int
+) -> set[tuple[int, int]]:
+    """Aligned units of global memory that lanes read, with the line of shared memory they go to."""
+    return {
+        (source // unit, target // LINE_BYTES)
+        for source, target, reads in zip(start, to, reading, strict=True)
+        if reads
+    }

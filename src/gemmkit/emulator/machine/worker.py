@@ -15,7 +15,6 @@ from gemmkit.emulator.codegen.layout import (
     LANES,
     SITE,
     SITE_BYTES,
-    SITE_BYTES_COPIED,
     WARP,
     WARP_REGISTERS,
     WORKER,
@@ -257,10 +256,8 @@ def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
             tally.tag_wavefronts[number] = found["more_tags"]
             if surely_global(action):
                 tally.tag_wavefronts[number] += acting[number]
-        if action.operation == "copy_async":
-            tally.wavefronts[number] = 0
         if action.operation == "copy_async" and len(action.sources) > 1:
-            tally.data_bytes[number] = sites[place, SITE_BYTES_COPIED // 8]
+            tally.data_bytes[number] = found["bytes_copied"]
         else:
             tally.data_bytes[number] = tally.lanes[number] * access_bytes(action)
     return tally

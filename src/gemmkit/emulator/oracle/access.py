@@ -12,7 +12,13 @@ from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.table import table
 from gemmkit.emulator.oracle.chunk import Group
-from gemmkit.emulator.oracle.counting import global_counts_of, local_sectors_of, wavefronts_of
+from gemmkit.emulator.oracle.counting import (
+    copy_counts_of,
+    global_counts_of,
+    local_sectors_of,
+    more_tags_of,
+    wavefronts_of,
+)
 from gemmkit.emulator.oracle.memory import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
@@ -174,6 +180,13 @@ def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
             place.moved(4 * number).store(data.view("u4")[..., number])
     tally.requests[step.number] += int(np.count_nonzero(reading.any(axis=1)))
     _count_global(step, start, reading, size, tally)
+    cached = step.form["C"] == "ca"
+    wavefronts, conflicts, again = copy_counts_of(to, start, lanes, reading, size, cached)
+    tally.wavefronts[step.number] += wavefronts
+    tally.conflicts[step.number] += conflicts
+    tally.sectors[step.number] += again
+    if not cached:
+        tally.tag_wavefronts[step.number] += more_tags_of(to, start, reading)
     tally.data_bytes[step.number] += int(length[reading].sum())
 
 

@@ -11,8 +11,13 @@ from gemmkit.emulator.counters.rules import (
     LINE_BYTES,
     SECTOR_BYTES,
     TAG_BANK_BITS,
+    bypass_sectors,
+    bypass_tag_wavefronts,
+    bypass_wavefronts,
+    copy_wavefronts,
     local_sectors,
     shared_wavefronts,
+    tag_wavefronts,
 )
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
 
@@ -81,3 +86,52 @@ def local_sectors_of(offsets: Addresses, lanes: Lanes, nbytes: int) -> int:
         local_sectors({int(lane): int(row[lane]) for lane in np.flatnonzero(mask)}, nbytes)
         for row, mask in zip(offsets, lanes, strict=True)
     )
+
+
+def copy_counts_of(
+    to: Addresses, start: Addresses, lanes: Lanes, reading: Lanes, nbytes: int, cached: bool
+) -> tuple[int, int, int]:
+    """Wavefronts and bank conflicts of cp.async, and how many sectors it fetches a second time.
+
+    `reading` are those of `lanes` that do not only write zeros; a row is a warp.
+    """
+    counts = [
+        _copy_counts(*(each.tobytes() for each in row), nbytes, cached)
+        for row in zip(_near(to, lanes), _near(start, reading), lanes, reading, strict=True)
+        if row[2].any()
+    ]
+    wavefronts, conflicts, again = (sum(each[place] for each in counts) for place in range(3))
+    return wavefronts, conflicts, again
+
+
+def more_tags_of(to: Addresses, start: Addresses, reading: Lanes) -> int:
+    """Tag-stage wavefronts of cp.async.cg beyond those of a load; a row is a warp."""
+    shape = reading.shape
+    rows = zip(np.broadcast_to(to, shape), np.broadcast_to(start, shape), reading, strict=True)
+    more = 0
+    for there, here, lanes in rows:
+        addresses = here[lanes].tolist()
+        both = bypass_tag_wavefronts(there.tolist(), here.tolist(), lanes.tolist())
+        more += both - tag_wavefronts(addresses, 1)
+    return more
+
+
+def _near(addresses: Addresses, lanes: Lanes) -> NDArray[np.int64]:
+    """Addresses less whole lines, the same for all lanes of a warp; 0 where a lane is off."""
+    found = np.broadcast_to(addresses, lanes.shape)
+    first = np.take_along_axis(found, lanes.argmax(axis=1)[:, None], axis=1)
+    line = np.uint64(LINE_BYTES)
+    return np.where(lanes, found - first // line * line, 0).astype(np.int64)
+
+
+@lru_cache(maxsize=1 << 16)
+def _copy_counts(
+    to: bytes, start: bytes, lanes: bytes, reading: bytes, nbytes: int, cached: bool
+) -> tuple[int, int, int]:
+    there, here = (np.frombuffer(each, np.int64).tolist() for each in (to, start))
+    active, reads = (np.frombuffer(each, bool).tolist() for each in (lanes, reading))
+    if cached:
+        return *copy_wavefronts(there, here, active, nbytes, reads), 0
+    plain = {source // SECTOR_BYTES for source, on in zip(here, reads, strict=True) if on}
+    again = bypass_sectors(there, here, reads) - len(plain)
+    return *bypass_wavefronts(there, here, active, nbytes, reads), again

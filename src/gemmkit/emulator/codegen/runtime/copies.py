@@ -9,7 +9,6 @@ from gemmkit.emulator.codegen.layout import (
     OUT_OF_BOUNDS,
     PATTERN,
     SITE,
-    SITE_BYTES_COPIED,
     STRIP_LANES,
     STRIPS,
     WORKER,
@@ -23,6 +22,8 @@ TO, TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
 FROM, FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
 # How many bytes each lane reads, if not all; what is left of a lane's place becomes zero.
 SIZES = Value("ptr", "%sizes")
+# Whether it goes through the L1: .ca, not .cg.
+CACHED = Value("i1", "%cached")
 NULL = Value("ptr", "null")
 
 
@@ -54,6 +55,15 @@ def length(f: Function, lane: Value, size: Value) -> Value:
     return f.get("i64", chosen)
 
 
+def count_copy(f: Function, size: int) -> None:
+    """Add what the request counts in shared memory to the instruction's record."""
+    arguments = (SITE_AT, TO, TO_BASE, FROM, FROM_BASE, literal("i32", size))
+    with f.when(CACHED):
+        f.call("gemmkit.count_copy_ca", "void", *arguments)
+    with f.when(f.not_(CACHED)):
+        f.call("gemmkit.count_copy_cg", "void", *arguments)
+
+
 def _define_search(module: Module) -> None:
     """search_copy(worker, site, from, from_base, sizes, bytes): what is read may be read."""
     size = Value("i64", "%n")
@@ -81,14 +91,15 @@ def _define_search(module: Module) -> None:
 
 
 def _define_copy(module: Module, size: int) -> None:
-    """copy_async_<bytes>(worker, site, to, to_base, from, from_base, sizes)."""
-    parameters = (C, SITE_AT, TO, TO_BASE, FROM, FROM_BASE, SIZES)
+    """copy_async_<bytes>(worker, site, to, to_base, from, from_base, sizes, cached)."""
+    parameters = (C, SITE_AT, TO, TO_BASE, FROM, FROM_BASE, SIZES, CACHED)
     whole = literal("i64", size)
     with module.function(f"gemmkit.copy_async_{size}", "void", parameters) as f:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (TO, FROM))
         with f.when(f.compare("eq", lanes, 0)):
             f.ret()
         check(f, "shared", size, TO, TO_BASE)
+        count_copy(f, size)
         with f.when(f.compare("ne", reading, 0)):
             certain = allowed(f, "global", size, FROM, FROM_BASE)
             with f.when(f.not_(certain)):
@@ -108,7 +119,7 @@ def _define_copy(module: Module, size: int) -> None:
                 f.set(full, f.compare("eq", lanes_where(f, "uge", size), ALL_LANES))
             with f.when(f.get("i1", full)):
                 with f.when(f.compare("ne", SIZES, NULL)):
-                    f.increase(SITE_AT, SITE_BYTES_COPIED, 32 * size)
+                    f.increase(SITE_AT, SITE["bytes_copied"], 32 * size)
                 _copy_all(f, to, start, size)
                 f.ret()
         with f.each_bit(lanes) as lane:
@@ -145,4 +156,4 @@ def _copy_lane(
         with f.loop(count) as byte:
             f.store(f.load("i8", f.offset(here, byte)), f.offset(there, byte))
         with f.when(f.compare("ne", SIZES, NULL)):
-            f.increase(SITE_AT, SITE_BYTES_COPIED, count)
+            f.increase(SITE_AT, SITE["bytes_copied"], count)

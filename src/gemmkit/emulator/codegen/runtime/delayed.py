@@ -12,7 +12,7 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
 from gemmkit.emulator.codegen.layout import (
     LANES,
     PATTERN,
-    SITE_BYTES_COPIED,
+    SITE,
     STRIP_LANES,
     STRIPS,
     WORKER,
@@ -20,12 +20,14 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
 from gemmkit.emulator.codegen.runtime.bounds import C, P, allowed
 from gemmkit.emulator.codegen.runtime.copies import (
+    CACHED,
     FROM,
     FROM_BASE,
     NULL,
     SIZES,
     TO,
     TO_BASE,
+    count_copy,
     lanes_where,
 )
 from gemmkit.emulator.codegen.runtime.copies import length as length_of
@@ -224,8 +226,8 @@ def _define_wait(module: Module) -> None:
 
 
 def _define_copy(module: Module, size: int) -> None:
-    """sanitized_copy_async_<bytes>(worker, site, to, to_base, from, from_base, sizes)."""
-    parameters = (C, SITE_AT, TO, TO_BASE, FROM, FROM_BASE, SIZES)
+    """sanitized_copy_async_<bytes>(worker, site, to, to_base, from, from_base, sizes, cached)."""
+    parameters = (C, SITE_AT, TO, TO_BASE, FROM, FROM_BASE, SIZES, CACHED)
     whole = literal("i64", size)
     with module.function(f"gemmkit.{PREFIX}copy_async_{size}", "void", parameters) as f:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (TO, FROM))
@@ -235,6 +237,7 @@ def _define_copy(module: Module, size: int) -> None:
         certain = allowed(f, "shared", size, TO, TO_BASE)
         with f.when(f.not_(certain)):
             _refuse_lanes(f, good, lanes, TO, TO_BASE, "shared", lambda _: whole)
+        count_copy(f, size)
         with f.when(f.compare("ne", reading, 0)):
             memo = Memo(f, "global", size, store=False, p=FROM, base=FROM_BASE)
             memo.find()
@@ -304,5 +307,5 @@ def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
             with f.when(f.not_(whole)):
                 f.move(data, here, length)
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.increase(SITE_AT, SITE_BYTES_COPIED, length)
+                f.increase(SITE_AT, SITE["bytes_copied"], length)
     f.call("gemmkit.mark_copies", "void", C, slot, lanes)

@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.runtime import (
     blocks,
     bounds,
     copies,
+    copy_counts,
     counts,
     delayed,
     lane_races,
@@ -79,6 +80,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         patterns.define(module)
         bounds.define(module)
         counts.define(module)
+        copy_counts.define(module)
         access.define_words(module)
         lanes.define(module)
         blocks.define(module)
