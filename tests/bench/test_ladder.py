@@ -58,6 +58,11 @@ def test_size_and_shape_exclude_each_other(fake_device):
         ladder(48, shape="1x1x1", device=fake_device)
 
 
+def test_a_size_is_no_text(fake_device):
+    with pytest.raises(UsageError, match="one number for M, N and K, not '16x16x16'"):
+        ladder("16x16x16", device=fake_device)
+
+
 def test_progress_hears_all_in_order(fake_device):
     watcher = Watcher()
     ladder(32, device=fake_device, kernels=SOME[:2], progress=watcher)

@@ -200,4 +200,6 @@ def _sizes(size: int | None, shape: str | tuple[int, int, int] | None) -> tuple[
     if shape is not None:
         return shape
     size = DEFAULT_SIZE if size is None else size
+    if not isinstance(size, int):
+        raise UsageError(f"a size is one number for M, N and K, not {size!r}; or give a shape")
     return size, size, size

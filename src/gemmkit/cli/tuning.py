@@ -160,7 +160,7 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
         raise UsageError(
             f"nothing is known of {problem.shape} on {board.name} in {store.path}"
             + (f" but {stale} stale trials" if stale else "")
-            + ": tune it first, or name the board with --gpu"
+            + ": tune it first, or name another board with --gpu"
         )
     out = console()
     tables = [report.tried_table(problem.shape, entries, stale)]

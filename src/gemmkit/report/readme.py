@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmkit.analysis.explain.wording import listed
 from gemmkit.bench.ladder import DEFAULT_SIZE
 from gemmkit.errors import UsageError
 from gemmkit.gpu import DEFAULT_BOARD
+from gemmkit.kernels.ladder import LADDER
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.performance import performance
@@ -150,13 +152,18 @@ def _speed_table(records: Sequence[Record]) -> Table:
                 (
                     Cell(str(any_record.rung or MISSING)),
                     Cell(f"`{label}`"),
-                    Cell(any_record.idea),
+                    Cell(_idea(any_record)),
                     Cell("yes" if correct else "**no**"),
                     *(_speed(seen.get(size)) for size in sizes),
                 )
             )
         )
     return Table("", columns, tuple(rows), (_conditions(records),))
+
+
+def _idea(record: Record) -> str:
+    fused = record.problem.epilogue
+    return record.idea if fused == "none" else f"The same with {fused.replace('+', ' and ')} fused."
 
 
 def _speed(record: Record | None) -> Cell:
@@ -175,6 +182,10 @@ def _conditions(records: Sequence[Record]) -> str:
     if peers:
         named = "; ".join(f"{size}³: {name}" for size, name in sorted(peers.items()))
         parts.append(f"the peer, timed in turn in the same run, is its own fastest at {named}")
+    seen = {record.kernel for record in records}
+    absent = [f"`{each.name}`" for each in LADDER if each.name not in seen]
+    if absent:
+        parts.append(f"none of these products is for {listed(absent)}")
     facts = records[0].environment
     names = ("driver", "compiler", "sm_clock_max_mhz", "commit", "inputs")
     parts += [f"{name.replace('_', ' ')} {facts[name]}" for name in names if name in facts]
