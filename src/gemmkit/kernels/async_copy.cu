@@ -7,6 +7,7 @@
 //   tile 0 | arithmetic | tile 3 arrives ...           a ring of STAGES pairs of tiles
 //   tile 1 |            | arithmetic
 //   tile 2 | arrives ...             | arithmetic
+//
 // Loads per result, 128 x 256, 16 x 8: 3K/256 from global memory, 3K/16 from shared.
 #include "async_tiles.cuh"
 #include "batch.cuh"

@@ -6,7 +6,8 @@
 //
 //   k:  | part 0: slices 0 1 2 0 1 2 | part 1: slices 0 1 2 0 1 2 |   2 blocks of 3 groups of warps
 //
-// Loads per result: those of rung 10; besides, one float goes to the workspace and back per part.
+// Loads per result: those of rung 10 with the same tile; besides, a float goes to the workspace and
+// back per part.
 #include "arrival.cuh"
 #include "async_tiles.cuh"
 #include "batch.cuh"

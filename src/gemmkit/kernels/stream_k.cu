@@ -7,7 +7,7 @@
 //   tiles  |    0    |    1    |    2    |   ...   and then whole tiles, one block each
 //   blocks |  0   |  1   |  2   |  3   |
 //
-// Loads per result: those of rung 10, and at most two tiles a block go by way of the workspace.
+// Loads per result: those of rung 10; at most two tiles a block go by way of the workspace.
 #include "arrival.cuh"
 #include "async_tiles.cuh"
 #include "epilogue.cuh"

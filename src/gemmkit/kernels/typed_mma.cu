@@ -2,8 +2,8 @@
 //
 // Tiles go through registers to shared memory as in `typed`, two pairs in turn. There halves lie in
 // pairs along k, as the fragments of mma.sync have them: side by side where memory has them so, and
-// else put together on the way. A warp of a WM x WN tile reads (WM / 8 + WN / 8) 32-bit words a lane
-// for WM WN / 128 products of 16 x 8 x 16.
+// else put together on the way. Of a WM x WN tile each lane of a warp reads (WM + WN) / 4 words of 32
+// bits for WM WN / 128 products of 16 x 8 x 16.
 #include "mma.cuh"
 #include "typed_epilogue.cuh"
 #include "typed_place.cuh"

@@ -7,7 +7,7 @@
 //                                      As[k+1][row]      As[k][thread_row ... + TM - 1]
 //                                      As[k+2][row]      two 128-bit loads where TM = 8
 //
-// Loads per result, 128 x 128, 8 x 8: K/64 global, K/4 shared, in four times fewer instructions.
+// Loads per result, 128 x 128, 8 x 8: K/64 global, in a quarter of the instructions, K/4 shared.
 #include "epilogue.cuh"
 #include "tile_io.cuh"
 
