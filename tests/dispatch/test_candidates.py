@@ -71,7 +71,7 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
     depth = (8 if candidate.name == "stream_k" else 3) * BK
     return {
         "aligned": GemmProblem(BM + 3, BN + 4, depth + 4),
-        "unaligned": GemmProblem(BM + 3, BN + 3, depth + 3),
+        "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3),
     }
 
 

@@ -2,7 +2,6 @@
 
 import logging
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -10,7 +9,6 @@ import gemmkit
 from emulated_gpu import GpuArray, install
 from gemmkit.errors import UsageError
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 OFFSETS = (1, 2, 3, 4, 8)
 
 
@@ -38,16 +36,17 @@ def check(a, b, **options):
 @pytest.mark.parametrize(
     ("dtype", "out", "layout"),
     [
-        (np.dtype("float16"), "float32", "nn"),
-        (np.dtype("float16"), "float16", "tn"),
-        (BFLOAT16, "float32", "tt"),
-        (BFLOAT16, "bfloat16", "nt"),
+        ("float16", "float32", "nn"),
+        ("float16", "float16", "tn"),
+        ("bfloat16", "float32", "tt"),
+        ("bfloat16", "bfloat16", "nt"),
     ],
-    ids=str,
 )
 def test_halves_at_any_address_are_read_in_place(gpu, caplog, dtype, out, layout):
     gpu.chosen.clear()
-    own = dtype if out == dtype.name else out
+    if dtype == "bfloat16":
+        dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    own = dtype if out == "bfloat16" else out
     by_columns = [letter == "t" for letter in layout]
     with caplog.at_level(logging.DEBUG, "gemmkit"):
         for offset in OFFSETS:

@@ -11,6 +11,8 @@ from gemmkit.problem import BROADCAST, GemmProblem
 # Stands for the tile of a kernel that does not tell its own.
 ASSUMED_TILE, ASSUMED_STEP = 128, 32
 QUAD = 4
+# More than the few rows and columns past the last tiles for which some rungs have strips.
+SOME = 11
 
 
 def awkward_problems(
@@ -40,6 +42,7 @@ def awkward_problems(
         "several blocks": GemmProblem(2 * rows, 2 * columns, depth + step),
         "one more": GemmProblem(m, n, k),
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
+        "some more": GemmProblem(rows + SOME, columns + SOME, k),
         "one quad more": GemmProblem(rows + QUAD, columns + QUAD, depth + QUAD),
         "primes": GemmProblem(61, 103, 37),
         "one element": GemmProblem(1, 1, 1),
