@@ -1,13 +1,12 @@
 // Rung 10: cp.async, several stages.
 //
 // Copies go from global to shared memory by themselves, STAGES - 1 tiles ahead of the arithmetic.
-// They pass through no register, which leaves room for 16 x 8 results a thread; and they start in a
-// few bursts a tile, for all at once they would hold up the reads of fragments.
+// They pass through no register, which leaves room for 16 x 8 results a thread; and they start in
+// bursts: all at once they would hold up the reads of fragments.
 //
 //   tile 0 | arithmetic | tile 3 arrives ...           a ring of STAGES pairs of tiles
 //   tile 1 |            | arithmetic
 //   tile 2 | arrives ...             | arithmetic
-//
 // Loads per result, 128 x 256, 16 x 8: 3K/256 from global memory, 3K/16 from shared.
 #include "async_tiles.cuh"
 #include "batch.cuh"

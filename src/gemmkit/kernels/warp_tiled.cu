@@ -2,8 +2,7 @@
 //
 // Each warp owns a compact WM x WN piece of the block's tile, and its lanes are numbered in pairs:
 // of lanes i, i ^ 1 and i ^ 2 two stand in one column and two in one row. Shared memory then serves
-// both fragments of a warp in two phases of 16 lanes, pairs of which read the same: two wavefronts a
-// 128-bit load.
+// a 128-bit load of both fragments in two wavefronts, of 16 lanes in pairs that read the same.
 //
 //   block tile   | warp 0 | warp 1 |     warp tile    lane 0  2  4  6 ...    TM x TN results each,
 //                | warp 2 | warp 3 |                       1  3  5  7 ...    in 4 x 4 quads
