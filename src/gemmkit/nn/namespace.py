@@ -28,8 +28,8 @@ class Namespace:
         self._module = module
 
     @property
-    def library(self) -> str:
-        """The library's name, as it is imported."""
+    def package(self) -> str:
+        """The name by which the library is imported."""
         return str(self._module.__name__).partition(".")[0]
 
     def __getattr__(self, name: str) -> Any:
@@ -157,10 +157,11 @@ def shared_namespace(**arrays: Array | None) -> Namespace:
     (name, first), *others = ((key, each) for key, each in arrays.items() if each is not None)
     found = namespace(first)
     for other, array in others:
-        if namespace(array).library != found.library:
+        package = namespace(array).package
+        if package != found.package:
             raise UsageError(
-                f"{name} is an array of {found.library} and {other} one of "
-                f"{namespace(array).library}: a layer takes arrays of one library"
+                f"{name} is an array of {found.package} and {other} one of {package}: a layer "
+                "takes arrays of one library"
             )
     return found
 
