@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import (
     batched,
@@ -111,14 +113,30 @@ def stripped(
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """The same with a ring of stages in shared memory, and strips for a fringe."""
     shape = vectorized(problem, config, gpu)
-    shared_bytes = ring_bytes(problem, config)
-    left = stripped(problem, config, gpu, shared_bytes)
+    return _with_strips(
+        problem,
+        config,
+        gpu,
+        LaunchShape(shape.template, shape.grid, shape.block, ring_bytes(problem, config)),
+    )
+
+
+def _with_strips(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shape: LaunchShape
+) -> LaunchShape:
+    """A launch of tiles with what `async_copy` and `split_k` are told besides.
+
+    Where there is a fringe, blocks for its strips come after those of whole tiles.
+    """
+    left = stripped(problem, config, gpu, shape.shared_bytes)
     fringed = any(left)
-    return LaunchShape(
-        template=(*shape.template, cuda_bool(fringed), *_places(problem)),
-        grid=fringed_grid(problem, config["BM"], config["BN"]) if fringed else shape.grid,
-        block=shape.block,
-        shared_bytes=max(shared_bytes, fringe_shared_bytes(shape.block[0]) if fringed else 0),
+    shape = replace(shape, template=(*shape.template, cuda_bool(fringed), *_places(problem)))
+    if not fringed:
+        return shape
+    return replace(
+        shape,
+        grid=fringed_grid(problem, config["BM"], config["BN"]),
+        shared_bytes=max(shape.shared_bytes, fringe_shared_bytes(shape.block[0])),
         fringe=left,
     )
 
@@ -138,23 +156,15 @@ def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSha
     BM, BN = config["BM"], config["BN"]
     parts = split_k_parts(problem, config)
     tiles = ceil_div(problem.n, BN) * ceil_div(problem.m, BM) * problem.batch if parts > 1 else 0
-    threads, shared_bytes = thread_count(config), split_k_shared_bytes(problem, config)
-    left = stripped(problem, config, gpu, shared_bytes)
-    fringed = any(left)
-    return LaunchShape(
-        template=(
-            *_without_split(config),
-            vector_width(problem),
-            cuda_bool(fringed),
-            *_places(problem),
-        ),
-        grid=(fringed_grid(problem, BM, BN) if fringed else tile_grid(problem, BM, BN, parts)),
-        block=(threads, 1, 1),
-        shared_bytes=max(shared_bytes, fringe_shared_bytes(threads) if fringed else 0),
+    shape = LaunchShape(
+        template=(*_without_split(config), vector_width(problem)),
+        grid=tile_grid(problem, BM, BN, parts),
+        block=(thread_count(config), 1, 1),
+        shared_bytes=split_k_shared_bytes(problem, config),
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
         arrivals=tiles,
-        fringe=left,
     )
+    return _with_strips(problem, config, gpu, shape)
 
 
 def _without_split(config: TileConfig) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from gemmkit.analysis.closed_form.work import Cutter, Work
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.launches import ARRIVAL_BYTES, vector_width
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import PAD, stage_bytes
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
@@ -35,9 +35,6 @@ MEMORY_EXPONENT = 4.0
 # Kernels for skinny products take their short side whole. Their costs are those of a single row;
 # with so many a step takes twice as long.
 DOUBLING_SIDE = 16
-
-# Of shared memory, where blocks tell each other that they are done: who came last.
-ARRIVAL_BYTES = 16
 
 
 class Estimate(NamedTuple):

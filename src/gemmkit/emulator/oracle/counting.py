@@ -15,6 +15,7 @@ from gemmkit.emulator.counters.rules import (
     bypass_tag_wavefronts,
     bypass_wavefronts,
     copy_wavefronts,
+    global_sectors,
     local_sectors,
     shared_wavefronts,
     tag_wavefronts,
@@ -62,8 +63,7 @@ def wavefronts_of(addresses: Addresses, lanes: Lanes, nbytes: int, store: bool) 
     if not len(addresses):
         return 0, 0
     # Banks repeat every 128 bytes, so warps that are whole lines apart cost the same.
-    first = np.take_along_axis(addresses, lanes.argmax(axis=1)[:, None], axis=1)
-    relative = np.where(lanes, addresses - first // LINE_BYTES * LINE_BYTES, 0).astype(np.int64)
+    relative = _near(addresses, lanes)
     if (relative == relative[0]).all() and (lanes == lanes[0]).all():
         one = _wavefronts(relative[0].tobytes(), lanes[0].tobytes(), nbytes, store)
         return one[0] * len(relative), one[1] * len(relative)
@@ -132,6 +132,6 @@ def _copy_counts(
     active, reads = (np.frombuffer(each, bool).tolist() for each in (lanes, reading))
     if cached:
         return *copy_wavefronts(there, here, active, nbytes, reads), 0
-    plain = {source // SECTOR_BYTES for source, on in zip(here, reads, strict=True) if on}
-    again = bypass_sectors(there, here, reads) - len(plain)
+    plain = global_sectors([source for source, on in zip(here, reads, strict=True) if on], nbytes)
+    again = bypass_sectors(there, here, reads) - plain
     return *bypass_wavefronts(there, here, active, nbytes, reads), again

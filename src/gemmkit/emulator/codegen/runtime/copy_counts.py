@@ -6,12 +6,11 @@ The rules are those of `counters.rules`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE
-from gemmkit.emulator.codegen.runtime.patterns import element
-from gemmkit.emulator.counters.rules import LINE_BYTES, SECTOR_BYTES, TAG_BANK_MASKS
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, STRIPS
+from gemmkit.emulator.codegen.runtime.counts import deepest_tag_bank, first_lanes
+from gemmkit.emulator.codegen.runtime.patterns import element, strip_of
+from gemmkit.emulator.counters.rules import LINE_BYTES, SECTOR_BYTES
 
 _SITE = Value("ptr", "%site")
 _TO, _TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
@@ -21,6 +20,8 @@ _BOTH = (_SITE, _TO, _TO_BASE, _FROM, _FROM_BASE)
 _LINE_BITS, _SECTOR_BITS = (each.bit_length() - 1 for each in (LINE_BYTES, SECTOR_BYTES))
 # .cg copies 16 bytes a lane, so that bases lie at one of eight places in a line.
 _PLACE_BITS = 3
+# Shared memory has fewer lines than this many bits tell.
+_TARGET_BITS = 16
 
 
 def define(module: Module) -> None:
@@ -120,80 +121,57 @@ def _define_pairs(module: Module) -> None:
     """copy_pairs(site, to, to_base, from, from_base): of .cg, 16 bytes a lane."""
     with module.function("gemmkit.copy_pairs", "void", _BOTH, inline=False) as f:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (_TO, _FROM))
-        total, used = f.variable(literal("i32", 0)), f.variable(literal("i32", 0))
+        line_pairs = _pairs(f, _LINE_BITS)
+        total = used = literal("i32", 0)
         for phase in range(4):
             mine = f.and_(lanes, 0xFF << (8 * phase))
-            pairs = _distinct(f, f.and_(mine, reading), _LINE_BITS, by_target=True)
             some = f.resize(f.compare("ne", mine, 0), 32)
-            f.set(total, f.add(f.get("i32", total), f.intrinsic("umax", pairs, some)))
-            f.set(used, f.add(f.get("i32", used), some))
+            total = f.add(
+                total, f.intrinsic("umax", _distinct(f, f.and_(mine, reading), line_pairs), some)
+            )
+            used = f.add(used, some)
         fetched, sectors, pairs, lines = (
-            f.resize(_distinct(f, reading, bits, by_target=by_target), 64)
-            for bits in (_SECTOR_BITS, _LINE_BITS)
-            for by_target in (True, False)
+            f.resize(_distinct(f, reading, numbers), 64)
+            for numbers in (
+                _pairs(f, _SECTOR_BITS),
+                _pieces(f, _FROM, _FROM_BASE, _SECTOR_BITS),
+                line_pairs,
+                _pieces(f, _FROM, _FROM_BASE, _LINE_BITS),
+            )
         )
         apart = f.shl(f.sub(pairs, lines), 32)
-        again = f.or_(apart, f.sub(fetched, sectors))
-        _remember(f, f.get("i32", total), f.get("i32", used), again)
+        _remember(f, total, used, f.or_(apart, f.sub(fetched, sectors)))
         f.ret()
 
 
 def _define_tags(module: Module) -> None:
     """copy_tags(site, to, to_base, from, from_base): the most pairs in a tag bank, not lines."""
     with module.function("gemmkit.copy_tags", "void", _BOTH, inline=False) as f:
-        reading = f.load("i32", _FROM, PATTERN.mask)
-        pairs, lines = (_deepest_tag_bank(f, reading, by_target=each) for each in (True, False))
-        f.increase(_SITE, SITE["more_tags"], f.sub(pairs, lines))
+        first = first_lanes(f, f.load("i32", _FROM, PATTERN.mask), _pairs(f, _LINE_BITS))
+        pairs = deepest_tag_bank(f, first, _pieces(f, _FROM, _FROM_BASE, _LINE_BITS))
+        lines = f.call("gemmkit.tags", "i64", _FROM, _FROM_BASE)
+        f.increase(_SITE, SITE["more_tags"], f.sub(f.resize(pairs, 64), lines))
         f.ret()
 
 
-def _deepest_tag_bank(f: Function, lanes: Value, *, by_target: bool) -> Value:
-    depth, most = f.variable(literal("<4 x i64>", 0)), f.variable(literal("i64", 0))
-
-    def add(line: Value) -> None:
-        bank = literal("i64", 0)
-        for place, mask in enumerate(TAG_BANK_MASKS):
-            odd = f.and_(f.intrinsic("ctpop", f.and_(line, mask >> _LINE_BITS), result="i64"), 1)
-            bank = f.or_(bank, f.shl(odd, place))
-        here = f.value("ptr", f"getelementptr i64, {depth}, {bank}")
-        now = f.add(f.load("i64", here), 1)
-        f.store(now, here)
-        f.set(most, f.intrinsic("umax", f.get("i64", most), now))
-
-    _distinct(f, lanes, _LINE_BITS, by_target=by_target, take=add)
-    return f.get("i64", most)
+def _distinct(f: Function, lanes: Value, numbers: Value) -> Value:
+    return f.intrinsic("ctpop", first_lanes(f, lanes, numbers), result="i32")
 
 
-def _distinct(
-    f: Function,
-    lanes: Value,
-    bits: int,
-    *,
-    by_target: bool,
-    take: Callable[[Value], None] | None = None,
-) -> Value:
-    """Distinct pieces of memory, of 2**bits bytes, that lanes read; by lines that they write to.
+def _pieces(f: Function, pattern: Value, base: Value, bits: int) -> Value:
+    """For each lane the piece of memory, of 2**bits bytes, in which its address lies."""
+    numbers = f.variable(literal(f"<{LANES} x i64>", 0))
+    for strip in range(STRIPS):
+        address = f.add(strip_of(f, pattern, strip, 64), f.splat(base))
+        f.store(f.lshr(address, bits), numbers, strip * 64)
+    return numbers
 
-    `take` is code for the number of each.
-    """
-    seen = f.variable(literal("i64", 0))
-    sources, targets = (f.variable(literal(f"<{LANES} x i64>", 0)) for _ in range(2))
-    with f.each_bit(lanes) as lane:
-        source = f.lshr(f.add(_FROM_BASE, element(f, _FROM, lane, 64)), bits)
-        target = f.lshr(f.add(_TO_BASE, element(f, _TO, lane, 64)), _LINE_BITS)
-        if not by_target:
-            target = literal("i64", 0)
-        count, new = f.get("i64", seen), f.variable(literal("i1", 1))
-        with f.loop(count) as earlier:
-            differs = f.or_(
-                f.compare("ne", element(f, sources, earlier, 64), source),
-                f.compare("ne", element(f, targets, earlier, 64), target),
-            )
-            f.set(new, f.and_(f.get("i1", new), differs))
-        with f.when(f.get("i1", new)):
-            for places, number in ((sources, source), (targets, target)):
-                f.store(number, f.value("ptr", f"getelementptr i64, {places}, {count}"))
-            f.set(seen, f.add(count, 1))
-            if take is not None:
-                take(source)
-    return f.resize(f.get("i64", seen), 32)
+
+def _pairs(f: Function, bits: int) -> Value:
+    """For each lane a number of its own for what it reads from and the line that it writes to."""
+    pieces = _pieces(f, _FROM, _FROM_BASE, bits)
+    lines = _pieces(f, _TO, _TO_BASE, _LINE_BITS)
+    for strip in range(STRIPS):
+        piece, line = (strip_of(f, each, strip, 64) for each in (pieces, lines))
+        f.store(f.or_(f.shl(piece, _TARGET_BITS), line), pieces, strip * 64)
+    return pieces

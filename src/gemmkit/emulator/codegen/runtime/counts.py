@@ -127,7 +127,7 @@ def _define_sectors(module: Module) -> None:
             f.store(f.binary("ashr", f.add(offsets, low), 5), numbers, strip * 64)
         lanes = f.load("i32", p, PATTERN.mask)
         sectors, places = (
-            f.intrinsic("ctpop", _first_lanes(f, lanes, array), result="i32")
+            f.intrinsic("ctpop", first_lanes(f, lanes, array), result="i32")
             for array in (numbers, f.offset(p, PATTERN.offsets))
         )
         nbytes = f.binary("mul", places, size)
@@ -136,7 +136,7 @@ def _define_sectors(module: Module) -> None:
         f.ret()
 
 
-def _first_lanes(f: Function, lanes: Value, numbers: Value) -> Value:
+def first_lanes(f: Function, lanes: Value, numbers: Value) -> Value:
     """Of these lanes, those whose number (64 bits each) no lane before has."""
     found = f.variable(literal("i32", 0))
     with f.each_bit(lanes) as lane:
@@ -175,30 +175,13 @@ def _define_tags(module: Module) -> None:
             f.intrinsic(f"vector.reduce.u{which}", each, result="i64")
             for which, each in (("min", nearest), ("max", farthest))
         )
-        halves = []
-        for mask in TAG_BANK_MASKS:
-            odd = literal("i32", 0)
-            for strip in range(STRIPS):
-                line = f.resize(strip_of(f, numbers, strip, 64), 32)
-                folded = f.and_(line, mask >> _LINE_BITS)
-                for shift in (8, 4, 2, 1):
-                    folded = f.xor(folded, f.lshr(folded, shift))
-                bits = f.compare("ne", f.and_(folded, 1), 0)
-                byte = f.resize(f.value("i8", f"bitcast {bits} to i8"), 32)
-                odd = f.or_(odd, f.shl(byte, strip * STRIP_LANES))
-            halves.append(odd)
         first = f.variable(literal("i32", 0))
         rising = f.compare("ne", f.and_(f.load("i32", p, PATTERN.flags), RISING), 0)
         with f.when(rising):
             f.set(first, _where_new(f, numbers))
         with f.when(f.not_(rising)):
-            f.set(first, _first_lanes(f, lanes, numbers))
-        most = literal("i32", 0)
-        for bank in range(1 << len(halves)):
-            chosen = f.get("i32", first)
-            for place, odd in enumerate(halves):
-                chosen = f.and_(chosen, odd if bank >> place & 1 else f.xor(odd, -1))
-            most = f.intrinsic("umax", most, f.intrinsic("ctpop", chosen, result="i32"))
+            f.set(first, first_lanes(f, lanes, numbers))
+        most = deepest_tag_bank(f, f.get("i32", first), numbers)
         count = f.resize(most, 64)
         regular = f.compare("eq", f.and_(base, f.load("i64", p, PATTERN.bits)), 0)
         with f.when(regular):
@@ -208,6 +191,29 @@ def _define_tags(module: Module) -> None:
         f.store(f.sub(base, before), p, PATTERN.tags_from)
         f.store(f.or_(f.shl(count, 8), room), p, PATTERN.tags_within)
         f.ret(count)
+
+
+def deepest_tag_bank(f: Function, lanes: Value, lines: Value) -> Value:
+    """The most of these lanes whose lines (64 bits each) share a bank of the tag stage."""
+    halves = []
+    for mask in TAG_BANK_MASKS:
+        odd = literal("i32", 0)
+        for strip in range(STRIPS):
+            line = f.resize(strip_of(f, lines, strip, 64), 32)
+            folded = f.and_(line, mask >> _LINE_BITS)
+            for shift in (8, 4, 2, 1):
+                folded = f.xor(folded, f.lshr(folded, shift))
+            bits = f.compare("ne", f.and_(folded, 1), 0)
+            byte = f.resize(f.value("i8", f"bitcast {bits} to i8"), 32)
+            odd = f.or_(odd, f.shl(byte, strip * STRIP_LANES))
+        halves.append(odd)
+    most = literal("i32", 0)
+    for bank in range(1 << len(halves)):
+        chosen = lanes
+        for place, odd in enumerate(halves):
+            chosen = f.and_(chosen, odd if bank >> place & 1 else f.xor(odd, -1))
+        most = f.intrinsic("umax", most, f.intrinsic("ctpop", chosen, result="i32"))
+    return most
 
 
 def _return_for_two_lines(f: Function, start: Value, last: Value) -> None:
