@@ -13,6 +13,9 @@ from gemmkit.record import ConditionsRecord
 # NVML's own figures change every few tens of milliseconds.
 INTERVAL_S = 0.02
 
+# No board draws nothing, or more: some drivers answer now and then what cannot be.
+LEAST_WATTS, MOST_WATTS = 1.0, 10_000.0
+
 Probe = Callable[[], float]
 
 
@@ -37,7 +40,8 @@ class Conditions:
         if not self.seen:
             return None
         clocks = self.seen.get("sm_clock_mhz")
-        power = self.seen.get("power_watts")
+        told = self.seen.get("power_watts", ())
+        power = [each for each in told if LEAST_WATTS <= each <= MOST_WATTS]
         temperature = self.seen.get("temperature_c")
         return ConditionsRecord(
             sm_clock_mhz=float(np.median(clocks)) if clocks else None,

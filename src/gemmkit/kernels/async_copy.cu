@@ -14,7 +14,7 @@
 #include "fringe.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, bool FRINGED, bool BATCHED, Layout LAYOUT, class Epilogue>
+          int VEC, int RUNS, bool BANDED, bool FRINGED, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
@@ -25,22 +25,29 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   const Tiles tiles(shared);
 
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  const int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
+  int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
+  const Fringe<BM, BN, Tiles::THREADS, LAYOUT> fringe(M, N);
   if constexpr (FRINGED) {
-    const Fringe<BM, BN, Tiles::THREADS, LAYOUT> fringe(M, N);
     const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
     if (fringe.takes(place.tile_row)) {
       return fringe.compute(place.tile_row, shared, epilogue, K, A, lda, B, ldb, C, ldc);
     }
   }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
+  if constexpr (BANDED) {
+    const int rows = FRINGED ? fringe.lines() : (M + BM - 1) / BM;
+    const int number = place.tile_row * gridDim.x + place.tile_col;
+    const TilePlace tile = in_bands<2048 / BM>(number, rows, gridDim.x);
+    block_row = tile.row * BM, block_col = tile.col * BN;
+  }
   A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
   residual += place.product * stride_r, auxiliary += place.product * stride_x;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
   float sums[TM][TN] = {};
-  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda, {block_row, M},
-                 element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb, {block_col, N}, K);
+  tiles.template multiply<RUNS>(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda,
+                                {block_row, M}, element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb,
+                                {block_col, N}, K);
   const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
   tiles.store(sums, epilogue, C, ldc, M, N, block_row, block_col);
 }

@@ -8,6 +8,10 @@ from gemmkit.problem import GemmProblem
 # The widest fringe, and the length of the strips that it is cut into.
 FRINGE, STRIP = 8, 64
 
+# Rows of C in a band of tiles, as in async_copy.cu; and how many times as much a wave of blocks must
+# read without bands.
+BAND, LEAST_SAVING = 2048, 2.5
+
 
 def spread_over_yz(tiles: int) -> tuple[int, int]:
     """Tiles along the grid's y and, where 65,535 do not suffice, along z too.
@@ -44,6 +48,24 @@ def fringe_strips(problem: GemmProblem, BM: int, BN: int) -> int:
     rows, columns = fringe(problem, BM, BN)
     along_rows = ceil_div(problem.n, STRIP) if rows else 0
     return along_rows + (ceil_div(problem.m - rows, STRIP) if columns else 0)
+
+
+def banded(problem: GemmProblem, BM: int, BN: int, places: int) -> bool:
+    """Whether tiles come in bands of rows, column by column, rather than row by row.
+
+    Blocks at work together, `places` of them, then share more of what they read: the L2 cache gets
+    that from memory once for all. It pays where it saves more than half.
+    """
+    rows, columns = ceil_div(problem.m, BM), ceil_div(problem.n, BN)
+    if problem.batch != 1 or not rows * columns:
+        return False
+
+    def read_by_wave(height: int) -> int:
+        """Rows of A and columns of B, in bands of so many tiles."""
+        bands = ceil_div(places, height * columns)
+        return min(columns, ceil_div(places, height)) * BN + min(rows, bands * height) * BM
+
+    return read_by_wave(1) > LEAST_SAVING * read_by_wave(min(rows, BAND // BM))
 
 
 def tile_grid(problem: GemmProblem, BM: int, BN: int, parts: int = 1) -> Dim3:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import (
+    banded,
     batched,
     cuda_bool,
     fringe,
@@ -15,6 +16,7 @@ from gemmkit.kernels.grids import (
 )
 from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import (
+    STATIC_SHARED_BYTES,
     fringe_shared_bytes,
     resident_blocks,
     ring_bytes,
@@ -29,14 +31,13 @@ CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
 # Steps of k below which `stream_k` gives no block a share of its own.
 LEAST_STEPS = 4
 
-# Of a long k, `stream_k` adds up so many runs apart where shared memory has room for their sums.
-LONG, RUNS = 1025, 4
+# Of a long k so many runs are added up apart where shared memory has room for their sums. They cost
+# `async_copy` up to 3 % of its speed, and so are for where cuBLAS has such too: in products of more
+# its error is that of one sum.
+RUNS, LONG_STREAM, LONG_WHOLE = 4, range(1025, 2**31), range(2049, 8193)
 
 # Tiles of so many results, in blocks of so many threads, may leave a fringe to strips.
 LEAST_FRINGED_TILE, FRINGE_THREADS = 64 * 128, (64, 128, 256, 512)
-
-# Of shared memory, where blocks tell each other that they are done: who came last.
-ARRIVAL_BYTES = 16
 
 
 def vector_width(problem: GemmProblem) -> int:
@@ -112,13 +113,26 @@ def stripped(
 
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """The same with a ring of stages in shared memory, and strips for a fringe."""
-    shape = vectorized(problem, config, gpu)
+    shape, ring = vectorized(problem, config, gpu), ring_bytes(problem, config)
+    runs, apart = _runs(config, gpu, ring) if problem.k in LONG_WHOLE else (1, 0)
+    places = gpu.sm_count * resident_blocks(config, gpu, ring)
+    in_bands = banded(problem, config["BM"], config["BN"], places)
+    template = (*shape.template, runs, cuda_bool(in_bands))
     return _with_strips(
-        problem,
-        config,
-        gpu,
-        LaunchShape(shape.template, shape.grid, shape.block, ring_bytes(problem, config)),
+        problem, config, gpu, LaunchShape(template, shape.grid, shape.block, ring + apart)
     )
+
+
+def _runs(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> tuple[int, int]:
+    """Runs of a long k, and the shared bytes that their sums take besides.
+
+    There is one where they would not fit, or cost blocks their place on an SM.
+    """
+    apart = FLOAT_BYTES * config["BM"] * config["BN"]
+    most = shared_bytes + apart + STATIC_SHARED_BYTES
+    without, with_sums = (resident_blocks(config, gpu, each) for each in (shared_bytes, most))
+    fits = most <= gpu.capability.max_shared_per_block and without == with_sums
+    return (RUNS, apart) if fits else (1, 0)
 
 
 def _with_strips(
@@ -192,19 +206,14 @@ def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSh
     tiles = columns * rows * problem.batch
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
     blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
-    apart = FLOAT_BYTES * config["BM"] * config["BN"]
-    with_sums = shared_bytes + apart + ARRIVAL_BYTES
-    fits = with_sums <= gpu.capability.max_shared_per_block and resident_blocks(
-        config, gpu, with_sums
-    ) == resident_blocks(config, gpu, shared_bytes)
-    runs = RUNS if problem.k >= LONG and fits else 1
+    runs, apart = _runs(config, gpu, shared_bytes) if problem.k in LONG_STREAM else (1, 0)
     cut = cut_tiles(tiles, blocks)
     slots = 2 * blocks if cut else 0
     return LaunchShape(
         template=(*shape.template, runs, *_places(problem)),
         grid=(blocks, 1, 1),
         block=shape.block,
-        shared_bytes=shared_bytes + (apart if runs > 1 else 0),
+        shared_bytes=shared_bytes + apart,
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=cut,
     )

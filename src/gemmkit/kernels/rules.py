@@ -14,6 +14,9 @@ from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 STATIC_SHARED_LIMIT = 48 * 1024
+# What a kernel's own variables take before its dynamic shared memory, which begins at a line of 128
+# bytes: blocks that share a tile keep there who came last.
+STATIC_SHARED_BYTES = 128
 MAX_RESULTS_PER_THREAD = 256
 MAX_RESULTS_IN_128 = 64
 COARSENING_STRIDES = (1, 2, 4, 8, 16)
@@ -152,7 +155,7 @@ def _static_shared(shared_bytes: int) -> str | None:
 
 def dynamic_shared(shared_bytes: int, gpu: GpuSpec, what: str = "stages") -> str | None:
     """A block may have that much shared memory on this board."""
-    limit = gpu.capability.max_shared_per_block
+    limit = gpu.capability.max_shared_per_block - STATIC_SHARED_BYTES
     if shared_bytes > limit:
         return f"its {what} take {shared_bytes} bytes of shared memory; {gpu.name} allows {limit}"
     return None

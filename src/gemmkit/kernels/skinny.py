@@ -9,6 +9,7 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.grids import batch_grid, batched
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.rules import STATIC_SHARED_BYTES
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # A thread's piece of the streamed matrix is 4 x 4 floats, so a warp reads 512 a step.
@@ -24,8 +25,6 @@ IN_REGISTERS, UNALIGNED_IN_REGISTERS = 8, 4
 # Registers besides those for sums, lines and pieces: addresses mostly, by floats per access.
 OTHER_REGISTERS = {4: 40, 1: 72}
 
-# What a kernel's own variables take of the shared memory, up to where the ring may begin.
-STATIC_SHARED_BYTES = 128
 PAD = 4
 
 

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
             int batch, long long stride_a, long long stride_b, long long stride_c,
             const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
             long long stride_x, float scale) {
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(128) float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
   constexpr int THREADS = Tiles::THREADS;

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
              int batch, long long stride_a, long long stride_b, long long stride_c,
              const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
              long long stride_x, float scale) {
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(128) float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   const Stream<BATCHED> stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK),
                                batch);
   const auto start = [&](const Segment& work) {
-    const TilePlace place = stream.place(work.tile);
-    const int row = place.row * BM, col = place.col * BN, k = work.first * BK;
-    return tiles.start(element_of<Tiles::A_T>(A + place.product * stride_a, lda, row, k), lda,
-                       {row, M}, element_of<Tiles::B_T>(B + place.product * stride_b, ldb, k, col),
-                       ldb, {col, N}, min(K - k, work.count * BK));
+    const auto [product, tile] = stream.find(work.tile);
+    const int row = tile.row * BM, col = tile.col * BN, k = work.first * BK;
+    return tiles.start(element_of<Tiles::A_T>(A + product * stride_a, lda, row, k), lda, {row, M},
+                       element_of<Tiles::B_T>(B + product * stride_b, ldb, k, col), ldb, {col, N},
+                       min(K - k, work.count * BK));
   };
   Segment next;
   bool more = stream.start(next);
@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     more = stream.next(next);
     if (more) feed = start(next);  // on its way while these sums are stored
 
-    const TilePlace place = stream.place(work.tile);
-    const int block_row = place.row * BM, block_col = place.col * BN;
-    float* const result = C + place.product * stride_c;
-    const Epilogue epilogue{alpha,
-                            beta,
-                            bias,
-                            {residual + place.product * stride_r, ldr,
-                             auxiliary + place.product * stride_x, ldx, scale}};
+    const auto [product, tile] = stream.find(work.tile);
+    const int block_row = tile.row * BM, block_col = tile.col * BN;
+    float* const result = C + product * stride_c;
+    const Epilogue epilogue{
+        alpha,
+        beta,
+        bias,
+        {residual + product * stride_r, ldr, auxiliary + product * stride_x, ldx, scale}};
     const bool whole = work.count == stream.steps;
     const int first = stream.owner(work.tile * stream.steps);
     const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;

@@ -24,9 +24,9 @@ from gemmkit.analysis.closed_form.work import Cutter, Work
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import ARRIVAL_BYTES, vector_width
+from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.rules import PAD, stage_bytes
+from gemmkit.kernels.rules import PAD, STATIC_SHARED_BYTES, stage_bytes
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
@@ -106,7 +106,7 @@ class ClosedForm:
             pairs = 2 if rung is None or rung >= FIRST_OVERLAPPED else 1
             shared_bytes = pairs * stage_bytes(self.config, PAD)
         if "arrivals" in self.kernel.signature:
-            shared_bytes += ARRIVAL_BYTES
+            shared_bytes += STATIC_SHARED_BYTES
         threads = self.cutter.threads
         found = occupancy(
             self.gpu,

@@ -140,11 +140,12 @@ struct AsyncTiles {
     cp_async_wait<0>();  // no copy may outlive its block, nor reach the next tiles' stages
   }
 
+  template <int RUNS = 1>
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda,
                                            const Side& rows, const float* B, int ldb,
                                            const Side& cols, int depth) const {
     Feed feed = start(A, lda, rows, B, ldb, cols, depth);
-    multiply(sums, feed);
+    multiply<RUNS>(sums, feed);
   }
 
   // Finishes the results and stores them, the block's tile being at (block_row, block_col) of C.

@@ -28,7 +28,8 @@ struct Fringe {
     return 4 * WIDTH <= tile && left <= WIDTH && left < extent ? left : 0;
   }
 
-  // Whether the blocks of that line of the grid have strips; tiles have those before it.
+  // Lines of the grid whose blocks have tiles; in those after them they have strips.
+  __device__ __forceinline__ int lines() const { return (rows + BM - 1) / BM; }
   __device__ __forceinline__ bool takes(int line) const { return line >= lines(); }
 
   // Computes this block's strip, those of the rows being first; surplus blocks have none.
@@ -48,8 +49,6 @@ struct Fringe {
   }
 
  private:
-  __device__ __forceinline__ int lines() const { return (rows + BM - 1) / BM; }
-
   template <int HEIGHT, int BREADTH, class Epilogue>
   __device__ __forceinline__ void strip(int first_row, int first_col, int end_row, void* shared,
                                         const Epilogue& epilogue, int K, const float* A, int lda,

@@ -1,13 +1,16 @@
 // Who works on what when the grid is as large as the board, not as the product.
 #pragma once
 
+#include "layout.cuh"
+
 // Steps of k of one tile: `count` from `first` on.
 struct Segment {
   int tile, first, count;
 };
 
-struct TilePlace {
-  int product, row, col;
+struct ProductTile {
+  int product;
+  TilePlace place;
 };
 
 // The way of a block through the tiles. What is left over by whole waves of tiles, and one wave
@@ -16,7 +19,6 @@ struct TilePlace {
 // int: the matrices of more would fit no memory.) Of a batch, tiles of all products make one line.
 template <bool BATCHED>
 struct Stream {
-  static constexpr int GROUP = 8;
   const int tile_rows, tile_cols, steps, products;
   const int tiles = tile_rows * tile_cols * (BATCHED ? products : 1), blocks = gridDim.x;
   const int cut = tiles % blocks + (tiles % blocks > 0 && tiles > blocks ? blocks : 0);
@@ -42,14 +44,10 @@ struct Stream {
                shared ? cut + blockIdx.x : work.tile + blocks);
   }
 
-  // Tiles in bands of GROUP rows, column by column, so that blocks at work together share rows of A
-  // and columns of B in the L2 cache.
-  __device__ __forceinline__ TilePlace place(int tile) const {
+  __device__ __forceinline__ ProductTile find(int tile) const {
     const int product = BATCHED ? tile / (tile_rows * tile_cols) : 0;
     tile -= product * tile_rows * tile_cols;
-    const int band = tile / (GROUP * tile_cols) * GROUP, rows = min(GROUP, tile_rows - band);
-    const int within = tile - band * tile_cols;
-    return {product, band + within % rows, within / rows};
+    return {product, in_bands<8>(tile, tile_rows, tile_cols)};
   }
 
  private:
