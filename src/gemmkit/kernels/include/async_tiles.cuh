@@ -18,8 +18,16 @@ struct AsyncTiles {
   static constexpr int PAD = 4, PANEL = 8;
   // What is exchanged on the way to shared memory needs the pad too, or its copies' banks collide.
   static constexpr int A_PITCH = BM + PAD, B_PITCH = B_T ? BN + PAD : BN;
-  // A tile whose width is no power of two goes in panels of as many vectors whatever VEC is.
+  // Single floats go in up to four panels as wide as warps, so that a thread's are in few rows; else
+  // a tile whose width is no power of two goes in panels of as many vectors whatever VEC is.
   static __device__ constexpr int panel(int width) {
+    for (int panels = 4; VEC == 1 && panels > 1; --panels) {
+      const int each = width / panels;
+      if (width % panels == 0 && each % 32 == 0 && THREADS % each == 0 &&
+          BK % (THREADS / each) == 0) {
+        return each;
+      }
+    }
     return (width & (width - 1)) == 0 ? width : (width & -width) / 4 * VEC;
   }
   static constexpr bool B_FIRST = ORDER > 4;

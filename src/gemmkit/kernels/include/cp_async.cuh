@@ -44,17 +44,24 @@ struct CopyWalk {
   using Walk = TileWalk<THREADS, VEC, ROWS, COLS, WIDTH>;
   static constexpr int ACROSS = Walk::STEPS_PER_ROW, DOWN = Walk::STEPS / ACROSS;
   static constexpr int OUTER = TRANSPOSED ? DOWN : ACROSS;
+  // Single floats in panels as wide as warps: those past the edge are left out, and one address
+  // does for a row of all panels.
+  static constexpr bool LEAVES_OUT =
+      VEC == 1 && !TRANSPOSED && ACROSS > 1 && Walk::ACROSS % 32 == 0;
 
   const char* from;  // what this thread copies first of the current tile
   unsigned ld;
   // Bytes from there to its other rows, divided by ld (TRANSPOSED), or columns.
   unsigned outer[OUTER];
-  int to;  // place of the first in a tile of shared memory, in bytes
+  int columns;  // from this thread's first to the edge
+  int to;       // place of the first in a tile of shared memory, in bytes
 
   // `side` is that of the tile's rows (TRANSPOSED) or columns.
   __device__ __forceinline__ CopyWalk(const float* tile, int ld, const Side& side) : ld(ld) {
     const int inside = side.end - side.first;
+    columns = inside - Walk::col(0);
     const auto nearest = [&](int i) {
+      if (LEAVES_OUT) return Walk::col(i);
       if (TRANSPOSED) return min(Walk::row(i * ACROSS), inside - 1);
       return VEC == 1 ? apart(i, inside, side.first) : min(Walk::col(i), inside - VEC);
     };
@@ -77,7 +84,9 @@ struct CopyWalk {
     for (int step = part; step < Walk::STEPS; step += PARTS) {
       const int row = Walk::row(step), col = Walk::col(step);
       char* const place = first + bytes_to(row - Walk::row(0), col - Walk::col(0));
-      cp_async<VEC>(reinterpret_cast<float*>(place), source(step), inside(TRANSPOSED ? col : row));
+      const bool reads = inside(TRANSPOSED ? col : row);
+      cp_async<VEC>(reinterpret_cast<float*>(place), source(step),
+                    reads && (!LEAVES_OUT || step % ACROSS * Walk::ACROSS < columns));
     }
   }
 
@@ -104,7 +113,8 @@ struct CopyWalk {
   __device__ __forceinline__ const float* source(int step) const {
     const int down = step / ACROSS, across = step % ACROSS;
     const unsigned rows = TRANSPOSED ? outer[down] : down * Walk::ROWS_PER_STEP * sizeof(float);
-    const unsigned cols = TRANSPOSED ? across * Walk::ACROSS * sizeof(float) : outer[across];
+    const unsigned cols =
+        TRANSPOSED || LEAVES_OUT ? across * Walk::ACROSS * sizeof(float) : outer[across];
     const char* row;
     asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(row) : "r"(ld), "r"(rows), "l"(from));
     return reinterpret_cast<const float*>(row + cols);
