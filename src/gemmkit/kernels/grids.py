@@ -8,8 +8,8 @@ from gemmkit.problem import GemmProblem
 # The widest fringe, and the length of the strips that it is cut into.
 FRINGE, STRIP = 8, 64
 
-# Rows of C in a band of tiles, as in async_copy.cu; and how many times as much a wave of blocks must
-# read without bands.
+# Rows of C in a band of tiles, as in async_copy.cu; and how many times as much a wave of blocks
+# must read without bands.
 BAND, LEAST_SAVING = 2048, 2.5
 
 

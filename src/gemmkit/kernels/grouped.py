@@ -22,7 +22,7 @@ from gemmkit.kernels.plan import (
     TileConfig,
 )
 from gemmkit.kernels.policy import custom_code, policy
-from gemmkit.kernels.rules import resident_blocks
+from gemmkit.kernels.rules import resident_blocks, ring_bytes, thread_count
 
 NAME = "grouped"
 
@@ -104,10 +104,10 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
     rows, columns = tile_counts(problem, config)
     tiles = rows * columns
     blocks, depths = int(tiles.sum()), problem.k[tiles > 0]
-    shape = find_kernel(RUNG).launch(problem.single, config, gpu)
+    shared_bytes = ring_bytes(problem.single, config)
     small = blocks and config["BM"] * config["BN"] * int(depths[0]) < OWN_BLOCK
     if small and (depths == depths[0]).all():
-        resident = resident_blocks(config, gpu, shape.shared_bytes)
+        resident = resident_blocks(config, gpu, shared_bytes)
         blocks = min(blocks, gpu.sm_count * resident)
     template = ", ".join(
         [
@@ -122,9 +122,9 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
         source=SourceFile(_source() + custom_code(problem.epilogue), f"{NAME}.cu"),
         entry=f"{NAME}<{template}>",
         grid=(blocks, 1, 1),
-        block=shape.block,
+        block=(thread_count(config), 1, 1),
         signature=SIGNATURE,
-        shared_bytes=shape.shared_bytes,
+        shared_bytes=shared_bytes,
     )
 
 

@@ -1,7 +1,7 @@
 // Groups: products of different shapes in one launch, each described by a struct in global memory.
 #pragma once
 
-#include "stream.cuh"
+#include "layout.cuh"
 
 // One product, laid out as GROUP in grouped.py has it. Tiles are numbered over all groups, those of
 // one being first_tile and the tile_rows x tile_cols from there on; an empty group has none.
@@ -50,7 +50,7 @@ struct Groups {
     const Group& its = list[group];
     const int within = tile - its.first_tile;
     if (within == 0) return {group, 0, 0};
-    const TilePlace place = Stream<false>(its.tile_rows, its.tile_cols, 1, 1).place(within);
+    const TilePlace place = in_bands(within, its.tile_rows, its.tile_cols);
     return {group, place.row, place.col};
   }
 

@@ -11,7 +11,7 @@ struct TilePlace {
 
 // Tiles in bands of BAND rows, column by column, so that blocks at work together share rows of A
 // and columns of B in the L2 cache.
-template <int BAND>
+template <int BAND = 8>
 __device__ __forceinline__ TilePlace in_bands(int tile, int tile_rows, int tile_cols) {
   const int band = tile / (BAND * tile_cols) * BAND, rows = min(BAND, tile_rows - band);
   const int within = tile - band * tile_cols;

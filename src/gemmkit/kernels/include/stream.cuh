@@ -47,7 +47,7 @@ struct Stream {
   __device__ __forceinline__ ProductTile find(int tile) const {
     const int product = BATCHED ? tile / (tile_rows * tile_cols) : 0;
     tile -= product * tile_rows * tile_cols;
-    return {product, in_bands<8>(tile, tile_rows, tile_cols)};
+    return {product, in_bands(tile, tile_rows, tile_cols)};
   }
 
  private:
