@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
   if constexpr (BANDED) {
+    constexpr int BAND = 2048 / BM;  // grids.py knows it
     const int rows = FRINGED ? fringe.lines() : (M + BM - 1) / BM;
     const int number = place.tile_row * gridDim.x + place.tile_col;
-    const TilePlace tile = in_bands<2048 / BM>(number, rows, gridDim.x);
+    const TilePlace tile = in_bands<BAND>(number, rows, gridDim.x);
     block_row = tile.row * BM, block_col = tile.col * BN;
   }
   A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;

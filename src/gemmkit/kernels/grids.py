@@ -54,7 +54,7 @@ def banded(problem: GemmProblem, BM: int, BN: int, places: int) -> bool:
     """Whether tiles come in bands of rows, column by column, rather than row by row.
 
     Blocks at work together, `places` of them, then share more of what they read: the L2 cache gets
-    that from memory once for all. It pays where it saves more than half.
+    that from memory once for all. It pays where it saves 60 % and more.
     """
     rows, columns = ceil_div(problem.m, BM), ceil_div(problem.n, BN)
     if problem.batch != 1 or not rows * columns:

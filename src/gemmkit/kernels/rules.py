@@ -154,7 +154,7 @@ def _static_shared(shared_bytes: int) -> str | None:
 
 
 def dynamic_shared(shared_bytes: int, gpu: GpuSpec, what: str = "stages") -> str | None:
-    """A block may have that much shared memory on this board."""
+    """A block may have that much shared memory on this board besides its kernel's own variables."""
     limit = gpu.capability.max_shared_per_block - STATIC_SHARED_BYTES
     if shared_bytes > limit:
         return f"its {what} take {shared_bytes} bytes of shared memory; {gpu.name} allows {limit}"
