@@ -31,8 +31,8 @@ CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
 # Steps of k below which `stream_k` gives no block a share of its own.
 LEAST_STEPS = 4
 
-# A long k is added up in so many runs, apart, where shared memory has room for their sums. They take
-# up to 3 % of the speed of `async_copy`: it has them only for those k where cuBLAS cuts sums too.
+# A long k is added up in so many runs, apart, where shared memory has room for them. In
+# `async_copy` they take up to 3 % of the speed, and are only for k for which cuBLAS cuts sums too.
 RUNS, LONG_STREAM, LONG_WHOLE = 4, range(1025, 2**31), range(2049, 8193)
 
 # Tiles of so many results, in blocks of so many threads, may leave a fringe to strips.
