@@ -39,6 +39,22 @@ def test_a_decision_says_what_is_launched():
     assert found.tflops < H100.peak_tflops
 
 
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ("2049x2050x2049", ("the last 1 row and 2 columns", "of 4 runs of k apart")),
+        ("2048x2056x2048", ("the last 8 columns,",)),
+        ("16384", ("tiles in bands of rows",)),
+    ],
+)
+def test_what_follows_from_the_problem_is_told(shape, told):
+    found = which(shape, "h100", store=None)
+    text = decision_text(found)
+    assert all(each in text for each in told), text
+    plain = decision_text(which(2048, "h100", store=None))
+    assert not any(word in plain for word in ("edge ", "order ", "sums "))
+
+
 def test_alternatives_are_the_next_by_estimate_and_the_guides_tile():
     found = which("3072x3072x1024", "h100", store=None)
     times = [each.estimate_us for each in found.alternatives]

@@ -42,7 +42,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     `tflops` is the speed at that time; `estimate_us` is the closed-form time in any case. `waves`
     is the grid's blocks over those that the board holds at once, `blocks_per_sm` what an SM holds,
     `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts` the blocks
-    that share the k of a tile, 1 where none do. `size` is what the guide calls the problem.
+    that share the k of a tile, 1 where none do. `fringe`, `runs` and `banded` are those of a
+    `LaunchPlan`. `size` is what the guide calls the problem.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.
     """
@@ -65,6 +66,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     blocks_per_sm: int
     busy: float
     parts: int
+    fringe: tuple[int, int]
+    runs: int
+    banded: bool
     alternatives: tuple[Alternative, ...]
 
     def to_json(self) -> str:
@@ -131,6 +135,9 @@ def which(
         blocks_per_sm=own.blocks_per_sm,
         busy=own.busy,
         parts=own.work.parts,
+        fringe=plan.fringe,
+        runs=plan.runs,
+        banded=plan.banded,
         alternatives=tuple(
             Alternative(
                 kernel=each.contender.kernel.name,

@@ -304,6 +304,8 @@ class Kernel:
             workspace_bytes=shape.workspace_bytes,
             arrivals=shape.arrivals,
             fringe=shape.fringe,
+            runs=shape.runs,
+            banded=shape.banded,
         )
 
     def _policy(self, problem: GemmProblem) -> tuple[str, ...]:

@@ -116,10 +116,15 @@ def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Launch
     runs, apart = _runs(config, gpu, ring) if problem.k in LONG_WHOLE else (1, 0)
     places = gpu.sm_count * resident_blocks(config, gpu, ring)
     in_bands = banded(problem, config["BM"], config["BN"], places)
-    template = (*shape.template, runs, cuda_bool(in_bands))
-    return _with_strips(
-        problem, config, gpu, LaunchShape(template, shape.grid, shape.block, ring + apart)
+    whole = LaunchShape(
+        template=(*shape.template, runs, cuda_bool(in_bands)),
+        grid=shape.grid,
+        block=shape.block,
+        shared_bytes=ring + apart,
+        runs=runs,
+        banded=in_bands,
     )
+    return _with_strips(problem, config, gpu, whole)
 
 
 def _runs(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> tuple[int, int]:
@@ -215,4 +220,6 @@ def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSh
         shared_bytes=shared_bytes + apart,
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=cut,
+        runs=runs,
+        banded=True,
     )

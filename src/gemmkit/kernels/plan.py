@@ -106,7 +106,9 @@ class LaunchPlan:
     Each entry of `signature` is an argument's name, a number, or an expression over such names.
     `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
     counters in global memory that are zero before the first launch and that each leaves at zero.
-    `fringe` are the last rows and columns of C if blocks after those of its tiles compute them.
+    `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
+    how many `runs` k is added up, whose sums are kept apart; and whether tiles come `banded`: in
+    bands of rows, column by column.
     """
 
     kernel: str
@@ -120,6 +122,8 @@ class LaunchPlan:
     workspace_bytes: int = 0
     arrivals: int = 0
     fringe: tuple[int, int] = (0, 0)
+    runs: int = 1
+    banded: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -143,6 +147,8 @@ class LaunchShape:
     workspace_bytes: int = 0
     arrivals: int = 0
     fringe: tuple[int, int] = (0, 0)
+    runs: int = 1
+    banded: bool = False
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -18,6 +18,12 @@ def decision_text(decision: Decision) -> str:
     }
     if decision.parts > 1:
         rows["k"] = f"cut: up to {decision.parts} blocks share a tile"
+    if any(decision.fringe):
+        rows["edge"] = f"strips for the last {_sides(decision.fringe)}, past the whole tiles"
+    if decision.banded:
+        rows["order"] = "tiles in bands of rows, column by column, for the L2 cache's sake"
+    if decision.runs > 1:
+        rows["sums"] = f"of {decision.runs} runs of k apart, which makes errors smaller"
     lines = [f"{name:8} {text}" for name, text in rows.items()]
     if decision.alternatives:
         lines += ["", "next candidates"]
@@ -44,6 +50,12 @@ def _launch(decision: Decision) -> dict[str, str]:
         "waves": f"{decision.waves:.2f} of {each} an SM; SMs have work {decision.busy:.0%} of the "
         "time",
     }
+
+
+def _sides(fringe: tuple[int, int]) -> str:
+    """Rows, columns or both, each in as many words as there are."""
+    sides = zip(fringe, ("row", "column"), strict=True)
+    return " and ".join(f"{count} {what}{'s'[: count > 1]}" for count, what in sides if count)
 
 
 def _time(decision: Decision) -> str:
