@@ -113,30 +113,31 @@ def stripped(
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """The same with a ring of stages in shared memory, and strips for a fringe."""
     shape, ring = vectorized(problem, config, gpu), ring_bytes(problem, config)
-    runs, apart = _runs(config, gpu, ring) if problem.k in LONG_WHOLE else (1, 0)
+    runs, apart = _runs(problem, LONG_WHOLE, config, gpu, ring)
     places = gpu.sm_count * resident_blocks(config, gpu, ring)
     in_bands = banded(problem, config["BM"], config["BN"], places)
-    whole = LaunchShape(
+    shape = replace(
+        shape,
         template=(*shape.template, runs, cuda_bool(in_bands)),
-        grid=shape.grid,
-        block=shape.block,
         shared_bytes=ring + apart,
         runs=runs,
         banded=in_bands,
     )
-    return _with_strips(problem, config, gpu, whole)
+    return _with_strips(problem, config, gpu, shape)
 
 
-def _runs(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> tuple[int, int]:
-    """Runs of a long k, and the shared bytes that their sums take besides.
+def _runs(
+    problem: GemmProblem, long: range, config: TileConfig, gpu: GpuSpec, shared_bytes: int
+) -> tuple[int, int]:
+    """Runs of k, and the shared bytes that their sums take besides.
 
-    There is one where they would not fit, or cost blocks their place on an SM.
+    There is one where k is not `long`, or more would not fit or cost blocks their place on an SM.
     """
     apart = FLOAT_BYTES * config["BM"] * config["BN"]
     most = shared_bytes + apart + STATIC_SHARED_BYTES
     without, with_sums = (resident_blocks(config, gpu, each) for each in (shared_bytes, most))
     fits = most <= gpu.capability.max_shared_per_block and without == with_sums
-    return (RUNS, apart) if fits else (1, 0)
+    return (RUNS, apart) if problem.k in long and fits else (1, 0)
 
 
 def _with_strips(
@@ -210,7 +211,7 @@ def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSh
     tiles = columns * rows * problem.batch
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
     blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
-    runs, apart = _runs(config, gpu, shared_bytes) if problem.k in LONG_STREAM else (1, 0)
+    runs, apart = _runs(problem, LONG_STREAM, config, gpu, shared_bytes)
     cut = cut_tiles(tiles, blocks)
     slots = 2 * blocks if cut else 0
     return LaunchShape(

@@ -53,7 +53,7 @@ def _launch(decision: Decision) -> dict[str, str]:
 
 
 def _sides(fringe: tuple[int, int]) -> str:
-    """Rows, columns or both, each in as many words as there are."""
+    """As "1 row and 2 columns", without a side on which there are none."""
     sides = zip(fringe, ("row", "column"), strict=True)
     return " and ".join(f"{count} {what}{'s'[: count > 1]}" for count, what in sides if count)
 
