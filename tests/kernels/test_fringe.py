@@ -13,7 +13,9 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.grids import FRINGE, fringe, fringe_strips, spread_over_yz
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.launches import strip_size
 from gemmkit.kernels.plan import MAX_GRID_YZ
+from gemmkit.kernels.rules import ring_bytes
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
@@ -23,6 +25,7 @@ CONFIGS = {
     "128 threads": ("async_copy", TILE),
     "slices": ("split_k", {**TILE, "BK": 32, "split_k": 1, "slice_k": 2}),
     "512 threads": ("async_copy", {**TILE, "WM": 16, "WN": 32, "TM": 4, "TN": 4}),
+    "alone": ("async_copy", {**TILE, "BK": 32, "stages": 5}),
 }
 
 
@@ -61,13 +64,31 @@ def test_narrow_tiles_leave_nothing_over():
 
 def test_the_grid_has_whole_tiles_and_then_lines_of_strips():
     problem = GemmProblem(129, 257, 50)
-    assert fringe_strips(problem, 64, 128) == 5 + 2
-    assert planned(problem).grid == (2, 2 + 4, 1)
+    assert fringe_strips(problem, 64, 128, 32) == 9 + 4
+    assert planned(problem).grid == (2, 2 + 7, 1)
     assert is_fringed(planned(problem))
-    assert planned(GemmProblem(120, 257, 50)).grid == (2, 2 + 1, 1)
+    assert planned(GemmProblem(120, 257, 50)).grid == (2, 2 + 2, 1)
     whole = planned(GemmProblem(128, 256, 50))
     assert whole.grid == (2, 2, 1)
     assert not is_fringed(whole)
+
+
+@pytest.mark.parametrize(
+    ("problem", "named", "size"),
+    [
+        (GemmProblem(129, 257, 50), "128 threads", (4, 32)),
+        (GemmProblem(64, 128 + 5, 50), "128 threads", (8, 32)),
+        (GemmProblem(64 + 4, 128, 50), "alone", (4, 64)),
+        (GemmProblem(64 + 1, 128 + 8, 50), "alone", (8, 64)),
+    ],
+)
+def test_strips_are_short_beside_tiles_and_as_narrow_as_the_fringe_lets_them(problem, named, size):
+    _, config = chosen(named)
+    left = fringe(problem, config["BM"], config["BN"])
+    plan = planned(problem, named)
+    assert plan.fringe == left
+    assert strip_size(left, config, H100, ring_bytes(problem, config)) == size
+    assert f"{size[0]}, {size[1]}, false, A_B" in plan.entry
 
 
 @pytest.mark.parametrize(
@@ -127,5 +148,5 @@ def test_strips_come_after_more_lines_of_tiles_than_y_has_room_for():
     problem = GemmProblem(64 * rows + 1, 129, 1)
     plan = kernel.plan(problem, config, H100)
     assert is_fringed(plan)
-    assert plan.grid == (1, *spread_over_yz(rows + fringe_strips(problem, 64, 128)))
+    assert plan.grid == (1, *spread_over_yz(rows + fringe_strips(problem, 64, 128, 32)))
     assert plan.grid[2] > 1

@@ -14,7 +14,8 @@
 #include "fringe.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, int RUNS, bool BANDED, bool FRINGED, bool BATCHED, Layout LAYOUT, class Epilogue>
+          int VEC, int RUNS, bool BANDED, int WIDTH, int LENGTH, bool BATCHED, Layout LAYOUT,
+          class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
@@ -26,17 +27,18 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
   int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
-  const Fringe<BM, BN, Tiles::THREADS, LAYOUT> fringe(M, N);
-  if constexpr (FRINGED) {
+  int rows = (M + BM - 1) / BM;
+  if constexpr (WIDTH > 0) {
+    const Fringe<BM, BN, Tiles::THREADS, WIDTH, LENGTH, LAYOUT> fringe(M, N);
     const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
     if (fringe.takes(place.tile_row)) {
       return fringe.compute(place.tile_row, shared, epilogue, K, A, lda, B, ldb, C, ldc);
     }
+    rows = fringe.lines();
   }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
   if constexpr (BANDED) {
     constexpr int BAND = 2048 / BM;  // grids.py knows it
-    const int rows = FRINGED ? fringe.lines() : (M + BM - 1) / BM;
     const int number = place.tile_row * gridDim.x + place.tile_col;
     const TilePlace tile = in_bands<BAND>(number, rows, gridDim.x);
     block_row = tile.row * BM, block_col = tile.col * BN;

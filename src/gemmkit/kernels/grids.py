@@ -5,8 +5,8 @@ from __future__ import annotations
 from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, ceil_div
 from gemmkit.problem import GemmProblem
 
-# The widest fringe, and the length of the strips that it is cut into.
-FRINGE, STRIP = 8, 64
+# The widest fringe, and the lengths of the strips that it is cut into.
+FRINGE, STRIP, SHORT_STRIP = 8, 64, 32
 
 # Rows of C in a band of tiles, as in async_copy.cu; and how many times as much a wave of blocks
 # must read without bands.
@@ -32,22 +32,22 @@ def _leftover(extent: int, tile: int) -> int:
     return left if tile >= 4 * FRINGE and left <= FRINGE and left < extent else 0
 
 
-def fringed_grid(problem: GemmProblem, BM: int, BN: int) -> Dim3:
+def fringed_grid(problem: GemmProblem, BM: int, BN: int, length: int) -> Dim3:
     """Whole tiles as in `tile_grid`, and lines of blocks after them for the strips of the fringe.
 
     The kernels undo this with `Fringe` of `fringe.cuh`.
     """
     rows, columns = fringe(problem, BM, BN)
     across = ceil_div(problem.n - columns, BN)
-    lines = ceil_div(fringe_strips(problem, BM, BN), across)
+    lines = ceil_div(fringe_strips(problem, BM, BN, length), across)
     return across, *spread_over_yz(ceil_div(problem.m - rows, BM) + lines)
 
 
-def fringe_strips(problem: GemmProblem, BM: int, BN: int) -> int:
+def fringe_strips(problem: GemmProblem, BM: int, BN: int, length: int) -> int:
     """Strips of the fringe: along the rows below the tiles, and the columns beside them."""
     rows, columns = fringe(problem, BM, BN)
-    along_rows = ceil_div(problem.n, STRIP) if rows else 0
-    return along_rows + (ceil_div(problem.m - rows, STRIP) if columns else 0)
+    along_rows = ceil_div(problem.n, length) if rows else 0
+    return along_rows + (ceil_div(problem.m - rows, length) if columns else 0)
 
 
 def banded(problem: GemmProblem, BM: int, BN: int, places: int) -> bool:

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import (
+    FRINGE,
+    SHORT_STRIP,
+    STRIP,
     banded,
     batched,
     cuda_bool,
@@ -98,16 +101,32 @@ def stripped(
     those whose k is cut. Nor may its shared memory cost the tiles' blocks their place on an SM.
     """
     BM, BN, threads = config["BM"], config["BN"], thread_count(config)
+    left = fringe(problem, BM, BN)
     allowed = (
-        problem.batch == 1
+        any(left)
+        and problem.batch == 1
         and problem.m > 0 < problem.n
         and BM * BN >= LEAST_FRINGED_TILE
         and threads in FRINGE_THREADS
         and (config.split_k is None or split_k_parts(problem, config) == 1)
-        and resident_blocks(config, gpu, max(shared_bytes, fringe_shared_bytes(threads)))
-        == resident_blocks(config, gpu, shared_bytes)
     )
-    return fringe(problem, BM, BN) if allowed else (0, 0)
+    if not allowed:
+        return 0, 0
+    strip_bytes = fringe_shared_bytes(threads, *strip_size(left, config, gpu, shared_bytes))
+    with_strips = resident_blocks(config, gpu, max(shared_bytes, strip_bytes))
+    return left if with_strips == resident_blocks(config, gpu, shared_bytes) else (0, 0)
+
+
+def strip_size(
+    left: tuple[int, int], config: TileConfig, gpu: GpuSpec, shared_bytes: int
+) -> tuple[int, int]:
+    """Width and length of the strips of a fringe.
+
+    Beside tiles on an SM they hold these up, and so are short.
+    """
+    width = FRINGE // 2 if max(left) <= FRINGE // 2 else FRINGE
+    alone = resident_blocks(config, gpu, shared_bytes) == 1
+    return width, STRIP if alone else SHORT_STRIP
 
 
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -148,14 +167,15 @@ def _with_strips(
     Where there is a fringe, blocks for its strips come after those of whole tiles.
     """
     left = stripped(problem, config, gpu, shape.shared_bytes)
-    fringed = any(left)
-    shape = replace(shape, template=(*shape.template, cuda_bool(fringed), *_places(problem)))
-    if not fringed:
-        return shape
+    if not any(left):
+        return replace(shape, template=(*shape.template, 0, 0, *_places(problem)))
+    width, length = strip_size(left, config, gpu, shape.shared_bytes)
+    strip_bytes = fringe_shared_bytes(shape.block[0], width, length)
     return replace(
         shape,
-        grid=fringed_grid(problem, config["BM"], config["BN"]),
-        shared_bytes=max(shape.shared_bytes, fringe_shared_bytes(shape.block[0])),
+        template=(*shape.template, width, length, *_places(problem)),
+        grid=fringed_grid(problem, config["BM"], config["BN"], length),
+        shared_bytes=max(shape.shared_bytes, strip_bytes),
         fringe=left,
     )
 

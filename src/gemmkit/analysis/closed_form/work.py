@@ -15,15 +15,16 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.grids import fringe_strips
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts, stripped
+from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts, strip_size, stripped
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
 MOST_PARTS, LEAST_PART_STEPS = 32, 2
-# A strip's block takes as long as one with a tile of so many results: copies hold it up.
-STRIP_RESULTS = 3072
+# A strip's block takes as long as one with a tile of so many results for each row and column that
+# it copies: copies hold it up.
+STRIP_LINE_RESULTS = 43
 # To fill a last wave, few parts of each tile do.
 FEW_PARTS = 8
 
@@ -128,7 +129,9 @@ class Cutter:
     ) -> Work:
         """Whole tiles; the strips take places that a last wave leaves empty, or hold it up."""
         whole = ceil_div(problem.m - left[0], rows) * ceil_div(problem.n - left[1], columns)
-        strips = fringe_strips(problem, rows, columns) * STRIP_RESULTS / (rows * columns)
+        width, length = strip_size(left, self.config, self.gpu, self.tile_shape.shared_bytes)
+        strip = STRIP_LINE_RESULTS * (width + length) / (rows * columns)
+        strips = fringe_strips(problem, rows, columns, length) * strip
         empty = -whole % self.gpu.sm_count
         tiles = whole + min(empty, math.ceil(strips))
         held_up = max(strips - empty, 0) / whole

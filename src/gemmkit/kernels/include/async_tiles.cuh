@@ -13,8 +13,9 @@ template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, in
 struct AsyncTiles {
   static constexpr bool A_T = LAYOUT == AT_B || LAYOUT == AT_BT;
   static constexpr bool B_T = LAYOUT == A_BT || LAYOUT == AT_BT;
-  static constexpr int WARPS = BM / WM * (BN / WN), THREADS = 32 * WARPS * SLICES;
-  static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, DEPTH = BK / SLICES;
+  static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, LANES = LANES_M * LANES_N;
+  static constexpr int WARPS = BM / WM * (BN / WN), THREADS = LANES * WARPS * SLICES;
+  static constexpr int DEPTH = BK / SLICES;
   static constexpr int PAD = 4, PANEL = 8;
   // What is exchanged on the way to shared memory needs the pad too, or its copies' banks collide.
   static constexpr int A_PITCH = BM + PAD, B_PITCH = B_T ? BN + PAD : BN;
@@ -33,7 +34,7 @@ struct AsyncTiles {
   static constexpr bool B_FIRST = ORDER > 4;
   static constexpr bool KEEP = SLICES > 1;  // a thread's place takes more to work out
   static constexpr int PARTS = DEPTH < BURSTS ? DEPTH : BURSTS;
-  static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  static_assert(LANES == 32 || (32 % LANES == 0 && WARPS == 1), "a warp has 32 lanes, or slices");
   struct Stage {
     alignas(16) float As[BK][A_PITCH];
     alignas(16) float Bs[BK][B_PITCH];
@@ -42,10 +43,10 @@ struct AsyncTiles {
   static constexpr int STAGE_FLOATS = sizeof(Stage) / sizeof(float);
 
   Stage* stages;  // in shared memory
-  const int slice = SLICES == 1 ? 0 : threadIdx.x / (32 * WARPS);
-  const int warp = threadIdx.x / 32 - slice * WARPS;
+  const int slice = SLICES == 1 ? 0 : threadIdx.x / (LANES * WARPS);
+  const int warp = threadIdx.x / LANES - slice * WARPS;
   const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
-  const LanePlace<LANES_N> lane;
+  const LanePlace<LANES_N, LANES> lane;
 
   __device__ __forceinline__ explicit AsyncTiles(void* shared)
       : stages(static_cast<Stage*>(shared)) {}

@@ -31,8 +31,13 @@ __device__ __forceinline__ void add_parts(int parts, const Read& read, const Tak
   constexpr int QUADS = BM * BN / 4, STEPS = (QUADS + THREADS - 1) / THREADS;
   // Quads under way at once, for each takes long to come: CHUNK of a part, and of BATCH parts.
   constexpr int CHUNK = STEPS < 8 ? STEPS : 8, BATCH = (STEPS > 16 ? 32 : 16) / CHUNK;
+  // Few quads are added up at once, and their places worked out only now, or they would take
+  // registers all along. With more, a thread's sums are slower so.
+  constexpr bool AT_ONCE = QUADS == CHUNK * THREADS && CHUNK <= 4;
+  const int thread = AT_ONCE ? opaque(threadIdx.x) : threadIdx.x;
+  if (AT_ONCE) __builtin_assume(thread >= 0 && thread < THREADS);
 #pragma unroll 1
-  for (int first_quad = threadIdx.x; first_quad < QUADS; first_quad += CHUNK * THREADS) {
+  for (int first_quad = thread; AT_ONCE || first_quad < QUADS; first_quad += CHUNK * THREADS) {
     float4 sums[CHUNK] = {};
 #pragma unroll 1
     for (int first = 0; first < parts; first += BATCH) {
@@ -42,7 +47,7 @@ __device__ __forceinline__ void add_parts(int parts, const Read& read, const Tak
 #pragma unroll
         for (int c = 0; c < CHUNK; ++c) {
           const int part = first + b, quad = first_quad + c * THREADS;
-          held[b][c] = part < parts && quad < QUADS ? read(part, quad) : float4{};
+          held[b][c] = part < parts && (AT_ONCE || quad < QUADS) ? read(part, quad) : float4{};
         }
       }
 #pragma unroll
@@ -57,8 +62,9 @@ __device__ __forceinline__ void add_parts(int parts, const Read& read, const Tak
 #pragma unroll
     for (int c = 0; c < CHUNK; ++c) {
       const int quad = first_quad + c * THREADS;
-      if (quad < QUADS) take(quad, sums[c]);
+      if (AT_ONCE || quad < QUADS) take(quad, sums[c]);
     }
+    if (AT_ONCE) break;
   }
 }
 

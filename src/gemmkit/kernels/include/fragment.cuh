@@ -10,18 +10,19 @@ constexpr int BLOCKS_PER_SM = RESULTS > 64 || THREADS > 512 ? 1
                               : THREADS < 32                ? 16
                                                             : 512 / THREADS;
 
-// Place of a lane in a warp whose 32 lanes stand in rows of LANES_N. They are numbered in pairs,
-// one below the other, so that of lanes i, i ^ 1 and i ^ 2 two are in one column and two in one row:
-// shared memory then serves a 128-bit read of a fragment in two cycles instead of four.
+// Place of a lane in a warp, or in a part of one, whose LANES lanes stand in rows of LANES_N. They
+// are numbered in pairs, one below the other, so that of lanes i, i ^ 1 and i ^ 2 two are in one
+// column and two in one row: shared memory then serves a 128-bit read of a fragment in two cycles
+// instead of four.
 //
 //   0  2  4  6  8 10 12 14
 //   1  3  5  7  9 11 13 15
 //   16 18 20 ...
-template <int LANES_N>
+template <int LANES_N, int LANES = 32>
 struct LanePlace {
-  static constexpr int PAIR = LANES_N < 32 ? 2 : 1;
-  int row = threadIdx.x % 32 / (PAIR * LANES_N) * PAIR + threadIdx.x % PAIR;
-  int col = threadIdx.x % 32 / PAIR % LANES_N;
+  static constexpr int PAIR = LANES_N < LANES ? 2 : 1;
+  int row = threadIdx.x % LANES / (PAIR * LANES_N) * PAIR + threadIdx.x % PAIR;
+  int col = threadIdx.x % LANES / PAIR % LANES_N;
 };
 
 // Place of element i in a fragment that is dealt out in quads: thread 0 gets the first four floats,

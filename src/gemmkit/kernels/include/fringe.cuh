@@ -8,11 +8,10 @@
 //        whole tiles  | columns       Up to WIDTH rows and columns are a fringe, if there is a
 //   -----------------------------     whole tile before them. The strips' blocks come last in the
 //    rows (with the corner)           grid, and so run where the last wave leaves SMs idle.
-template <int BM, int BN, int THREADS, Layout LAYOUT>
+template <int BM, int BN, int THREADS, int WIDTH, int LENGTH, Layout LAYOUT>
 struct Fringe {
-  // A warp has a share of each step of k, a lane 4 x 4 results. Short strips, for some run beside
-  // the blocks of tiles and hold them up.
-  static constexpr int WIDTH = 8, LENGTH = 64, SLICES = THREADS / 32;
+  // A warp, or a part of one, has a share of each step of k, a lane 4 x 4 results.
+  static constexpr int SLICES = 16 * THREADS / (WIDTH * LENGTH), LEAST_TILE = 32;
   static constexpr int BK = THREADS / WIDTH, STAGES = THREADS > 256 ? 2 : 4;
   template <int HEIGHT, int BREADTH>
   using Strip =
@@ -25,7 +24,7 @@ struct Fringe {
 
   static __device__ __forceinline__ int leftover(int extent, int tile) {
     const int left = extent % tile;
-    return 4 * WIDTH <= tile && left <= WIDTH && left < extent ? left : 0;
+    return LEAST_TILE <= tile && left <= WIDTH && left < extent ? left : 0;
   }
 
   // Lines of the grid whose blocks have tiles; in those after them they have strips.
