@@ -11,11 +11,11 @@ from gemmkit.bench.check import check
 from gemmkit.devices.choose import open_device
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
-from gemmkit.kernels.grids import FRINGE, fringe, fringe_strips, spread_over_yz
+from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.launches import strip_size
 from gemmkit.kernels.plan import MAX_GRID_YZ
-from gemmkit.kernels.rules import ring_bytes
+from gemmkit.kernels.rules import resident_blocks
+from gemmkit.kernels.strips import FRINGE, fringe
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
@@ -24,6 +24,8 @@ UNEVEN = {"BM": 192, "BN": 96, "WM": 96, "WN": 32, "TM": 12, "TN": 8, "stages": 
 CONFIGS = {
     "128 threads": ("async_copy", TILE),
     "slices": ("split_k", {**TILE, "BK": 32, "split_k": 1, "slice_k": 2}),
+    "cut k": ("split_k", {**TILE, "split_k": 3, "slice_k": 1}),
+    "stream": ("stream_k", TILE),
     "512 threads": ("async_copy", {**TILE, "WM": 16, "WN": 32, "TM": 4, "TN": 4}),
     "alone": ("async_copy", {**TILE, "BK": 32, "stages": 5}),
 }
@@ -64,8 +66,10 @@ def test_narrow_tiles_leave_nothing_over():
 
 def test_the_grid_has_whole_tiles_and_then_lines_of_strips():
     problem = GemmProblem(129, 257, 50)
-    assert fringe_strips(problem, 64, 128, 32) == 9 + 4
+    # 9 strips along the row and 4 along the column.
     assert planned(problem).grid == (2, 2 + 7, 1)
+    assert planned(problem, "cut k").grid == (2, 2 + 3, 3)
+    assert planned(problem, "stream").grid == (4, 1 + 4, 1)
     assert is_fringed(planned(problem))
     assert planned(GemmProblem(120, 257, 50)).grid == (2, 2 + 2, 1)
     whole = planned(GemmProblem(128, 256, 50))
@@ -84,23 +88,48 @@ def test_the_grid_has_whole_tiles_and_then_lines_of_strips():
 )
 def test_strips_are_short_beside_tiles_and_as_narrow_as_the_fringe_lets_them(problem, named, size):
     _, config = chosen(named)
-    left = fringe(problem, config["BM"], config["BN"])
     plan = planned(problem, named)
-    assert plan.fringe == left
-    assert strip_size(left, config, H100, ring_bytes(problem, config)) == size
-    assert f"{size[0]}, {size[1]}, false, A_B" in plan.entry
+    assert plan.fringe == fringe(problem, config["BM"], config["BN"])
+    assert f"StripSize<{size[0]}, {size[1]}>" in plan.entry
+
+
+def test_a_cut_k_is_told_apart():
+    problem = GemmProblem(129, 257, 50)
+    assert "StripSize<4, 32, true>" in planned(problem, "cut k").entry
+    assert "StripSize<4, 32>" in planned(problem, "slices").entry
+
+
+SMALL = {"BM": 32, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "slice_k": 4}
+
+
+@pytest.mark.parametrize(
+    ("problem", "fringed"),
+    [
+        (GemmProblem(513, 513, 50), True),
+        (GemmProblem(257, 257, 50), False),
+        (GemmProblem(1025, 1025, 50), False),
+    ],
+    ids=["no tile is a second one", "all tiles find an SM", "there are second tiles anyway"],
+)
+def test_small_tiles_leave_strips_what_would_give_an_sm_a_second_tile(problem, fringed):
+    kernel, config = chosen("slices")
+    config = dataclasses.replace(config, **SMALL)
+    plan = kernel.plan(problem, config, H100)
+    assert is_fringed(plan) == fringed
+    # A tile and a strip: with room for more, strips crowd on SMs that have no tile.
+    assert not fringed or resident_blocks(config, H100, plan.shared_bytes) == 2
 
 
 @pytest.mark.parametrize(
     ("problem", "named", "changes"),
     [
         (GemmProblem(129, 257, 50, batch=2), "128 threads", {}),
-        (GemmProblem(129, 257, 50), "slices", {"split_k": 2}),
+        (GemmProblem(64 * 40000 + 1, 129, 50), "cut k", {}),
         (GemmProblem(129, 257, 50), "128 threads", {"BN": 64}),
         (GemmProblem(193, 193, 50), "slices", UNEVEN),
         (GemmProblem(129, 0, 50), "128 threads", {}),
     ],
-    ids=["batch", "cut k", "small tiles", "384 threads", "no columns"],
+    ids=["batch", "no room along y", "small tiles", "384 threads", "no columns"],
 )
 def test_tiles_go_over_the_edge_where_strips_would_hold_them_up(problem, named, changes):
     kernel, config = chosen(named)
@@ -148,5 +177,5 @@ def test_strips_come_after_more_lines_of_tiles_than_y_has_room_for():
     problem = GemmProblem(64 * rows + 1, 129, 1)
     plan = kernel.plan(problem, config, H100)
     assert is_fringed(plan)
-    assert plan.grid == (1, *spread_over_yz(rows + fringe_strips(problem, 64, 128, 32)))
+    assert plan.grid == (1, *spread_over_yz(rows + 5 + 2 * rows))
     assert plan.grid[2] > 1

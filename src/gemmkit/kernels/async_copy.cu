@@ -14,8 +14,7 @@
 #include "fringe.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, int RUNS, bool BANDED, int WIDTH, int LENGTH, bool BATCHED, Layout LAYOUT,
-          class Epilogue>
+          int VEC, int RUNS, bool BANDED, class Strips, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
@@ -28,13 +27,14 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
   int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
   int rows = (M + BM - 1) / BM;
-  if constexpr (WIDTH > 0) {
-    const Fringe<BM, BN, Tiles::THREADS, WIDTH, LENGTH, LAYOUT> fringe(M, N);
+  if constexpr (Strips::WIDTH > 0) {
+    const Fringe<BM, BN, Tiles::THREADS, Strips, LAYOUT> fringe(M, N);
     const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
-    if (fringe.takes(place.tile_row)) {
-      return fringe.compute(place.tile_row, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    rows = fringe.tile_rows();
+    if (place.tile_row >= rows) {
+      const int strip = (place.tile_row - rows) * gridDim.x + place.tile_col;
+      return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
     }
-    rows = fringe.lines();
   }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
   if constexpr (BANDED) {

@@ -5,9 +5,6 @@ from __future__ import annotations
 from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, ceil_div
 from gemmkit.problem import GemmProblem
 
-# The widest fringe, and the lengths of the strips that it is cut into.
-FRINGE, STRIP, SHORT_STRIP = 8, 64, 32
-
 # Rows of C in a band of tiles, as in async_copy.cu; and how many times as much a wave of blocks
 # must read without bands.
 BAND, LEAST_SAVING = 2048, 2.5
@@ -20,34 +17,6 @@ def spread_over_yz(tiles: int) -> tuple[int, int]:
     """
     layers = ceil_div(tiles, MAX_GRID_YZ)
     return (ceil_div(tiles, layers), layers) if layers else (0, 0)
-
-
-def fringe(problem: GemmProblem, BM: int, BN: int) -> tuple[int, int]:
-    """Rows and columns past the last whole tiles, each 0 where a tile is worth it."""
-    return _leftover(problem.m, BM), _leftover(problem.n, BN)
-
-
-def _leftover(extent: int, tile: int) -> int:
-    left = extent % tile
-    return left if tile >= 4 * FRINGE and left <= FRINGE and left < extent else 0
-
-
-def fringed_grid(problem: GemmProblem, BM: int, BN: int, length: int) -> Dim3:
-    """Whole tiles as in `tile_grid`, and lines of blocks after them for the strips of the fringe.
-
-    The kernels undo this with `Fringe` of `fringe.cuh`.
-    """
-    rows, columns = fringe(problem, BM, BN)
-    across = ceil_div(problem.n - columns, BN)
-    lines = ceil_div(fringe_strips(problem, BM, BN, length), across)
-    return across, *spread_over_yz(ceil_div(problem.m - rows, BM) + lines)
-
-
-def fringe_strips(problem: GemmProblem, BM: int, BN: int, length: int) -> int:
-    """Strips of the fringe: along the rows below the tiles, and the columns beside them."""
-    rows, columns = fringe(problem, BM, BN)
-    along_rows = ceil_div(problem.n, length) if rows else 0
-    return along_rows + (ceil_div(problem.m - rows, length) if columns else 0)
 
 
 def banded(problem: GemmProblem, BM: int, BN: int, places: int) -> bool:

@@ -5,27 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.grids import (
-    FRINGE,
-    SHORT_STRIP,
-    STRIP,
-    banded,
-    batched,
-    cuda_bool,
-    fringe,
-    fringed_grid,
-    spread_over_yz,
-    tile_grid,
-)
+from gemmkit.kernels.grids import banded, batched, cuda_bool, spread_over_yz, tile_grid
 from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import (
     STATIC_SHARED_BYTES,
-    fringe_shared_bytes,
     resident_blocks,
     ring_bytes,
     split_k_shared_bytes,
     thread_count,
 )
+from gemmkit.kernels.strips import NO_STRIPS, strips_for
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Layouts as layout.cuh calls them.
@@ -37,9 +26,6 @@ LEAST_STEPS = 4
 # A long k is added up in so many runs, apart, where shared memory has room for them. In
 # `async_copy` they take up to 3 % of the speed, and are only for k for which cuBLAS cuts sums too.
 RUNS, LONG_STREAM, LONG_WHOLE = 4, range(1025, 2**31), range(2049, 8193)
-
-# Tiles of so many results, in blocks of so many threads, may leave a fringe to strips.
-LEAST_FRINGED_TILE, FRINGE_THREADS = 64 * 128, (64, 128, 256, 512)
 
 
 def vector_width(problem: GemmProblem) -> int:
@@ -92,57 +78,25 @@ def _places(problem: GemmProblem) -> tuple[str, str]:
     return batched(problem), CUDA_LAYOUTS[problem.layout]
 
 
-def stripped(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shared_bytes: int
-) -> tuple[int, int]:
-    """The rows and columns past the last whole tiles that get strips instead of tiles.
-
-    A strip's block takes all of k, in steps of its own: it would keep small tiles waiting, and
-    those whose k is cut. Nor may its shared memory cost the tiles' blocks their place on an SM.
-    """
-    BM, BN, threads = config["BM"], config["BN"], thread_count(config)
-    left = fringe(problem, BM, BN)
-    allowed = (
-        any(left)
-        and problem.batch == 1
-        and problem.m > 0 < problem.n
-        and BM * BN >= LEAST_FRINGED_TILE
-        and threads in FRINGE_THREADS
-        and (config.split_k is None or split_k_parts(problem, config) == 1)
-    )
-    if not allowed:
-        return 0, 0
-    strip_bytes = fringe_shared_bytes(threads, *strip_size(left, config, gpu, shared_bytes))
-    with_strips = resident_blocks(config, gpu, max(shared_bytes, strip_bytes))
-    return left if with_strips == resident_blocks(config, gpu, shared_bytes) else (0, 0)
-
-
-def strip_size(
-    left: tuple[int, int], config: TileConfig, gpu: GpuSpec, shared_bytes: int
-) -> tuple[int, int]:
-    """Width and length of the strips of a fringe.
-
-    Beside tiles on an SM they hold these up, and so are short.
-    """
-    width = FRINGE // 2 if max(left) <= FRINGE // 2 else FRINGE
-    alone = resident_blocks(config, gpu, shared_bytes) == 1
-    return width, STRIP if alone else SHORT_STRIP
-
-
 def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """The same with a ring of stages in shared memory, and strips for a fringe."""
     shape, ring = vectorized(problem, config, gpu), ring_bytes(problem, config)
     runs, apart = _runs(problem, LONG_WHOLE, config, gpu, ring)
     places = gpu.sm_count * resident_blocks(config, gpu, ring)
     in_bands = banded(problem, config["BM"], config["BN"], places)
-    shape = replace(
+    template = (*shape.template, runs, cuda_bool(in_bands))
+    strips = strips_for(problem, config, gpu, ring + apart)
+    shape = replace(shape, shared_bytes=ring + apart, runs=runs, banded=in_bands)
+    if strips is None:
+        return replace(shape, template=(*template, NO_STRIPS, *_places(problem)))
+    rows, columns = strips.tiles(problem, config)
+    return replace(
         shape,
-        template=(*shape.template, runs, cuda_bool(in_bands)),
-        shared_bytes=ring + apart,
-        runs=runs,
-        banded=in_bands,
+        template=(*template, strips.template, *_places(problem)),
+        grid=(columns, *spread_over_yz(rows + strips.lines(problem, config))),
+        shared_bytes=max(shape.shared_bytes, strips.shared_bytes),
+        fringe=strips.fringe,
     )
-    return _with_strips(problem, config, gpu, shape)
 
 
 def _runs(
@@ -159,27 +113,6 @@ def _runs(
     return (RUNS, apart) if problem.k in long and fits else (1, 0)
 
 
-def _with_strips(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shape: LaunchShape
-) -> LaunchShape:
-    """A launch of tiles with what `async_copy` and `split_k` are told besides.
-
-    Where there is a fringe, blocks for its strips come after those of whole tiles.
-    """
-    left = stripped(problem, config, gpu, shape.shared_bytes)
-    if not any(left):
-        return replace(shape, template=(*shape.template, 0, 0, *_places(problem)))
-    width, length = strip_size(left, config, gpu, shape.shared_bytes)
-    strip_bytes = fringe_shared_bytes(shape.block[0], width, length)
-    return replace(
-        shape,
-        template=(*shape.template, width, length, *_places(problem)),
-        grid=fringed_grid(problem, config["BM"], config["BN"], length),
-        shared_bytes=max(shape.shared_bytes, strip_bytes),
-        fringe=left,
-    )
-
-
 def split_k_parts(problem: GemmProblem, config: TileConfig) -> int:
     """Blocks that share a tile: no more than there are steps of k.
 
@@ -193,17 +126,30 @@ def split_k_parts(problem: GemmProblem, config: TileConfig) -> int:
 def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Column tiles on x, row tiles on y, the parts of each on z; strips for a fringe."""
     BM, BN = config["BM"], config["BN"]
-    parts = split_k_parts(problem, config)
+    parts, shared_bytes = split_k_parts(problem, config), split_k_shared_bytes(problem, config)
+    strips = strips_for(problem, config, gpu, shared_bytes, parts)
     tiles = ceil_div(problem.n, BN) * ceil_div(problem.m, BM) * problem.batch if parts > 1 else 0
-    shape = LaunchShape(
-        template=(*_without_split(config), vector_width(problem)),
-        grid=tile_grid(problem, BM, BN, parts),
+    grid = tile_grid(problem, BM, BN, parts)
+    if strips is not None:
+        rows, columns = strips.tiles(problem, config)
+        tiles = rows * columns if parts > 1 else 0
+        lines = rows + strips.lines(problem, config)
+        grid = (columns, lines, parts) if parts > 1 else (columns, *spread_over_yz(lines))
+        shared_bytes = max(shared_bytes, strips.shared_bytes)
+    return LaunchShape(
+        template=(
+            *_without_split(config),
+            vector_width(problem),
+            strips.template if strips else NO_STRIPS,
+            *_places(problem),
+        ),
+        grid=grid,
         block=(thread_count(config), 1, 1),
-        shared_bytes=split_k_shared_bytes(problem, config),
+        shared_bytes=shared_bytes,
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
         arrivals=tiles,
+        fringe=strips.fringe if strips else (0, 0),
     )
-    return _with_strips(problem, config, gpu, shape)
 
 
 def _without_split(config: TileConfig) -> tuple[int, ...]:
@@ -223,24 +169,34 @@ def cut_tiles(tiles: int, blocks: int) -> int:
 def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
 
-    A block leaves at most the last part of one tile and the first of another in the workspace.
+    Further lines of them have strips for a fringe. A block leaves at most the last part of one tile
+    and the first of another in the workspace.
     """
     shape = vectorized(problem, config, gpu)
-    shared_bytes = ring_bytes(problem, config)
+    ring = ring_bytes(problem, config)
+    runs, apart = _runs(problem, LONG_STREAM, config, gpu, ring)
+    strips = strips_for(problem, config, gpu, ring + apart)
     columns, rows = ceil_div(problem.n, config["BN"]), ceil_div(problem.m, config["BM"])
+    if strips is not None:
+        rows, columns = strips.tiles(problem, config)
     tiles = columns * rows * problem.batch
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    blocks = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
-    runs, apart = _runs(problem, LONG_STREAM, config, gpu, shared_bytes)
+    blocks = min(gpu.sm_count * resident_blocks(config, gpu, ring), shares)
     cut = cut_tiles(tiles, blocks)
     slots = 2 * blocks if cut else 0
     return LaunchShape(
-        template=(*shape.template, runs, *_places(problem)),
-        grid=(blocks, 1, 1),
+        template=(
+            *shape.template,
+            runs,
+            strips.template if strips else NO_STRIPS,
+            *_places(problem),
+        ),
+        grid=(blocks, 1 + (ceil_div(strips.count(problem), blocks) if strips else 0), 1),
         block=shape.block,
-        shared_bytes=shared_bytes + apart,
+        shared_bytes=max(ring + apart, strips.shared_bytes if strips else 0),
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=cut,
+        fringe=strips.fringe if strips else (0, 0),
         runs=runs,
         banded=True,
     )

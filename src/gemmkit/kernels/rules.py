@@ -17,7 +17,6 @@ STATIC_SHARED_LIMIT = 48 * 1024
 # bytes: blocks that share a tile keep there who came last.
 STATIC_SHARED_BYTES = 128
 MAX_RESULTS_PER_THREAD = 256
-RESULTS_IN_STRIP = 16
 MAX_RESULTS_IN_128 = 64
 COARSENING_STRIDES = (1, 2, 4, 8, 16)
 
@@ -55,17 +54,6 @@ def split_k_shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int
     sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
     biased = problem is not None and problem.epilogue.bias == "column"
     return max(ring_bytes(problem, config), sums) + (FLOAT_BYTES * config["BN"] if biased else 0)
-
-
-def fringe_shared_bytes(threads: int, width: int, length: int) -> int:
-    """Shared bytes of a block that computes a strip of the fringe, of so many threads.
-
-    Its stages, with both tiles padded, and then in their place the sums of its warps, which share
-    k; see fringe.cuh.
-    """
-    stages, depth = 2 if threads > 256 else 4, threads // width
-    ring = stages * depth * (width + length + 2 * PAD)
-    return FLOAT_BYTES * max(ring, threads * RESULTS_IN_STRIP)
 
 
 def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:

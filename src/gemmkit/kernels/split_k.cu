@@ -16,8 +16,7 @@
 #include "fringe.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC, int WIDTH, int LENGTH, bool BATCHED, Layout LAYOUT,
-          class Epilogue>
+          int BURSTS, int ORDER, int VEC, class Strips, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
                                   BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
@@ -33,15 +32,18 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
   const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  const bool cut = !BATCHED && WIDTH == 0 && gridDim.y * BM >= M;
+  const bool cut = Strips::WIDTH > 0 ? Strips::CUT : !BATCHED && gridDim.y * BM >= M;
   const int parts = cut ? gridDim.z : place.parts, part = cut ? blockIdx.z : place.part;
   const int tile_row = cut ? blockIdx.y : place.tile_row;
   const int block_row = tile_row * BM, block_col = place.tile_col * BN;
-  if constexpr (WIDTH > 0) {
-    const Fringe<BM, BN, THREADS, WIDTH, LENGTH, LAYOUT> fringe(M, N);
+  if constexpr (Strips::WIDTH > 0) {
+    const Fringe<BM, BN, THREADS, Strips, LAYOUT> fringe(M, N);
     const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
-    if (fringe.takes(tile_row)) {
-      return fringe.compute(tile_row, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    const int rows = fringe.tile_rows();
+    if (tile_row >= rows) {
+      const int line = Strips::CUT ? part * (gridDim.y - rows) + tile_row - rows : tile_row - rows;
+      const int strip = line * gridDim.x + blockIdx.x;
+      return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
     }
   }
   if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid

@@ -12,10 +12,11 @@
 #include "async_tiles.cuh"
 #include "epilogue.cuh"
 #include "fixup.cuh"
+#include "fringe.cuh"
 #include "stream.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, int RUNS, bool BATCHED, Layout LAYOUT, class Epilogue>
+          int VEC, int RUNS, class Strips, bool BATCHED, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
              float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
@@ -27,8 +28,17 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   const Tiles tiles(shared);
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  const Stream<BATCHED> stream((M + BM - 1) / BM, (N + BN - 1) / BN, max(1, (K + BK - 1) / BK),
-                               batch);
+  int rows = (M + BM - 1) / BM, cols = (N + BN - 1) / BN;  // of tiles
+  if constexpr (Strips::WIDTH > 0) {
+    const Fringe<BM, BN, Tiles::THREADS, Strips, LAYOUT> fringe(M, N);
+    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+    if (blockIdx.y > 0) {
+      const int strip = (blockIdx.y - 1) * gridDim.x + blockIdx.x;
+      return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+    }
+    rows = fringe.tile_rows(), cols = fringe.tile_cols();
+  }
+  const Stream<BATCHED> stream(rows, cols, max(1, (K + BK - 1) / BK), batch);
   const auto start = [&](const Segment& work) {
     const auto [product, tile] = stream.find(work.tile);
     const int row = tile.row * BM, col = tile.col * BN, k = work.first * BK;

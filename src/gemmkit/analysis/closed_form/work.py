@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.fitting import SKINNY
-from gemmkit.kernels.grids import fringe_strips
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts, strip_size, stripped
+from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import resident_blocks
+from gemmkit.kernels.strips import Strips, strips_for
 from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
@@ -67,11 +67,6 @@ class Cutter:
         steps = max(depth if problem.alpha else 0, 1)
         if not tiles:
             return Work(0, 0, rows, columns, 0, 0, 1)
-        if self.kernel.name == "stream_k":
-            return self._streamed(tiles, rows, columns, depth, steps)
-        left = self._fringe(problem)
-        if any(left):
-            return self._fringed(problem, left, rows, columns, steps)
         parts = 1
         if self.kernel.name == "split_k":
             parts = split_k_parts(problem, self.config)
@@ -79,7 +74,14 @@ class Cutter:
             # `warp_reduce` asks for no more than give every SM a block.
             parts = min(self.config.split_k, max(depth, 1))
             parts = max(min(parts, self.gpu.sm_count // tiles), 1)
-        return Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
+        strips = self._strips(problem, parts)
+        if strips is not None:
+            tiles = math.prod(strips.tiles(problem, self.config))
+        if self.kernel.name == "stream_k":
+            work = self._streamed(tiles, rows, columns, depth, steps)
+        else:
+            work = Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
+        return work if strips is None else self._held_up(work, strips, problem, steps)
 
     def splits(self, problem: GemmProblem, resident: int) -> tuple[int, ...]:
         """The values of `split_k` that are worth an estimate; there may be none.
@@ -119,23 +121,32 @@ class Cutter:
             rows, columns = (max(m, 1), columns) if m <= n else (columns, max(n, 1))
         return rows, columns, ceil_div(m, rows) * ceil_div(n, columns) * problem.batch
 
-    def _fringe(self, problem: GemmProblem) -> tuple[int, int]:
-        if self.kernel.name not in ("async_copy", "split_k"):
-            return 0, 0
-        return stripped(problem, self.config, self.gpu, self.tile_shape.shared_bytes)
+    def _strips(self, problem: GemmProblem, parts: int) -> Strips | None:
+        if self.kernel.name not in ("async_copy", "split_k", "stream_k"):
+            return None
+        shared_bytes = self.tile_shape.shared_bytes
+        return strips_for(problem, self.config, self.gpu, shared_bytes, parts)
 
-    def _fringed(
-        self, problem: GemmProblem, left: tuple[int, int], rows: int, columns: int, steps: int
-    ) -> Work:
-        """Whole tiles; the strips take places that a last wave leaves empty, or hold it up."""
-        whole = ceil_div(problem.m - left[0], rows) * ceil_div(problem.n - left[1], columns)
-        width, length = strip_size(left, self.config, self.gpu, self.tile_shape.shared_bytes)
-        strip = STRIP_LINE_RESULTS * (width + length) / (rows * columns)
-        strips = fringe_strips(problem, rows, columns, length) * strip
-        empty = -whole % self.gpu.sm_count
-        tiles = whole + min(empty, math.ceil(strips))
-        held_up = max(strips - empty, 0) / whole
-        return Work(tiles, tiles, rows, columns, math.ceil(steps * (1 + held_up)), 1, 1)
+    def _held_up(self, work: Work, strips: Strips, problem: GemmProblem, steps: int) -> Work:
+        """The same with strips: they take places that a last wave leaves empty, or hold it up.
+
+        `steps` are those of a whole tile. Where a block has its SM alone, what is left of the
+        strips in the end takes a round more; else strips run beside tiles.
+        """
+        lines, count, sms = strips.width + strips.length, strips.count(problem), self.gpu.sm_count
+        strip = STRIP_LINE_RESULTS * lines / (work.rows * work.columns) * steps
+        empty = -work.blocks % sms
+        if resident_blocks(self.config, self.gpu, self.tile_shape.shared_bytes) == 1:
+            left = count - empty * int(work.steps / strip)
+            beyond = ceil_div(max(left, 0), sms) * strip / ceil_div(work.blocks, sms)
+        else:
+            beyond = max(count * strip - empty * work.steps, 0) / work.blocks
+        added = min(empty, count, math.ceil(count * strip / work.steps))
+        return work._replace(
+            blocks=work.blocks + added,
+            tiles=work.tiles + (added if work.parts == 1 else 0),
+            steps=math.ceil(work.steps + beyond),
+        )
 
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""

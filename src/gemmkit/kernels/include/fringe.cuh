@@ -5,13 +5,21 @@
 #include "async_tiles.cuh"
 #include "fixup.cuh"
 
+// Results of a strip, and whether the k of whole tiles is cut; there are no strips if it is 0 wide.
+template <int WIDTH_, int LENGTH_, bool CUT_ = false>
+struct StripSize {
+  static constexpr int WIDTH = WIDTH_, LENGTH = LENGTH_;
+  static constexpr bool CUT = CUT_;
+};
+
 //        whole tiles  | columns       Up to WIDTH rows and columns are a fringe, if there is a
 //   -----------------------------     whole tile before them. The strips' blocks come last in the
 //    rows (with the corner)           grid, and so run where the last wave leaves SMs idle.
-template <int BM, int BN, int THREADS, int WIDTH, int LENGTH, Layout LAYOUT>
+template <int BM, int BN, int THREADS, class Strips, Layout LAYOUT>
 struct Fringe {
+  static constexpr int WIDTH = Strips::WIDTH, LENGTH = Strips::LENGTH, LEAST_TILE = 32;
   // A warp, or a part of one, has a share of each step of k, a lane 4 x 4 results.
-  static constexpr int SLICES = 16 * THREADS / (WIDTH * LENGTH), LEAST_TILE = 32;
+  static constexpr int SLICES = 16 * THREADS / (WIDTH * LENGTH);
   static constexpr int BK = THREADS / WIDTH, STAGES = THREADS > 256 ? 2 : 4;
   template <int HEIGHT, int BREADTH>
   using Strip =
@@ -27,17 +35,16 @@ struct Fringe {
     return LEAST_TILE <= tile && left <= WIDTH && left < extent ? left : 0;
   }
 
-  // Lines of the grid whose blocks have tiles; in those after them they have strips.
-  __device__ __forceinline__ int lines() const { return (rows + BM - 1) / BM; }
-  __device__ __forceinline__ bool takes(int line) const { return line >= lines(); }
+  // Rows and columns of whole tiles.
+  __device__ __forceinline__ int tile_rows() const { return (rows + BM - 1) / BM; }
+  __device__ __forceinline__ int tile_cols() const { return (cols + BN - 1) / BN; }
 
-  // Computes this block's strip, those of the rows being first; surplus blocks have none.
+  // Computes strip `number`, those of the rows being first; surplus blocks have none.
   template <class Epilogue>
-  __device__ __forceinline__ void compute(int line, void* shared, const Epilogue& epilogue, int K,
+  __device__ __forceinline__ void compute(int number, void* shared, const Epilogue& epilogue, int K,
                                           const float* A, int lda, const float* B, int ldb,
                                           float* C, int ldc) const {
     if (epilogue.alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
-    const int number = (line - lines()) * gridDim.x + blockIdx.x;
     const int row_strips = rows < M ? (N + LENGTH - 1) / LENGTH : 0;
     if (number < row_strips) {
       strip<WIDTH, LENGTH>(rows, number * LENGTH, M, shared, epilogue, K, A, lda, B, ldb, C, ldc);
