@@ -23,7 +23,7 @@ from gemmkit.dispatch.choose import choose
 from gemmkit.report.comparison import comparison_tables
 
 HERE = Path(__file__).resolve().parent
-SUITES = "square,k1024,off-tile,next-tile,skinny,fused"
+SUITES = "square,k1024,off-tile,next-tile,one-past,skinny,fused"
 PEERS = "cublas,torch,triton"
 
 

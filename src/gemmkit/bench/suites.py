@@ -14,6 +14,10 @@ SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
 # Multiples of the largest tiles' edges above those sizes, as far as the squares have none.
 NEXT_TILE = (1152, 2176, 4224)
+# One past a multiple of 128, where tiles of that size would have a row and a column all but empty.
+ONE_PAST = tuple(
+    128 * tiles + 1 for tiles in (4, 6, 7, 9, 10, 11, 12, 13, 14, 15, 17, 18, 20, 24, 30)
+)
 
 SKINNY_M = (1, 2, 4, 8, 16)
 SKINNY_N = (4096, 8192)
@@ -67,6 +71,7 @@ SUITES: dict[str, tuple[GemmProblem, ...]] = {
     "k1024": _slabs(sweep.SIZES, sweep.K),
     "off-tile": _cubes(OFF_TILE),
     "next-tile": _cubes(NEXT_TILE),
+    "one-past": _cubes(ONE_PAST),
     "skinny": tuple(GemmProblem(m, n, n) for n in SKINNY_N for m in SKINNY_M),
     "llm": tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
     "fused": _cubes(FUSED, "bias+relu"),
@@ -80,6 +85,7 @@ TOPICS = {
     "k1024": "M = N from 128 to 16384, K = 1024",
     "off-tile": "M = N = K that no tile divides",
     "next-tile": "multiples of 128 just above those",
+    "one-past": "M = N = K one past a multiple of 128",
     "skinny": "M of 1 to 16 rows, N = K",
     "llm": "layers of transformers, 1 to 2048 tokens",
     "fused": "bias and ReLU fused, M = N = K",

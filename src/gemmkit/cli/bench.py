@@ -38,8 +38,9 @@ comparison_options = combine(
         "suites",
         callback=names,
         metavar="NAME,…",
-        help="Compare over these sets of problems: square, k1024, off-tile, next-tile, skinny, "
-        "llm, fused, waves, batched. Without TARGET, gemmkit picks the kernel for each problem.",
+        help="Compare over these sets of problems: square, k1024, off-tile, next-tile, one-past, "
+        "skinny, llm, fused, waves, batched. Without TARGET, gemmkit picks the kernel for each "
+        "problem.",
     ),
     click.option(
         "--against",
