@@ -158,6 +158,15 @@ def test_a_winner_nearby_is_taken(table, store, where):
     assert "1040x1200x800" in found.reason
 
 
+def test_rows_that_are_not_aligned_are_no_guide_to_those_that_are(table):
+    aligned, not_aligned = GemmProblem(1040, 1200, 800), GemmProblem(1041, 1201, 801)
+    table(winner(not_aligned, 0.9))
+    assert chosen(aligned)[0] == "heuristic"
+    assert chosen(GemmProblem(1043, 1203, 803))[0] == "nearest tuned shape"
+    table(winner(aligned, 0.9))
+    assert chosen(not_aligned)[0] == "nearest tuned shape"
+
+
 def test_a_winner_far_away_is_not(table):
     table(winner(GemmProblem(2000, 1200, 800), 0.9))
     assert chosen()[0] == "heuristic"

@@ -48,9 +48,15 @@ class Winners:
         return fastest(own) or fastest(entries)
 
     def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
-        """The winners of classes within `MOST_DISTANCE`, the nearest first."""
+        """The winners of classes within `MOST_DISTANCE`, the nearest first.
+
+        Where rows are aligned, those of rows that are not are left out: they won for their copies
+        of single floats, or for their strips.
+        """
         found = []
         for each in self._classes:
+            if problem.aligned and not each.aligned:
+                continue
             distance = distance_between(problem, each)
             if distance <= MOST_DISTANCE and (entry := self.best(each, epilogue)) is not None:
                 found.append(Neighbour(distance, entry))

@@ -14,7 +14,7 @@ from gemmkit.kernels.rules import (
     split_k_shared_bytes,
     thread_count,
 )
-from gemmkit.kernels.strips import NO_STRIPS, strips_for
+from gemmkit.kernels.strips import strips_for
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Layouts as layout.cuh calls them.
@@ -84,18 +84,17 @@ def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Launch
     runs, apart = _runs(problem, LONG_WHOLE, config, gpu, ring)
     places = gpu.sm_count * resident_blocks(config, gpu, ring)
     in_bands = banded(problem, config["BM"], config["BN"], places)
-    template = (*shape.template, runs, cuda_bool(in_bands))
     strips = strips_for(problem, config, gpu, ring + apart)
-    shape = replace(shape, shared_bytes=ring + apart, runs=runs, banded=in_bands)
-    if strips is None:
-        return replace(shape, template=(*template, NO_STRIPS, *_places(problem)))
     rows, columns = strips.tiles(problem, config)
+    lines = spread_over_yz(rows + strips.lines(problem, config))
     return replace(
         shape,
-        template=(*template, strips.template, *_places(problem)),
-        grid=(columns, *spread_over_yz(rows + strips.lines(problem, config))),
-        shared_bytes=max(shape.shared_bytes, strips.shared_bytes),
+        template=(*shape.template, runs, cuda_bool(in_bands), strips.template, *_places(problem)),
+        grid=(columns, *lines) if strips else shape.grid,
+        shared_bytes=max(ring + apart, strips.shared_bytes),
         fringe=strips.fringe,
+        runs=runs,
+        banded=in_bands,
     )
 
 
@@ -128,27 +127,25 @@ def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSha
     BM, BN = config["BM"], config["BN"]
     parts, shared_bytes = split_k_parts(problem, config), split_k_shared_bytes(problem, config)
     strips = strips_for(problem, config, gpu, shared_bytes, parts)
-    tiles = ceil_div(problem.n, BN) * ceil_div(problem.m, BM) * problem.batch if parts > 1 else 0
+    rows, columns = strips.tiles(problem, config)
+    tiles = rows * columns * problem.batch if parts > 1 else 0
     grid = tile_grid(problem, BM, BN, parts)
-    if strips is not None:
-        rows, columns = strips.tiles(problem, config)
-        tiles = rows * columns if parts > 1 else 0
+    if strips:
         lines = rows + strips.lines(problem, config)
         grid = (columns, lines, parts) if parts > 1 else (columns, *spread_over_yz(lines))
-        shared_bytes = max(shared_bytes, strips.shared_bytes)
     return LaunchShape(
         template=(
             *_without_split(config),
             vector_width(problem),
-            strips.template if strips else NO_STRIPS,
+            strips.template,
             *_places(problem),
         ),
         grid=grid,
         block=(thread_count(config), 1, 1),
-        shared_bytes=shared_bytes,
+        shared_bytes=max(shared_bytes, strips.shared_bytes),
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
         arrivals=tiles,
-        fringe=strips.fringe if strips else (0, 0),
+        fringe=strips.fringe,
     )
 
 
@@ -176,27 +173,20 @@ def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSh
     ring = ring_bytes(problem, config)
     runs, apart = _runs(problem, LONG_STREAM, config, gpu, ring)
     strips = strips_for(problem, config, gpu, ring + apart)
-    columns, rows = ceil_div(problem.n, config["BN"]), ceil_div(problem.m, config["BM"])
-    if strips is not None:
-        rows, columns = strips.tiles(problem, config)
+    rows, columns = strips.tiles(problem, config)
     tiles = columns * rows * problem.batch
     shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
     blocks = min(gpu.sm_count * resident_blocks(config, gpu, ring), shares)
     cut = cut_tiles(tiles, blocks)
     slots = 2 * blocks if cut else 0
     return LaunchShape(
-        template=(
-            *shape.template,
-            runs,
-            strips.template if strips else NO_STRIPS,
-            *_places(problem),
-        ),
+        template=(*shape.template, runs, strips.template, *_places(problem)),
         grid=(blocks, 1 + (ceil_div(strips.count(problem), blocks) if strips else 0), 1),
         block=shape.block,
-        shared_bytes=max(ring + apart, strips.shared_bytes if strips else 0),
+        shared_bytes=max(ring + apart, strips.shared_bytes),
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=cut,
-        fringe=strips.fringe if strips else (0, 0),
+        fringe=strips.fringe,
         runs=runs,
         banded=True,
     )

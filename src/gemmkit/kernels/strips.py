@@ -26,15 +26,19 @@ RESULTS_PER_THREAD = 16
 class Strips:
     """How a fringe of `rows` and `columns` is cut up: into strips of `width` × `length` results.
 
-    A block takes `shared_bytes` for one. `parts` blocks share the k of a tile.
+    A block takes `shared_bytes` for one. `parts` blocks share the k of a tile. Without a fringe all
+    but that are 0.
     """
 
-    rows: int
-    columns: int
-    width: int
-    length: int
-    shared_bytes: int
-    parts: int
+    rows: int = 0
+    columns: int = 0
+    width: int = 0
+    length: int = 0
+    shared_bytes: int = 0
+    parts: int = 1
+
+    def __bool__(self) -> bool:
+        return any(self.fringe)
 
     @property
     def template(self) -> str:
@@ -58,10 +62,9 @@ class Strips:
 
     def lines(self, problem: GemmProblem, config: TileConfig) -> int:
         """Lines of the grid after those of whole tiles, in each of its layers of parts."""
+        if not self:
+            return 0
         return ceil_div(self.count(problem), self.tiles(problem, config)[1] * self.parts)
-
-
-NO_STRIPS = "StripSize<0, 0>"
 
 
 def fringe(problem: GemmProblem, BM: int, BN: int) -> tuple[int, int]:
@@ -76,8 +79,8 @@ def _leftover(extent: int, tile: int) -> int:
 
 def strips_for(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shared_bytes: int, parts: int = 1
-) -> Strips | None:
-    """The strips of a launch whose tiles take so much shared memory, or None where it has none.
+) -> Strips:
+    """The strips of a launch whose tiles take so much shared memory, if it has any.
 
     They must not cost the tiles' blocks their place on an SM. Small tiles finish before a strip
     does: they leave strips only what would give some SM a second tile. `parts` blocks share a tile;
@@ -90,7 +93,7 @@ def strips_for(
     small = BM * BN < LARGE_TILE
     worth = not small or (BM * BN >= LEAST_TILE and whole <= gpu.sm_count < tiles)
     if not (worth and whole < tiles and problem.batch == 1 and threads in FRINGE_THREADS):
-        return None
+        return Strips()
     places = resident_blocks(config, gpu, shared_bytes)
     width = FRINGE // 2 if max(rows, columns) <= FRINGE // 2 else FRINGE
     length = STRIP if places == 1 else SHORT_STRIP
@@ -105,6 +108,6 @@ def strips_for(
     strips = Strips(rows, columns, width, length, strip_bytes, parts)
     rows_and_lines = strips.tiles(problem, config)[0] + strips.lines(problem, config)
     if parts > 1 and rows_and_lines > MAX_GRID_YZ:
-        return None
+        return Strips()
     with_strips = resident_blocks(config, gpu, max(shared_bytes, strip_bytes))
-    return strips if with_strips == places else None
+    return strips if with_strips == places else Strips()

@@ -75,13 +75,13 @@ class Cutter:
             parts = min(self.config.split_k, max(depth, 1))
             parts = max(min(parts, self.gpu.sm_count // tiles), 1)
         strips = self._strips(problem, parts)
-        if strips is not None:
+        if strips:
             tiles = math.prod(strips.tiles(problem, self.config))
         if self.kernel.name == "stream_k":
             work = self._streamed(tiles, rows, columns, depth, steps)
         else:
             work = Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
-        return work if strips is None else self._held_up(work, strips, problem, steps)
+        return self._held_up(work, strips, problem, steps) if strips else work
 
     def splits(self, problem: GemmProblem, resident: int) -> tuple[int, ...]:
         """The values of `split_k` that are worth an estimate; there may be none.
@@ -121,9 +121,9 @@ class Cutter:
             rows, columns = (max(m, 1), columns) if m <= n else (columns, max(n, 1))
         return rows, columns, ceil_div(m, rows) * ceil_div(n, columns) * problem.batch
 
-    def _strips(self, problem: GemmProblem, parts: int) -> Strips | None:
+    def _strips(self, problem: GemmProblem, parts: int) -> Strips:
         if self.kernel.name not in ("async_copy", "split_k", "stream_k"):
-            return None
+            return Strips()
         shared_bytes = self.tile_shape.shared_bytes
         return strips_for(problem, self.config, self.gpu, shared_bytes, parts)
 
