@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,12 @@ def table(found: Sequence[Seen]) -> Table:
 
 
 def main() -> int:
-    found = goals(read_records(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, nargs="?", default=DEFAULT, help="of run_suites.py")
+    arguments = parser.parse_args()
+    if not arguments.file.is_file():
+        parser.error(f"there is no file {arguments.file}: write it with run_suites.py")
+    found = goals(read_records(arguments.file))
     print(table(found).to_text().plain)
     return 1 if any(seen.missed or seen.worst is None for seen in found) else 0
 
