@@ -85,12 +85,10 @@ def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Launch
     places = gpu.sm_count * resident_blocks(config, gpu, ring)
     in_bands = banded(problem, config["BM"], config["BN"], places)
     strips = strips_for(problem, config, gpu, ring + apart)
-    rows, columns = strips.tiles(problem, config)
-    lines = spread_over_yz(rows + strips.lines(problem, config))
     return replace(
         shape,
         template=(*shape.template, runs, cuda_bool(in_bands), strips.template, *_places(problem)),
-        grid=(columns, *lines) if strips else shape.grid,
+        grid=strips.grid(problem, config) if strips else shape.grid,
         shared_bytes=max(ring + apart, strips.shared_bytes),
         fringe=strips.fringe,
         runs=runs,
@@ -129,10 +127,6 @@ def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSha
     strips = strips_for(problem, config, gpu, shared_bytes, parts)
     rows, columns = strips.tiles(problem, config)
     tiles = rows * columns * problem.batch if parts > 1 else 0
-    grid = tile_grid(problem, BM, BN, parts)
-    if strips:
-        lines = rows + strips.lines(problem, config)
-        grid = (columns, lines, parts) if parts > 1 else (columns, *spread_over_yz(lines))
     return LaunchShape(
         template=(
             *_without_split(config),
@@ -140,7 +134,7 @@ def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSha
             strips.template,
             *_places(problem),
         ),
-        grid=grid,
+        grid=strips.grid(problem, config) if strips else tile_grid(problem, BM, BN, parts),
         block=(thread_count(config), 1, 1),
         shared_bytes=max(shared_bytes, strips.shared_bytes),
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,

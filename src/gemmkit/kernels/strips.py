@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.plan import MAX_GRID_YZ, TileConfig, ceil_div
+from gemmkit.kernels.grids import spread_over_yz
+from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, TileConfig, ceil_div
 from gemmkit.kernels.rules import PAD, resident_blocks, thread_count
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
@@ -60,11 +61,11 @@ class Strips:
         rows, columns = problem.m - self.rows, problem.n - self.columns
         return ceil_div(rows, config["BM"]), ceil_div(columns, config["BN"])
 
-    def lines(self, problem: GemmProblem, config: TileConfig) -> int:
-        """Lines of the grid after those of whole tiles, in each of its layers of parts."""
-        if not self:
-            return 0
-        return ceil_div(self.count(problem), self.tiles(problem, config)[1] * self.parts)
+    def grid(self, problem: GemmProblem, config: TileConfig) -> Dim3:
+        """Whole tiles as in `tile_grid`, and lines of blocks after them, in each layer of parts."""
+        rows, columns = self.tiles(problem, config)
+        lines = rows + ceil_div(self.count(problem), columns * self.parts)
+        return (columns, lines, self.parts) if self.parts > 1 else (columns, *spread_over_yz(lines))
 
 
 def fringe(problem: GemmProblem, BM: int, BN: int) -> tuple[int, int]:
@@ -103,11 +104,11 @@ def strips_for(
     strip_bytes = FLOAT_BYTES * max(ring, threads * RESULTS_PER_THREAD)
     if small and places > 2:
         # With room for three, strips would crowd on the SMs that have no tile.
-        places, third = 2, gpu.capability.shared_per_sm // 3
-        strip_bytes = max(strip_bytes, third - gpu.capability.shared_reserved_per_block + 128)
+        places, limits = 2, gpu.capability
+        third = limits.shared_per_sm // 3 - limits.shared_reserved_per_block
+        strip_bytes = max(strip_bytes, third + limits.shared_unit)
     strips = Strips(rows, columns, width, length, strip_bytes, parts)
-    rows_and_lines = strips.tiles(problem, config)[0] + strips.lines(problem, config)
-    if parts > 1 and rows_and_lines > MAX_GRID_YZ:
+    if parts > 1 and strips.grid(problem, config)[1] > MAX_GRID_YZ:
         return Strips()
     with_strips = resident_blocks(config, gpu, max(shared_bytes, strip_bytes))
     return strips if with_strips == places else Strips()

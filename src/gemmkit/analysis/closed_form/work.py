@@ -136,7 +136,7 @@ class Cutter:
         lines, count, sms = strips.width + strips.length, strips.count(problem), self.gpu.sm_count
         strip = STRIP_LINE_RESULTS * lines / (work.rows * work.columns) * steps
         empty = -work.blocks % sms
-        if resident_blocks(self.config, self.gpu, self.tile_shape.shared_bytes) == 1:
+        if self._resident == 1:
             left = count - empty * int(work.steps / strip)
             beyond = ceil_div(max(left, 0), sms) * strip / ceil_div(work.blocks, sms)
         else:
@@ -150,7 +150,7 @@ class Cutter:
 
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""
-        blocks = min(self._places, tiles * max(1, depth // LEAST_STEPS))
+        blocks = min(self.gpu.sm_count * self._resident, tiles * max(1, depth // LEAST_STEPS))
         cut = cut_tiles(tiles, blocks)
         whole = (tiles - cut) // blocks
         if not cut:
@@ -167,7 +167,6 @@ class Cutter:
         )
 
     @cached_property
-    def _places(self) -> int:
-        """Blocks with which `stream_k` fills the board."""
-        shared_bytes = self.tile_shape.shared_bytes
-        return self.gpu.sm_count * resident_blocks(self.config, self.gpu, shared_bytes)
+    def _resident(self) -> int:
+        """Blocks with warp tiles that an SM holds."""
+        return resident_blocks(self.config, self.gpu, self.tile_shape.shared_bytes)
