@@ -12,7 +12,7 @@ from gemmkit.errors import CompileError
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import build_all, compile_kernel, compile_many, compile_plan
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
 
@@ -38,6 +38,33 @@ def test_a_plan_compiles_with_the_ladder_s_headers() -> None:
 def test_static_shared_memory_is_that_of_the_tiles() -> None:
     plan = plan_of("shared_tiling", BM=16, BN=16, BK=16)
     assert compile_plan(plan, "sm_86").resources.shared_bytes == 2 * 16 * 16 * 4
+
+
+# What NVRTC leaves to chance seldom shows in two compilations.
+TIMES = 6
+
+
+def texts_of(kernel, shape, folder) -> set[str]:
+    """The PTX of one launch, compiled `TIMES` times."""
+    plan = kernel.plan(GemmProblem.from_shape(shape), kernel.default, find_board("h100"))
+    folders = [folder / str(time) for time in range(TIMES)]
+    return {compile_plan(plan, "sm_90a", cache_dir=each).ptx for each in folders}
+
+
+# With its loads of shared memory in plain C++ this came out in nine ways.
+@pytest.mark.parametrize("shape", ["16x512x512", "8x511x511"])
+def test_a_skinny_product_compiles_to_the_same_code_each_time(tmp_path, shape) -> None:
+    assert len(texts_of(find_kernel("warp_reduce"), shape, tmp_path)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("shape", ["16x512x512", "512x16x512", "512x512x512", "255x257x129"])
+def test_each_rung_compiles_to_the_same_code_each_time(tmp_path, kernel, shape) -> None:
+    problem = GemmProblem.from_shape(shape)
+    if reason := kernel.supports(problem, kernel.default, find_board("h100")):
+        pytest.skip(reason)
+    assert len(texts_of(kernel, shape, tmp_path)) == 1
 
 
 def test_many_come_back_in_their_order_with_progress(cache_dir) -> None:

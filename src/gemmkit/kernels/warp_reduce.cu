@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
             const int k = TALL ? right(i) : below(4 * number) + i;
             if (STAGED) {
               const int place = Lines::place(s, k, TALL ? x : y - warp_y);
-              copy_vector<WIDTH>(&line[s][i], slots + LINES + place);
+              read_shared<WIDTH>(&line[s][i], slots + LINES + place);
             } else if (k < k_left) {  // the last line stands for those that nobody wants
               const int row = TALL ? 0 : min(s, M - 1);
               read_cached<WIDTH>(&line[s][i], element(lines, lda, row, k));
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
 #pragma unroll
         for (int i = 0; RING && i < 16; i += VEC) {
           const int slot = (16 * number + i) * THREADS + threadIdx.x * VEC;
-          copy_vector<VEC>(&pieces[turn][i / 4][i % 4], slots + slot);
+          read_shared<VEC>(&pieces[turn][i / 4][i % 4], slots + slot);
         }
         multiply_piece<TALL>(sums, line, pieces[turn]);
       }

@@ -20,7 +20,7 @@ __device__ __forceinline__ void read_once(float* to, const float* from, bool ins
   }
 }
 
-// Reads VEC floats that other warps read too, through L1. Both kinds are volatile so that they stay
+// Reads VEC floats that other warps read too, through L1. All kinds are volatile so that they stay
 // where they are written: ahead of the arithmetic.
 template <int VEC>
 __device__ __forceinline__ void read_cached(float* to, const float* from) {
@@ -31,6 +31,20 @@ __device__ __forceinline__ void read_cached(float* to, const float* from) {
                  : "l"(from));
   } else {
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(*to) : "l"(from));
+  }
+}
+
+// Reads VEC floats of shared memory. In assembly, because NVRTC 13 puts plain loads together into
+// vectors anew, and from one compilation to the next it may read two of the floats twice.
+template <int VEC>
+__device__ __forceinline__ void read_shared(float* to, const float* from) {
+  if (VEC == 4) {
+    float4& v = *reinterpret_cast<float4*>(to);
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(from))));
+  } else {
+    *to = *from;
   }
 }
 
