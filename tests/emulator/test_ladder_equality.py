@@ -16,7 +16,7 @@ from gemmkit.problem import GemmProblem
 # Ragged, tiny and aligned; an architecture of each PTX dialect.
 CASES = {
     "33x65x17": ("sm_86", GemmProblem(m=33, n=65, k=17, alpha=1.5, beta=-0.5)),
-    "130x67x40": ("sm_90a", GemmProblem(m=130, n=67, k=40, lda=43, ldb=70, ldc=81)),
+    "66x67x40": ("sm_90a", GemmProblem(m=66, n=67, k=40, lda=43, ldb=70, ldc=81)),
     "1x1x1": ("sm_100a", GemmProblem(m=1, n=1, k=1, beta=2.0)),
     "64x128x32": ("sm_100a", GemmProblem(m=64, n=128, k=32)),
 }

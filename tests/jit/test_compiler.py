@@ -51,7 +51,7 @@ def texts_of(kernel, shape, folder) -> set[str]:
     return {compile_plan(plan, "sm_90a", cache_dir=each).ptx for each in folders}
 
 
-# With its loads of shared memory in plain C++ this came out in nine ways.
+# With its loads of shared memory in plain C++ this came out in ten ways.
 @pytest.mark.parametrize("shape", ["16x512x512", "8x511x511"])
 def test_a_skinny_product_compiles_to_the_same_code_each_time(tmp_path, shape) -> None:
     assert len(texts_of(find_kernel("warp_reduce"), shape, tmp_path)) == 1
