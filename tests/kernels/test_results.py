@@ -69,8 +69,17 @@ def test_shape(device, kernel, problem):
     assert record.correct, record.check
 
 
-@pytest.mark.parametrize("epilogue", ["bias", "relu", "bias+relu"])
-@pytest.mark.parametrize("kernel", LADDER[1:], ids=lambda kernel: kernel.name)
+# `bias+relu` has the code of both; a rung of the plainest write-back, and one that copies biases
+# ahead, run each alone too.
+ALONE = ("naive", "split_k")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "epilogue"),
+    [(kernel, "bias+relu") for kernel in LADDER[1:]]
+    + [(find_kernel(name), epilogue) for name in ALONE for epilogue in ("bias", "relu")],
+    ids=lambda each: getattr(each, "name", each),
+)
 def test_fused_epilogue(device, kernel, epilogue):
     problem = GemmProblem(66, 70, 18, 1.5, 0.5, epilogue=Epilogue.parse(epilogue))
     record = run(kernel, problem, device)

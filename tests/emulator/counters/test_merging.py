@@ -74,7 +74,7 @@ def in_machine_code(sass: str) -> dict[str, Counter[str]]:
 @pytest.mark.parametrize("shape", ["512", "255x257x129"], ids=["vector", "scalar"])
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_every_rung(kernel, shape):
-    check(kernel, kernel.default, "sm_90", shape)
+    check(kernel, kernel.default, "sm_90a", shape)
 
 
 @needs_disassembler
