@@ -69,17 +69,21 @@ def test_shape(device, kernel, problem):
     assert record.correct, record.check
 
 
-# `bias+relu` has the code of both; a rung of the plainest write-back, and one that copies biases
-# ahead, run each alone too.
+# Bias or ReLU alone is other code; of most rungs `bias+relu` tells as much.
 ALONE = ("naive", "split_k")
+FUSED = [
+    pytest.param(
+        kernel,
+        epilogue,
+        id=f"{kernel.name}-{epilogue}",
+        marks=() if epilogue == "bias+relu" or kernel.name in ALONE else pytest.mark.slow,
+    )
+    for kernel in LADDER[1:]
+    for epilogue in ("bias", "relu", "bias+relu")
+]
 
 
-@pytest.mark.parametrize(
-    ("kernel", "epilogue"),
-    [(kernel, "bias+relu") for kernel in LADDER[1:]]
-    + [(find_kernel(name), epilogue) for name in ALONE for epilogue in ("bias", "relu")],
-    ids=lambda each: getattr(each, "name", each),
-)
+@pytest.mark.parametrize(("kernel", "epilogue"), FUSED)
 def test_fused_epilogue(device, kernel, epilogue):
     problem = GemmProblem(66, 70, 18, 1.5, 0.5, epilogue=Epilogue.parse(epilogue))
     record = run(kernel, problem, device)

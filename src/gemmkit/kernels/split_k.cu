@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
     const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
     const int rows = fringe.tile_rows();
     if (tile_row >= rows) {
-      const int line = Strips::CUT ? part * (gridDim.y - rows) + tile_row - rows : tile_row - rows;
+      const int line = part * (gridDim.y - rows) + tile_row - rows;
       const int strip = line * gridDim.x + blockIdx.x;
       return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
     }
