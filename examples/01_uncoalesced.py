@@ -5,10 +5,14 @@ Threads with neighbouring threadIdx.x form a warp. Here they take neighbouring r
 B, 16.5 a request.
 """
 
-from numba import cuda, float32
 from showing import show
 
 from gemmkit import Kernel
+
+try:
+    from numba import cuda, float32
+except ModuleNotFoundError:
+    raise SystemExit("this example needs numba-cuda: pip install 'gemmkit[numba]'") from None
 
 
 @cuda.jit

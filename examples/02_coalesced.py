@@ -4,10 +4,14 @@ All 32 threads now read the same element of A, one sector, and 32 neighbours of 
 sectors a request in place of 16.5, from the order of two names.
 """
 
-from numba import cuda, float32
 from showing import show
 
 from gemmkit import Kernel
+
+try:
+    from numba import cuda, float32
+except ModuleNotFoundError:
+    raise SystemExit("this example needs numba-cuda: pip install 'gemmkit[numba]'") from None
 
 
 @cuda.jit

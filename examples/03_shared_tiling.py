@@ -4,10 +4,14 @@ An element that a block copies to shared memory serves 32 threads: 2K/32 global 
 place of 2K. The 2K loads have not gone; they are loads of shared memory now.
 """
 
-from numba import cuda, float32
 from showing import show
 
 from gemmkit import Kernel
+
+try:
+    from numba import cuda, float32
+except ModuleNotFoundError:
+    raise SystemExit("this example needs numba-cuda: pip install 'gemmkit[numba]'") from None
 
 TILE = 32
 

@@ -4,10 +4,14 @@ A thread keeps TM sums in registers and reads TM + 1 floats from shared memory f
 multiply-adds: K (TM + 1) / TM shared loads a result in place of 2K. The global loads stay.
 """
 
-from numba import cuda, float32
 from showing import show
 
 from gemmkit import Kernel
+
+try:
+    from numba import cuda, float32
+except ModuleNotFoundError:
+    raise SystemExit("this example needs numba-cuda: pip install 'gemmkit[numba]'") from None
 
 TILE = 32
 TM = 8

@@ -4,10 +4,14 @@ For each k a thread reads TM floats of A and TN of B and combines each with each
 shared loads a result. The larger tile of the block, 64 x 64, saves global loads too: 2K/64.
 """
 
-from numba import cuda, float32
 from showing import show
 
 from gemmkit import Kernel
+
+try:
+    from numba import cuda, float32
+except ModuleNotFoundError:
+    raise SystemExit("this example needs numba-cuda: pip install 'gemmkit[numba]'") from None
 
 TILE, BK = 64, 8
 TM = TN = 8

@@ -4,10 +4,14 @@
 activation, which are computed in the product's kernel.
 """
 
-import torch
-
-import gemmkit.torch
 from gemmkit import nn
+
+try:
+    import torch
+
+    import gemmkit.torch
+except ModuleNotFoundError:
+    raise SystemExit("this example needs PyTorch: pip install 'gemmkit[torch]'") from None
 
 torch.manual_seed(0)
 

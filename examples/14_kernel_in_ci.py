@@ -34,3 +34,7 @@ def test_budget(sgemm):
     assert counters.bank_conflicts == 0
     assert counters.spill_bytes == 0
     assert counters.occupancy >= 0.4
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

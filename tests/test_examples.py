@@ -108,6 +108,18 @@ def test_the_library_is_right_as_often_as_the_script_asks(run, name):
     assert all(float(error) < 2e-5 for error in errors)
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [("01_uncoalesced.py", "numba", "numba"), ("13_pytorch_layer.py", "torch", "torch")],
+)
+def test_a_missing_extra_is_named_in_one_line(run, monkeypatch, name, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        SystemExit, match=rf"^this example needs .*: pip install 'gemmkit\[{extra}\]'$"
+    ):
+        run(name)
+
+
 def test_the_kernel_in_ci_passes_its_own_tests():
     path = EXAMPLES / "14_kernel_in_ci.py"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", str(path)]

@@ -44,7 +44,7 @@ class DiskCache:
 
     Entries appear atomically and carry a checksum over key and value, so a truncated or changed
     file is a miss. Files of others in the same folder are left alone. A folder that cannot be
-    written gives one `RuntimeWarning` and no caching.
+    written gives no caching, and one `RuntimeWarning` for all folders beside it.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
@@ -182,8 +182,8 @@ class DiskCache:
         # Python's own filter shows a repeated text from one place only once.
         reason = getattr(error, "strerror", None) or type(error).__name__
         warnings.warn(
-            f"the cache folder {self.directory} cannot be written ({reason}): going on without "
-            "it, so later runs start as slowly as this one",
+            f"the cache folder {self.directory.parent} cannot be written ({reason}); continuing "
+            "without it, so later runs start as slowly as this one",
             RuntimeWarning,
             stacklevel=1,
         )

@@ -185,6 +185,7 @@ def find_board(name: str) -> GpuSpec:
     """
     board = BOARDS.get(_key(name))
     if board is None:
-        near = difflib.get_close_matches(_key(name), BOARDS, n=3) or sorted(BOARDS)
-        raise UsageError(f"unknown board '{name}': did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(_key(name), BOARDS, n=2)
+        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(BOARDS)}"
+        raise UsageError(f"unknown board '{name}': {advice}")
     return board

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import msgspec
@@ -119,7 +120,7 @@ def test_findings_are_quoted_once_with_both_source_lines(call, fake, make_check)
     ]
     result = call("check", "naive")
     assert result.exit_code == 1
-    assert "two      33x21x5  β=0.5 ldb=20 ldc=24  findings" in result.stdout
+    assert re.search(r"^two +33x21x5 +β=0\.5 ldb=20 ldc=24 +findings", result.stdout, re.MULTILINE)
     assert result.stdout.count(RACE.message) == 1
     assert f"\n1. racecheck: {RACE.message}\n" in result.stdout
     assert f"  --> naive.cu:{GUARD}\n" in result.stdout

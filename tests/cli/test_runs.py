@@ -47,10 +47,10 @@ def test_ladder_prints_the_table_alone_on_stdout(call, fake):
     assert result.exit_code == 0
     assert result.stdout.startswith("C = αAB + βC, 64x64x64")
     assert "naive" in result.stdout
+    assert "Left out: no reason." in result.stdout
     assert result.stderr.splitlines() == [
         "Running on the emulator, for RTX 3090.",
         "[1/1] compiled naive",
-        "Left out at 1x1x1: no reason",
         "[0/2] naive 64x64x64",
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmkit.bench.baseline import HOW_TO_GET, Baseline, find_baseline
+from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import run_binary
 from gemmkit.bench.workload import Workload
@@ -172,6 +173,7 @@ def _run_all(
 ) -> list[Record]:
     records: list[Record] = []
     workload: Workload | None = None
+    progress.planned([emulation_seconds(run.plan, run.problem, device) for run in runs])
     for run, binary in zip(runs, binaries, strict=True):
         progress.started(run.kernel, run.problem, len(records), len(runs))
         if workload is None or workload.problem != run.problem:

@@ -13,9 +13,9 @@ from gemmkit.record import CheckRecord, Record
 class Progress:
     """Does nothing; a subclass overrides what it wants to hear.
 
-    The order is: `opened`, `compiled` for each kernel, then for each run either `skipped`, or
-    `started` and `finished` (or `checked`) with `launched` any number of times in between, and
-    `printed` where the kernel prints and `note` anywhere.
+    The order is: `opened`, `compiled` for each kernel, `planned`, then for each run either
+    `skipped`, or `started` and `finished` (or `checked`) with `launched` any number of times in
+    between, and `printed` where the kernel prints and `note` anywhere.
     """
 
     def opened(self, device: Device, note: str) -> None:
@@ -29,6 +29,9 @@ class Progress:
 
     def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
         """A kernel refuses the problem or the configuration, and is left out."""
+
+    def planned(self, seconds: Sequence[float]) -> None:
+        """The time that each run is expected to take, where the emulator runs them."""
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """A kernel begins, `done` of `total` runs being over."""

@@ -6,8 +6,11 @@ told in one message; 130 interrupted.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -54,6 +57,22 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; for an unknown one, suggest the nearest.
+
+        Raises:
+            click.UsageError: there is no such verb.
+        """
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0].lower(), VERBS, n=2, cutoff=0.5)
+            advice = f"did you mean {' or '.join(near)}?" if near else "there are " + ", ".join(
+                VERBS
+            )  # fmt: skip
+            raise click.UsageError(f"no command '{args[0]}': {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002
@@ -77,7 +96,9 @@ class Verbs(click.Group):
                 import traceback
 
                 click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-            click.echo(f"gemmkit: {_message(error)}", err=True)
+            from gemmkit.cli.output import Printer
+
+            Printer(err=True).print(f"gemmkit: {_message(error)}")
             sys.exit(FAILED)
 
 
@@ -99,4 +120,26 @@ def gemmkit(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    gemmkit(prog_name="gemmkit")
+    from gemmkit.cli.encoding import show_any_text
+    from gemmkit.cli.interrupt import end_on_interrupt
+
+    show_any_text()
+    end_on_interrupt(INTERRUPTED)
+    show_warnings_plainly()
+    try:
+        gemmkit(prog_name="gemmkit")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            sys.stdout.flush()
+            # Threads that still compile would keep the interpreter waiting.
+            os._exit(INTERRUPTED)
+        raise
+
+
+def show_warnings_plainly() -> None:
+    """Let a warning be one sentence, without the place in gemmkit where it was made."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        click.echo(f"gemmkit: {message}", err=True)
+
+    warnings.showwarning = show

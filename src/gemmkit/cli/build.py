@@ -22,7 +22,8 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     That is the default configuration of each, with every epilogue. A machine without a compiler
     runs them from a copy of the cache folder.
     """
-    from gemmkit.cli.output import StepBar
+    from gemmkit.cli.output import Printer, StepBar
+    from gemmkit.errors import DeviceError
     from gemmkit.gpu import find_board
     from gemmkit.jit.cache import BinaryCache
     from gemmkit.jit.compiler import build_all
@@ -32,7 +33,14 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     chosen = [find_kernel(name) for name in kernels] if kernels else None
     with StepBar() as bar:
         binaries = build_all(board, chosen, progress=bar.show)
-    click.echo(
-        f"{len(binaries)} kernels for {board.name} ({board.arch}) are in "
-        f"{BinaryCache().disk.directory}"
+    cache = BinaryCache()
+    stored = sum(cache.holds(each) for each in binaries)
+    if stored < len(binaries):
+        raise DeviceError(
+            f"{stored} of {len(binaries)} compiled kernels are stored: the cache folder "
+            f"{cache.disk.directory} cannot be written, or is limited to less; point "
+            "XDG_CACHE_HOME to another, or free some space"
+        )
+    Printer().print(
+        f"{stored} kernels for {board.name} ({board.arch}) are in {cache.disk.directory}"
     )

@@ -19,6 +19,7 @@ from gemmkit.cli.options import (
 from gemmkit.cli.target import target_options
 
 if TYPE_CHECKING:
+    from gemmkit.cli.output import Printer
     from gemmkit.record import Check
 
 
@@ -74,35 +75,35 @@ def command(
     The exit status is 1 if there is a finding or a wrong result.
     """
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
-    from gemmkit.cli.output import RecordWriter, StepBar, console
     from gemmkit.cli.target import find_target
-    from gemmkit.cli.watch import Watch
+    from gemmkit.cli.watch import Watch, run_and_show
     from gemmkit.report.findings import check_table, findings_text, summary
+    from gemmkit.report.layout import Table
 
     kernel = find_target(**target)
-    with RecordWriter(json_path) as writer:
-        bar = StepBar()
-        watch = Watch(bar, writer, asked="emulator")
-        try:
-            with bar:
-                check(
-                    kernel,
-                    shapes or None,
-                    config=config,
-                    gpu=gpu,
-                    epilogue=epilogue,
-                    alpha=alpha,
-                    beta=beta,
-                    checks=only or CHECKS,
-                    seed=seed,
-                    max_steps=max_steps or MAX_STEPS,
-                    progress=watch,
-                )
-        finally:
-            if watch.checks:
-                out = console(err=writer.to_stdout)
-                out.print(check_table(watch.checks).to_text(), end="")
-                out.print(findings_text(watch.checks, kernel), end="")
-                out.print("\n" + summary(watch.checks))
+
+    def run(watch: Watch) -> None:
+        check(
+            kernel,
+            shapes or None,
+            config=config,
+            gpu=gpu,
+            epilogue=epilogue,
+            alpha=alpha,
+            beta=beta,
+            checks=only or CHECKS,
+            seed=seed,
+            max_steps=max_steps or MAX_STEPS,
+            progress=watch,
+        )
+
+    def tables(watch: Watch, *, complete: bool) -> list[Table]:  # noqa: ARG001
+        return [check_table(watch.checks)]
+
+    def closing(watch: Watch, out: Printer) -> None:
+        out.print(findings_text(watch.checks, kernel), end="")
+        out.print("\n" + summary(watch.checks))
+
+    watch = run_and_show(run, tables, asked="emulator", json_path=json_path, closing=closing)
     if not all(record.clean for record in watch.checks):
         raise SystemExit(WRONG_RESULT)

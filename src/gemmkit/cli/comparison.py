@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from gemmkit.bench.compare import Choose, Task
-    from gemmkit.cli.watch import Watch
+    from gemmkit.cli.watch import Tabulate, Watch
     from gemmkit.devices.device import TimedDevice
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
@@ -121,7 +121,7 @@ def run_comparison(
     from gemmkit.bench.compare import compare
     from gemmkit.bench.run import problem_record
     from gemmkit.cli.output import take_up
-    from gemmkit.cli.watch import show_run
+    from gemmkit.cli.watch import exit_if_wrong, run_and_show
 
     done: list[Record] = []
     if resume and json_path is not None:
@@ -144,13 +144,18 @@ def run_comparison(
         choose = chooser(kernel, config)
         return compare(left, choose, device=device, against=against, seed=seed, progress=watch)
 
-    show_run(run, _tables(profile), asked="cuda", json_path=json_path, before=done, append=resume)
+    exit_if_wrong(
+        run_and_show(
+            run, _tables(profile), asked="cuda", json_path=json_path, before=done, append=resume
+        )
+    )
 
 
-def _tables(profile: bool) -> Callable[[Sequence[Record]], list[Table]]:
+def _tables(profile: bool) -> Tabulate:
     from gemmkit.report.comparison import comparison_tables, profile_table
 
-    def tables(records: Sequence[Record]) -> list[Table]:
-        return comparison_tables(records) + ([profile_table(records)] if profile else [])
+    def tables(watch: Watch, *, complete: bool) -> Sequence[Table]:
+        found = comparison_tables(watch.records)
+        return [*found, profile_table(watch.records)] if profile and complete else found
 
     return tables

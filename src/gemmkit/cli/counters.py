@@ -17,7 +17,7 @@ def command(as_json: bool) -> None:
     does, from the pattern of addresses alone, static, or predicted.
     """
     from gemmkit.analysis.metric_list import metric_list
-    from gemmkit.cli.output import console
+    from gemmkit.cli.output import Printer
     from gemmkit.report.metrics import metrics_text
 
     found = metric_list()
@@ -26,4 +26,5 @@ def command(as_json: bool) -> None:
 
         click.echo(msgspec.json.encode(found).decode())
         return
-    console().print(metrics_text(found), end="")
+    out = Printer()
+    out.print(metrics_text(found, out.width), end="")

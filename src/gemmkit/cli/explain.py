@@ -14,10 +14,9 @@ from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gemmkit.analysis.explain import Facts
     from gemmkit.analysis.ncu_report import MeasuredLaunch
+    from gemmkit.cli.output import Printer
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
 
@@ -93,7 +92,7 @@ def command(
     from gemmkit.analysis.explain import explain_facts, gather
     from gemmkit.analysis.ncu_report import read_report
     from gemmkit.cli.board import board_at_hand
-    from gemmkit.cli.output import StepBar, console
+    from gemmkit.cli.output import Printer, StepBar
     from gemmkit.cli.target import find_target
     from gemmkit.problem import GemmProblem
 
@@ -121,8 +120,8 @@ def command(
         return
     from gemmkit.report.explain_text import explanation_text
 
-    out = console()
-    out.print(explanation_text(explained), end="")
+    out = Printer()
+    out.print(explanation_text(explained, out.width), end="")
     _beside(out, launches, gathered[0])
     if what_if:
         for facts in gathered:
@@ -146,7 +145,7 @@ def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
     return kernel, kernel.configure(read_settings(changes) if changes else {})
 
 
-def _beside(out: Console, launches: Sequence[MeasuredLaunch], facts: Facts) -> None:
+def _beside(out: Printer, launches: Sequence[MeasuredLaunch], facts: Facts) -> None:
     """The kernel's launches in a report; all of them, where none has its name."""
     from gemmkit.analysis.explain.derived import figures
     from gemmkit.report.measured import measured_table
@@ -160,10 +159,10 @@ def _beside(out: Console, launches: Sequence[MeasuredLaunch], facts: Facts) -> N
         out.print(f"\nThe first {MOST_LAUNCHES} of {len(chosen)} launches in the report:")
     for launch in chosen[:MOST_LAUNCHES]:
         out.print()
-        out.print(measured_table(launch, figures(facts), facts.name).to_text(), end="")
+        out.print(measured_table(launch, figures(facts), facts.name), end="")
 
 
-def _print_residency(out: Console, facts: Facts) -> None:
+def _print_residency(out: Printer, facts: Facts) -> None:
     from gemmkit.report.pictures.board import residency
 
     found = residency(facts)
@@ -174,10 +173,10 @@ def _print_residency(out: Console, facts: Facts) -> None:
     curves, boards = found
     out.print(curves, end="")
     out.print(f"\nOn every known board, with the registers that it takes on {facts.gpu.name}:")
-    out.print(boards.to_text(), end="")
+    out.print(boards, end="")
 
 
-def _draw(out: Console, facts: Facts, folder: Path | None, form: str, *, maps: bool) -> None:
+def _draw(out: Printer, facts: Facts, folder: Path | None, form: str, *, maps: bool) -> None:
     from gemmkit.analysis.trace import trace
     from gemmkit.report.pictures.drawn import pictures
     from gemmkit.report.pictures.text import text_pictures

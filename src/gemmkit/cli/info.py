@@ -31,22 +31,22 @@ def command(gpu: str | None) -> None:
 
     Limits are those of the GPU here, or of --gpu, or else of an RTX 3090.
     """
-    from gemmkit.cli.output import console
+    from gemmkit.cli.output import Printer
     from gemmkit.gpu import DEFAULT_BOARD, find_board
 
     named = find_board(gpu) if gpu else None
     here, facts = _gpu()
     board = named or here or DEFAULT_BOARD
-    out = console()
+    out = Printer()
     for title, lines in (
         ("This machine", {**facts, **_tools()}),
         ("Caches", _caches()),
     ):
         out.print(title, style="bold")
         out.print("".join(f"  {name:14} {text}\n" for name, text in lines.items()))
-    out.print(_threads(board).to_text())
-    out.print(_memories(board).to_text())
-    out.print(_boards().to_text(), end="")
+    out.print(_threads(board))
+    out.print(_memories(board))
+    out.print(_boards(), end="")
 
 
 def _gpu() -> tuple[GpuSpec | None, dict[str, str]]:

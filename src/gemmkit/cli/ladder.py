@@ -25,12 +25,19 @@ def command(json_path: str | None, **asked: Any) -> None:
     The exit status is 1 if a result is wrong.
     """
     from gemmkit.bench.ladder import ladder
-    from gemmkit.cli.watch import show_run
+    from gemmkit.cli.watch import Watch, exit_if_wrong, run_and_show
+    from gemmkit.report.layout import Table
     from gemmkit.report.tables import ladder_table
 
-    show_run(
-        lambda watch: ladder(**asked, progress=watch),
-        ladder_table,
-        asked=asked["device"],
-        json_path=json_path,
+    def table(watch: Watch, *, complete: bool) -> list[Table]:
+        return [ladder_table(watch.records, watch.left_out, complete=complete)]
+
+    exit_if_wrong(
+        run_and_show(
+            lambda watch: ladder(**asked, progress=watch),
+            table,
+            asked=asked["device"],
+            json_path=json_path,
+            left_out_in_table=True,
+        )
     )

@@ -44,7 +44,7 @@ def command(
     Without --gpu, for the GPU here, or else for an RTX 3090.
     """
     from gemmkit.cli.board import board_at_hand
-    from gemmkit.cli.output import console
+    from gemmkit.cli.output import Printer
     from gemmkit.cli.target import find_target
     from gemmkit.epilogue import Epilogue
     from gemmkit.jit.compiler import compile_plan
@@ -66,16 +66,18 @@ def command(
         return
     from rich.syntax import Syntax
 
-    out = console()
+    from gemmkit.report.layout import TEXT_WIDTH, wrapped
+
+    out = Printer()
     out.print(f"{found.name}, rung {found.rung}" if found.rung else found.name, style="bold")
     if found.idea:
-        out.print(found.idea + "\n", soft_wrap=False)
+        out.print(wrapped(found.idea, out.width or TEXT_WIDTH))
     if settings.as_dict():
         out.print(_configurations(found, settings, board))
     out.print(_launch(plan, binary, board, problem.shape))
     if out.is_terminal:
         theme = "ansi_dark"
-        out.print(Syntax(found.source, "cuda", theme=theme, background_color="default"))
+        out.console.print(Syntax(found.source, "cuda", theme=theme, background_color="default"))
     else:
         click.echo(found.source, nl=False)
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from gemmkit.cli.board import board_at_hand
-from gemmkit.cli.output import RecordWriter, StepBar, console
+from gemmkit.cli.output import Printer, RecordWriter, StepBar
 from gemmkit.errors import UsageError
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.progress import TuneProgress
@@ -90,8 +88,8 @@ def measure(
                 )
         finally:
             if watch.results:
-                out = console(err=writer.to_stdout)
-                out.print(tuned_table(watch.results).to_text(), end="")
+                out = Printer(err=writer.to_stdout)
+                out.print(tuned_table(watch.results), end="")
 
 
 def rank(problems: Sequence[GemmProblem], gpu: str | None, search: Search) -> None:
@@ -127,7 +125,7 @@ def rank(problems: Sequence[GemmProblem], gpu: str | None, search: Search) -> No
                 told=told,
             )
         table = predicted_table(found, problem.shape, board.name)
-        console().print(table.to_text(), end="")
+        Printer().print(table, end="")
 
 
 # --- explaining -------------------------------------------------------------------------------
@@ -162,14 +160,14 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
             + (f" but {stale} stale trials" if stale else "")
             + ": tune it first, or name another board with --gpu"
         )
-    out = console()
+    out = Printer()
     tables = [report.tried_table(problem.shape, entries, stale)]
     tables += [each for each in (report.failures_table(entries),) if each is not None]
     tables.append(report.leaders_table(entries))
     rows = report.predicted_rows(entries, board.name)
     tables += [report.estimates_table(rows)] if rows else []
     for table in tables:
-        out.print(table.to_text())
+        out.print(table)
     if plot is not None and rows:
         save(plot, report.speeds_figure(rows))
         out.print(f"wrote {plot}\n")
@@ -198,8 +196,8 @@ def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None
             bar.show(done, len(wanted), f"looking at the {role}" if done < 2 else "at the default")
             if each.supports(problem, config, board) is None:
                 facts[role] = gather(each, problem, board, config=config)
-    out = console()
-    out.print(residency_table(facts).to_text())
+    out = Printer()
+    out.print(residency_table(facts))
     measured = {each.label: each.time_us for each in leaders}
     for role, other in list(facts.items())[1:]:
         compared = explain_facts(facts["winner"], other).comparison
@@ -234,7 +232,7 @@ def read_file(store: Store, path: Path, form: str) -> None:
             f"; {done.stale} are of another source or compiler: they are tried first when their "
             "shape is tuned, and not used before"
         )
-    click.echo(told, err=True)
+    Printer(err=True).print(told)
 
 
 def write_file(
@@ -259,7 +257,7 @@ def write_file(
     else:
         written = write_caches(path, found)
     for name, count in written.items():
-        click.echo(f"wrote {name}: {count} entries", err=True)
+        Printer(err=True).print(f"wrote {name}: {count} entries")
 
 
 def show(store: Store) -> None:
@@ -271,6 +269,8 @@ def show(store: Store) -> None:
     )
     winners = [entry for gpu in store.gpus() for entry in store.winners(gpu)]
     if not winners and not reasons:
-        click.echo(f"Nothing is tuned yet in {store.path}: `gemmkit tune --shape MxNxK` does it.")
+        Printer().print(
+            f"Nothing is tuned yet in {store.path}: `gemmkit tune --shape MxNxK` does it."
+        )
         return
-    console().print(store_table(winners, reasons, str(store.path)).to_text(), end="")
+    Printer().print(store_table(winners, reasons, str(store.path)), end="")

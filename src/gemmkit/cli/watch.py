@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import click
 
 from gemmkit.bench.progress import Progress
 from gemmkit.cli import WRONG_RESULT
-from gemmkit.cli.output import RecordWriter, StepBar, console
+from gemmkit.cli.output import Printer, RecordWriter, StepBar, TableStream
 from gemmkit.devices.choose import gpu_problem
 from gemmkit.devices.device import Device
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord, Record
 from gemmkit.report.layout import Table
+from gemmkit.report.tables import LeftOut
+from gemmkit.report.units import seconds_text
+
+# Seconds of emulation from which on a user is asked for patience.
+_LONG = 15.0
+# Seconds after which the time left follows from what was seen, not from the estimate.
+_TRUSTED = 2.0
 
 
 class Watch(Progress):
-    """Collects `records` and `checks`, also those of a run that is interrupted."""
+    """Collects `records` and `checks`, also those of a run that is interrupted.
 
-    def __init__(self, bar: StepBar, writer: RecordWriter, *, asked: str) -> None:
+    `left_out` are kernels that refuse the problem: they are reported here unless the table has a
+    row for each. `grown` is called after each record or check.
+    """
+
+    def __init__(
+        self,
+        bar: StepBar,
+        writer: RecordWriter,
+        *,
+        asked: str,
+        grown: Callable[[], None],
+        left_out_in_table: bool = False,
+    ) -> None:
+        self._in_table = left_out_in_table
         self.records: list[Record] = []
         self.checks: list[CheckRecord] = []
-        self._bar, self._writer, self._asked = bar, writer, asked
+        self.left_out: list[LeftOut] = []
+        self._bar, self._writer, self._asked, self._grown = bar, writer, asked, grown
         self._step = (0, 1, "")
+        self._planned: Sequence[float] = ()
+        self._begun = 0.0
 
     def opened(self, device: Device, note: str) -> None:
         """Say which device was taken, and if that was a choice, why."""
@@ -51,43 +76,108 @@ class Watch(Progress):
         """Show how many kernels are compiled."""
         self._bar.show(done, total, f"compiled {kernel}")
 
-    def skipped(
-        self,
-        kernel: Kernel,  # noqa: ARG002 (the reason names it)
-        problem: GemmProblem,
-        reason: str,
-    ) -> None:
+    def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
         """Say that a kernel is left out."""
-        self._bar.say(f"Left out at {problem.shape}: {reason}")
+        self.left_out.append(LeftOut(kernel.name, kernel.rung, reason))
+        if kernel.rung is None or not self._in_table:
+            self._bar.say(f"Left out at {problem.shape}: {reason}")
+
+    def planned(self, seconds: Sequence[float]) -> None:
+        """Say how long the emulator is going to take, if that is long."""
+        self._planned, self._begun = seconds, time.monotonic()
+        if sum(seconds) > _LONG:
+            self._bar.say(
+                f"Emulating this takes about {seconds_text(sum(seconds))}; "
+                "Ctrl-C ends it and keeps the rows that are done."
+            )
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """Show which kernel runs."""
         self._step = (done, total, f"{kernel.name} {problem.shape}")
-        self._bar.show(*self._step)
+        self._bar.show(*self._step, left=self._left(0.0))
 
     def launched(self, fraction: float) -> None:
         """Show how much of the launch is done."""
         done, total, what = self._step
-        self._bar.show(done + fraction, total, what)
+        self._bar.show(done + fraction, total, what, left=self._left(fraction))
+
+    def _left(self, fraction: float) -> float | None:
+        """Seconds that the run still takes: the estimates, scaled by what was seen of them."""
+        current = self._step[0]
+        if current >= len(self._planned) or sum(self._planned) <= _LONG:
+            return None
+        done = sum(self._planned[:current]) + fraction * self._planned[current]
+        passed = time.monotonic() - self._begun
+        scale = passed / done if done and passed > _TRUSTED else 1.0
+        return scale * (sum(self._planned) - done)
 
     def printed(self, lines: Sequence[str]) -> None:
         """Print what the kernel printed, as a GPU does."""
-        for line in lines:
-            click.echo(line, err=self._writer.to_stdout)
+        with self._bar.paused():
+            for line in lines:
+                click.echo(line, err=self._writer.to_stdout)
 
     def finished(self, record: Record) -> None:
         """Keep and write the record."""
         self.records.append(record)
         self._writer.write(record)
+        self._grown()
 
     def checked(self, record: CheckRecord) -> None:
         """Keep and write the record of a check."""
         self.checks.append(record)
         self._writer.write(record)
+        self._grown()
+
+
+class Tabulate(Protocol):
+    """Makes the tables of a run that goes on, or is `complete`."""
+
+    def __call__(self, watch: Watch, *, complete: bool) -> Sequence[Table]:
+        """The tables of what `watch` has seen so far."""
+
+
+def run_and_show(
+    run: Callable[[Watch], object],
+    tabulate: Tabulate,
+    *,
+    asked: str,
+    json_path: str | None,
+    before: Sequence[Record] = (),
+    append: bool = False,
+    closing: Callable[[Watch, Printer], None] | None = None,
+    left_out_in_table: bool = False,
+) -> Watch:
+    """Run, and print each row of the tables as soon as it is there, also before an error or Ctrl-C.
+
+    `before` are records of an earlier run that belong to the table; with `append` the file that
+    holds them is kept. `closing` prints what follows the tables. With `left_out_in_table` they have
+    rows for kernels that refuse the problem.
+    """
+    with RecordWriter(json_path, append=append) as writer:
+        bar = StepBar()
+        out = Printer(err=writer.to_stdout)
+        stream = TableStream(out)
+
+        def grown() -> None:
+            with bar.paused():
+                stream.show(tabulate(watch, complete=False))
+
+        watch = Watch(bar, writer, asked=asked, grown=grown, left_out_in_table=left_out_in_table)
+        watch.records += before
+        try:
+            with bar:
+                run(watch)
+        finally:
+            if watch.records or watch.checks:
+                stream.finish(tabulate(watch, complete=True))
+                if closing is not None:
+                    closing(watch, out)
+    return watch
 
 
 def show_run(
-    run: Callable[[Watch], Sequence[Record]],
+    run: Callable[[Watch], object],
     tabulate: Callable[[Sequence[Record]], Table | Sequence[Table]],
     *,
     asked: str,
@@ -95,23 +185,19 @@ def show_run(
     before: Sequence[Record] = (),
     append: bool = False,
 ) -> None:
-    """Run, and print the table of all records, or of those made before an error or Ctrl-C.
+    """As `run_and_show`, with tables of the records; exits with status 1 if a result is wrong."""
 
-    `before` are records of an earlier run that belong to the table; with `append` the file that
-    holds them is kept. Exits with status 1 if a result is wrong.
-    """
-    with RecordWriter(json_path, append=append) as writer:
-        bar = StepBar()
-        watch = Watch(bar, writer, asked=asked)
-        watch.records += before
-        try:
-            with bar:
-                run(watch)
-        finally:
-            if watch.records:
-                found = tabulate(watch.records)
-                output = console(err=writer.to_stdout)
-                for table in [found] if isinstance(found, Table) else found:
-                    output.print(table.to_text(), end="")
+    def tables(watch: Watch, *, complete: bool) -> Sequence[Table]:  # noqa: ARG001
+        found = tabulate(watch.records)
+        return [found] if isinstance(found, Table) else found
+
+    watch = run_and_show(
+        run, tables, asked=asked, json_path=json_path, before=before, append=append
+    )
+    exit_if_wrong(watch)
+
+
+def exit_if_wrong(watch: Watch) -> None:
+    """Exit with status 1 if a result is wrong."""
     if not all(record.correct for record in watch.records):
         raise SystemExit(WRONG_RESULT)

@@ -48,6 +48,7 @@ def command(
     if as_json:
         click.echo(decision.to_json())
         return
+    from gemmkit.cli.output import Printer
     from gemmkit.report.decision import decision_text
 
-    click.echo(decision_text(decision), nl=False)
+    Printer().print(decision_text(decision), end="")

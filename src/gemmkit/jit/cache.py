@@ -117,6 +117,10 @@ class BinaryCache:
                 raise
             return binary
 
+    def holds(self, binary: Binary) -> bool:
+        """Whether a binary is stored."""
+        return self.disk.get(binary.key) is not None
+
     def _made_last(self, any_version: str) -> Binary | None:
         key = self.disk.get(any_version)
         data = None if key is None else self.disk.get(key.decode())

@@ -250,6 +250,9 @@ def find_kernel(name: str) -> Kernel:
     by_name = {kernel.name: kernel for kernel in (*LADDER, *LIBRARY)}
     kernel = by_name.get(wanted)
     if kernel is None:
-        near = difflib.get_close_matches(wanted, by_name, n=3) or list(by_name)
-        raise UsageError(f"unknown kernel '{name}': did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(wanted, by_name, n=2)
+        advice = (
+            f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(by_name)}."
+        )
+        raise UsageError(f"unknown kernel '{name}': {advice}")
     return kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.dispatch.which import Alternative, Decision
+from gemmkit.report.units import microseconds_text
 
 
 def decision_text(decision: Decision) -> str:
@@ -28,7 +29,10 @@ def decision_text(decision: Decision) -> str:
     if decision.alternatives:
         lines += ["", "next candidates"]
         for each in decision.alternatives:
-            lines += [f"  {each.estimate_us:10,.1f} µs  {_label(each)}", f"{'':17}{each.why}"]
+            lines += [
+                f"{microseconds_text(each.estimate_us):>15}  {_label(each)}",
+                f"{'':17}{each.why}",
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -60,10 +64,10 @@ def _sides(fringe: tuple[int, int]) -> str:
 
 def _time(decision: Decision) -> str:
     if not decision.tflops:
-        return f"{decision.time_us:,.1f} µs"
-    text = f"{decision.time_us:,.1f} µs, {decision.tflops:.1f} TFLOP/s"
+        return microseconds_text(decision.time_us)
+    text = f"{microseconds_text(decision.time_us)}, {decision.tflops:.1f} TFLOP/s"
     if decision.source in ("store", "shipped table"):
-        return f"{text}, measured; estimated {decision.estimate_us:,.1f} µs"
+        return f"{text}, measured; estimated {microseconds_text(decision.estimate_us)}"
     return f"{text}, estimated"
 
 

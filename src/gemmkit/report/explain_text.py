@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from gemmkit.analysis.explain import Evidence, Explanation, Sentence
 from gemmkit.analysis.explain.explanation import Figure, Operand, Section, SourceLine
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table, value_text, wrapped
+from gemmkit.report.layout import (
+    MISSING,
+    TEXT_WIDTH,
+    Cell,
+    Column,
+    Row,
+    Style,
+    Table,
+    value_text,
+    wrapped,
+)
+from gemmkit.report.units import readable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,39 +29,42 @@ _MAX_SOURCE = 60
 _WORTH_SHOWING = 0.01
 
 
-def explanation_text(explained: Explanation) -> Text:
-    """Everything of an explanation; `.plain` is the same without colours."""
+def explanation_text(explained: Explanation, width: int | None = None) -> Text:
+    """Everything of an explanation, in lines of `width` characters; `.plain` has no colours."""
     from rich.text import Text
+
+    around = min(width or TEXT_WIDTH, TEXT_WIDTH)
 
     text = Text()
     text.append(_heading(explained), "bold")
-    text.append("\n" + wrapped(explained.idea) if explained.idea else "")
+    text.append("\n" + wrapped(explained.idea, around) if explained.idea else "")
     if explained.counted != explained.problem:
         text.append(
             wrapped(
                 f"Counted at {explained.counted}, since {explained.problem} would take the "
                 "emulator long: requests, sectors and wavefronts below are of that product; "
-                "occupancy, waves and predictions are of the one asked about."
+                "occupancy, waves and predictions are of the one asked about.",
+                around,
             ),
             "yellow",
         )
     for section in explained.sections:
         text.append("\n")
-        text.append_text(_section_table(section, explained).to_text())
+        text.append_text(_section_table(section, explained).to_text(width))
         if section.title.startswith("Memory") and explained.operands:
             text.append("\n")
-            text.append_text(operand_table(explained).to_text())
+            text.append_text(operand_table(explained).to_text(width))
             if explained.against is not None:
                 text.append("\n")
-                text.append_text(operand_table(explained.against).to_text())
+                text.append_text(operand_table(explained.against).to_text(width))
     if explained.source:
         text.append("\n")
-        text.append_text(source_table(explained).to_text())
+        text.append_text(source_table(explained).to_text(width))
     text.append(f"\nWhat the figures say of {explained.kernel}\n\n", "bold")
     for sentence in explained.sentences:
-        _append_sentence(text, sentence)
+        _append_sentence(text, sentence, around)
     if explained.against is not None:
-        _append_comparison(text, explained, explained.against)
+        _append_comparison(text, explained, explained.against, around)
     return text
 
 
@@ -59,7 +73,7 @@ def _heading(explained: Explanation) -> str:
     return f"{explained.kernel}{against}, {explained.problem} on {explained.gpu}, with no GPU\n"
 
 
-def _append_comparison(text: Text, explained: Explanation, other: Explanation) -> None:
+def _append_comparison(text: Text, explained: Explanation, other: Explanation, around: int) -> None:
     heads = {
         "this": f"What speaks for {explained.kernel}",
         "other": f"What speaks for {other.kernel}",
@@ -69,14 +83,14 @@ def _append_comparison(text: Text, explained: Explanation, other: Explanation) -
     rest = [each for each in explained.comparison if not is_verdict(each)]
     text.append(f"\n{explained.kernel} against {other.kernel}\n\n", "bold")
     for sentence in verdict:
-        _append_sentence(text, sentence)
+        _append_sentence(text, sentence, around)
     if not explained.comparison:
         text.append("All their figures are equal.\n")
     for favours in dict.fromkeys(each.favours for each in rest):
         text.append(f"\n{heads[favours]}\n\n", "bold")
         for sentence in rest:
             if sentence.favours == favours:
-                _append_sentence(text, sentence)
+                _append_sentence(text, sentence, around)
 
 
 def is_verdict(sentence: Sentence) -> bool:
@@ -84,8 +98,8 @@ def is_verdict(sentence: Sentence) -> bool:
     return any(each.metric.startswith("gemmkit__predicted") for each in sentence.evidence)
 
 
-def _append_sentence(text: Text, sentence: Sentence) -> None:
-    text.append(wrapped(sentence.text, first="- ", indent="  "))
+def _append_sentence(text: Text, sentence: Sentence, around: int) -> None:
+    text.append(wrapped(sentence.text, around, first="- ", indent="  "))
     for each in sentence.evidence:
         text.append(f"    {evidence_text(each)}\n", "dim")
 
@@ -114,10 +128,11 @@ def _section_table(section: Section, explained: Explanation) -> Table:
         if isinstance(shown.value, str):
             notes.append(_told(name, values, explained))
             continue
-        cells = Cell(name), *(Cell(value_text(value)) for value in values)
-        rows.append(Row((*cells, Cell(shown.unit), Cell(shown.metric, "quiet"))))
+        unit, scaled = readable(shown.unit, values)
+        cells = Cell(name), *(Cell(value_text(value)) for value in scaled)
+        rows.append(Row((*cells, Cell(unit), Cell(shown.metric, "quiet"))))
     heads = [Column(each.kernel) for each in (explained, other) if each is not None]
-    columns = (Column("", "left"), *heads, Column("", "left"), Column("metric", "left"))
+    columns = (Column("", "left"), *heads, Column("", "left"), Column("metric", "left", drop=1))
     return Table(section.title, columns, tuple(rows), tuple(notes))
 
 
@@ -137,12 +152,12 @@ def _figures_of(explained: Explanation, title: str) -> dict[str, Figure]:
 
 _OPERAND_COLUMNS = (
     Column("access", "left"),
-    Column("bytes\na request"),
+    Column("bytes\nper request", drop=3),
     Column("requests"),
-    Column("sectors\na request"),
+    Column("sectors\nper request"),
     Column("at least"),
-    Column("tag wavefronts\na request"),
-    Column("bank wavefronts\nan instruction"),
+    Column("tag wavefronts\nper request", drop=2),
+    Column("bank wavefronts\nper instruction"),
     Column("without\nconflicts"),
 )
 
@@ -182,12 +197,12 @@ def _mean(value: float, missing: bool, style: Style = "plain") -> Cell:
 
 _SOURCE_COLUMNS = (
     Column("line", "left"),
-    Column("% of PTX\ninst"),
-    Column("global\nrequests"),
-    Column("sectors a\nrequest"),
+    Column("% of PTX\ninst", drop=1),
+    Column("global\nrequests", drop=2),
+    Column("sectors per\nrequest"),
     Column("shared\nwavefronts"),
-    Column("of conflicts"),
-    Column("source", "left"),
+    Column("of conflicts", drop=3),
+    Column("source", "left", crop=True),
 )
 
 

@@ -43,11 +43,11 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
     columns = (
-        Column("problem", "left"),
-        Column("M×N×K", "left"),
-        Column("with", "left"),
-        Column("verdict", "left"),
-        Column("error /\nbound"),
+        Column("problem", "left", drop=1, reserve=20),
+        Column("M×N×K", "left", reserve=11),
+        Column("with", "left", reserve=12),
+        Column("verdict", "left", reserve=12),
+        Column("error /\nbound", drop=2),
         Column("findings", "left"),
     )
     return Table(

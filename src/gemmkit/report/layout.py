@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,19 +14,37 @@ if TYPE_CHECKING:
 Style = Literal["plain", "good", "bad", "quiet"]
 
 MISSING = "–"
-# Characters of a line of text, and the fewest for the notes of a narrow table.
+# Characters of a line of prose, and the fewest for the notes of a narrow table.
 TEXT_WIDTH, _LEAST_WIDTH = 100, 60
+# The narrowest that a column of text becomes before its lines are left too long.
+_LEAST_TEXT = 12
+# Where a caller gives no width.
+_UNLIMITED = 10_000
 _COLOURS: dict[Style, str] = {"plain": "", "good": "green", "bad": "bold red", "quiet": "dim"}
 _GAP = "  "
 _NOTE_INDENT = "    "
+# What a list of settings or names may be broken after, besides a space.
+_COMMA = re.compile(r"(?<=,)(?=\S)")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, its lines parted by line feeds, and the side to which the cells are set."""
+    """A heading, its lines separated by line feeds, and how the cells below it are set.
+
+    Attributes:
+        title: the heading.
+        align: the side to which the cells are set.
+        drop: whether, and how early, the column is left out where a terminal is too narrow: 0
+            never, the largest first.
+        reserve: characters kept for its cells where rows are printed before the others are known.
+        crop: long cells end in an ellipsis instead of taking several lines.
+    """
 
     title: str
     align: Literal["left", "right"] = "right"
+    drop: int = 0
+    reserve: int = 0
+    crop: bool = False
 
     @property
     def one_line(self) -> str:
@@ -50,6 +69,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns of a table are shown, and how many characters each has."""
+
+    shown: tuple[int, ...]
+    widths: tuple[int, ...]
+    natural: int
+
+    @property
+    def width(self) -> int:
+        """Characters of a whole line."""
+        return _total(self.widths)
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """A caption, columns, rows, and lines to print below."""
 
@@ -58,38 +91,116 @@ class Table:
     rows: tuple[Row, ...]
     footnotes: tuple[str, ...] = ()
 
-    def to_text(self) -> Text:
-        """The table as coloured text; `.plain` is the same without colours."""
+    def to_text(self, width: int | None = None) -> Text:
+        """The table as coloured text; `.plain` is the same without colours.
+
+        Args:
+            width: characters of a line; columns that do not fit are left out, the least important
+                first, and a line below names them. Without it a line is as long as it needs to be.
+        """
         from rich.text import Text
 
-        heads = [column.title.split("\n") for column in self.columns]
-        height = max(len(lines) for lines in heads)
-        widths = [
-            max(map(len, [*lines, *(row.cells[i].text for row in self.rows)]))
-            for i, lines in enumerate(heads)
-        ]
-        width = sum(widths) + len(_GAP) * (len(widths) - 1)
-        around = max(width, _LEAST_WIDTH)
+        layout = self.layout(width)
         text = Text()
-        text.append(self.caption + "\n\n", "bold")
+        text.append_text(self.head_text(layout, width))
+        for row in self.rows:
+            text.append_text(self.row_text(row, layout, width))
+        text.append_text(self.foot_text(layout, width))
+        return text
+
+    def layout(self, width: int | None = None, *, growing: bool = False) -> Layout:
+        """The columns that fit into `width` characters; `growing` tables have rows to come."""
+        widths = [
+            max(
+                column.reserve * growing,
+                *map(len, column.title.split("\n")),
+                *(len(row.cells[i].text) for row in self.rows),
+            )
+            for i, column in enumerate(self.columns)
+        ]
+        shown = list(range(len(widths)))
+        natural = _total(widths)
+        if width is None or natural <= width:
+            return Layout(tuple(shown), tuple(widths), natural)
+        droppable = sorted(
+            (i for i in shown if self.columns[i].drop), key=lambda i: -self.columns[i].drop
+        )
+        while droppable and _total([widths[i] for i in shown]) > width:
+            shown.remove(droppable.pop(0))
+        kept = [widths[i] for i in shown]
+        self._narrow(shown, kept, width)
+        return Layout(tuple(shown), tuple(kept), natural)
+
+    def _narrow(self, shown: Sequence[int], widths: list[int], width: int) -> None:
+        """Take from the widest column of text until the line fits."""
+        least = [
+            min(have, max(_LEAST_TEXT, *map(len, self.columns[i].title.split("\n"))))
+            if self.columns[i].align == "left"
+            else have
+            for i, have in zip(shown, widths, strict=True)
+        ]
+        while _total(widths) > width:
+            spare = [have - floor for have, floor in zip(widths, least, strict=True)]
+            if not any(spare):
+                return
+            widest = max((i for i in range(len(widths)) if spare[i]), key=lambda i: widths[i])
+            widths[widest] -= 1
+
+    def head_text(self, layout: Layout, width: int | None = None) -> Text:
+        """Caption, headings and the rule below them."""
+        from rich.text import Text
+
+        text = Text()
+        text.append(wrapped(self.caption, width or _UNLIMITED) + "\n", "bold")
+        heads = [self.columns[i].title.split("\n") for i in layout.shown]
+        height = max(len(lines) for lines in heads)
         for line in range(height):
             # Short headings stand on the last line.
             words = [
                 lines[line - height + len(lines)] if line >= height - len(lines) else ""
                 for lines in heads
             ]
-            text.append(_join(self._pad(words, widths)) + "\n", "bold")
-        text.append("─" * width + "\n", "dim")
-        for row in self.rows:
-            padded = self._pad([cell.text for cell in row.cells], widths)
-            padded[-1] = padded[-1].rstrip()
-            for i, (cell, word) in enumerate(zip(row.cells, padded, strict=True)):
-                text.append(word + _GAP * (i < len(padded) - 1), _COLOURS[cell.style])
+            text.append(_GAP.join(self._pad(words, layout)).rstrip() + "\n", "bold")
+        text.append("─" * layout.width + "\n", "dim")
+        return text
+
+    def row_text(self, row: Row, layout: Layout, width: int | None = None) -> Text:
+        """One row with its note; long cells of text take several lines."""
+        from rich.text import Text
+
+        text = Text()
+        cells = [row.cells[i] for i in layout.shown]
+        whole = [max(len(cell.text), room) for cell, room in zip(cells, layout.widths, strict=True)]
+        # A later row may have a longer cell than the column was made for.
+        fits = _total(whole) <= (width or _UNLIMITED)
+        parts = [
+            [cell.text] if fits else self._lines(cell.text, room, self.columns[i])
+            for cell, room, i in zip(cells, layout.widths, layout.shown, strict=True)
+        ]
+        for line in range(max(map(len, parts))):
+            words = [lines[line] if line < len(lines) else "" for lines in parts]
+            padded = self._pad(words, layout)
+            last = max((i for i, word in enumerate(words) if word), default=0)
+            padded[last] = padded[last].rstrip()
+            for i, (cell, word) in enumerate(zip(cells[: last + 1], padded, strict=False)):
+                text.append(word + _GAP * (i < last), _COLOURS[cell.style])
             text.append("\n")
-            if row.note:
-                text.append(wrapped(row.note, around, indent=_NOTE_INDENT), "dim")
-        for footnote in self.footnotes:
-            text.append("\n" + wrapped(footnote, around), "dim")
+        if row.note:
+            text.append(wrapped(row.note, self._around(layout, width), indent=_NOTE_INDENT), "dim")
+        return text
+
+    def foot_text(self, layout: Layout, width: int | None = None) -> Text:
+        """The footnotes, and the names of columns that did not fit."""
+        from rich.text import Text
+
+        text = Text()
+        notes = list(self.footnotes)
+        hidden = [each for i, each in enumerate(self.columns) if i not in layout.shown]
+        if hidden:
+            names = ", ".join(each.one_line for each in hidden)
+            notes.append(f"Too wide for this terminal: {names} ({layout.natural} columns needed).")
+        for note in notes:
+            text.append("\n" + wrapped(note, self._around(layout, width)), "dim")
         return text
 
     def to_markdown(self) -> str:
@@ -99,15 +210,46 @@ class Table:
         lines += [[cell.text for cell in row.cells] for row in self.rows]
         return "".join(f"| {' | '.join(words)} |\n" for words in lines)
 
-    def _pad(self, words: Sequence[str], widths: Sequence[int]) -> list[str]:
+    def _around(self, layout: Layout, width: int | None) -> int:
+        """Characters of the sentences below rows and table."""
+        around = max(layout.width, _LEAST_WIDTH)
+        return around if width is None else min(width, max(around, TEXT_WIDTH))
+
+    def _pad(self, words: Sequence[str], layout: Layout) -> list[str]:
         return [
-            word.ljust(width) if column.align == "left" else word.rjust(width)
-            for word, width, column in zip(words, widths, self.columns, strict=True)
+            word.ljust(room) if self.columns[i].align == "left" else word.rjust(room)
+            for word, room, i in zip(words, layout.widths, layout.shown, strict=True)
         ]
 
+    def _lines(self, text: str, room: int, column: Column) -> list[str]:
+        """A cell's text in lines of `room` characters; numbers are never broken."""
+        if len(text) <= room or column.align == "right":
+            return [text]
+        if column.crop:
+            return [text[: room - 1] + "…"]
+        return _broken(text, room) or [""]
 
-def _join(words: Sequence[str]) -> str:
-    return _GAP.join(words).rstrip()
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _broken(text: str, room: int) -> list[str]:
+    """Lines of at most `room` characters, broken at spaces, and after commas where need be."""
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    found: list[str] = []
+    for line in lines:
+        if len(line) <= room:
+            found.append(line)
+            continue
+        current = ""
+        for piece in _COMMA.split(line):
+            if current and len(current) + len(piece) > room:
+                found.append(current)
+                current = ""
+            current += piece
+        found.append(current)
+    return found
 
 
 def wrapped(
@@ -128,6 +270,57 @@ def wrapped(
         )
         + "\n"
     )
+
+
+# A label and its value, an item of a list, or an indented line: where continuation lines begin.
+_HANGING = re.compile(r"(?:\s*[-•] |\s*\d+\. |\s*\S.*?\s{2,}(?=\S)|\s*)")
+_MOST_HANGING = 24
+
+
+def fitted(text: Text, width: int) -> Text:
+    """The text with lines longer than `width` broken between words.
+
+    A continuation line begins below the value or the item that it continues. Lines that cannot
+    be broken, such as a path, stay as they are.
+    """
+    lines = text.split("\n", allow_blank=True)
+    found = type(text)("\n").join(
+        part for line in lines for part in (_fit(line, width) if len(line) > width else [line])
+    )
+    found.end = text.end
+    return found
+
+
+def _fit(line: Text, width: int) -> Iterator[Text]:
+    """One line as several that fit."""
+    head = _HANGING.match(line.plain)
+    indent = min(len(head[0]) if head else 0, _MOST_HANGING, width // 2)
+    start, room = 0, width
+    while len(line) - start > room:
+        piece = line.plain[start : start + room + 1]
+        cut = piece.rfind(" ")
+        if cut <= 0 or not piece[:cut].strip():
+            comma = piece[:room].rfind(",") + 1
+            cut = comma if comma > 0 else next(iter(_spaces(line.plain, start + room)), 0) - start
+        if cut <= 0:
+            break
+        yield _indented(line[start : start + cut], indent * (start > 0))
+        start += cut
+        while start < len(line) and line.plain[start] == " ":
+            start += 1
+        room = width - indent
+    yield _indented(line[start:], indent * (start > 0))
+
+
+def _spaces(text: str, start: int) -> Iterator[int]:
+    return (each.start() for each in re.finditer(" ", text) if each.start() >= start)
+
+
+def _indented(piece: Text, indent: int) -> Text:
+    piece.rstrip()
+    if indent:
+        piece.pad_left(indent)
+    return piece
 
 
 def value_text(value: float | str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.metric_list import MetricInfo
-from gemmkit.report.layout import wrapped
+from gemmkit.report.layout import TEXT_WIDTH, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -19,19 +19,20 @@ _FOOTNOTE = (
 )
 
 
-def metrics_text(metrics: Sequence[MetricInfo]) -> Text:
+def metrics_text(metrics: Sequence[MetricInfo], width: int | None = None) -> Text:
     """A heading for each way of obtaining metrics, and below it each name with what it is."""
     from rich.text import Text
 
     groups: defaultdict[str, list[MetricInfo]] = defaultdict(list)
     for metric in metrics:
         groups[metric.basis].append(metric)
+    around = min(width or TEXT_WIDTH, TEXT_WIDTH)
     text = Text()
     for basis, members in groups.items():
         text.append(f"{basis[0].upper()}{basis[1:]}\n\n", "bold")
         for metric in members:
             text.append(f"  {metric.name}\n", "cyan")
-            text.append(wrapped(metric.description, indent="      "))
+            text.append(wrapped(metric.description, around, indent="      "))
         text.append("\n")
-    text.append(wrapped(_FOOTNOTE), "dim")
+    text.append(wrapped(_FOOTNOTE, around), "dim")
     return text

@@ -76,10 +76,12 @@ def boards_table(
             _percent(seen.tail_idle),
         )
         rows.append(Row(tuple(map(Cell, cells))))
-    heads = ("occupancy", "warps\nan SM", "blocks\nan SM", *(f"by\n{each}" for each in resources))
     columns = (
         Column("board", "left"),
-        *map(Column, heads),
+        Column("occupancy"),
+        Column("warps\nper SM", drop=1),
+        Column("blocks\nper SM"),
+        *(Column(f"by\n{each}", drop=2) for each in resources),
         Column("limited by", "left"),
         Column("waves"),
         Column("last wave\nidle"),

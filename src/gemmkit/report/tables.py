@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gemmkit.analysis import count_loads
 from gemmkit.bench.baseline import HOW_TO_GET
@@ -16,62 +17,103 @@ _COUNTED = (
     "follow from the board's limits. `gemmkit explain KERNEL` says what a kernel's figures mean."
 )
 
-_CORRECT = Column("max error / bound")
-_LADDER_HEAD = (Column("#"), Column("kernel", "left"), _CORRECT)
+# Rows are printed one at a time: the room for figures that are not known yet.
+_CORRECT = Column("max error / bound", drop=1, reserve=17)
+_KERNEL = Column("kernel", "left", reserve=17)
+_LADDER_HEAD = (Column("#", reserve=2), _KERNEL, _CORRECT)
 _TIMED = (
-    Column("median\nµs"),
+    Column("median\nµs", reserve=9),
     Column("TFLOP/s"),
-    Column("% of\npeak"),
-    Column("× rung\nbefore"),
+    Column("% of\npeak", drop=2, reserve=5),
+    Column("× rung\nbefore", drop=3, reserve=6),
     Column("× cuBLAS"),
 )
 _COUNTERS = (
-    Column("load\nrequests"),
+    Column("load\nrequests", drop=3, reserve=10),
     Column("sectors /\nrequest"),
-    Column("shared\nwavefronts"),
-    Column("global\nloads per\nresult"),
-    Column("shared\nloads per\nresult"),
+    Column("shared\nwavefronts", drop=2, reserve=10),
+    Column("global\nloads per\nresult", drop=4, reserve=9),
+    Column("shared\nloads per\nresult", drop=5, reserve=9),
 )
 _RESIDENCY = (
-    Column("regs"),
-    Column("occupancy"),
-    Column("waves\nper SM"),
+    Column("regs", drop=6),
+    Column("occupancy", drop=7),
+    Column("waves\nper SM", drop=8),
 )
-_BENCH_HEAD = (Column("M x N x K"), Column("kernel", "left"), _CORRECT)
+_BENCH_HEAD = (Column("M x N x K", reserve=14), _KERNEL, _CORRECT)
 _BENCHED = (
-    Column("median\nµs"),
-    Column("20 % to 80 %\nµs"),
+    Column("median\nµs", reserve=9),
+    Column("20 % to 80 %\nµs", drop=5, reserve=16),
     *_TIMED[1:3],
-    Column("cuBLAS\nµs"),
+    Column("cuBLAS\nµs", drop=4, reserve=9),
     Column("× cuBLAS"),
 )
-_SWEEP_HEAD = (Column("M = N"), Column("K"), Column("kernel", "left"), _CORRECT)
-_SPREAD = (Column("min\nµs"), Column("avg\nµs"), Column("max\nµs"), Column("GFLOP/s"))
+_SWEEP_HEAD = (Column("M = N", reserve=5), Column("K", reserve=4), _KERNEL, _CORRECT)
+_SPREAD = (
+    Column("min\nµs", drop=3, reserve=11),
+    Column("avg\nµs", reserve=11),
+    Column("max\nµs", drop=2, reserve=11),
+    Column("GFLOP/s", reserve=8),
+)
 _EMULATED = (*_COUNTERS[:3], Column("emulated\nin s"))
 
 
-def ladder_table(records: Sequence[Record]) -> Table:
-    """One row a record, in their order: times if any record has one, counters otherwise."""
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A kernel that refuses the problem of a ladder, and why."""
+
+    kernel: str
+    rung: int | None
+    reason: str
+
+
+def ladder_table(
+    records: Sequence[Record], left_out: Sequence[LeftOut] = (), *, complete: bool = True
+) -> Table:
+    """One row a record, in their order: times if any record has one, counters otherwise.
+
+    A rung that was left out has a row with the reason, between its neighbours. While the ladder is
+    not complete, those past the last record have none yet.
+    """
     timed = any(record.time_us for record in records)
-    before: list[Record | None] = [None, *records]
-    rows = tuple(
-        Row(
-            (
-                Cell(str(record.rung) if record.rung is not None else MISSING),
-                Cell(kernel_label(record)),
-                correctness(record),
-                *(_timed_cells(record, previous) if timed else _counter_cells(record)),
-                *residency_cells(record),
-            ),
-            note=_note(record),
-        )
-        for previous, record in zip(before, records, strict=False)
-    )
     columns = (*_LADDER_HEAD, *(_TIMED if timed else _COUNTERS), *_RESIDENCY)
+    before: list[Record | None] = [None, *records]
+    rows: list[Row] = []
+    waiting = sorted((each for each in left_out if each.rung is not None), key=_rung)
+    for previous, record in zip(before, records, strict=False):
+        while waiting and record.rung is not None and _rung(waiting[0]) < record.rung:
+            rows.append(_left_out_row(waiting.pop(0), len(columns)))
+        rows.append(
+            Row(
+                (
+                    Cell(str(record.rung) if record.rung is not None else MISSING),
+                    Cell(kernel_label(record)),
+                    correctness(record),
+                    *(_timed_cells(record, previous) if timed else _counter_cells(record)),
+                    *residency_cells(record),
+                ),
+                note=_note(record),
+            )
+        )
+    if complete:
+        rows += [_left_out_row(each, len(columns)) for each in waiting]
     notes = _footnotes(records, timed)
     if timed and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
-    return Table(_caption(records), columns, rows, notes)
+    return Table(_caption(records), columns, tuple(rows), notes)
+
+
+def _rung(left_out: LeftOut) -> int:
+    assert left_out.rung is not None
+    return left_out.rung
+
+
+def _left_out_row(left_out: LeftOut, columns: int) -> Row:
+    cells = (Cell(str(left_out.rung)), Cell(left_out.kernel), Cell("not run"))
+    missing = (Cell(MISSING),) * (columns - len(cells))
+    # The refusal names the kernel and its configuration first, as the row does.
+    reason = left_out.reason.rpartition("): ")[2]
+    return Row((*cells, *missing), note=f"Left out: {reason}.")
 
 
 def bench_table(records: Sequence[Record]) -> Table:
@@ -94,7 +136,7 @@ def bench_table(records: Sequence[Record]) -> Table:
     if timed and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
     wrong = tuple(f"{each.problem.shape}: {each.check}." for each in records if not each.correct)
-    return Table(_caption(records), columns, rows, wrong + notes)
+    return Table(_caption(records, shape=False), columns, rows, wrong + notes)
 
 
 def sweep_table(records: Sequence[Record]) -> Table:
@@ -112,7 +154,7 @@ def sweep_table(records: Sequence[Record]) -> Table:
         for record in records
     )
     columns = (*_SWEEP_HEAD, *(_SPREAD if timed else _EMULATED))
-    return Table(_caption(records), columns, rows, _footnotes(records, timed))
+    return Table(_caption(records, shape=False), columns, rows, _footnotes(records, timed))
 
 
 def kernel_label(record: Record) -> str:
@@ -211,19 +253,18 @@ def _note(record: Record) -> str:
     return f"{record.idea} [{config}]" if config else record.idea
 
 
-def _caption(records: Sequence[Record]) -> str:
-    """What all records have in common, from the first: device and, if it is one, the problem."""
+def _caption(records: Sequence[Record], *, shape: bool = True) -> str:
+    """Device, scaling and, unless each row has its own, the shape: from the first record."""
     if not records:
         return "nothing was run"
     first = records[0]
     where = first.device.gpu
     if first.device.kind == "emulator":
         where = f"{where}, emulated"
-    if len({each.problem.shape for each in records}) > 1:
-        return f"C = αAB + βC, fp32, on {where}"
     problem = first.problem
+    size = f" {problem.shape}," if shape else ""
     scale = f"α = {problem.alpha:g}, β = {problem.beta:g}"
-    return f"C = αAB + βC, {problem.shape}, fp32, {scale}, on {where}"
+    return f"C = αAB + βC,{size} fp32, {scale}, on {where}"
 
 
 def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:

@@ -1,0 +1,179 @@
+"""What a terminal shows: lines that fit, rows as they are done, any encoding, Ctrl-C at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+import gemmkit.cli as cli
+from gemmkit.cli.output import Printer, TableStream
+from gemmkit.report.layout import Cell, Column, Row, Table
+from gemmkit.report.units import microseconds_text, readable, seconds_text
+
+VERBS = [
+    ("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive,split_k"),
+    ("bench", "naive", "--shape", "16", "--device", "emulator"),
+    ("check", "naive", "--shape", "17x5x9"),
+    ("explain", "naive", "--shape", "16", "--against", "shared_tiling", "--what-if", "--maps"),
+    ("which", "512"),
+    ("info",),
+    ("counters",),
+]
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_every_line_fits_the_terminal(call, monkeypatch, words, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    for line in result.output.splitlines():
+        # A path, or the name of a metric, has nowhere to be broken.
+        assert len(line) < columns or re.search(r"\S{40,}", line), line
+
+
+def test_a_pipe_gets_whole_lines(call, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = call("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive").stdout
+    assert "waves" in wide
+    assert "Too wide for this terminal" not in wide
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = call("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive").stdout
+    assert "Too wide for this terminal: " in narrow
+    assert "waves per SM" in narrow.rpartition("Too wide")[2]
+
+
+def _table(*rows: tuple[str, str]) -> Table:
+    columns = (Column("name", "left", reserve=6), Column("µs", reserve=5))
+    return Table("Times", columns, tuple(Row(tuple(map(Cell, row))) for row in rows), ("A note.",))
+
+
+def test_rows_are_printed_once_and_when_they_come(capsys):
+    stream = TableStream(Printer())
+    stream.show([_table(("a", "1.0"))])
+    first = capsys.readouterr().out
+    assert first.splitlines()[-1].split() == ["a", "1.0"]
+    stream.show([_table(("a", "1.0"), ("b", "20.0"))])
+    assert capsys.readouterr().out.split() == ["b", "20.0"]
+    second = Table("Others", _table().columns, (Row((Cell("c"), Cell("3.0"))),))
+    stream.finish([_table(("a", "1.0"), ("b", "20.0")), second])
+    rest = capsys.readouterr().out
+    assert rest.index("A note.") < rest.index("Others") < rest.index("c ")
+    assert "20.0" not in rest
+
+
+def test_a_table_whose_rows_changed_is_printed_again(capsys):
+    stream = TableStream(Printer())
+    stream.show([_table(("a", "1.0"))])
+    capsys.readouterr()
+    stream.finish([_table(("a", "1.5"), ("b", "2.0"))])
+    rest = capsys.readouterr().out
+    assert rest.count("Times") == 1
+    assert "1.5" in rest
+    assert "2.0" in rest
+
+
+def test_columns_go_by_importance_and_long_cells_take_lines():
+    columns = (
+        Column("kernel", "left"),
+        Column("error", drop=1),
+        Column("regs", drop=2),
+        Column("configuration", "left"),
+    )
+    row = Row((Cell("naive"), Cell("1e-6"), Cell("49"), Cell("BM=128,BN=128,BK=16,TM=8")))
+    lines = Table("", columns, (row,)).to_text(30).plain.splitlines()
+    assert "error" not in "\n".join(lines[:4])
+    assert "regs" not in "\n".join(lines[:4])
+    assert max(map(len, lines[:5])) <= 30
+    joined = "".join(line[7:].strip() for line in lines[4:6])
+    assert joined.startswith("BM=128,BN=128,BK=16,TM=8")
+
+
+def test_times_are_in_units_that_read():
+    assert microseconds_text(46.32) == "46.3 µs"
+    assert microseconds_text(12_900) == "12.9 ms"
+    assert microseconds_text(247_303_017.3) == "247.3 s"
+    assert [seconds_text(each) for each in (8.4, 247, 7500)] == ["8 s", "4 min 7 s", "2 h 5 min"]
+    assert readable("µs", [2e7, 4e7]) == ("s", [20.0, 40.0])
+    assert readable("µs", [5.0, 4e7]) == ("µs", [5.0, 4e7])
+    assert readable("%", [2e7]) == ("%", [2e7])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_without_unicode_get_the_nearest_characters(encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    words = ["which", "512"] if encoding == "ascii" else ["info"]
+    command = [sys.executable, "-m", "gemmkit", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode(encoding)
+    assert re.search(r"22\.\d us" if encoding == "ascii" else r"2\^?³? - 1 × 65,535|2\?? ", text)
+    assert "?" not in text
+
+
+def test_records_on_standard_output_are_utf_8_in_any_locale():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "gemmkit", "bench", "naive", "--shape", "4", "--json", "-"]
+    done = subprocess.run(
+        [*command, "--device", "emulator"], env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode("utf-8"))["kernel"] == "naive"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_ends_native_code_at_once():
+    # A sleep in C holds Python's handler up, as a compiler does.
+    script = """
+import ctypes, signal, sys
+from gemmkit.cli.interrupt import end_on_interrupt
+signal.siginterrupt(signal.SIGINT, False)
+end_on_interrupt(130)
+libc = ctypes.CDLL(None)
+print("row", flush=True)
+mask = ctypes.CDLL(None)
+end = __import__("time").monotonic() + 20
+while __import__("time").monotonic() < end:
+    try:
+        libc.usleep(900000)
+    except KeyboardInterrupt:
+        pass
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "row\n"
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert err.endswith("interrupted\n")
+    # Not a measurement: without the watch it would go on for twenty seconds.
+    assert time.monotonic() - begun < 10
+
+
+def test_warnings_are_one_sentence(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        cli.show_warnings_plainly()
+        warnings.warn("the cache folder cannot be written", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "gemmkit: the cache folder cannot be written\n"
+
+
+def test_build_fails_where_nothing_could_be_stored(call, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        result = call("build", "--gpu", "rtx3090", "--kernels", "naive_uncoalesced")
+    assert result.exit_code == 2
+    assert re.search(r"0 of \d+ compiled kernels are stored", " ".join(result.stderr.split()))
