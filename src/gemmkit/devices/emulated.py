@@ -136,6 +136,18 @@ class EmulatedDevice:
             emulation_seconds=execution.seconds,
         )
 
+    def execute(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+    ) -> None:
+        """Run the plan's grid for what it computes alone: nothing is counted, no fault looked for.
+
+        Raises:
+            DeviceError: the board cannot take the launch, or the kernel failed.
+            UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
+        """
+        program, request = self._prepare(binary, plan, arguments)
+        program.execute(request, self.memory, threads=self.threads)
+
     def count(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
     ) -> tuple[ControlFlow, Tally]:
@@ -202,7 +214,7 @@ class EmulatedDevice:
 
     def _check(self, plan: LaunchPlan, program: Program) -> None:
         limits = self.spec.capability
-        shared = program.flow.kernel.shared_bytes + plan.shared_bytes
+        shared = program.shared_bytes + plan.shared_bytes
         if shared > limits.max_shared_per_block:
             raise DeviceError(
                 f"'{plan.kernel}' wants {shared:,} bytes of shared memory a block; "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from gemmkit.emulator.counters.tally import Tally
-from gemmkit.record import Finding
+if TYPE_CHECKING:
+    from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.record import Finding
 
 Dim3 = tuple[int, int, int]
 

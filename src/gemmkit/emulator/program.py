@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gemmkit.diskcache import DiskCache, default_cache_directory
-from gemmkit.emulator import oracle
-from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
-from gemmkit.emulator.counters.accesses import Accesses
-from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.codegen.kernel import KernelText, LoadedKernel, load_kernel
+from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
-from gemmkit.emulator.oracle.watch import Watch
-from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Module
-from gemmkit.emulator.ptx.parser import parse
-from gemmkit.emulator.watching import WatchedAccess, watched_access
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.counters.accesses import Accesses
+    from gemmkit.emulator.ptx.cfg import ControlFlow
+    from gemmkit.emulator.ptx.module import Module
+    from gemmkit.emulator.watching import WatchedAccess
 
 CACHE_KIND = "objects"
 
@@ -30,19 +31,40 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Program:
-    """One kernel; `flow` holds its instructions, which counts refer to by number."""
+    """One kernel, ready to run; `shared_bytes` is the static shared memory of a block.
 
-    def __init__(
-        self, module: Module, flow: ControlFlow, load_kernel: Callable[[bool], LoadedKernel]
-    ) -> None:
-        self.module = module
-        self.flow = flow
-        self._load = cache(load_kernel)
+    Args:
+        text: the kernel.
+        objects: where compiled ones are kept.
+        sanitize: whether it will run with sanitizers first.
+
+    Raises:
+        PtxSyntaxError, UnsupportedInstruction, DeviceError: as `load`.
+    """
+
+    def __init__(self, text: KernelText, objects: DiskCache, *, sanitize: bool = False) -> None:
+        self._text = text
+        self._load = cache(partial(load_kernel, text, objects))
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
+        # Workers of launches that are over, by the shape of their blocks.
+        self._spare: dict[tuple[Dim3, int], list[Worker]] = {}
+        self.shared_bytes = self._load(sanitize=sanitize).compiled.shared_bytes
+
+    @property
+    def module(self) -> Module:
+        """The PTX text that it is of."""
+        return self._text.module
+
+    @property
+    def flow(self) -> ControlFlow:
+        """Its instructions, which counts refer to by number."""
+        return self._text.flow
 
     @cached_property
     def accesses(self) -> Accesses:
         """Its memory instructions, whose counts a launch's tally gives."""
+        from gemmkit.emulator.counters.accesses import Accesses
+
         return Accesses(self.flow)
 
     def run(
@@ -71,30 +93,56 @@ class Program:
             DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an
                 endless kernel, a trap.
         """
-        _check(request, self.flow)
+        kernel = self._load(sanitize=sanitize)
+        _check(request, self._text.entry, kernel.compiled.parameter_bytes)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
         run = partial(
             scheduler.run,
-            flow=self.flow,
             request=request,
             memory=memory,
-            globals_at=self._variables_in(memory),
+            globals_at=self._variables_in(memory, kernel.compiled.globals_bytes),
             threads=threads,
             progress=progress,
             max_steps=max_steps,
         )
-        kernel = self._load(sanitize)
         return self._run_sanitized(run, kernel, request, memory) if sanitize else run(kernel)
+
+    def execute(
+        self,
+        request: LaunchRequest,
+        memory: DeviceMemory,
+        *,
+        threads: int | None = None,
+        max_steps: int | None = None,
+    ) -> None:
+        """Run all blocks and wait, as `run` does, for what they compute: nothing is counted.
+
+        Raises:
+            DeviceError: as `run`, when it does not look for faults.
+        """
+        kernel = self._load(sanitize=False)
+        _check(request, self._text.entry, kernel.compiled.parameter_bytes)
+        if 0 not in request.grid:
+            scheduler.execute(
+                kernel,
+                request,
+                memory,
+                self._variables_in(memory, kernel.compiled.globals_bytes),
+                self._spare.setdefault((request.block, request.shared_bytes), []),
+                threads=threads,
+                max_steps=max_steps,
+            )
 
     def prepare(self, *, sanitize: bool) -> None:
         """Compile the kernel, with or without sanitizers, before it runs.
 
         Raises:
+            PtxSyntaxError: the text cannot be read.
             UnsupportedInstruction: it has an instruction that the emulator cannot execute.
             DeviceError: this host cannot run the emulator.
         """
-        self._load(sanitize)
+        self._load(sanitize=sanitize)
 
     def _run_sanitized(
         self,
@@ -124,19 +172,23 @@ class Program:
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
-        _check(request, self.flow)
-        base = self._variables_in(memory)
+        from gemmkit.emulator import oracle
+        from gemmkit.emulator.oracle.watch import Watch
+        from gemmkit.emulator.watching import watched_access
+
+        _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
+        base = self._variables_in(memory, self.module.globals_bytes)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
         watch = Watch()
         oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
         return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
 
-    def _variables_in(self, memory: DeviceMemory) -> int:
+    def _variables_in(self, memory: DeviceMemory, nbytes: int) -> int:
         """The address of the module's variables, which keep their values between launches."""
-        if not self.module.globals_bytes:
+        if not nbytes:
             return 0
         if memory not in self._variables:
-            allocation = memory.allocate(self.module.globals_bytes, "module variables")
+            allocation = memory.allocate(nbytes, "module variables")
             self._variables[memory] = allocation
             data = memory.view(allocation.address, allocation.nbytes)
             for variable in self.module.globals.values():
@@ -167,36 +219,18 @@ def load(
         UnsupportedInstruction: the kernel has an instruction that is not in the table.
         DeviceError: there is no such kernel, or this host cannot run the emulator.
     """
-    module, flow = _read(ptx, entry, name)
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
-    objects = DiskCache(folder)
-
-    def compiled(flavour: bool) -> LoadedKernel:
-        return load_kernel(flow, module, ptx, objects, sanitize=flavour)
-
-    program = Program(module, flow, compiled)
-    program.prepare(sanitize=sanitize)
-    return program
+    return Program(KernelText(ptx, entry, name), DiskCache(folder), sanitize=sanitize)
 
 
-def _read(ptx: str, entry: str, name: str) -> tuple[Module, ControlFlow]:
-    module = parse(ptx, name)
-    if entry not in module.kernels:
-        known = ", ".join(module.kernels) or "none"
-        raise DeviceError(f"the PTX has no kernel '{entry}'; it has: {known}")
-    return module, ControlFlow.of(module.kernels[entry])
-
-
-def _check(request: LaunchRequest, flow: ControlFlow) -> None:
+def _check(request: LaunchRequest, entry: str, wanted: int) -> None:
     threads = request.block[0] * request.block[1] * request.block[2]
     if min(request.block) < 1 or threads > MAX_THREADS:
         raise DeviceError(f"a block of {request.block} threads: it must have 1 to {MAX_THREADS}")
     limits = zip(request.grid, MAX_GRID, strict=True)
     if any(not 0 <= blocks <= limit for blocks, limit in limits):
         raise DeviceError(f"a grid of {request.grid} blocks: at most {MAX_GRID} are possible")
-    wanted = flow.kernel.parameter_bytes
     if len(request.parameters) < wanted:
         raise DeviceError(
-            f"kernel '{flow.kernel.name}' takes {wanted} bytes of parameters, not "
-            f"{len(request.parameters)}"
+            f"kernel '{entry}' takes {wanted} bytes of parameters, not {len(request.parameters)}"
         )

@@ -1,39 +1,109 @@
-"""From a kernel's PTX to loaded native code, through a cache of objects."""
+"""From a kernel's PTX to loaded native code, through a cache of objects.
+
+What a launch needs is kept with the object, so that a kernel from the cache runs without its PTX
+being parsed; `KernelText` parses it where counts, messages or sanitizers ask for instructions.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gemmkit.diskcache import DiskCache
-from gemmkit.emulator.codegen import arithmetic
-from gemmkit.emulator.codegen.analysis import Analysis
-from gemmkit.emulator.codegen.areas import Areas
-from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.layout import WORKER
-from gemmkit.emulator.codegen.native import LoadedCode, compile_ir, host, runtime
-from gemmkit.emulator.codegen.operands import Action, actions_of
-from gemmkit.emulator.codegen.ordering import Ordering
-from gemmkit.emulator.codegen.warp import WARP_FUNCTION, write_warp
-from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Module
+from gemmkit.emulator.codegen.native import LoadedCode, host, runtime
+from gemmkit.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.codegen.areas import Areas
+    from gemmkit.emulator.codegen.operands import Action
+    from gemmkit.emulator.ptx.cfg import ControlFlow
+    from gemmkit.emulator.ptx.module import Module
 
 RUN, RUN_SANITIZED = "gemmkit.run", "gemmkit.sanitized_run"
+WARP_FUNCTION = "warp"
+
+
+class KernelText:
+    """One kernel of a PTX text; it is parsed when something about its instructions is needed.
+
+    `file` is what messages call the PTX, where it is what the user wrote.
+    """
+
+    def __init__(self, ptx: str, entry: str, file: str = "") -> None:
+        self.ptx, self.entry, self._file = ptx, entry, file
+
+    @cached_property
+    def module(self) -> Module:
+        """The PTX text.
+
+        Raises:
+            PtxSyntaxError: it cannot be read.
+            DeviceError: it has no such kernel.
+        """
+        from gemmkit.emulator.ptx.parser import parse
+
+        module = parse(self.ptx, self._file)
+        if self.entry not in module.kernels:
+            known = ", ".join(module.kernels) or "none"
+            raise DeviceError(f"the PTX has no kernel '{self.entry}'; it has: {known}")
+        return module
+
+    @cached_property
+    def flow(self) -> ControlFlow:
+        """The kernel's instructions, which counts refer to by number.
+
+        Raises:
+            UnsupportedInstruction: one is not in the table.
+        """
+        from gemmkit.emulator.ptx.cfg import ControlFlow
+
+        return ControlFlow.of(self.module.kernels[self.entry])
+
+    @cached_property
+    def actions(self) -> tuple[Action, ...]:
+        """What each instruction reads and writes."""
+        from gemmkit.emulator.codegen.operands import actions_of
+
+        return actions_of(self.flow)
+
+    @cached_property
+    def areas(self) -> Areas:
+        """Which part of a worker's memory belongs to which instruction."""
+        from gemmkit.emulator.codegen.areas import Areas
+
+        return Areas(self.flow, self.actions)
 
 
 class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cache holds of a kernel: object code and how to run it. Sizes are in bytes."""
+    """What the cache holds of a kernel: object code and how to run it. Sizes are in bytes.
+
+    `pieces` are those of the runtime that it calls. `sites_start` is where the records of its
+    memory instructions begin in a worker's memory, and `counts_as` what each of them holds in its
+    field of that name. `turn_cost` is its number of instructions, `exit_block` that of its basic
+    blocks. `orders_blocks` says whether blocks may make an order among themselves: none can
+    without fences.
+    """
 
     code: bytes
     calls: tuple[str, ...]
+    pieces: tuple[str, ...]
     worker_bytes: int
     warp_bytes: int
     scratch_bytes: int
+    shared_bytes: int
+    local_bytes: int
+    parameter_bytes: int
+    globals_bytes: int
+    sites_start: int
+    counts_as: tuple[int, ...]
+    turn_cost: int
+    exit_block: int
     clears_registers: bool
+    orders_blocks: bool
     outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
@@ -41,76 +111,57 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 class LoadedKernel:
     """A kernel that can run; `run` names the runtime's function that runs its blocks."""
 
+    text: KernelText
     compiled: CompiledKernel
     code: LoadedCode
-    areas: Areas
-    actions: tuple[Action, ...]
     run: str
 
-    @cached_property
+    @property
+    def flow(self) -> ControlFlow:
+        """Its instructions."""
+        return self.text.flow
+
+    @property
+    def areas(self) -> Areas:
+        """Which part of a worker's memory belongs to which instruction."""
+        return self.text.areas
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What each instruction reads and writes."""
+        return self.text.actions
+
+    @property
     def orders_blocks(self) -> bool:
-        """Whether blocks may make an order among themselves: none can without fences."""
-        return any(Ordering.of(action).fence for action in self.actions)
+        """Whether blocks may make an order among themselves."""
+        return self.compiled.orders_blocks
 
     @property
     def warp_function(self) -> int:
         """The address of the function that runs a warp."""
-        return self.code.address(WARP_FUNCTION)
+        return self.code.addresses[WARP_FUNCTION]
 
 
-def load_kernel(
-    flow: ControlFlow, module: Module, text: str, cache: DiskCache, *, sanitize: bool = False
-) -> LoadedKernel:
+def load_kernel(text: KernelText, cache: DiskCache, *, sanitize: bool = False) -> LoadedKernel:
     """Compile a kernel, or take its object from the cache, and load it.
 
     With `sanitize` its code tells the sanitizers what it does.
 
     Raises:
+        PtxSyntaxError: the PTX cannot be read.
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
-        DeviceError: this host cannot run the emulator.
+        DeviceError: there is no such kernel, or this host cannot run the emulator.
     """
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(text.ptx.encode()).hexdigest()
     flavour = "sanitized" if sanitize else "kernel"
-    key = f"{flavour}/{digest}/{flow.kernel.name}/{host().key}"
-    actions = actions_of(flow)
-    areas = Areas(flow, actions)
+    key = f"{flavour}/{digest}/{text.entry}/{host().key}"
+    run = RUN if not sanitize else RUN_SANITIZED
 
     def make() -> bytes:
-        return msgspec.msgpack.encode(_compile(flow, module, actions, sanitize))
+        from gemmkit.emulator.codegen.compile import compile_kernel
+
+        return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize))
 
     compiled = msgspec.msgpack.decode(cache.get_or_create(key, make), type=CompiledKernel)
-    run = RUN if not sanitize else RUN_SANITIZED
-    runtime().require((*compiled.calls, run), cache)
-    return LoadedKernel(compiled, LoadedCode(compiled.code), areas, actions, run)
-
-
-def _compile(
-    flow: ControlFlow, module: Module, actions: tuple[Action, ...], sanitize: bool
-) -> CompiledKernel:
-    analysis = Analysis(flow, actions, arithmetic.scalar_native)
-    code = write_warp(analysis, actions, _symbols(flow, module), sanitize=sanitize)
-    return CompiledKernel(
-        code=compile_ir(code.text, clean=False),
-        calls=code.calls,
-        worker_bytes=code.areas.size,
-        warp_bytes=code.warp_bytes,
-        scratch_bytes=code.scratch_bytes,
-        clears_registers=code.clears_registers,
-        outside=code.outside,
-    )
-
-
-def _symbols(flow: ControlFlow, module: Module) -> Callable[[Function, str], Value | None]:
-    """Addresses of variables: offsets in shared and local memory, sums in global memory."""
-    kernel = flow.kernel
-
-    def find(f: Function, name: str) -> Value | None:
-        for space in (kernel.shared, kernel.local):
-            if name in space:
-                return literal("i64", space[name].offset)
-        if name not in module.globals:
-            return None
-        start = f.load("i64", Value("ptr", "%c"), WORKER["globals"])
-        return f.add(start, module.globals[name].offset)
-
-    return find
+    runtime().require(compiled.pieces, (*compiled.calls, run), cache)
+    return LoadedKernel(text, compiled, LoadedCode(compiled.code, [WARP_FUNCTION]), run)

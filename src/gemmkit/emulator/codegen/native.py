@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gemmkit.diskcache import DiskCache
-from gemmkit.emulator.codegen.runtime.pieces import piece_module, pieces_for
 from gemmkit.errors import DeviceError
 
 _lock = threading.RLock()
@@ -37,11 +38,10 @@ class Host:
 def generator_digest() -> str:
     """A digest of the code generator's own source: a change of it makes older objects useless."""
     digest = hashlib.sha256()
-    package = resources.files("gemmkit.emulator")
+    package = Path(__file__).parents[1]
     for folder in ("codegen", "codegen/runtime", "counters", "isa", "ptx"):
-        for file in sorted(package.joinpath(folder).iterdir(), key=lambda each: each.name):
-            if file.name.endswith(".py"):
-                digest.update(file.read_bytes())
+        for file in sorted(package.joinpath(folder).glob("*.py")):
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -102,28 +102,33 @@ def _machine(level: int) -> Any:
 
 def compile_ir(text: str, *, clean: bool) -> bytes:
     """Object code of a module; `clean` turns stack variables into registers first."""
+    with _lock:
+        # LLVM's objects end with the function's frame, while no other thread is in LLVM.
+        return _emitted(text, clean)
+
+
+def _emitted(text: str, clean: bool) -> bytes:
     import llvmlite.binding as llvm
 
-    with _lock:
-        machine = _machine(1)
-        layout, triple = machine.target_data, machine.triple
-        head = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n'
-        module = llvm.parse_assembly(head + text)
-        if clean:
-            passes = llvm.create_new_module_pass_manager()
-            passes.add_sroa_pass()
-            passes.add_instruction_combine_pass()
-            passes.add_simplify_cfg_pass()
-            builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-            passes.run(module, builder)
-        code: bytes = machine.emit_object(module)
+    machine = _machine(1)
+    layout, triple = machine.target_data, machine.triple
+    head = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n'
+    module = llvm.parse_assembly(head + text)
+    if clean:
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+        passes.run(module, builder)
+    code: bytes = machine.emit_object(module)
     return code
 
 
 class LoadedCode:
     """Object code in memory; addresses of its functions hold as long as this object does."""
 
-    def __init__(self, code: bytes) -> None:
+    def __init__(self, code: bytes, functions: Iterable[str]) -> None:
         import llvmlite.binding as llvm
 
         with _lock:
@@ -131,41 +136,57 @@ class LoadedCode:
             self._engine = llvm.create_mcjit_compiler(empty, _machine(1))
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
+            self.addresses = {
+                name: int(self._engine.get_function_address(name)) for name in functions
+            }
 
-    def address(self, function: str) -> int:
-        """Where a function lies."""
-        with _lock:
-            return int(self._engine.get_function_address(function))
+
+class Piece(msgspec.Struct, frozen=True):
+    """What the cache holds of a piece of the runtime: object code, and its functions."""
+
+    code: bytes
+    functions: tuple[str, ...]
 
 
 class Runtime:
     """The runtime's pieces that were loaded into this process."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, LoadedCode] = {}
+        self._pieces: set[str] = set()
+        self._kept: list[LoadedCode] = []
         self.addresses: dict[str, int] = {}
 
-    def require(self, functions: Iterable[str], cache: DiskCache) -> None:
-        """Load the pieces with these functions, so that code which calls them can be loaded."""
+    def require(self, pieces: Iterable[str], functions: Iterable[str], cache: DiskCache) -> None:
+        """Load these pieces, each after those that it needs, for code that calls the functions."""
         with _lock:
-            for piece in pieces_for(functions):
+            for piece in pieces:
                 if piece not in self._pieces:
                     self._load(piece, cache)
         missing = [name for name in functions if name not in self.addresses]
         # A call to an unknown function would be a jump to address 0.
         assert not missing, f"the runtime lacks {', '.join(missing)}"
 
-    def _load(self, piece: str, cache: DiskCache) -> None:
+    def _load(self, name: str, cache: DiskCache) -> None:
         import llvmlite.binding as llvm
 
-        module = piece_module(piece, permutes=host().permutes)
-        key = f"runtime/{piece}/{host().key}"
-        code = cache.get_or_create(key, lambda: compile_ir(str(module), clean=True))
-        loaded = LoadedCode(code)
-        for name in module.functions:
-            self.addresses[name] = loaded.address(name)
-            llvm.add_symbol(name, self.addresses[name])
-        self._pieces[piece] = loaded
+        data = cache.get_or_create(f"runtime/{name}/{host().key}", lambda: _compiled_piece(name))
+        piece = msgspec.msgpack.decode(data, type=Piece)
+        loaded = LoadedCode(piece.code, piece.functions)
+        # A signal handler that needs the same piece may load it in between; code that was linked
+        # to either copy stays good, since both are kept.
+        self._kept.append(loaded)
+        for function, address in loaded.addresses.items():
+            llvm.add_symbol(function, address)
+        self.addresses |= loaded.addresses
+        self._pieces.add(name)
+
+
+def _compiled_piece(name: str) -> bytes:
+    from gemmkit.emulator.codegen.runtime.pieces import piece_module
+
+    module = piece_module(name, permutes=host().permutes)
+    code = compile_ir(str(module), clean=True)
+    return msgspec.msgpack.encode(Piece(code, tuple(module.functions)))
 
 
 @cache

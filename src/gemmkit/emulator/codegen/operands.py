@@ -224,3 +224,15 @@ def extends_sign(action: Action) -> bool:
     """Whether a result grows by copies of its sign into a wider register."""
     name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
     return name in TYPES and TYPES[name].is_signed
+
+
+def access_bytes(action: Action) -> int:
+    """Bytes that a memory instruction reads or writes for each lane."""
+    if action.operation == "copy_async":
+        size = action.sources[0]
+        assert isinstance(size, Immediate)
+        return size.value
+    elements = 1
+    if action.operation in ("load", "store"):
+        elements = max(len(action.dests), len(action.sources))
+    return action.form.type.bytes * elements

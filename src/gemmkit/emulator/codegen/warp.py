@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_apart
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.kernel import WARP_FUNCTION
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
     DONE,
@@ -27,8 +28,6 @@ from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.registers import RegisterMap
 from gemmkit.emulator.codegen.surroundings import C, Outside, Surroundings, T, W
 from gemmkit.emulator.codegen.values import Scalar, Scratch
-
-WARP_FUNCTION = "warp"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, RUNNING, WINDOW_BYTES
-from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 
 # What an access is called in messages.

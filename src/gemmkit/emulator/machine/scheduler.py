@@ -1,37 +1,41 @@
-"""Runs a launch on several host threads, so that it can be watched, stopped and ended."""
+"""Runs a launch on several host threads, so that it can be watched, stopped and ended.
+
+The caller's thread takes part, and others join it once the launch has lasted a while: a small one
+starts no threads, and where none can be started, as at the end of the process, the caller runs all.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
-from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Execution, LaunchRequest
-from gemmkit.emulator.machine import fault
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.operations import Operations
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
-from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
+    from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
 Progress = Callable[[float], None]
 
 # Fuel of one stay in native code: some tens of milliseconds, so that Ctrl-C works at once.
 SHARE = 2_000_000
+# And of the first one, about as long as it takes to start a thread.
+FIRST_SHARE = 40_000
 _POLL_SECONDS = 0.05
 
 
 def run(
     kernel: LoadedKernel,
-    flow: ControlFlow,
     request: LaunchRequest,
     memory: DeviceMemory,
     globals_at: int,
@@ -41,37 +45,47 @@ def run(
     max_steps: int | None = None,
     sanitizer: Sanitizer | None = None,
 ) -> Execution:
-    """Run all blocks of a launch.
+    """Run all blocks of a launch, and count.
 
     Raises:
         DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
             where.
     """
+    from gemmkit.emulator.counters.tally import Tally
+
     started = time.perf_counter()
-    grid = SharedGrid(request, memory.regions(), globals_at)
-    launch = _Launch(grid, memory, max_steps, sanitizer)
-    # Blocks that make an order among themselves: which of them comes last decides what each does.
-    alone = kernel.orders_blocks
-    count = 1 if alone else max(1, min(threads or usable_cores(), grid.blocks))
-    operations = Operations(kernel, memory, sanitizer)
-    workers = [Worker(kernel, flow, grid, operations.run) for _ in range(count)]
-    try:
-        if sanitizer is not None:
-            sanitizer.stop = launch.stop
-            for worker in workers:
-                sanitizer.attach(worker)
-        launch.run(workers, progress)
-    except DeviceError as error:
-        error.printed = operations.printer.lines()
-        raise
-    finally:
-        for worker in workers:
-            worker.release()
+    launch = _Launch(kernel, request, memory, globals_at, max_steps, sanitizer)
+    launch.run(threads, progress)
+    workers, flow = launch.workers, kernel.flow
     tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
     findings = sanitizer.findings() if sanitizer is not None else ()
-    lines = operations.printer.lines()
     regions = {number: at for worker in workers for number, at in worker.regions().items()}
-    return Execution(tally, time.perf_counter() - started, lines, findings, regions)
+    seconds = time.perf_counter() - started
+    return Execution(tally, seconds, launch.printed(), findings, regions)
+
+
+def execute(
+    kernel: LoadedKernel,
+    request: LaunchRequest,
+    memory: DeviceMemory,
+    globals_at: int,
+    spare: list[Worker],
+    *,
+    threads: int | None = None,
+    max_steps: int | None = None,
+) -> None:
+    """Run all blocks of a launch for what they compute alone.
+
+    `spare` are workers of earlier launches of this kernel with blocks of the same shape, with what
+    they know of it; they are used, and those of this launch are left there for the next one.
+
+    Raises:
+        DeviceError: as `run`.
+    """
+    launch = _Launch(kernel, request, memory, globals_at, max_steps, None, spare)
+    launch.run(threads, None)
+    # After a failure, workers stand in the middle of a block, and are not used again.
+    spare += launch.workers[: max(0, usable_cores() - len(spare))]
 
 
 class _Launch:
@@ -79,40 +93,121 @@ class _Launch:
 
     def __init__(
         self,
-        grid: SharedGrid,
+        kernel: LoadedKernel,
+        request: LaunchRequest,
         memory: DeviceMemory,
+        globals_at: int,
         max_steps: int | None,
         sanitizer: Sanitizer | None,
+        spare: list[Worker] | None = None,
     ) -> None:
-        self._grid = grid
+        self.workers: list[Worker] = []
+        self._kernel = kernel
+        self._request = request
         self._memory = memory
+        self._grid = SharedGrid(request, memory.regions(), globals_at)
         self._sanitizer = sanitizer
         self._max_steps = max_steps
+        self._spare = [] if spare is None else spare
+        self._operations: Operations | None = None
+        self._making = threading.Lock()
         self._stopped = threading.Event()
         self._finished = threading.Semaphore(0)
         self._error: BaseException | None = None
 
-    def run(self, workers: list[Worker], progress: Progress | None) -> None:
-        threads = [
-            threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers
-        ]
-        for thread in threads:
-            thread.start()
+    def run(self, threads: int | None, progress: Progress | None) -> None:
+        """Run all blocks and wait.
+
+        Raises:
+            DeviceError: as the function `run`.
+        """
+        if self._sanitizer is not None:
+            self._sanitizer.stop = self.stop
+        # Blocks that make an order among themselves: which of them comes last decides what each
+        # does.
+        alone = self._kernel.compiled.orders_blocks
+        most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
-            left = len(threads)
+            self._run(most, progress)
+        except DeviceError as error:
+            error.printed = self.printed()
+            raise
+        finally:
+            for worker in self.workers:
+                worker.release()
+
+    def _run(self, most: int, progress: Progress | None) -> None:
+        helpers: list[threading.Thread] = []
+        left = 0
+
+        def report() -> None:
+            if progress is not None:
+                done = min(int(self._grid.next_block[0]), self._grid.blocks)
+                progress(max(0, done - left - 1) / max(self._grid.blocks, 1))
+
+        try:
+            own = self._worker()
+            fuel, steps = FIRST_SHARE, _Steps()
+            while not self._stopped.is_set() and self._share(own, fuel, steps):
+                if fuel == FIRST_SHARE:
+                    fuel = SHARE
+                    helpers = self._helpers(most - 1)
+                    left = len(helpers)
+                report()
             while left:
                 if self._finished.acquire(timeout=_POLL_SECONDS):
                     left -= 1
-                if progress is not None:
-                    done = min(int(self._grid.next_block[0]), self._grid.blocks)
-                    progress(max(0, done - left) / max(self._grid.blocks, 1))
+                report()
         finally:
             # Also after Ctrl-C: memory that workers use must outlive them.
             self.stop()
-            for thread in threads:
+            for thread in helpers:
                 thread.join()
         if self._error is not None:
             raise self._error
+
+    def _helpers(self, count: int) -> list[threading.Thread]:
+        """As many more threads at work as there are blocks for, and as can be started."""
+        untaken = self._grid.blocks - int(self._grid.next_block[0])
+        found: list[threading.Thread] = []
+        # A process that ends starts no more threads, and a system may have too many.
+        with suppress(RuntimeError):
+            for _ in range(min(count, untaken)):
+                thread = threading.Thread(target=self._work, args=(self._worker(),), daemon=True)
+                thread.start()
+                found.append(thread)
+        return found
+
+    def _worker(self) -> Worker:
+        try:
+            worker = self._spare.pop()
+        except IndexError:
+            worker = Worker(self._kernel, self._request)
+        worker.begin(self._grid, self._operate)
+        self.workers.append(worker)
+        if self._sanitizer is not None:
+            self._sanitizer.attach(worker)
+        return worker
+
+    def _operate(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
+        """Run an instruction that has no native code; 1 if it failed."""
+        try:
+            return self._ready_operations().run(worker, warp, number, lanes)
+        except BaseException as error:
+            worker.failure = error
+            return 1
+
+    def _ready_operations(self) -> Operations:
+        with self._making:
+            if self._operations is None:
+                from gemmkit.emulator.machine.operations import Operations
+
+                self._operations = Operations(self._kernel, self._memory, self._sanitizer)
+            return self._operations
+
+    def printed(self) -> tuple[str, ...]:
+        """The lines that the kernel printed so far."""
+        return () if self._operations is None else self._operations.printer.lines()
 
     def stop(self) -> None:
         """End the launch soon."""
@@ -120,8 +215,10 @@ class _Launch:
         self._grid.stop()
 
     def _work(self, worker: Worker) -> None:
+        steps = _Steps()
         try:
-            self._run_blocks(worker)
+            while not self._stopped.is_set() and self._share(worker, SHARE, steps):
+                pass
         except BaseException as error:
             if self._error is None:
                 self._error = error
@@ -129,25 +226,29 @@ class _Launch:
         finally:
             self._finished.release()
 
-    def _run_blocks(self, worker: Worker) -> None:
-        block, steps = -1, 0
-        while not self._stopped.is_set():
-            reason = worker.run(SHARE)
-            if reason == FINISHED:
-                return
-            if reason == OUT_OF_FUEL:
-                now = worker.field("block")
-                steps = steps + SHARE if now == block else 0
-                block = now
-                if self._max_steps is not None and steps > self._max_steps:
-                    if self._sanitizer is None:
-                        raise fault.endless_error(worker, self._max_steps)
-                    self._sanitizer.endless(worker, self._max_steps)
-                    self.stop()
-                continue
-            if self._sanitizer is None or worker.failure is not None:
-                raise self._trouble(worker, reason)
-            self._note(self._sanitizer, worker, reason)
+    def _share(self, worker: Worker, fuel: int, steps: _Steps) -> bool:
+        """Run a worker for a while; whether it has more to do."""
+        reason = worker.run(fuel)
+        if reason == FINISHED:
+            return False
+        if reason == OUT_OF_FUEL:
+            spent = steps.spent(worker.field("block"), fuel)
+            if self._max_steps is not None and spent > self._max_steps:
+                self._end(worker, self._max_steps)
+            return True
+        if self._sanitizer is None or worker.failure is not None:
+            raise self._trouble(worker, reason)
+        self._note(self._sanitizer, worker, reason)
+        return True
+
+    def _end(self, worker: Worker, max_steps: int) -> None:
+        """Stop for a block that does not end."""
+        from gemmkit.emulator.machine import fault
+
+        if self._sanitizer is None:
+            raise fault.endless_error(worker, max_steps)
+        self._sanitizer.endless(worker, max_steps)
+        self.stop()
 
     def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
         """Let the sanitizer tell of a trouble, and go on with what can go on."""
@@ -159,6 +260,8 @@ class _Launch:
         worker.leave_block()
 
     def _trouble(self, worker: Worker, reason: int) -> BaseException:
+        from gemmkit.emulator.machine import fault
+
         if reason == STUCK:
             return fault.deadlock_error(worker)
         if reason == TRAP:
@@ -168,6 +271,22 @@ class _Launch:
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
 
 
+class _Steps:
+    """How long a worker has been in one block."""
+
+    def __init__(self) -> None:
+        self._block = -1
+        self._steps = 0
+
+    def spent(self, block: int, fuel: int) -> int:
+        """The steps so far in the block that it is in, after another share in it."""
+        self._steps = self._steps + fuel if block == self._block else 0
+        self._block = block
+        return self._steps
+
+
 def empty_execution(flow: ControlFlow) -> Execution:
     """What a launch without blocks shows."""
+    from gemmkit.emulator.counters.tally import Tally
+
     return Execution(Tally.zeros(len(flow.forms)), 0.0)

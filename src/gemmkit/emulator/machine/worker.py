@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import (
     FAILED_OPERATION,
@@ -19,16 +19,16 @@ from gemmkit.emulator.codegen.layout import (
     WARP_REGISTERS,
     WORKER,
     WORKER_COUNTERS,
-    counted_wavefronts,
     vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
-from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
-from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Immediate
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.codegen.operands import Action
+    from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
 Operation = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32)
@@ -53,83 +53,77 @@ class SharedGrid:
 
 
 class Worker:
-    """Runs blocks of one launch, a share of time at once."""
+    """Runs blocks of one shape, of one launch after another, a share of time at once."""
 
-    def __init__(
-        self,
-        kernel: LoadedKernel,
-        flow: ControlFlow,
-        grid: SharedGrid,
-        operate: Callable[[Worker, int, int, int], int],
-    ) -> None:
-        request = grid.request
-        self.kernel, self.flow, self.grid = kernel, flow, grid
+    def __init__(self, kernel: LoadedKernel, request: LaunchRequest) -> None:
+        self.kernel = kernel
         # What Python code raised that ran on behalf of the kernel.
         self.failure: BaseException | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
-        ptx, compiled = flow.kernel, kernel.compiled
-        self.shared_bytes = ptx.shared_bytes + request.shared_bytes
-        self._local_stride = -(-ptx.local_bytes // 16) * 16
+        compiled = kernel.compiled
+        self.shared_bytes = compiled.shared_bytes + request.shared_bytes
+        self._local_stride = -(-compiled.local_bytes // 16) * 16
         self._buffer = aligned_bytes(compiled.worker_bytes)
         self.shared = aligned_bytes(self.shared_bytes, 256)
         self.local = aligned_bytes(self.warps * LANES * self._local_stride)
         self.scratch = aligned_bytes(compiled.scratch_bytes)
         self._warp_bytes = compiled.warp_bytes
         self.warp_memory = aligned_bytes(self.warps * self._warp_bytes)
-        self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._run = _Run(runtime().addresses[kernel.run])
-        self._set_fields()
-        self._set_sites()
-        self._set_warps()
+        self._address = self._buffer.ctypes.data
+        self.fields = self._buffer[: 8 * len(WORKER)].view(np.int64)
+        self._set_block(request)
+        self._sites()[:, SITE["counts_as"] // 8] = compiled.counts_as
+        self._set_warps(request)
 
-    def _set_fields(self) -> None:
-        request, ptx, grid = self.grid.request, self.flow.kernel, self.grid
-        cleared = self._warp_bytes - _FIRST_REGISTER if self.kernel.compiled.clears_registers else 0
-        values = {
-            "warp_function": self.kernel.warp_function,
+    def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
+        """Make ready for a launch; its blocks must have the shape of those before."""
+        self.grid = grid
+        self._operation = Operation(lambda *arguments: operate(self, *arguments))
+        self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
             "parameters": grid.parameters.ctypes.data,
             "globals": grid.globals_at,
-            "scratch": self.scratch.ctypes.data,
-            "shared": self.shared.ctypes.data,
-            "shared_bytes": self.shared_bytes,
-            "static_shared_bytes": ptx.shared_bytes,
-            "local": self.local.ctypes.data,
-            "local_bytes": ptx.local_bytes,
-            "local_stride": self._local_stride,
             "regions": grid.regions.ctypes.data,
             "region_count": len(grid.regions),
-            "warps": self.warp_memory.ctypes.data,
-            "warp_count": self.warps,
-            "warp_bytes": self._warp_bytes,
             "next_block": grid.next_block.ctypes.data,
             "block_limit": grid.blocks,
             "block": -1,
-            "exit_block": len(self.flow.blocks),
-            "cleared_bytes": cleared,
-            # What a warp runs through at most before it comes to a loop's end again.
-            "turn_cost": len(self.flow.forms),
-        }
-        for axis, blocks, threads in zip("xyz", request.grid, request.block, strict=True):
-            values |= {f"grid_{axis}": blocks, f"threads_{axis}": threads}
-        self.fields = self._buffer[: 8 * len(WORKER)].view(np.int64)
+            **dict(zip(("grid_x", "grid_y", "grid_z"), grid.request.grid, strict=True)),
+        })  # fmt: skip
+        # Memory where instructions were allowed to go before may have been given back.
+        self._sites()[:, :_KNOWN_REGION] = 0
+
+    def _set(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():
             self.fields[WORKER[name] // 8] = value
 
-    def _set_sites(self) -> None:
-        """As what each shared access counts, after merging."""
-        areas, place, sites = self.kernel.areas, SITE["counts_as"] // 8, self._sites()
-        for number, row in areas.sites.items():
-            action = self.kernel.actions[number]
-            nbytes = areas.merging.width.get(number, access_bytes(action))
-            if nbytes >= _WORD:
-                start = counted_wavefronts(nbytes, store=action.operation != "load")
-                sites[row, place] = nbytes << 32 | start
+    def _set_block(self, request: LaunchRequest) -> None:
+        compiled = self.kernel.compiled
+        cleared = self._warp_bytes - _FIRST_REGISTER if compiled.clears_registers else 0
+        self._set({
+            "warp_function": self.kernel.warp_function,
+            "scratch": self.scratch.ctypes.data,
+            "shared": self.shared.ctypes.data,
+            "shared_bytes": self.shared_bytes,
+            "static_shared_bytes": compiled.shared_bytes,
+            "local": self.local.ctypes.data,
+            "local_bytes": compiled.local_bytes,
+            "local_stride": self._local_stride,
+            "warps": self.warp_memory.ctypes.data,
+            "warp_count": self.warps,
+            "warp_bytes": self._warp_bytes,
+            "exit_block": compiled.exit_block,
+            "cleared_bytes": cleared,
+            # What a warp runs through at most before it comes to a loop's end again.
+            "turn_cost": compiled.turn_cost,
+            **dict(zip(("threads_x", "threads_y", "threads_z"), request.block, strict=True)),
+        })  # fmt: skip
 
-    def _set_warps(self) -> None:
+    def _set_warps(self, request: LaunchRequest) -> None:
         """What stays as it is from block to block: the warps' numbers, their threads' places."""
-        x, y, _ = self.grid.request.block
+        x, y, _ = request.block
         memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
         number = np.arange(self.warps * LANES, dtype=np.int64).reshape(self.warps, LANES)
         exists = ((number < self.threads) << np.arange(LANES)).sum(axis=1)
@@ -141,6 +135,11 @@ class Worker:
             target = memory[:, start : start + vector_bytes(32)].view(np.uint32)
             target[...] = axis
 
+    @property
+    def flow(self) -> ControlFlow:
+        """The kernel's instructions."""
+        return self.kernel.flow
+
     def field(self, name: str) -> int:
         """A field of the worker."""
         return int(self.fields[WORKER[name] // 8])
@@ -148,7 +147,7 @@ class Worker:
     def run(self, fuel: int) -> int:
         """Run for about so many warp instructions; why it stopped."""
         self.fields[WORKER["fuel"] // 8] = fuel
-        return int(self._run(self._buffer.ctypes.data))
+        return int(self._run(self._address))
 
     def fail(self, error: BaseException) -> None:
         """Stop soon, for something that Python code raised on behalf of the kernel."""
@@ -186,7 +185,7 @@ class Worker:
     def local_memory(self, thread: int) -> Bytes:
         """One thread's local memory."""
         start = thread * self._local_stride
-        return self.local[start : start + self.flow.kernel.local_bytes]
+        return self.local[start : start + self.kernel.compiled.local_bytes]
 
     def site_number(self, address: int) -> int:
         """The instruction to which a memory record belongs."""
@@ -194,7 +193,7 @@ class Worker:
 
     def site_at(self, distance: int) -> int:
         """The instruction to which the memory record belongs so many bytes from the start."""
-        place = (distance - self.kernel.areas.sites_start) // SITE_BYTES
+        place = (distance - self.kernel.compiled.sites_start) // SITE_BYTES
         return list(self.kernel.areas.sites)[place]
 
     def holds(self, address: int) -> bool:
@@ -213,22 +212,26 @@ class Worker:
         return {number: address for number, address in first.items() if address}
 
     def _sites(self) -> NDArray[np.int64]:
-        areas = self.kernel.areas
-        end = areas.sites_start + SITE_BYTES * len(areas.sites)
-        return self._buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
+        start, sites = self.kernel.compiled.sites_start, len(self.kernel.compiled.counts_as)
+        found = self._buffer[start : start + SITE_BYTES * sites].view(np.int64)
+        return found.reshape(sites, SITE_BYTES // 8)
 
     def tally(self) -> Tally:
         """What was counted so far."""
-        return _tally(self._buffer, self.kernel, self.flow)
+        return _tally(self._buffer, self.kernel)
 
 
-_WORD = 4
 _COUNTS = ("sectors", "ideal_sectors", "wavefronts", "conflicts")
+# The fields of a record that hold the region touched last.
+_KNOWN_REGION = SITE["region_bytes"] // 8 + 1
 _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
 
 
-def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
-    areas: Areas = kernel.areas
+def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
+    from gemmkit.emulator.codegen.operands import access_bytes
+    from gemmkit.emulator.counters.tally import Tally
+
+    areas, flow = kernel.areas, kernel.flow
     tally = Tally.zeros(len(flow.forms))
     start = WORKER_COUNTERS
     counters = buffer[start : start + 16 * areas.counters].view(np.int64).reshape(-1, 2)
@@ -266,15 +269,3 @@ def _tally(buffer: Bytes, kernel: LoadedKernel, flow: ControlFlow) -> Tally:
 def surely_global(action: Action) -> bool:
     """Whether all requests of a memory instruction go to global memory."""
     return action.operation == "copy_async" or action.form["S"] == "global"
-
-
-def access_bytes(action: Action) -> int:
-    """Bytes that a memory instruction reads or writes for each lane."""
-    if action.operation == "copy_async":
-        size = action.sources[0]
-        assert isinstance(size, Immediate)
-        return size.value
-    elements = 1
-    if action.operation in ("load", "store"):
-        elements = max(len(action.dests), len(action.sources))
-    return action.form.type.bytes * elements

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
-from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.machine.fault import ACCESS_KINDS
-from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Pattern,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
@@ -25,7 +26,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import stops
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks

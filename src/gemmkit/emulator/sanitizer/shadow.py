@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WORKER
-from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
@@ -30,7 +30,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TOLD_BYTES,
 )
 from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
-from gemmkit.emulator.machine.worker import Worker, access_bytes
+from gemmkit.emulator.machine.worker import Worker
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]

@@ -1,0 +1,77 @@
+"""From a kernel's instructions to the object code of its warps, and what a launch needs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemmkit.emulator.codegen import arithmetic
+from gemmkit.emulator.codegen.analysis import Analysis
+from gemmkit.emulator.codegen.ir import Function, Value, literal
+from gemmkit.emulator.codegen.kernel import CompiledKernel, KernelText
+from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
+from gemmkit.emulator.codegen.native import compile_ir
+from gemmkit.emulator.codegen.operands import access_bytes
+from gemmkit.emulator.codegen.ordering import Ordering
+from gemmkit.emulator.codegen.runtime.pieces import pieces_for
+from gemmkit.emulator.codegen.warp import write_warp
+
+_WORD = 4
+
+
+def compile_kernel(text: KernelText, run: str, *, sanitize: bool) -> CompiledKernel:
+    """Compile a kernel; `run` is the runtime's function that runs its blocks.
+
+    Raises:
+        UnsupportedInstruction: it has an instruction that the emulator cannot execute.
+    """
+    flow, actions, kernel = text.flow, text.actions, text.flow.kernel
+    analysis = Analysis(flow, actions, arithmetic.scalar_native)
+    code = write_warp(analysis, actions, _symbols(text), sanitize=sanitize)
+    return CompiledKernel(
+        code=compile_ir(code.text, clean=False),
+        calls=code.calls,
+        pieces=tuple(pieces_for((*code.calls, run))),
+        worker_bytes=code.areas.size,
+        warp_bytes=code.warp_bytes,
+        scratch_bytes=code.scratch_bytes,
+        shared_bytes=kernel.shared_bytes,
+        local_bytes=kernel.local_bytes,
+        parameter_bytes=kernel.parameter_bytes,
+        globals_bytes=text.module.globals_bytes,
+        sites_start=code.areas.sites_start,
+        counts_as=tuple(_counts_as(text)),
+        turn_cost=len(flow.forms),
+        exit_block=len(flow.blocks),
+        clears_registers=code.clears_registers,
+        orders_blocks=any(Ordering.of(action).fence for action in actions),
+        outside=code.outside,
+    )
+
+
+def _counts_as(text: KernelText) -> list[int]:
+    """For each memory instruction, as what its shared accesses count, after merging."""
+    found = []
+    for number in text.areas.sites:
+        action = text.actions[number]
+        nbytes = text.areas.merging.width.get(number, access_bytes(action))
+        start = 0
+        if nbytes >= _WORD:
+            start = nbytes << 32 | counted_wavefronts(nbytes, store=action.operation != "load")
+        found.append(start)
+    return found
+
+
+def _symbols(text: KernelText) -> Callable[[Function, str], Value | None]:
+    """Addresses of variables: offsets in shared and local memory, sums in global memory."""
+    kernel, variables = text.flow.kernel, text.module.globals
+
+    def find(f: Function, name: str) -> Value | None:
+        for space in (kernel.shared, kernel.local):
+            if name in space:
+                return literal("i64", space[name].offset)
+        if name not in variables:
+            return None
+        start = f.load("i64", Value("ptr", "%c"), WORKER["globals"])
+        return f.add(start, variables[name].offset)
+
+    return find
