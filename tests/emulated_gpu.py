@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.dispatch.emulated import choose_emulated
 from gemmkit.emulator import LaunchRequest, load
 from gemmkit.gpu import BOARDS
 from gemmkit.ops import arrays, driver, product
-from gemmkit.ops.emulation import _choice
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.scratch import ScratchPool
 
@@ -184,7 +184,7 @@ class EmulatedGpu:
     def choose(self, problem, spec):
         """Small tiles, so that few kernels are compiled."""
         self.chosen.append(problem)
-        kernel, config = _choice(problem)
+        kernel, config = choose_emulated(problem)
         return SimpleNamespace(kernel=kernel, config=config)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,18 @@ class EmulatedDevice:
         self._progress = progress
         self._cache_dir = cache_dir
         self._programs: dict[tuple[str, str], Program] = {}
+
+    def with_own_memory(self) -> EmulatedDevice:
+        """The same device with other memory, so that its launches may overlap those of this one.
+
+        Compiled kernels are shared. Allocations are packed more closely, by which counters of the
+        L1's tag stage may differ.
+        """
+        from gemmkit.emulator.machine.memory import LEAST_ALIGNMENT, DeviceMemory
+
+        other = copy(self)
+        other.memory = DeviceMemory(LEAST_ALIGNMENT)
+        return other
 
     def empty(self, nbytes: int) -> EmulatedBuffer:
         """Device memory; its content is NaN as float32, so that reading it shows.

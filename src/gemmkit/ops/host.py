@@ -28,7 +28,7 @@ Raw = NDArray[Any]
 
 
 class Carrier(Protocol):
-    """A device to which host arrays are brought; used by one thread at a time.
+    """A device to which host arrays are brought, as one call uses it.
 
     `alignment` is what kernels may take its buffers' addresses to be multiples of, at most.
     With `by_columns` it reads matrices as well whose transpose is row-major.
@@ -71,15 +71,13 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
     from gemmkit.ops.emulation import emulation
 
     if isinstance(device, EmulatedDevice):
-        with emulation(device) as emulated:
-            yield emulated
+        yield emulation(device)
         return
     ordinal = 0 if device in ("auto", "cuda", None) else _ordinal(device)
     if device == "cuda" and (problem := _no_gpu()):
         raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
     if device == "emulator" or (device in ("auto", None) and _no_gpu()):
-        with emulation() as emulated:
-            yield emulated
+        yield emulation()
         return
     from gemmkit.ops.staging import staging
 

@@ -13,6 +13,8 @@ from gemmkit.errors import DeviceError
 # cudaMalloc aligns to 256 bytes at least and large pieces to 2 MiB. Which lines share a bank of the
 # L1's tag stage depends on as many low bits as these.
 ALIGNMENT = 512 << 10
+# Where nothing is counted.
+LEAST_ALIGNMENT = 256
 # Native code may read, never write, so many bytes behind an allocation, and throws them away.
 PADDING = 64
 
@@ -43,9 +45,10 @@ def aligned_bytes(nbytes: int, alignment: int = 64) -> Bytes:
 
 
 class DeviceMemory:
-    """Allocations by address; addresses are the host's own."""
+    """Allocations by address; addresses are the host's own, and multiples of `alignment`."""
 
-    def __init__(self) -> None:
+    def __init__(self, alignment: int = ALIGNMENT) -> None:
+        self._alignment = alignment
         self._starts: list[int] = []
         self._pieces: dict[int, tuple[Allocation, Bytes]] = {}
         self._written: dict[int, Bytes] = {}
@@ -59,12 +62,12 @@ class DeviceMemory:
             DeviceError: there is not enough memory.
         """
         # An allocation of no bytes has an address too, at which nothing may be read.
-        data = aligned_bytes(max(nbytes, 1), ALIGNMENT)
+        data = aligned_bytes(max(nbytes, 1), self._alignment)
         allocation = Allocation(data.ctypes.data, nbytes, name)
         self._pieces[allocation.address] = allocation, data
         bisect.insort(self._starts, allocation.address)
         if not initialized:
-            self._written[allocation.address] = aligned_bytes(max(nbytes, 1), ALIGNMENT)
+            self._written[allocation.address] = aligned_bytes(max(nbytes, 1), self._alignment)
         return allocation
 
     def free(self, allocation: Allocation) -> None:

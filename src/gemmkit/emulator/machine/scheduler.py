@@ -29,8 +29,8 @@ Progress = Callable[[float], None]
 
 # Fuel of one stay in native code: some tens of milliseconds, so that Ctrl-C works at once.
 SHARE = 2_000_000
-# And of the first one, about as long as it takes to start a thread.
-FIRST_SHARE = 40_000
+# And of the first one, some half millisecond: what ends within it is not worth more threads.
+FIRST_SHARE = 250_000
 _POLL_SECONDS = 0.05
 
 
