@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,8 @@ def host_environment() -> dict[str, Any]:
 
 def package_version(name: str) -> str | None:
     """The version of an installed distribution, or None."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:
@@ -47,6 +47,8 @@ def cpu_model() -> str:
 
 def _commit(folder: Path) -> str | None:
     """The checkout's commit, with `+` if tracked files differ from it; None outside of one."""
+    import subprocess
+
     root = next((each for each in folder.parents if (each / "pyproject.toml").is_file()), None)
     if root is None or not (root / ".git").exists():
         return None

@@ -27,6 +27,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
+from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.store import Store
 
@@ -101,7 +102,7 @@ class Dispatcher:
     def __init__(self, gpu: GpuSpec, store: StoreChoice = "user") -> None:
         self.gpu = gpu
         self._store = UserStore(_opened(store), gpu)
-        self._seen = Store.changes
+        self._seen = changes.count
         self._chosen: dict[GemmProblem, Choice] = {}
         self._others: dict[Candidate, Contender] = {}
 
@@ -111,8 +112,8 @@ class Dispatcher:
         Raises:
             UnsupportedProblem: no kernel takes it; the text says why.
         """
-        if Store.changes != self._seen:
-            self._seen = Store.changes
+        if changes.count != self._seen:
+            self._seen = changes.count
             self._chosen.clear()
             self._store.forget()
         found = self._chosen.get(problem)

@@ -17,7 +17,7 @@ from gemmkit.grouped_problem import GroupedProblem, Sizes
 from gemmkit.kernels import grouped
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.store import Store
+from gemmkit.tune import changes
 
 _KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "bursts", "order")
 
@@ -68,7 +68,7 @@ def choose_tiles(problem: GroupedProblem, gpu: GpuSpec) -> TileConfig:
     sizes = np.stack([problem.m, problem.n, problem.k]).tobytes()
     aligned = grouped.vector_width(problem) > 1
     remembered = _contenders(gpu).remembered
-    key = (sizes, problem.single.layout, problem.epilogue, aligned, Store.changes)
+    key = (sizes, problem.single.layout, problem.epilogue, aligned, changes.count)
     found = remembered.get(key)
     if found is None:
         if len(remembered) >= MOST_REMEMBERED:

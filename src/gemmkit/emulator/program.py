@@ -101,7 +101,7 @@ class Program:
             scheduler.run,
             request=request,
             memory=memory,
-            globals_at=self._variables_in(memory, kernel.compiled.globals_bytes),
+            globals_at=self._variables_in(memory, kernel.compiled.variables),
             threads=threads,
             progress=progress,
             max_steps=max_steps,
@@ -128,7 +128,7 @@ class Program:
                 kernel,
                 request,
                 memory,
-                self._variables_in(memory, kernel.compiled.globals_bytes),
+                self._variables_in(memory, kernel.compiled.variables),
                 self._spare.setdefault((request.block, request.shared_bytes), []),
                 threads=threads,
                 max_steps=max_steps,
@@ -177,23 +177,21 @@ class Program:
         from gemmkit.emulator.watching import watched_access
 
         _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
-        base = self._variables_in(memory, self.module.globals_bytes)
+        base = self._variables_in(memory, self.module.initial_globals)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
         watch = Watch()
         oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
         return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
 
-    def _variables_in(self, memory: DeviceMemory, nbytes: int) -> int:
+    def _variables_in(self, memory: DeviceMemory, initial: bytes) -> int:
         """The address of the module's variables, which keep their values between launches."""
-        if not nbytes:
+        if not initial:
             return 0
         if memory not in self._variables:
-            allocation = memory.allocate(nbytes, "module variables")
+            allocation = memory.allocate(len(initial), "module variables")
             self._variables[memory] = allocation
             data = memory.view(allocation.address, allocation.nbytes)
-            for variable in self.module.globals.values():
-                end = variable.offset + len(variable.data)
-                data[variable.offset : end] = np.frombuffer(variable.data, np.uint8)
+            data[:] = np.frombuffer(initial, np.uint8)
         return self._variables[memory].address
 
 

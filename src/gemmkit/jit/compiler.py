@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,11 +13,9 @@ from gemmkit.errors import CompilerMissing
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.cache import BinaryCache, Request, included_headers
-from gemmkit.jit.cuda_headers import cuda_include_dirs
 from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
 from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
-from gemmkit.jit.translation import translate
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, SourceFile
@@ -79,6 +76,8 @@ def compile_source(
         CompileError: the compiler refused, or an included file is missing.
         CompilerMissing: as `compile_kernel`.
     """
+    from gemmkit.jit.translation import translate
+
     unit = translate(source, include_files())
     standard = any(option.startswith(("--std", "-std")) for option in unit.options)
     defaults = [each for each in DEFAULT_OPTIONS if not (standard and each.startswith("--std"))]
@@ -93,6 +92,8 @@ def _compile(
     version = compiler_version()
 
     def compile_it() -> Binary:
+        from gemmkit.jit.cuda_headers import cuda_include_dirs
+
         # Where they lie does not matter, and the compiler's version tells which they are.
         folders = cuda_include_dirs(cache_dir) if with_cuda_headers else ()
         # They include each other by names relative to where they lie.
@@ -213,6 +214,8 @@ def compile_many(
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`, of the first that failed.
     """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
     executor = ThreadPoolExecutor(max_workers=usable_cores())
     try:
         futures = [executor.submit(compile_plan, plan, arch, cache_dir=cache_dir) for plan in plans]

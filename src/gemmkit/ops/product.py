@@ -14,7 +14,7 @@ from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of
 from gemmkit.ops.call import Call
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.request import Request
-from gemmkit.tune.store import Store
+from gemmkit.tune import changes
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
@@ -40,7 +40,7 @@ class _Ready(threading.local):
     def forget(self) -> None:
         """Have everything chosen anew: somebody has tuned."""
         self.calls.clear()
-        self.version = Store.changes
+        self.version = changes.count
 
 
 _ready = _Ready()
@@ -98,7 +98,7 @@ def product(
             )
             low |= bits
         key = key_ab, key_out, further, low & 15, alpha, beta, epilogue, out_dtype
-        if _ready.version != Store.changes:
+        if _ready.version != changes.count:
             _ready.forget()
         prepared = _ready.calls.get(key)
     except (AttributeError, TypeError, RuntimeError):

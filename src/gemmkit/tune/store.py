@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 
 from gemmkit.diskcache import default_cache_directory
 from gemmkit.errors import TuningError
+from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
 
@@ -80,11 +80,7 @@ class Store:
     Args:
         path: the file; by default the user's own.
         freshness: what is true of kernels and compiler now; read off this installation by default.
-
-    `changes` counts what this process has written to stores, for whoever remembers what was read.
     """
-
-    changes: ClassVar[int] = 0
 
     def __init__(self, path: Path | str | None = None, freshness: Freshness | None = None) -> None:
         self.path = Path(path) if path is not None else default_store_path()
@@ -205,7 +201,7 @@ class Store:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-            Store.changes += 1
+            changes.note()
 
     @contextmanager
     def _told(self) -> Iterator[None]:

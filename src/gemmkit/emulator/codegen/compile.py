@@ -26,7 +26,8 @@ def compile_kernel(text: KernelText, run: str, *, sanitize: bool) -> CompiledKer
     """
     flow, actions, kernel = text.flow, text.actions, text.flow.kernel
     analysis = Analysis(flow, actions, arithmetic.scalar_native)
-    code = write_warp(analysis, actions, _symbols(text), sanitize=sanitize)
+    used: set[str] = set()
+    code = write_warp(analysis, actions, _symbols(text, used), sanitize=sanitize)
     return CompiledKernel(
         code=compile_ir(code.text, clean=False),
         calls=code.calls,
@@ -37,7 +38,7 @@ def compile_kernel(text: KernelText, run: str, *, sanitize: bool) -> CompiledKer
         shared_bytes=kernel.shared_bytes,
         local_bytes=kernel.local_bytes,
         parameter_bytes=kernel.parameter_bytes,
-        globals_bytes=text.module.globals_bytes,
+        variables=text.module.initial_globals if used else b"",
         sites_start=code.areas.sites_start,
         counts_as=tuple(_counts_as(text)),
         turn_cost=len(flow.forms),
@@ -61,8 +62,11 @@ def _counts_as(text: KernelText) -> list[int]:
     return found
 
 
-def _symbols(text: KernelText) -> Callable[[Function, str], Value | None]:
-    """Addresses of variables: offsets in shared and local memory, sums in global memory."""
+def _symbols(text: KernelText, used: set[str]) -> Callable[[Function, str], Value | None]:
+    """Addresses of variables: offsets in shared and local memory, sums in global memory.
+
+    Those of module-scope variables that are asked for are added to `used`.
+    """
     kernel, variables = text.flow.kernel, text.module.globals
 
     def find(f: Function, name: str) -> Value | None:
@@ -71,6 +75,7 @@ def _symbols(text: KernelText) -> Callable[[Function, str], Value | None]:
                 return literal("i64", space[name].offset)
         if name not in variables:
             return None
+        used.add(name)
         start = f.load("i64", Value("ptr", "%c"), WORKER["globals"])
         return f.add(start, variables[name].offset)
 

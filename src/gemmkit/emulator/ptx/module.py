@@ -163,3 +163,11 @@ class Module:
     globals: Mapping[str, Variable]
     globals_bytes: int = 0
     files: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def initial_globals(self) -> bytes:
+        """What module-scope variables hold before the first launch."""
+        data = bytearray(self.globals_bytes)
+        for variable in self.globals.values():
+            data[variable.offset : variable.offset + len(variable.data)] = variable.data
+        return bytes(data)
