@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemmkit.dispatch.choose import Choice, choose
     from gemmkit.dispatch.which import Decision, which
     from gemmkit.epilogue import Epilogue
-    from gemmkit.errors import GemmkitError
+    from gemmkit.errors import EmulationWarning, GemmkitError
     from gemmkit.gpu import GpuSpec, find_board
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.ladder import LADDER, find_kernel
@@ -42,6 +42,7 @@ __all__ = [
     "Choice",
     "Counters",
     "Decision",
+    "EmulationWarning",
     "Epilogue",
     "Explanation",
     "Finding",
@@ -79,6 +80,7 @@ _HOME = {
     "Choice": "gemmkit.dispatch.choose",
     "Counters": "gemmkit.bench.count",
     "Decision": "gemmkit.dispatch.which",
+    "EmulationWarning": "gemmkit.errors",
     "Epilogue": "gemmkit.epilogue",
     "Explanation": "gemmkit.analysis.explain",
     "Finding": "gemmkit.record",

@@ -1,4 +1,4 @@
-"""What can go wrong: every error that gemmkit raises on purpose."""
+"""What can go wrong: every error that gemmkit raises on purpose, and what it warns of."""
 
 
 class GemmkitError(Exception):
@@ -40,3 +40,7 @@ class DeviceError(GemmkitError):
 
 class TuningError(GemmkitError):
     """The tuner or its store could not do what was asked."""
+
+
+class EmulationWarning(UserWarning):
+    """No GPU is usable, so the emulator computes products of host arrays; the text says why."""

@@ -102,7 +102,11 @@ def gpu_problem() -> str | None:
     """
     answer: list[str | None] = []
     asking = threading.Thread(target=lambda: answer.append(_ask_driver()), daemon=True)
-    asking.start()
+    try:
+        asking.start()
+    except RuntimeError:
+        # No threads are started when the process ends.
+        return _ask_driver()
     asking.join(PATIENCE_S)
     return answer[0] if answer else f"the CUDA driver did not answer within {PATIENCE_S:.0f} s"
 

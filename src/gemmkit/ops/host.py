@@ -19,6 +19,7 @@ from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.ops.arrays import bits
+from gemmkit.ops.emulation_warning import warn_once
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
 from gemmkit.ops.request import Request, stacks
@@ -63,6 +64,8 @@ class Carrier(Protocol):
 def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
     """The carrier that is asked for: by default the GPU's if there is one, else the emulator.
 
+    The emulator comes with an `EmulationWarning`, once, unless `device` asks for it or for either.
+
     Raises:
         UsageError: `device` is no device that computes here.
         DeviceError: there is no GPU, and one is asked for.
@@ -77,6 +80,8 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
     if device == "cuda" and (problem := _no_gpu()):
         raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
     if device == "emulator" or (device in ("auto", None) and _no_gpu()):
+        if device is None:
+            warn_once(_no_gpu())
         yield emulation()
         return
     from gemmkit.ops.staging import staging
