@@ -31,7 +31,8 @@ def _finite(name: str, value: Any) -> float:
 class Custom:
     """An activation of the user's own: a CUDA expression of the fp32 number `x`.
 
-    `parameters` are further names in it, with the values they stand for.
+    `parameters` are further names in it, with the values they stand for. These are arguments of the
+    kernel: other values need no other kernel.
     """
 
     expression: str
@@ -143,6 +144,17 @@ class Epilogue:
         words += ["residual"] * self.residual + ["aux"] * self.auxiliary
         words += [f"scale={self.scale!r}"] if self.scale != 1 else []
         return "+".join(words) or "none"
+
+    @property
+    def arguments(self) -> dict[str, float]:
+        """The parameters of an activation of one's own, as a kernel's last arguments, in order.
+
+        Their names are not the user's, which may be those of other arguments.
+        """
+        own = self.activation
+        if not isinstance(own, Custom):
+            return {}
+        return {f"epilogue_{place}": value for place, (_, value) in enumerate(own.parameters)}
 
     @property
     def takes_matrices(self) -> bool:

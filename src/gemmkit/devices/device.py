@@ -207,6 +207,7 @@ def bind_arguments(
         "ldx": ldx,
         "stride_x": stride_x,
         "scale": problem.epilogue.scale,
+        **problem.epilogue.arguments,
         **(scratch or Scratch()).arguments,
     }
 

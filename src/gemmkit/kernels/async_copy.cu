@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
                long long stride_b, long long stride_c, const float* residual, int ldr,
-               long long stride_r, float* auxiliary, int ldx, long long stride_x, float scale) {
+               long long stride_r, float* auxiliary, int ldx, long long stride_x,
+               float scale CUSTOM_PARAMETERS) {
   extern __shared__ float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   int rows = (M + BM - 1) / BM;
   if constexpr (Strips::WIDTH > 0) {
     const Fringe<BM, BN, Tiles::THREADS, Strips, LAYOUT> fringe(M, N);
-    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
     rows = fringe.tile_rows();
     if (place.tile_row >= rows) {
       const int strip = (place.tile_row - rows) * gridDim.x + place.tile_col;
@@ -51,6 +52,6 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   tiles.template multiply<RUNS>(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda,
                                 {block_row, M}, element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb,
                                 {block_col, N}, K);
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
   tiles.store(sums, epilogue, C, ldc, M, N, block_row, block_col);
 }

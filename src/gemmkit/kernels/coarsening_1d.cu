@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, int TM, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / TM)
     coarsening_1d(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
-                  int ldb, float beta, float* C, int ldc, const float* bias) {
+                  int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / TM;
   __shared__ float As[BM][BK];
   __shared__ float Bs[BK][BN];
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(BM* BN / TM)
     __syncthreads();  // nobody reads the tiles any more
   }
 
-  const Epilogue epilogue{alpha, beta, bias};
+  const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};
   const int row = block_row + thread_row, col = block_col + thread_col;
 #pragma unroll
   for (int i = 0; i < TM; ++i) {

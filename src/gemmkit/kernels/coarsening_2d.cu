@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, int TM, int TN, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN))
     coarsening_2d(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
-                  int ldb, float beta, float* C, int ldc, const float* bias) {
+                  int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN);
   __shared__ float As[BM][BK];
   __shared__ float Bs[BK][BN];
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     __syncthreads();  // nobody reads the tiles any more
   }
 
-  const Epilogue epilogue{alpha, beta, bias};
+  const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
 #pragma unroll

@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, int TM, int TN, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     double_buffered(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
-                    int ldb, float beta, float* C, int ldc, const float* bias) {
+                    int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN, THREADS = THREADS_M * THREADS_N;
   constexpr int PAD = 4, PANEL = 8;
   __shared__ alignas(16) float As[2][BK][BM + PAD];
@@ -52,6 +52,6 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     }
   }
 
-  store_results<VEC, THREADS_M, THREADS_N>(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N,
-                                           block_row, block_col, thread_row, thread_col);
+  store_results<VEC, THREADS_M, THREADS_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M,
+                                           N, block_row, block_col, thread_row, thread_col);
 }

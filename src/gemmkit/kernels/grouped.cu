@@ -15,7 +15,7 @@ template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, in
           int VEC, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     grouped(const Group* list, int group_count, int tile_count, float alpha, float beta,
-            float scale) {
+            float scale CUSTOM_PARAMETERS) {
   extern __shared__ float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
@@ -46,8 +46,10 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     }
 
     const Group& group = list[work.group];
-    const Epilogue epilogue{
-        alpha, beta, group.bias, {group.residual, group.ldr, group.auxiliary, group.ldx, scale}};
+    const Epilogue epilogue{alpha,
+                            beta,
+                            group.bias,
+                            {group.residual, group.ldr, group.auxiliary, group.ldx, scale} CUSTOM};
     tiles.store(sums, epilogue, group.C, group.ldc, group.M, group.N, work.row * BM, work.col * BN);
   }
 }

@@ -21,7 +21,7 @@ from gemmkit.kernels.plan import (
     SourceFile,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, policy
+from gemmkit.kernels.policy import custom_code, custom_options, policy
 from gemmkit.kernels.rules import resident_blocks, ring_bytes, thread_count
 
 NAME = "grouped"
@@ -119,11 +119,15 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
     )
     return LaunchPlan(
         kernel=NAME,
-        source=SourceFile(_source() + custom_code(problem.epilogue), f"{NAME}.cu"),
+        source=SourceFile(
+            _source() + custom_code(problem.single),
+            f"{NAME}.cu",
+            options=custom_options(problem.single),
+        ),
         entry=f"{NAME}<{template}>",
         grid=(blocks, 1, 1),
         block=(thread_count(config), 1, 1),
-        signature=SIGNATURE,
+        signature=(*SIGNATURE, *problem.epilogue.arguments),
         shared_bytes=shared_bytes,
     )
 
@@ -188,6 +192,7 @@ def arguments(
         "alpha": problem.alpha,
         "beta": problem.beta,
         "scale": problem.epilogue.scale,
+        **problem.epilogue.arguments,
     }
 
 

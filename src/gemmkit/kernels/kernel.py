@@ -22,7 +22,7 @@ from gemmkit.kernels.plan import (
     SourceFile,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, policy
+from gemmkit.kernels.policy import custom_code, custom_options, policy
 from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
@@ -288,7 +288,9 @@ class Kernel:
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
         source = self.file or SourceFile(
-            self.source + custom_code(problem.epilogue), f"{self.name}.cu"
+            self.source + custom_code(problem),
+            f"{self.name}.cu",
+            options=custom_options(problem),
         )
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
@@ -299,7 +301,7 @@ class Kernel:
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=self.signature,
+            signature=(*self.signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             workspace_bytes=shape.workspace_bytes,
             arrivals=shape.arrivals,

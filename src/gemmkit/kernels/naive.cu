@@ -13,7 +13,7 @@
 template <int BM, int BN, class Epilogue>
 __global__ void __launch_bounds__(BM* BN)
     naive(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-          float beta, float* C, int ldc, const float* bias) {
+          float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   const int row = grid_row() * BM + threadIdx.y;
   const int col = blockIdx.x * BN + threadIdx.x;
   if (row >= M || col >= N) return;
@@ -22,5 +22,5 @@ __global__ void __launch_bounds__(BM* BN)
   float sum = 0.0f;
   for (int k = 0; k < K; ++k) sum += *element(A, lda, row, k) * *element(B, ldb, k, col);
 
-  Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, row, col);
+  Epilogue{alpha, beta, bias, {} CUSTOM}.store(element(C, ldc, row, col), sum, row, col);
 }

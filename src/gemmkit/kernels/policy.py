@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.epilogue import Custom, Epilogue
+from gemmkit.epilogue import Custom
 from gemmkit.problem import Dtype, GemmProblem
 
 _BIASES = {"": "NO_BIAS", "column": "COLUMN_BIAS", "row": "ROW_BIAS"}
@@ -49,15 +49,26 @@ def policy(problem: GemmProblem) -> str:
     return f"{'TypedEpilogue' if typed else 'Epilogue'}<{', '.join(arguments)}>"
 
 
-def custom_code(epilogue: Epilogue) -> str:
+def custom_code(problem: GemmProblem) -> str:
     """What a kernel's file needs besides its own text: the user's activation, if there is one."""
-    own = epilogue.activation
+    own = problem.epilogue.activation
     if not isinstance(own, Custom):
         return ""
-    constants = "".join(
-        f"    constexpr T {name} = static_cast<T>({value!r});\n" for name, value in own.parameters
-    )
+    number = CUDA_TYPES[problem.sum_dtype]
+    members = "".join(f"  {number} {name};\n" for name, _ in own.parameters)
     return (
-        "\nstruct Custom {\n  template <class T>\n  static __device__ T apply(T x) {\n"
-        f"{constants}    return {own.expression};\n  }}\n}};\n"
+        f"\nstruct Custom {{\n{members}  template <class T>\n  __device__ T apply(T x) const {{\n"
+        f"    return {own.expression};\n  }}\n}};\n"
     )
+
+
+def custom_options(problem: GemmProblem) -> tuple[str, ...]:
+    """The compiler's options for it: the macros of epilogue.cuh that make its parameters the
+    kernel's.
+    """
+    names = list(problem.epilogue.arguments)
+    if not names:
+        return ()
+    number = CUDA_TYPES[problem.sum_dtype]
+    declared = "".join(f", {number} {name}" for name in names)
+    return (f"-DCUSTOM_PARAMETERS={declared}", f"-DCUSTOM=, {{{', '.join(names)}}}")

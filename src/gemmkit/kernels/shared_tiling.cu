@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, class Epilogue>
 __global__ void __launch_bounds__(BM* BN)
     shared_tiling(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
-                  int ldb, float beta, float* C, int ldc, const float* bias) {
+                  int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   static_assert(BM == BK && BN == BK, "each thread copies one element of each tile");
   __shared__ float As[BM][BK];
   __shared__ float Bs[BK][BN];
@@ -43,6 +43,6 @@ __global__ void __launch_bounds__(BM* BN)
   }
 
   if (row < M && col < N) {
-    Epilogue{alpha, beta, bias}.store(element(C, ldc, row, col), sum, row, col);
+    Epilogue{alpha, beta, bias, {} CUSTOM}.store(element(C, ldc, row, col), sum, row, col);
   }
 }

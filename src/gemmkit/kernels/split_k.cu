@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
             float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
             int batch, long long stride_a, long long stride_b, long long stride_c,
             const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-            long long stride_x, float scale) {
+            long long stride_x, float scale CUSTOM_PARAMETERS) {
   extern __shared__ __align__(128) float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
   const int block_row = tile_row * BM, block_col = place.tile_col * BN;
   if constexpr (Strips::WIDTH > 0) {
     const Fringe<BM, BN, THREADS, Strips, LAYOUT> fringe(M, N);
-    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
     const int rows = fringe.tile_rows();
     if (tile_row >= rows) {
       const int line = part * (gridDim.y - rows) + tile_row - rows;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
     if (SLICES == 1) __syncthreads();  // else there are barriers below
     bias = biases - block_col;
   }
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
   const int tile = (place.product * gridDim.y + tile_row) * gridDim.x + place.tile_col;
   float* const tile_parts = element(workspace, BM * BN, tile * parts, 0);
   float4* const own_part = reinterpret_cast<float4*>(element(tile_parts, BM * BN, part, 0));

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
              float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
              int batch, long long stride_a, long long stride_b, long long stride_c,
              const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-             long long stride_x, float scale) {
+             long long stride_x, float scale CUSTOM_PARAMETERS) {
   extern __shared__ __align__(128) float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
   const Tiles tiles(shared);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   int rows = (M + BM - 1) / BM, cols = (N + BN - 1) / BN;  // of tiles
   if constexpr (Strips::WIDTH > 0) {
     const Fringe<BM, BN, Tiles::THREADS, Strips, LAYOUT> fringe(M, N);
-    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
     if (blockIdx.y > 0) {
       const int strip = (blockIdx.y - 1) * gridDim.x + blockIdx.x;
       return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
         alpha,
         beta,
         bias,
-        {residual + product * stride_r, ldr, auxiliary + product * stride_x, ldx, scale}};
+        {residual + product * stride_r, ldr, auxiliary + product * stride_x, ldx, scale} CUSTOM};
     const bool whole = work.count == stream.steps;
     const int first = stream.owner(work.tile * stream.steps);
     const int parts = stream.owner((work.tile + 1) * stream.steps - 1) - first + 1;

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN),
     typed(int M, int N, int K, Sum alpha, const In* A, int lda, const In* B, int ldb, Sum beta,
           Out* C, int ldc, const Out* bias, int batch, long long stride_a, long long stride_b,
           long long stride_c, const Out* residual, int ldr, long long stride_r, Out* auxiliary,
-          int ldx, long long stride_x, Sum scale) {
+          int ldx, long long stride_x, Sum scale CUSTOM_PARAMETERS) {
   constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN, PAD = 4;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN),
     }
   }
 
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     const int row = block.row + warp_row + piece_place<LANES_M, QUAD<Sum>>(lane.row, i);

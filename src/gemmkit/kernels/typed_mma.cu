@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     typed_mma(int M, int N, int K, Sum alpha, const In* A, int lda, const In* B, int ldb, Sum beta,
               Out* C, int ldc, const Out* bias, int batch, long long stride_a, long long stride_b,
               long long stride_c, const Out* residual, int ldr, long long stride_r, Out* auxiliary,
-              int ldx, long long stride_x, Sum scale) {
+              int ldx, long long stride_x, Sum scale CUSTOM_PARAMETERS) {
   using Tensor = Mma<In>;
   using Register = typename Tensor::Register;
   constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     }
   }
 
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
 #pragma unroll
   for (int i = 0; i < WM / 8; ++i) {
     const int row = block.row + warp_row + i * 8 + g;

@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, int TM, int TN, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN))
     vectorized(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-               float beta, float* C, int ldc, const float* bias) {
+               float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN);
   __shared__ alignas(16) float As[BK][BM];
   __shared__ alignas(16) float Bs[BK][BN];
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     __syncthreads();  // nobody reads the tiles any more
   }
 
-  const Epilogue epilogue{alpha, beta, bias};
+  const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
 #pragma unroll

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
                 float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
                 int batch, long long stride_a, long long stride_b, long long stride_c,
                 const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-                long long stride_x, float scale) {
+                long long stride_x, float scale CUSTOM_PARAMETERS) {
   // The block takes BN results along the long side and BK steps of k at a time. Of the streamed
   // matrix each thread has a 4 x 4 piece, or two; there x runs along rows in memory, y across them.
   // Pieces on their way are in registers, or in a ring in shared memory, where a stage holds LINES
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
   }
   __syncthreads();
 
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale}};
+  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
   const auto finish = [&](int place, float sum) {
     const int row = TALL ? block_result + place / SMALL : place / BN;
     const int col = TALL ? place % SMALL : block_result + place % BN;

@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     warp_tiled(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-               float beta, float* C, int ldc, const float* bias) {
+               float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
   constexpr int PAD = 4, PANEL = 8;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     }
   }
 
-  store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias}, C, ldc, M, N,
+  store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M, N,
                                        block_row + warp_row, block_col + warp_col, lane.row,
                                        lane.col);
 }

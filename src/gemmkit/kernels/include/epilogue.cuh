@@ -44,6 +44,13 @@ struct Silu {
   }
 };
 
+// The parameters of an activation of the user's own, `struct Custom`, are the kernel's last ones, so
+// that a new value needs no new kernel. Where there are any, both macros come with the compilation.
+#ifndef CUSTOM_PARAMETERS
+#define CUSTOM_PARAMETERS
+#define CUSTOM
+#endif
+
 enum Bias { NO_BIAS, COLUMN_BIAS, ROW_BIAS };
 
 // What an epilogue may do besides, and what it needs for that; matrices lie like C.
@@ -64,6 +71,7 @@ struct Epilogue {
   float alpha, beta;
   const float* bias;
   Extras<float> extras = {};
+  Activation activation = {};
 
   // Finishes one result and stores it at `c`. By the BLAS rules, beta = 0 never reads C.
   __device__ __forceinline__ void store(float* c, float sum, int row, int col) const {
@@ -90,7 +98,7 @@ struct Epilogue {
     if (beta != 0.0f) x += beta * old;
     if (BIAS) x += bias[BIAS == ROW_BIAS ? row : col];
     if (EXTRA & AUXILIARY) *element(extras.auxiliary, extras.ldx, row, col) = x;
-    x = Activation::apply(x);
+    x = activation.apply(x);
     if (EXTRA & SCALE) x *= extras.scale;
     if (EXTRA & RESIDUAL) x += *element(extras.residual, extras.ldr, row, col);
     return x;

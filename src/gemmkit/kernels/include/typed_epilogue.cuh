@@ -19,6 +19,7 @@ struct TypedEpilogue {
   Sum alpha, beta;
   const Out* bias;
   TypedExtras<Out, Sum> extras = {};
+  Activation activation = {};
 
   // Finishes VEC neighbours of a row and stores them at `c`, whose address is a multiple of their
   // bytes or of 16. By the BLAS rules, beta = 0 never reads C.
@@ -42,7 +43,7 @@ struct TypedEpilogue {
     if (EXTRA & AUXILIARY) {
       *element(extras.auxiliary, extras.ldx, row, col) = Narrowed<Out>::of(x);
     }
-    x = Activation::apply(x);
+    x = activation.apply(x);
     if (EXTRA & SCALE) x *= extras.scale;
     if (EXTRA & RESIDUAL) {
       x += widened<Sum>(*element(extras.residual, extras.ldr, row, col));
