@@ -9,10 +9,15 @@ import contextlib
 import hashlib
 import os
 import secrets
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import filelock
 
 MIB = 1024 * 1024
 DEFAULT_LIMIT_BYTES = 512 * MIB
@@ -37,6 +42,16 @@ def default_cache_directory(kind: str) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("gemmkit", appauthor=False)) / kind
+
+
+class _Making(threading.local):
+    """The entries that a thread is making: a signal handler may ask for one of them meanwhile."""
+
+    def __init__(self) -> None:
+        self.paths: set[Path] = set()
+
+
+_making = _Making()
 
 
 class DiskCache:
@@ -156,27 +171,40 @@ class DiskCache:
     @contextlib.contextmanager
     def _lock(self, key: str) -> Iterator[None]:
         """Hold the key's lock, or go on without one where the folder or its system has none."""
+        path = self._path(key, _LOCK)
+        if path in _making.paths:
+            # Below, in this thread, the lock is held: waiting for it would never end.
+            yield
+            return
+        _making.paths.add(path)
+        try:
+            lock = self._acquired(path)
+            try:
+                yield
+            finally:
+                if lock is not None:
+                    # Whoever comes after the removal finds the entry; should making it have
+                    # failed, two may try again at once, which is safe, since entries appear
+                    # atomically.
+                    _remove(path)
+                    lock.release()
+        finally:
+            _making.paths.discard(path)
+
+    def _acquired(self, path: Path) -> filelock.BaseFileLock | None:
+        """The lock, held; None where the folder or its system has none."""
         import filelock
 
-        path = self._path(key, _LOCK)
-        lock: filelock.BaseFileLock | None = None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(path)
             lock.acquire(timeout=_LOCK_PATIENCE_SECONDS, poll_interval=_LOCK_POLL_SECONDS)
         except filelock.Timeout:
-            lock = None
+            return None
         except (OSError, NotImplementedError) as error:
-            lock = None
             self._warn(error)
-        try:
-            yield
-        finally:
-            if lock is not None:
-                # Whoever comes after the removal finds the entry; should making it have failed,
-                # two may try again at once, which is safe, since entries appear atomically.
-                _remove(path)
-                lock.release()
+            return None
+        return lock
 
     def _warn(self, error: Exception) -> None:
         # Python's own filter shows a repeated text from one place only once.

@@ -14,6 +14,7 @@ from typing import Any
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
+from gemmkit.native_calls import NativeCalls
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
 # Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.
@@ -89,7 +90,8 @@ def compile_program(
         _call(nvrtc, nvrtc.nvrtcAddNameExpression, program, entry.encode())
         found = [f"-I{folder}" for folder in include_dirs]
         flags = [flag.encode() for flag in (f"-arch={arch}", *options, *found)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        with _calls().running():
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = _cut_roots(
             _output(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog),
             include_dirs,
@@ -144,10 +146,16 @@ def unpack_headers(folder: Path) -> bool:
     program = _call(nvrtc, nvrtc.nvrtcCreateProgram, b"", b"headers.cu", 0, [], [])
     try:
         flags = [f"--use-bundled-headers={folder}".encode()]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        with _calls().running():
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
+
+
+@functools.cache
+def _calls() -> NativeCalls:
+    return NativeCalls()
 
 
 @functools.cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,8 +16,22 @@ import msgspec
 
 from gemmkit.diskcache import DiskCache
 from gemmkit.errors import DeviceError
+from gemmkit.native_calls import NativeCalls
 
+# LLVM's own lock and objects are for one thread at a time. A signal handler may come to them too.
 _lock = threading.RLock()
+
+
+@cache
+def _calls() -> NativeCalls:
+    return NativeCalls()
+
+
+@contextmanager
+def _llvm() -> Iterator[None]:
+    """LLVM, for this thread alone."""
+    with _calls().running(), _lock:
+        yield
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,7 @@ def _machine(level: int) -> Any:
 
 def compile_ir(text: str, *, clean: bool) -> bytes:
     """Object code of a module; `clean` turns stack variables into registers first."""
-    with _lock:
+    with _llvm():
         # LLVM's objects end with the function's frame, while no other thread is in LLVM.
         return _emitted(text, clean)
 
@@ -131,7 +146,7 @@ class LoadedCode:
     def __init__(self, code: bytes, functions: Iterable[str]) -> None:
         import llvmlite.binding as llvm
 
-        with _lock:
+        with _llvm():
             empty = llvm.parse_assembly("")
             self._engine = llvm.create_mcjit_compiler(empty, _machine(1))
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
@@ -158,7 +173,7 @@ class Runtime:
 
     def require(self, pieces: Iterable[str], functions: Iterable[str], cache: DiskCache) -> None:
         """Load these pieces, each after those that it needs, for code that calls the functions."""
-        with _lock:
+        with _llvm():
             for piece in pieces:
                 if piece not in self._pieces:
                     self._load(piece, cache)
