@@ -52,6 +52,8 @@ def shared_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     folder = session / "user-cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
+        # pytest-xdist sets it; lines of output are as long as they are unless a test says so.
+        patch.delenv("COLUMNS", raising=False)
         yield folder
 
 
