@@ -6,6 +6,7 @@ Heavy parts (the compiler, the emulator, the CUDA driver) are imported when firs
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -117,11 +118,18 @@ _PARTS = ("jax", "nn", "torch")
 
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
-        return import_module(f"gemmkit.{name}")
+        return _module(f"gemmkit.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'gemmkit' has no attribute '{name}'")
-    return getattr(import_module(home), name)
+    return getattr(_module(home), name)
+
+
+def _module(name: str) -> ModuleType:
+    from gemmkit.loading import load
+
+    load(name)
+    return import_module(name)
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmkit.loading import load
+
 if TYPE_CHECKING:
     import filelock
 
@@ -39,6 +41,7 @@ _ABANDONED_SECONDS = 3600.0
 
 def default_cache_directory(kind: str) -> Path:
     """The folder for one kind of cached thing, below the user's cache folder of this platform."""
+    load("platformdirs")
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("gemmkit", appauthor=False)) / kind
@@ -193,6 +196,7 @@ class DiskCache:
 
     def _acquired(self, path: Path) -> filelock.BaseFileLock | None:
         """The lock, held; None where the folder or its system has none."""
+        load("filelock")
         import filelock
 
         try:

@@ -1,4 +1,4 @@
-"""`NativeCalls`: calls into a native library that neither a fork nor the process's end may cut.
+"""`NativeCalls`: calls that neither a fork nor the end of the process may cut short.
 
 A library that is called from one thread may hold locks of its own. A process that another thread
 forks just then would find them held for ever, and one that ends would tear the library down while

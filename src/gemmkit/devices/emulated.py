@@ -19,6 +19,7 @@ from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.loading import load
 
 if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
@@ -66,6 +67,7 @@ class EmulatedDevice:
         sanitize: bool = False,
         max_steps: int | None = None,
     ) -> None:
+        load("gemmkit.emulator")
         from gemmkit.emulator import DeviceMemory
 
         self.spec = spec

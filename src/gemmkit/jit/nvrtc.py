@@ -14,6 +14,7 @@ from typing import Any
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
+from gemmkit.loading import load
 from gemmkit.native_calls import NativeCalls
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
@@ -182,6 +183,7 @@ def _load() -> ModuleType:
             "or Windows machine and copy its cache folder to this one"
         )
     try:
+        load("cuda.bindings.nvrtc")
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.errors import UsageError
+from gemmkit.loading import load
 from gemmkit.ops.operands import Operand
 from gemmkit.problem import Dtype
 
@@ -122,7 +123,9 @@ def library_of(array: object, role: str) -> Library:
 
 @cache
 def _module(name: str) -> Library:
-    return cast(Library, import_module(f"gemmkit.ops.libraries.{name}"))
+    module = f"gemmkit.ops.libraries.{name}"
+    load(module)
+    return cast(Library, import_module(module))
 
 
 def _library_name(array: object) -> str | None:

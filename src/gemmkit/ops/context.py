@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from typing import Any
 
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import spec_of
+from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.loading import load
 from gemmkit.ops.scratch import ScratchPool
 
 
@@ -36,12 +39,20 @@ class Context:
     or ordered by events.
 
     Raises:
-        DeviceError: there is no such GPU, or it is too old.
+        DeviceError: there is no such GPU, it is too old, or this process was forked from one that
+            had used it.
     """
 
     def __init__(self, ordinal: int) -> None:
+        load("cuda.bindings.driver", "cuda.core")
         from cuda.bindings import driver
 
+        if _forks.of_a_user:
+            raise DeviceError(
+                "this process was forked from one that had used the GPU, which CUDA does not "
+                "support: start it by the 'spawn' or 'forkserver' method of multiprocessing, or "
+                "give device='emulator'"
+            )
         self.ordinal = ordinal
         with cuda_errors(f"opening GPU {ordinal}"):
             from cuda.core import Device, DeviceMemoryResource
@@ -60,7 +71,8 @@ class Context:
                 self.own_stream = int(result(driver.cuStreamCreate(flags)))
                 self._pool = DeviceMemoryResource(ordinal)
         self.scratch = ScratchPool(self)
-        self._lock = threading.Lock()
+        # A signal handler may come to it in the thread that holds it.
+        self._lock = threading.RLock()
         self._kernels: dict[tuple[str, str], Any] = {}
         self._functions: dict[tuple[str, str], int] = {}
         self._shared_bytes: dict[int, int] = {}
@@ -165,6 +177,28 @@ def context_of(ordinal: int) -> Context:
     """The context of a GPU, by the ordinal that CUDA gives it; made once.
 
     Raises:
-        DeviceError: there is no such GPU, or it is too old.
+        DeviceError: as `Context`.
     """
+    _forks.watch()
     return Context(ordinal)
+
+
+class _Forks:
+    """Whether this process is a fork of one that had used a GPU."""
+
+    def __init__(self) -> None:
+        self.of_a_user = False
+        self._watched = False
+
+    def watch(self) -> None:
+        """Have processes that are forked from now on know."""
+        if not self._watched and hasattr(os, "register_at_fork"):
+            self._watched = True
+            os.register_at_fork(after_in_child=self._begin_child)
+
+    def _begin_child(self) -> None:
+        self.of_a_user = True
+        context_of.cache_clear()
+
+
+_forks = _Forks()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
+from gemmkit.loading import load
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.groups import Groups, read_groups
 from gemmkit.ops.operands import Operand
@@ -111,6 +112,7 @@ def _on_gpu(groups: Groups, stream: Any, device: Device | str | None) -> list[Op
 
 def _on_host(groups: Groups, stream: Any, device: Device | str | None) -> list[Operand]:
     """The results of host arrays, by way of a GPU or on the emulator."""
+    load("gemmkit.ops.host", "gemmkit.kernels.grouped")
     from gemmkit.ops.host import carrier_on
 
     if stream is not None:

@@ -18,6 +18,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.loading import load
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.emulation_warning import warn_once
 from gemmkit.ops.operands import Operand, View
@@ -70,6 +71,7 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
         UsageError: `device` is no device that computes here.
         DeviceError: there is no GPU, and one is asked for.
     """
+    load("gemmkit.ops.emulation")
     from gemmkit.devices.emulated import EmulatedDevice
     from gemmkit.ops.emulation import emulation
 
@@ -84,6 +86,7 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
             warn_once(_no_gpu())
         yield emulation()
         return
+    load("gemmkit.ops.staging", "cuda.bindings.driver", "cuda.core")
     from gemmkit.ops.staging import staging
 
     with staging(ordinal) as staged:

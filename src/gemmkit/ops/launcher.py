@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from gemmkit.devices.cuda_errors import cuda_errors, explain
 from gemmkit.devices.packing import bound_values, entry_parameters, packed
@@ -47,6 +48,7 @@ class Launch:
 
     __slots__ = (
         "_arrivals_word",
+        "_busy",
         "_configuration",
         "_context",
         "_extra",
@@ -105,11 +107,12 @@ class Launch:
         self._workspace_word = word["workspace"] if scratched else -1
         self._arrivals_word = word["arrivals"] if scratched else -1
         self._last_stream: int | None = None
-        self._last_scratch: Scratch
+        self._last_scratch: Scratch | None = None
         self._launch = driver.launcher()
         self._query = driver.capture_query()
         self._status = ctypes.c_int(0)
         self._status_pointer = ctypes.byref(self._status)
+        self._busy = False
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """Put it on a stream; addresses are those of element 0 of each operand.
@@ -117,15 +120,23 @@ class Launch:
         Raises:
             DeviceError: the driver refuses the launch, or memory for it is missing.
         """
-        words = self._words
-        for word, operand, offset in self._patches:
-            words[word] = addresses[operand] + offset
-        if self._workspace_word >= 0:
-            self._set_scratch(stream)
-        self._configuration.stream = stream
-        error = self._launch(self._pointer, self._function, None, self._extra)
-        if error:
-            self._again(error)
+        if self._busy:
+            with self._interrupted():
+                self.run(addresses, stream)
+            return
+        self._busy = True
+        try:
+            words = self._words
+            for word, operand, offset in self._patches:
+                words[word] = addresses[operand] + offset
+            if self._workspace_word >= 0:
+                self._set_scratch(stream)
+            self._configuration.stream = stream
+            error = self._launch(self._pointer, self._function, None, self._extra)
+            if error:
+                self._again(error)
+        finally:
+            self._busy = False
 
     def run_plain(self, a: int, b: int, out: int, stream: int) -> None:
         """The same for the addresses of three operands alone; `plain` says whether that will do.
@@ -133,16 +144,39 @@ class Launch:
         Raises:
             DeviceError: as `run`.
         """
-        words = self._words
-        words[self._word_a] = a
-        words[self._word_b] = b
-        words[self._word_out] = out
-        if self._workspace_word >= 0:
-            self._set_scratch(stream)
-        self._configuration.stream = stream
-        error = self._launch(self._pointer, self._function, None, self._extra)
-        if error:
-            self._again(error)
+        if self._busy:
+            with self._interrupted():
+                self.run_plain(a, b, out, stream)
+            return
+        self._busy = True
+        try:
+            words = self._words
+            words[self._word_a] = a
+            words[self._word_b] = b
+            words[self._word_out] = out
+            if self._workspace_word >= 0:
+                self._set_scratch(stream)
+            self._configuration.stream = stream
+            error = self._launch(self._pointer, self._function, None, self._extra)
+            if error:
+                self._again(error)
+        finally:
+            self._busy = False
+
+    @contextmanager
+    def _interrupted(self) -> Iterator[None]:
+        """For a launch by a signal handler that came while this thread prepared another one."""
+        words, stream, status = self._words.tolist(), self._configuration.stream, self._status.value
+        last_stream, last_scratch = self._last_stream, self._last_scratch
+        self._busy = False
+        try:
+            yield
+        finally:
+            self._busy = True
+            for word, value in enumerate(words):
+                self._words[word] = value
+            self._configuration.stream, self._status.value = stream, status
+            self._last_stream, self._last_scratch = last_stream, last_scratch
 
     def _set_scratch(self, stream: int) -> None:
         """Have the workspace and the counters of this stream."""
@@ -151,10 +185,10 @@ class Launch:
         if known and self._status.value:
             self._set_captured_scratch(stream)
             return
-        if stream != self._last_stream:
-            self._last_scratch = self._context.scratch.of(stream, False, *self._needs)
-            self._last_stream = stream
         scratch = self._last_scratch
+        if scratch is None or stream != self._last_stream:
+            scratch = self._context.scratch.of(stream, False, *self._needs)
+            self._last_scratch, self._last_stream = scratch, stream
         words[self._workspace_word] = scratch.workspace
         words[self._arrivals_word] = scratch.arrivals
 

@@ -10,6 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 from gemmkit.errors import UsageError
+from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of
 from gemmkit.ops.call import Call
 from gemmkit.ops.operands import Operand
@@ -162,6 +163,7 @@ def _cold(call: Call, key: Hashable | None) -> Any:
     ordinal = request.operands["a"].device
     if ordinal is None:
         return _on_host(call, request)
+    load("gemmkit.ops.prepared", "gemmkit.ops.streams")
     from gemmkit.ops.context import context_of
     from gemmkit.ops.prepared import prepare
     from gemmkit.ops.streams import check_stream, stream_handle
@@ -291,6 +293,7 @@ def check_device(device: object, ordinal: int) -> None:
 
 def _on_host(call: Call, request: Request) -> Any:
     """The product of host arrays, by way of a GPU or on the emulator."""
+    load("gemmkit.ops.host")
     from gemmkit.ops.host import carrier_on, multiply
 
     if call.stream is not None:

@@ -57,7 +57,8 @@ class ScratchPool:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lock = threading.Lock()
+        # A signal handler may come to it in the thread that holds it.
+        self._lock = threading.RLock()
         self._found: dict[tuple[int, int, int], Scratch] = {}
 
     def of(self, stream: int, capturing: bool, workspace_bytes: int, arrivals: int) -> Scratch:

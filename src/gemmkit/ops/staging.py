@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -154,7 +154,20 @@ class Staging:
                     ctypes.memmove(out.ctypes.data + start, piece.address, nbytes)
 
 
-_lock = threading.Lock()
+# A signal handler may come to it in the thread that holds it, and gets pieces of its own.
+_lock = threading.RLock()
+_spare: dict[int, list[Staging]] = {}
+
+
+def _begin_child() -> None:
+    """In a forked process, what other threads held is nobody's."""
+    global _lock
+    _lock = threading.RLock()
+    _spare.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)
 
 
 @contextmanager
@@ -165,9 +178,9 @@ def staging(ordinal: int) -> Iterator[Staging]:
         DeviceError: there is no such GPU.
     """
     with _lock:
-        yield _staging(ordinal)
-
-
-@cache
-def _staging(ordinal: int) -> Staging:
-    return Staging(context_of(ordinal))
+        spare = _spare.setdefault(ordinal, [])
+        carrier = spare.pop() if spare else Staging(context_of(ordinal))
+        try:
+            yield carrier
+        finally:
+            spare.append(carrier)

@@ -28,8 +28,10 @@ class Tables:
     def __init__(self, context: Context) -> None:
         self._context = context
         # Not the context's own: what others put there would come between a copy and its launch.
-        self._places = ScratchPool(context)
-        self._lock = threading.Lock()
+        # One for each depth: a signal handler may come between them in the same thread.
+        self._places = [ScratchPool(context)]
+        self._depth = 0
+        self._lock = threading.RLock()
         self._ring = [_Pinned() for _ in range(SLOTS)]
         self._next = 0
         # Graphs read these at each replay, and nothing tells when the last of them is gone.
@@ -51,8 +53,12 @@ class Tables:
         places = {"groups": (ROLES[0], 0)}
         launch = Launch(self._context, plan, binary, {**arguments, "groups": 0}, places)
         with self._lock:
-            address = self._copy(table, stream)
-            launch.run((address,), stream)
+            self._depth += 1
+            try:
+                address = self._copy(table, stream)
+                launch.run((address,), stream)
+            finally:
+                self._depth -= 1
 
     def _copy(self, table: NDArray[Any], stream: int) -> int:
         from cuda.bindings import driver
@@ -61,7 +67,10 @@ class Tables:
             status, state = driver.cuStreamIsCapturing(stream)
             none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
             capturing = status == 0 and state != none
-            address = self._places.of(stream, capturing, table.nbytes, 0).workspace
+            if self._depth > len(self._places):
+                self._places.append(ScratchPool(self._context))
+            places = self._places[self._depth - 1]
+            address = places.of(stream, capturing, table.nbytes, 0).workspace
             if capturing:
                 pinned = _Pinned()
                 self._captured.append(pinned)

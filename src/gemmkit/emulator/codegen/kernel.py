@@ -16,6 +16,7 @@ import msgspec
 from gemmkit.diskcache import DiskCache
 from gemmkit.emulator.codegen.native import LoadedCode, host, runtime
 from gemmkit.errors import DeviceError
+from gemmkit.loading import load
 
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.areas import Areas
@@ -159,6 +160,7 @@ def load_kernel(text: KernelText, cache: DiskCache, *, sanitize: bool = False) -
     run = RUN if not sanitize else RUN_SANITIZED
 
     def make() -> bytes:
+        load("gemmkit.emulator.codegen.compile", "gemmkit.emulator.ptx.parser")
         from gemmkit.emulator.codegen.compile import compile_kernel
 
         return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize))

@@ -16,6 +16,7 @@ import msgspec
 
 from gemmkit.diskcache import DiskCache
 from gemmkit.errors import DeviceError
+from gemmkit.loading import load
 from gemmkit.native_calls import NativeCalls
 
 # LLVM's own lock and objects are for one thread at a time. A signal handler may come to them too.
@@ -67,6 +68,7 @@ def host() -> Host:
     Raises:
         DeviceError: it lacks the vector instructions that the emulator needs.
     """
+    load("llvmlite", "llvmlite.binding")
     import llvmlite
     import llvmlite.binding as llvm
 
@@ -197,6 +199,7 @@ class Runtime:
 
 
 def _compiled_piece(name: str) -> bytes:
+    load("gemmkit.emulator.codegen.runtime.pieces")
     from gemmkit.emulator.codegen.runtime.pieces import piece_module
 
     module = piece_module(name, permutes=host().permutes)

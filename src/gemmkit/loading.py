@@ -1,0 +1,64 @@
+"""Imports modules at their first use, undisturbed by signal handlers and forks.
+
+A signal handler runs in the main thread, in the middle of an import too, where it would find half a
+module; so another thread imports, for which a handler has to wait. A forked process would wait for
+ever for a module that another thread was importing; so forks wait until that is done.
+"""
+
+from __future__ import annotations
+
+import logging  # noqa: F401 (it registers hooks of forks, which must not happen while one waits)
+import sys
+import threading
+from functools import cache
+from importlib import import_module
+
+from gemmkit.native_calls import NativeCalls
+
+
+def load(*names: str) -> None:
+    """Have these modules imported.
+
+    Raises:
+        ImportError: as importing them does.
+    """
+    missing = [name for name in names if not _is_loaded(name)]
+    if not missing:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        _import(missing)
+        return
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _import(missing)
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=work, name="gemmkit-import", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # A process that ends starts no more threads.
+        work()
+    else:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _is_loaded(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
+def _import(names: list[str]) -> None:
+    with _imports().running():
+        for name in names:
+            import_module(name)
+
+
+@cache
+def _imports() -> NativeCalls:
+    return NativeCalls()
