@@ -1,8 +1,9 @@
-"""Imports modules at their first use, undisturbed by signal handlers and forks.
+"""What is done once, at first use, undisturbed by signal handlers and forks: importing, compiling.
 
 A signal handler runs in the main thread, in the middle of an import too, where it would find half a
 module; so another thread imports, for which a handler has to wait. A forked process would wait for
-ever for a module that another thread was importing; so forks wait until that is done.
+ever for what another thread was importing or compiling, whose locks it inherits; so forks wait
+until that is done.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging  # noqa: F401 (it registers hooks of forks, which must not happen while one waits)
 import sys
 import threading
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 
@@ -54,11 +56,16 @@ def _is_loaded(name: str) -> bool:
 
 
 def _import(names: list[str]) -> None:
-    with _imports().running():
+    with first_use():
         for name in names:
             import_module(name)
 
 
+def first_use() -> AbstractContextManager[None]:
+    """For as long as something is made ready that takes locks of Python or of a native library."""
+    return _first_uses().running()
+
+
 @cache
-def _imports() -> NativeCalls:
+def _first_uses() -> NativeCalls:
     return NativeCalls()

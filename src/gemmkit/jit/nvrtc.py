@@ -14,8 +14,7 @@ from typing import Any
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
-from gemmkit.loading import load
-from gemmkit.native_calls import NativeCalls
+from gemmkit.loading import first_use, load
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
 # Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.
@@ -91,7 +90,7 @@ def compile_program(
         _call(nvrtc, nvrtc.nvrtcAddNameExpression, program, entry.encode())
         found = [f"-I{folder}" for folder in include_dirs]
         flags = [flag.encode() for flag in (f"-arch={arch}", *options, *found)]
-        with _calls().running():
+        with first_use():
             (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = _cut_roots(
             _output(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog),
@@ -147,16 +146,11 @@ def unpack_headers(folder: Path) -> bool:
     program = _call(nvrtc, nvrtc.nvrtcCreateProgram, b"", b"headers.cu", 0, [], [])
     try:
         flags = [f"--use-bundled-headers={folder}".encode()]
-        with _calls().running():
+        with first_use():
             (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
-
-
-@functools.cache
-def _calls() -> NativeCalls:
-    return NativeCalls()
 
 
 @functools.cache

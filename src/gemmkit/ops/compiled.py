@@ -9,6 +9,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, SourceFile, TileConfig
+from gemmkit.loading import first_use
 from gemmkit.problem import GemmProblem
 
 # Binaries that are kept in memory; the disk cache has all.
@@ -24,8 +25,9 @@ def compiled(
         UnsupportedProblem: the kernel refuses the problem.
         CompileError, CompilerMissing: as `compile_plan`.
     """
-    plan = kernel.plan(problem, config, gpu)
-    return plan, binary_of(plan, gpu)
+    with first_use():
+        plan = kernel.plan(problem, config, gpu)
+        return plan, binary_of(plan, gpu)
 
 
 def binary_of(plan: LaunchPlan, gpu: GpuSpec) -> Binary:
@@ -41,4 +43,5 @@ def binary_of(plan: LaunchPlan, gpu: GpuSpec) -> Binary:
 def _binary(kernel: str, source: SourceFile, entry: str, arch: str) -> Binary:
     # What else a plan holds tells nothing to the compiler.
     plan = LaunchPlan(kernel, source, entry, grid=(1, 1, 1), block=(1, 1, 1), signature=())
-    return compile_plan(plan, arch)
+    with first_use():
+        return compile_plan(plan, arch)

@@ -16,6 +16,7 @@ from gemmkit.gpu import DEFAULT_BOARD, GpuSpec
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.loading import first_use
 from gemmkit.ops.arguments import step_numbers, step_places
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.placement import Step
@@ -89,7 +90,8 @@ def emulation(device: EmulatedDevice | None = None) -> Emulation:
 
 @lru_cache(maxsize=512)
 def _planned(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
-    return compiled(problem, *choose_emulated(problem), gpu)
+    with first_use():
+        return compiled(problem, *choose_emulated(problem), gpu)
 
 
 @cache

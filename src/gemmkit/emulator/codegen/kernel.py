@@ -16,7 +16,7 @@ import msgspec
 from gemmkit.diskcache import DiskCache
 from gemmkit.emulator.codegen.native import LoadedCode, host, runtime
 from gemmkit.errors import DeviceError
-from gemmkit.loading import load
+from gemmkit.loading import first_use, load
 
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.areas import Areas
@@ -154,6 +154,11 @@ def load_kernel(text: KernelText, cache: DiskCache, *, sanitize: bool = False) -
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
         DeviceError: there is no such kernel, or this host cannot run the emulator.
     """
+    with first_use():
+        return _loaded(text, cache, sanitize)
+
+
+def _loaded(text: KernelText, cache: DiskCache, sanitize: bool) -> LoadedKernel:
     digest = hashlib.sha256(text.ptx.encode()).hexdigest()
     flavour = "sanitized" if sanitize else "kernel"
     key = f"{flavour}/{digest}/{text.entry}/{host().key}"

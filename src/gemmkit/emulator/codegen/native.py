@@ -16,22 +16,16 @@ import msgspec
 
 from gemmkit.diskcache import DiskCache
 from gemmkit.errors import DeviceError
-from gemmkit.loading import load
-from gemmkit.native_calls import NativeCalls
+from gemmkit.loading import first_use, load
 
 # LLVM's own lock and objects are for one thread at a time. A signal handler may come to them too.
 _lock = threading.RLock()
 
 
-@cache
-def _calls() -> NativeCalls:
-    return NativeCalls()
-
-
 @contextmanager
 def _llvm() -> Iterator[None]:
     """LLVM, for this thread alone."""
-    with _calls().running(), _lock:
+    with first_use(), _lock:
         yield
 
 

@@ -138,12 +138,11 @@ class _Launch:
 
     def _run(self, most: int, progress: Progress | None) -> None:
         helpers: list[threading.Thread] = []
-        left = 0
 
-        def report() -> None:
+        def report(at_work: int) -> None:
             if progress is not None:
-                done = min(int(self._grid.next_block[0]), self._grid.blocks)
-                progress(max(0, done - left - 1) / max(self._grid.blocks, 1))
+                taken = min(int(self._grid.next_block[0]), self._grid.blocks)
+                progress(max(0, taken - at_work) / max(self._grid.blocks, 1))
 
         try:
             own = self._worker()
@@ -152,12 +151,13 @@ class _Launch:
                 if fuel == FIRST_SHARE:
                     fuel = SHARE
                     helpers = self._helpers(most - 1)
-                    left = len(helpers)
-                report()
+                report(1 + len(helpers))
+            left = len(helpers)
             while left:
                 if self._finished.acquire(timeout=_POLL_SECONDS):
                     left -= 1
-                report()
+                report(left)
+            report(0)
         finally:
             # Also after Ctrl-C: memory that workers use must outlive them.
             self.stop()
