@@ -9,6 +9,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gemmkit.loading import load
+
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Explanation, explain
     from gemmkit.bench.check import check
@@ -126,8 +128,6 @@ def __getattr__(name: str) -> Any:
 
 
 def _module(name: str) -> ModuleType:
-    from gemmkit.loading import load
-
     load(name)
     return import_module(name)
 

@@ -8,7 +8,6 @@ until that is done.
 
 from __future__ import annotations
 
-import logging  # noqa: F401 (it registers hooks of forks, which must not happen while one waits)
 import sys
 import threading
 from contextlib import AbstractContextManager
@@ -56,6 +55,8 @@ def _is_loaded(name: str) -> bool:
 
 
 def _import(names: list[str]) -> None:
+    # It has hooks of forks, which it must not register while one waits.
+    import_module("logging")
     with first_use():
         for name in names:
             import_module(name)
