@@ -38,7 +38,8 @@ class EmulatedBuffer:
     def __init__(self, memory: DeviceMemory, allocation: Allocation) -> None:
         self.address = allocation.address
         self.nbytes = allocation.nbytes
-        weakref.finalize(self, memory.free, allocation)
+        # Not when the process ends: a daemon thread's kernel may be at work in it.
+        weakref.finalize(self, memory.free, allocation).atexit = False
 
 
 class EmulatedDevice:
