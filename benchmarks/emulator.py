@@ -1,10 +1,12 @@
-"""Time the emulator: rungs by size and threads, sanitizers, compiling, loading from the cache.
+"""Time the emulator: rungs, sanitizers, compiling, loading from the cache, the library's products.
 
-    python benchmarks/emulator.py [--sizes 256,512,1024] [--threads 1,2] [--only sanitizers]
+    python benchmarks/emulator.py [--sizes 256,512,1024] [--threads 1,2] [--only products]
 
 Times are the best of several runs, the variants taken in turn; processor time is that of all
 threads, summaries of counters included. It writes `results/emulator-<cpu>.json`;
-`ns_per_warp_instruction` is per PTX instruction of one warp.
+`ns_per_warp_instruction` is per PTX instruction of one warp. Products are `gemmkit.matmul` of NumPy
+arrays, N³ in fp32: medians of warm calls, and of the first call of a process with a warm disk cache,
+from `import gemmkit` on (NumPy is imported before).
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import argparse
 import json
 import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +54,7 @@ def main() -> None:
     parser.add_argument("--threads", default=f"1,{usable_cores()}", help="parted by commas")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--only", choices=("launches", "sanitizers", "loads"))
+    parser.add_argument("--only", choices=("launches", "sanitizers", "loads", "products"))
     arguments = parser.parse_args()
     sizes = [int(each) for each in arguments.sizes.split(",")]
     threads = sorted({int(each) for each in arguments.threads.split(",")})
@@ -60,6 +64,7 @@ def main() -> None:
         ],
         "sanitizers": lambda: sanitizers(arguments.repeats),
         "loads": loads,
+        "products": lambda: products(arguments.repeats),
     }
     key = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
     path = arguments.results / f"emulator-{key}.json"
@@ -185,6 +190,53 @@ def loads() -> list[dict[str, Any]]:
             print(f"{name:18s} cold {row['cold_seconds']} s, warm {row['warm_seconds']} s")
             rows.append(row)
     return rows
+
+
+FIRST = """
+import time
+import numpy as np
+ones = np.ones((64, 64), np.float32)
+started, processor = time.perf_counter(), time.process_time()
+import gemmkit
+gemmkit.matmul(ones, ones, device="emulator")
+print(time.perf_counter() - started, time.process_time() - processor)
+"""
+PRODUCTS = (1, 64, 128, 256, 512, 1024)
+
+
+def products(repeats: int) -> dict[str, Any]:
+    """Seconds of products as the library's users call them."""
+    from gemmkit import matmul
+
+    warm = []
+    for size in PRODUCTS:
+        ones = np.ones((size, size), np.float32)
+        seconds = []
+        matmul(ones, ones, device="emulator")
+        for _ in range(10 * repeats):
+            started = time.perf_counter()
+            matmul(ones, ones, device="emulator")
+            seconds.append(time.perf_counter() - started)
+        row = {
+            "size": size,
+            "median_seconds": round(statistics.median(seconds), 6),
+            "least_seconds": round(min(seconds), 6),
+        }
+        print(f"product of {size:4d}^3 {1e3 * row['median_seconds']:8.2f} ms", flush=True)
+        warm.append(row)
+    runs = []
+    for _ in range(1 + 2 * repeats):
+        command = [sys.executable, "-c", FIRST]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        runs.append([float(each) for each in done.stdout.split()])
+    # The first of them may have filled caches.
+    first, processor = (statistics.median(each) for each in zip(*runs[1:], strict=True))
+    print(f"first product of a process {first:.3f} s, {processor:.3f} s of the processor")
+    return {
+        "warm": warm,
+        "first_seconds": round(first, 4),
+        "first_processor_seconds": round(processor, 4),
+    }
 
 
 if __name__ == "__main__":

@@ -287,3 +287,15 @@ for number in itertools.count():
 def test_the_default_folder_is_the_platform_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert default_cache_directory("binaries") == Path("/somewhere/gemmkit/binaries")
+
+
+def test_a_signal_handler_may_ask_for_what_its_thread_is_making(cache_dir: Path) -> None:
+    cache = DiskCache(cache_dir)
+
+    def make() -> bytes:
+        # As a handler would that runs in here: waiting for the lock would take two minutes.
+        assert cache.get_or_create("key", lambda: b"the handler's") == b"the handler's"
+        return b"mine"
+
+    assert cache.get_or_create("key", make) == b"mine"
+    assert cache.get("key") == b"mine"

@@ -11,7 +11,10 @@ import pytest
 from launching import kernel_ptx
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.codegen import kernel, native
+from gemmkit.emulator.ptx import parser
+from gemmkit.emulator.ptx.module import Module
 from gemmkit.errors import DeviceError, UnsupportedInstruction
 
 PTX = kernel_ptx("add.u32 %r1, %tid, 7;\nst.global.u32 [%at], %r1;")
@@ -30,13 +33,36 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> bytes:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(kernel, "compile_ir", refuse)
+    monkeypatch.setattr(compiling, "compile_ir", refuse)
 
 
 def test_the_second_load_compiles_nothing(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs(cache_dir)
     forbid(monkeypatch)
     assert runs(cache_dir)
+
+
+def test_a_kernel_from_the_cache_is_parsed_for_its_counts_alone(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runs(cache_dir)
+    parsed = []
+
+    def counted(*arguments: str) -> Module:
+        parsed.append(arguments)
+        return parse(*arguments)
+
+    parse = parser.parse
+    monkeypatch.setattr(parser, "parse", counted)
+    memory = DeviceMemory()
+    piece = memory.allocate(128)
+    request = LaunchRequest((1, 1, 1), (32, 1, 1), piece.address.to_bytes(8, "little"))
+    program = load(PTX, "k", cache_dir=cache_dir)
+    program.execute(request, memory)
+    assert memory.view(piece.address, 128).view(np.uint32).tolist() == [*range(7, 39)]
+    assert not parsed
+    assert program.run(request, memory).tally.executed.sum() == len(program.flow.forms)
+    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
@@ -99,7 +125,10 @@ def test_loads_without_avx2s_permutation() -> None:
     program = f"""
 import numpy as np
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.codegen import kernel, native
+from gemmkit.emulator.ptx import parser
+from gemmkit.emulator.ptx.module import Module
 here = native.host()
 other = native.Host(here.cpu, here.features, False, here.llvm + "/no permutation")
 native.host = kernel.host = lambda: other

@@ -181,3 +181,43 @@ def test_printed_lines_come_in_the_order_of_blocks() -> None:
     )
     execution = launch(ENGINE, text, np.zeros(1, np.uint32), grid=40, block=2).execution
     assert execution.printed == tuple(f"{block}/{tid}" for block in range(40) for tid in range(2))
+
+
+# Launches that are not counted, and use workers again.
+
+
+def test_execute_writes_what_run_does_and_later_launches_are_their_own() -> None:
+    program = load(SUMS, "k")
+    for grid in (1, 7, 64, 3):
+        results = []
+        for way in (program.run, program.execute):
+            memory = DeviceMemory()
+            at = allocated(np.zeros(1, np.uint32), memory)
+            way(request(at, grid=grid), memory)
+            results.append(int(memory.view(at, 4).view(np.uint32)[0]))
+        assert results[0] == results[1] > 0
+
+
+def test_a_used_worker_does_not_reach_memory_that_was_given_back() -> None:
+    program = load(kernel_ptx("st.global.u32 [%at], %tid;"), "k")
+    memory = DeviceMemory()
+    piece = memory.allocate(128)
+    packed = request(piece.address)
+    program.execute(packed, memory)
+    memory.free(piece)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="no memory is allocated"):
+            program.execute(packed, memory)
+
+
+def test_after_a_failure_the_next_launch_begins_anew() -> None:
+    program = load(SUMS, "k")
+    memory = DeviceMemory()
+    at = allocated(np.zeros(1, np.uint32), memory)
+    expected = DeviceMemory()
+    there = allocated(np.zeros(1, np.uint32), expected)
+    program.execute(request(there, grid=5), expected)
+    with pytest.raises(DeviceError, match=r"out of bounds|no memory"):
+        program.execute(request(64, grid=5), memory)
+    program.execute(request(at, grid=5), memory)
+    assert memory.view(at, 4).tolist() == expected.view(there, 4).tolist()

@@ -1,0 +1,102 @@
+"""What a fork and the end of a process wait for, and imports that nothing disturbs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gemmkit import loading
+from gemmkit.native_calls import NativeCalls
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> NativeCalls:
+    """Calls that no real fork waits for."""
+    monkeypatch.setattr("os.register_at_fork", lambda **_: None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    return NativeCalls()
+
+
+def started(work: threading.Thread) -> threading.Thread:
+    work.start()
+    return work
+
+
+def test_a_fork_waits_for_the_calls_of_others_and_holds_new_ones_back(calls: NativeCalls) -> None:
+    order: list[str] = []
+    begun, end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with calls.running(), calls.running():
+            begun.set()
+            end.wait(30)
+            order.append("first call")
+
+    def later() -> None:
+        with calls.running():
+            order.append("second call")
+
+    threads = [started(threading.Thread(target=call))]
+    assert begun.wait(30)
+    threading.Timer(0.05, end.set).start()
+    # One's own call goes on behind a fork, in a handler for instance.
+    with calls.running():
+        calls._stop()
+        threads.append(started(threading.Thread(target=later)))
+        order.append("fork")
+        threads[1].join(0.05)
+        calls._changed.release()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["first call", "fork", "second call"]
+
+
+def test_the_end_of_a_process_does_not_wait_for_ever(calls: NativeCalls) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with calls.running():
+            begun.set()
+            end.wait(30)
+
+    thread = started(threading.Thread(target=call))
+    assert begun.wait(30)
+    calls._stop(0.02)
+    calls._changed.release()
+    end.set()
+    thread.join(30)
+
+
+def test_a_child_forgets_the_calls_of_its_parent(calls: NativeCalls) -> None:
+    with calls.running():
+        calls._depths[-1] = 1
+        calls._changed.acquire()
+        calls._begin_child()
+        calls._stop()
+        calls._changed.release()
+    assert not calls._depths
+
+
+def test_modules_are_imported_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    importers: list[threading.Thread] = []
+    monkeypatch.setattr(
+        loading, "import_module", lambda _: importers.append(threading.current_thread())
+    )
+    loading.load("gemmkit.no_such_module")
+    assert importers
+    assert threading.main_thread() not in importers
+
+
+def test_failures_of_an_import_come_to_the_caller() -> None:
+    with pytest.raises(ImportError, match="no_such_module"):
+        loading.load("gemmkit.no_such_module")
+
+
+def test_without_threads_the_caller_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ImportError, match="no_such_module"):
+        loading.load("gemmkit.no_such_module")
