@@ -5,8 +5,8 @@
 Times are the best of several runs, the variants taken in turn; processor time is that of all
 threads, summaries of counters included. It writes `results/emulator-<cpu>.json`;
 `ns_per_warp_instruction` is per PTX instruction of one warp. Products are `gemmkit.matmul` of NumPy
-arrays, N³ in fp32: medians of warm calls, and of the first call of a process with a warm disk cache,
-from `import gemmkit` on (NumPy is imported before).
+arrays, N³ in fp32: medians of warm calls, and of the first call of a process with a warm disk
+cache, from `import gemmkit` on (NumPy is imported before).
 """
 
 from __future__ import annotations
