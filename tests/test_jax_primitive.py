@@ -117,7 +117,7 @@ def test_types(dtype):
         (lambda a: gk.matmul(a.astype(int), a.T.astype(int)), "int32"),
         (lambda a: gk.matmul(a[0], a, transa=True), "transa"),
         (lambda a: gk.matmul(a, a, transb="t"), "transb = 't': use True or False"),
-        (lambda a: gk.matmul(None, a), "a, a NoneType, is no array"),
+        (lambda a: gk.matmul(None, a), "a, a NoneType, is not an array"),
         (lambda a: gk.matmul(jnp.ones((2, 2, 3)), jnp.ones((3, 3, 2))), "broadcast"),
         (lambda a: jax.jit(gk.matmul)(a, a), "as many"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -198,11 +197,15 @@ def _implicit(
     )
     lines, pitch = (room[0] + below) // down, (room[1] + right) // across
 
-    @cache
+    made: dict[Pair, Array] = {}
+
     def dealt(first_row: int, first_column: int) -> Array:
-        """Every stride-th row and column, each image's as one line."""
-        every = padded[:, :, first_row::down, first_column::across]
-        return xp.contiguous(every).reshape((images, channels, lines * pitch))
+        """Every stride-th row and column, each image's as one line; made once."""
+        if (first_row, first_column) not in made:
+            every = padded[:, :, first_row::down, first_column::across]
+            lined = xp.contiguous(every).reshape((images, channels, lines * pitch))
+            made[first_row, first_column] = lined
+        return made[first_row, first_column]
 
     matrices = xp.contiguous(xp.moveaxis(weight, (2, 3), (0, 1)))
     total: Array = None

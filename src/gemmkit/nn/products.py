@@ -9,6 +9,7 @@ from gemmkit.epilogue import Activation, Bias, Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import Array
 from gemmkit.ops.matmul import gemm, matmul
+from gemmkit.ops.tracing import compiling, needs_operator
 
 
 def multiply(
@@ -32,7 +33,7 @@ def multiply(
     return matmul(
         a,
         b,
-        out=total if writable else None,
+        out=total if writable and _writes_at_once(a, b, total) else None,
         alpha=alpha,
         c=total,
         beta=0 if total is None else 1,
@@ -60,6 +61,18 @@ def project(
     """
     if recorded(rows, weight, total, bias, residual):
         return _recorded_projection(rows, weight, total, bias, activation, residual, stream)
+    if not _writes_at_once(rows, weight, total):
+        return matmul(
+            rows,
+            weight.T,
+            c=total,
+            beta=1,
+            epilogue=_epilogue("", activation),
+            bias=bias,
+            residual=residual,
+            stream=stream,
+            device=device,
+        )
     return gemm(
         rows,
         weight,
@@ -74,8 +87,17 @@ def project(
     )
 
 
-@cache
+def _writes_at_once(a: Array, b: Array, total: Array | None) -> bool:
+    """Whether a total is overwritten when it is given: what traces programs dislikes that."""
+    return total is None or not needs_operator((a, b, total))
+
+
 def _epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
+    return Epilogue(bias, activation) if compiling() else _cached_epilogue(bias, activation)
+
+
+@cache
+def _cached_epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
     return Epilogue(bias, activation)
 
 
