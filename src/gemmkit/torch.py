@@ -16,7 +16,8 @@ except ImportError as error:
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.libraries.torch_operators import (
+from gemmkit.ops.libraries import torch_group_operators, torch_operators  # noqa: F401 (they register)
+from gemmkit.ops.libraries.torch_checks import (
     check_alike,
     check_tangent,
     check_tangents,

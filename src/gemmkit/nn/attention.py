@@ -7,8 +7,8 @@ from typing import Any
 
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
-from gemmkit.nn.namespace import Array, shape_of, shared_namespace
-from gemmkit.nn.products import multiply
+from gemmkit.nn.namespace import Array, expect_one_type, shape_of, shared_namespace
+from gemmkit.nn.products import multiply, recorded
 from gemmkit.ops.shapes import broadcast_shapes
 
 
@@ -54,6 +54,8 @@ def attention(
             f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: the last "
             "sizes of q and k must be the same, and those before the last of k and v"
         )
+    if not recorded(q, k, v):
+        expect_one_type(q=q, k=k, v=v)
     stack = _stack(q, k, v)
     if mask is not None:
         _check_mask(mask, (*stack, queries, keys))

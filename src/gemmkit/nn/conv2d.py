@@ -9,8 +9,15 @@ from typing import Any, Literal, get_args
 from gemmkit.epilogue import Activation, Custom
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
-from gemmkit.nn.namespace import Array, Namespace, expect_shape, shape_of, shared_namespace
-from gemmkit.nn.products import multiply
+from gemmkit.nn.namespace import (
+    Array,
+    Namespace,
+    expect_one_type,
+    expect_shape,
+    shape_of,
+    shared_namespace,
+)
+from gemmkit.nn.products import multiply, recorded
 
 Method = Literal["im2col", "implicit"]
 Pair = tuple[int, int]
@@ -109,6 +116,8 @@ def conv2d(
     expect_shape(weight, "weight", (filters, channels // groups, *taps))
     if bias is not None:
         expect_shape(bias, "bias", (filters,))
+    if not recorded(x, weight, bias):
+        expect_one_type(x=x, weight=weight, bias=bias)
     window = Window.of(
         _sizes(image),
         _sizes(taps),

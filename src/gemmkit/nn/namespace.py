@@ -198,3 +198,24 @@ def expect_shape(array: Array, name: str, wanted: tuple[int, ...]) -> None:
     found = shape_of(array, name)
     if found != wanted:
         raise UsageError(f"{name} has the shape {found}, and must have {wanted}")
+
+
+def expect_one_type(**arrays: Array | None) -> None:
+    """See that arrays have elements of one type; None stands for no array.
+
+    Raises:
+        UnsupportedType: two differ.
+    """
+    given = ((name, getattr(each, "dtype", None)) for name, each in arrays.items())
+    (name, first), *others = ((name, dtype) for name, dtype in given if dtype is not None)
+    for other, dtype in others:
+        if dtype != first and _type_name(dtype) != _type_name(first):
+            raise UnsupportedType(
+                f"{other} holds {_type_name(dtype)} and {name} {_type_name(first)}: gemmkit converts "
+                "nothing unasked, so convert one of them"
+            )
+
+
+def _type_name(dtype: Any) -> str:
+    """What all libraries call a type of elements, whatever its byte order."""
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")

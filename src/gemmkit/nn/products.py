@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from gemmkit.epilogue import Activation, Bias, Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import Array
@@ -103,11 +105,16 @@ def _cached_epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
 
 def recorded(*arrays: Array | None) -> bool:
     """Whether PyTorch is to record how a result follows from these."""
-    if not any(getattr(array, "requires_grad", False) for array in arrays):
+    if not any(getattr(each, "requires_grad", False) for each in arrays if not _is_numpys(each)):
         return False
     import torch
 
     return bool(torch.is_grad_enabled())
+
+
+def _is_numpys(array: Array | None) -> bool:
+    """Whether an array is one of NumPy's, whose attributes torch.compile does not all know."""
+    return isinstance(array, np.ndarray)
 
 
 def _recorded_product(

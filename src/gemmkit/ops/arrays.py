@@ -131,8 +131,8 @@ def library_of(array: object, role: str) -> Library:
         )
     if name in ("numpy", "protocols") and _overrides_ufuncs(type(array)):
         raise UnsupportedType(
-            f"{role} is a {type(array).__name__}, which defines __array_ufunc__: what it adds to its "
-            "elements, such as units, would be lost; give them as a plain array"
+            f"{role} is a {type(array).__name__}, which defines __array_ufunc__: what it adds to "
+            "its elements, such as units, would be lost; give them as a plain array"
         )
     return _module(name)
 

@@ -183,7 +183,7 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
 
 
 def _check_stand_ins(written: Operands) -> None:
-    """No results go back to an array, from a copy that stands in for it, that others are written to.
+    """No array that a copy stands in for shares memory with another that is written.
 
     Raises:
         UsageError: some do.

@@ -230,7 +230,7 @@ def _always_writable(_: Any) -> None:
 def same_memory(one: Operand, other: Operand) -> bool:
     """Whether two operands are the same elements at the same indices."""
     if one.write_back is not None and other.write_back is not None:
-        mine, theirs = (each.write_back.__array_interface__ for each in (one, other))
+        mine, theirs = one.write_back.__array_interface__, other.write_back.__array_interface__
         return all(mine[key] == theirs[key] for key in ("data", "shape", "strides"))
     return one.address == other.address and one.view == other.view
 

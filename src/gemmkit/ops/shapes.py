@@ -129,7 +129,7 @@ def broadcast(view: View, shape: tuple[int, ...]) -> View:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape to which all of these broadcast, or None; NumPy's function stops at 32 dimensions."""
+    """The shape to which all of these broadcast, or None, whatever their number of dimensions."""
     found = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
         wide = 1

@@ -1,6 +1,6 @@
-"""Whether tensors must be multiplied by an operator of PyTorch's, since their memory is not at hand.
+"""Whether tensors have to be multiplied by an operator of PyTorch, rather than where they are.
 
-That is so while `torch.compile` or another tracer watches, and for tensors that stand for others.
+That is so while `torch.compile` or another tracer records, and for tensors without memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 
 def compiling() -> bool:
@@ -42,11 +44,12 @@ def needs_operator(arrays: Iterable[Any]) -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return False
+    if torch.compiler.is_dynamo_compiling():
+        # torch.compile takes NumPy's arrays for tensors.
+        return any(isinstance(each, (torch.Tensor, np.ndarray)) for each in arrays)
     tensors = [each for each in arrays if isinstance(each, torch.Tensor)]
     if not tensors:
         return False
-    if torch.compiler.is_dynamo_compiling():
-        return True
     if _operator.running:
         return False
     from gemmkit.ops.libraries.torch import stand_ins, watched

@@ -116,7 +116,7 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 def watched() -> bool:
     """As `WarmLibrary.watched`: `torch.compile`, forward-mode derivatives, or a dispatch mode."""
-    return _compiling() or forward_ad._current_level >= 0 or _dispatch_modes() > 0
+    return bool(_compiling() or forward_ad._current_level >= 0 or _dispatch_modes())
 
 
 def stand_ins(tensors: list[Any]) -> bool:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import library as operators
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
-from gemmkit.ops.libraries.torch_operators import (
-    NUMBERS,
-    as_number,
+from gemmkit.ops.libraries.torch_checks import (
     check_device,
     check_tangents,
     check_tensors,
     check_written,
-    decode,
-    encode,
     product_shape,
     tangents_checked,
+    tensor_of,
 )
-from gemmkit.ops.tracing import inside_operator
+from gemmkit.ops.libraries.torch_operators import NUMBERS, as_number, decode, encode
+from gemmkit.ops.tracing import compiling, inside_operator
 
 Tensors = list[torch.Tensor]
 
@@ -34,13 +33,22 @@ def multiply(
     epilogue: Epilogue | str | None,
     stream: Any,
     device: Any,
-) -> Tensors:
+) -> list[Any]:
     """The products of tensors, by an operator; `arrays` has a list, or None, for each role.
 
     Raises:
         UsageError: an argument that an operator does not take, and what the shapes and types of the
             tensors show.
     """
+    if compiling() and any(isinstance(each, np.ndarray) for each in arrays["a"]):
+        tensors = {
+            role: None if members is None else [tensor_of(each) for each in members]
+            for role, members in arrays.items()
+        }
+        if arrays["c"] is arrays["out"]:
+            tensors["c"] = tensors["out"]
+        made = multiply(tensors, alpha, beta, epilogue, stream, device)
+        return [each.numpy() for each in made] if arrays["out"] is None else arrays["out"]
     for role, members in arrays.items():
         if members is not None:
             check_tensors((f"{role}[{place}]", each) for place, each in enumerate(members))
