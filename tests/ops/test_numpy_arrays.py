@@ -247,7 +247,7 @@ def test_bad_values_are_value_errors(call):
             r"residual has the shape \(5, 7\), and must have \(1, 5, 3\)",
         ),
         (lambda: gemmkit.nn.linear(A[None], B.T.astype(float)), "weight holds float64 and x"),
-        (lambda: gemmkit.nn.attention(A, A, A.astype(float)), "v holds float64 and q"),
+        (lambda: gemmkit.nn.attention(A, A.astype(float), A), "k holds float64 and q"),
         (
             lambda: gemmkit.nn.conv2d(A[None, None], B[None, None].astype(float)),
             "weight holds float64 and x",

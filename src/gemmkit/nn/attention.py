@@ -55,7 +55,7 @@ def attention(
             "sizes of q and k must be the same, and those before the last of k and v"
         )
     if not recorded(q, k, v):
-        expect_one_type(q=q, k=k, v=v)
+        expect_one_type(q=q, k=k)
     stack = _stack(q, k, v)
     if mask is not None:
         _check_mask(mask, (*stack, queries, keys))

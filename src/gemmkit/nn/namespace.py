@@ -211,8 +211,8 @@ def expect_one_type(**arrays: Array | None) -> None:
     for other, dtype in others:
         if dtype != first and _type_name(dtype) != _type_name(first):
             raise UnsupportedType(
-                f"{other} holds {_type_name(dtype)} and {name} {_type_name(first)}: gemmkit converts "
-                "nothing unasked, so convert one of them"
+                f"{other} holds {_type_name(dtype)} and {name} {_type_name(first)}: gemmkit "
+                "converts nothing unasked, so convert one of them"
             )
 
 

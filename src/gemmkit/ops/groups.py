@@ -109,9 +109,10 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     except (AttributeError, TypeError, RuntimeError):
         # Reading it tells what is wrong.
         return aligned(library.read(array, f"{role}[{place}]"))
-    if known is None or address % known.item_bytes:
+    # Host memory is looked at each time: it may be unaligned, or freed since.
+    if known is None or known.device is None:
         known = aligned(library.read(array, f"{role}[{place}]"))
-        if known.write_back is not None or known.address != address:
+        if known.device is None:
             return known
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
