@@ -70,6 +70,7 @@ class Library:
 
     def __init__(self):
         self.stream = STREAM
+        self.overwrites = []
 
     def read(self, array, role):
         values = array.values
@@ -114,8 +115,14 @@ class Library:
     def written_on(self, operand, stream):
         pass
 
+    def overwritten(self, array):
+        self.overwrites.append(array)
+
     def temporary(self, nbytes, device):
         return None
+
+    def watched(self):
+        return False
 
     def glance(self, array):
         values = array.values

@@ -22,8 +22,10 @@ from matmul_cases import DIFFERENTIATED, each_shape, run_snippets
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 
 import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
+import gemmkit  # noqa: E402
 import gemmkit.jax as gk  # noqa: E402
 from gemmkit.errors import UsageError  # noqa: E402
 from gemmkit.jax import call_frame, dlpack, target  # noqa: E402
@@ -117,7 +119,7 @@ def test_types(dtype):
         (lambda a: gk.matmul(a.astype(int), a.T.astype(int)), "int32"),
         (lambda a: gk.matmul(a[0], a, transa=True), "transa"),
         (lambda a: gk.matmul(a, a, transb="t"), "transb = 't': use True or False"),
-        (lambda a: gk.matmul(None, a), "a, a NoneType, is no array"),
+        (lambda a: gk.matmul(None, a), "a, a NoneType, is not an array"),
         (lambda a: gk.matmul(jnp.ones((2, 2, 3)), jnp.ones((3, 3, 2))), "broadcast"),
         (lambda a: jax.jit(gk.matmul)(a, a), "as many"),
     ],
@@ -125,6 +127,70 @@ def test_types(dtype):
 def test_what_cannot_be_meant_is_refused(call, message):
     with pytest.raises(UsageError, match=message):
         call(jnp.ones((2, 3)))
+
+
+WATCHED = {
+    "plain": gk.matmul,
+    "jit": jax.jit(gk.matmul),
+    "grad": jax.grad(lambda a, b: gk.matmul(a, b).sum()),
+    "vmap": lambda a, b: jax.vmap(gk.matmul, (0, None))(a[None], b)[0],
+}
+SETTINGS = [jax.disable_jit, jax.debug_nans, jax.debug_infs]
+
+
+@pytest.mark.parametrize("function", WATCHED.values(), ids=WATCHED)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_operations_one_by_one_and_a_watch_for_nans(setting, function):
+    a, b = jnp.arange(6.0).reshape(2, 3), jnp.ones((3, 2))
+    wanted = function(a, b)
+    with setting(True):
+        np.testing.assert_array_equal(function(a, b), wanted)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", ["plain", "jit"])
+def test_what_is_watched_for_is_found(name, whole):
+    large, ones = jnp.full((1, 2), 3e38), jnp.ones((2, 1))
+    assert WATCHED[name](large, ones) == jnp.inf
+    with jax.disable_jit(not whole):
+        with jax.debug_infs(True), pytest.raises(FloatingPointError, match="inf"):
+            WATCHED[name](large, ones)
+        with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+            WATCHED[name](large * jnp.array([[10, -10]]), ones)
+
+
+def test_an_exported_program():
+    pytest.importorskip("flatbuffers", reason="jax.export writes with it")
+    a, b = jnp.arange(6.0).reshape(2, 3), jnp.ones((3, 2))
+    check = export.DisabledSafetyCheck.custom_call("gemmkit_matmul")
+    with pytest.raises(ValueError, match="gemmkit_matmul"):
+        export.export(jax.jit(gk.matmul))(a, b)
+    rows, columns = export.symbolic_shape("rows, columns")
+    shapes = (
+        jax.ShapeDtypeStruct((rows, 3), jnp.float32),
+        jax.ShapeDtypeStruct((3, columns), jnp.float32),
+    )
+    written = export.export(jax.jit(gk.matmul), disabled_checks=[check])(*shapes)
+    read = export.deserialize(written.serialize(vjp_order=1))
+    np.testing.assert_array_equal(read.call(a, b), a @ b)
+    np.testing.assert_array_equal(
+        read.vjp().call(a, b, jnp.ones((2, 2)))[0], jnp.ones((2, 2)) @ b.T
+    )
+
+
+def test_refused_types_are_type_errors_and_shapes_those_of_the_caller():
+    a = jnp.ones((2, 3))
+    for bad in (a.astype(int), a.astype(jnp.float16), None, jax.random.key(0)):
+        with pytest.raises(TypeError) as caught:
+            gk.matmul(a.T, bad)
+        assert isinstance(caught.value, UsageError)
+        assert isinstance(caught.value, ValueError)
+    with pytest.raises(UsageError, match=r"a of shape \(2, 3\) has 2 rows and b of shape \(3, 2\)"):
+        gk.matmul(a, a.T, transa=True)
+    donated = jnp.ones((2, 3))
+    donated.delete()
+    with pytest.raises(UsageError, match="has been deleted"):
+        gemmkit.matmul(donated, a.T)
 
 
 def _register(name, work):

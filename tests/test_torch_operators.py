@@ -199,7 +199,7 @@ def test_autocast_as_torch_has_it(device):
         (lambda a, w: gk.matmul(a, w), "3 rows|has 3"),
         (lambda a, w: gk.matmul(a.int(), w.t().int()), "int32"),
         (lambda a, w: gk.matmul(a, w.t().to("meta")), "meta"),
-        (lambda a, w: gk.matmul(a.numpy(), w), "no PyTorch tensor"),
+        (lambda a, w: gk.matmul(a.numpy(), w), "not a PyTorch tensor"),
         (lambda a, w: gk.matmul(a.to("meta"), w.to("meta")), "as many"),
         (lambda a, w: gk.matmul(a.to("meta")[0, 0], w.to("meta")), "1 dimension"),
         (

@@ -5,8 +5,12 @@ class GemmkitError(Exception):
     """Base of all gemmkit errors; its text is one clear message for the user."""
 
 
-class UsageError(GemmkitError):
-    """An argument that cannot be meant: an unknown kernel, board, config key or bad shape."""
+class UsageError(GemmkitError, ValueError):
+    """An argument that is not valid: an unknown kernel, board, config key or bad shape."""
+
+
+class UnsupportedType(UsageError, TypeError):
+    """An argument of a type, or an array with elements of a type, that gemmkit does not take."""
 
 
 class UnsupportedProblem(GemmkitError):

@@ -11,13 +11,21 @@ from typing import Any
 try:
     import torch
     from torch import library as operators
-    from torch.autograd import forward_ad
 except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.ops.libraries import torch_group_operators, torch_operators  # noqa: F401 (they register)
+from gemmkit.ops.libraries.torch_checks import (
+    check_alike,
+    check_tangent,
+    check_tangents,
+    product_shape,
+    tangents_checked,
+)
 from gemmkit.ops.matmul import matmul as _gemmkit_matmul
+from gemmkit.ops.tracing import inside_operator
 
 __all__ = ["linear", "matmul"]
 
@@ -41,7 +49,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
     """
     a, b = _ready(a=a, b=b)
-    product: torch.Tensor = torch.ops.gemmkit.matmul(a, b)
+    with tangents_checked():
+        product: torch.Tensor = torch.ops.gemmkit.matmul(a, b)
     return product
 
 
@@ -79,7 +88,8 @@ def linear(
         tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
     )
     keep = wanted and activation in _OF_ARGUMENT
-    result: torch.Tensor = torch.ops.gemmkit.linear(x, weight, bias, activation, keep)[0]
+    with tangents_checked():
+        result: torch.Tensor = torch.ops.gemmkit.linear(x, weight, bias, activation, keep)[0]
     return result
 
 
@@ -87,19 +97,16 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
     """The tensors in the type of the autocast region, if there is one; float64 stays.
 
     Raises:
-        UsageError: one is no tensor, or carries a forward-mode tangent, which PyTorch would drop.
+        UsageError: one is not a tensor, or carries a forward-mode tangent, which PyTorch would
+            drop.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise UsageError(
-                f"{name} is a {type(tensor).__name__}, no PyTorch tensor: gemmkit.matmul takes "
+            raise UnsupportedType(
+                f"{name} is a {type(tensor).__name__}, not a PyTorch tensor: gemmkit.matmul takes "
                 "arrays of other libraries"
             )
-        if forward_ad.unpack_dual(tensor).tangent is not None:
-            raise UsageError(
-                f"{name} carries a forward-mode tangent: gemmkit.torch has gradients in reverse "
-                "mode only, by backward() or torch.autograd.grad"
-            )
+        check_tangent(tensor, name)
     given = list(tensors.values())
     kind = given[0].device.type
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
@@ -115,30 +122,14 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    product: torch.Tensor = _gemmkit_matmul(a, b)
+    check_tangents(a=a, b=b)
+    with inside_operator():
+        product: torch.Tensor = _gemmkit_matmul(a, b)
     return product
 
 
 def _matmul_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    _check_alike(a=a, b=b)
-    if a.dim() == 0 or b.dim() == 0:
-        raise UsageError("matmul takes tensors of 1 dimension or more")
-    inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
-    if a.shape[-1] != inner:
-        raise UsageError(
-            f"a of shape {tuple(a.shape)} has {a.shape[-1]} columns and b of shape "
-            f"{tuple(b.shape)} has {inner} rows: they must be as many"
-        )
-    try:
-        stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except RuntimeError:
-        raise UsageError(
-            f"the stacks of a {tuple(a.shape)} and b {tuple(b.shape)} do not broadcast: sizes "
-            "before the last two must be equal, or 1"
-        ) from None
-    rows = a.shape[-2:-1] if a.dim() > 1 else ()
-    columns = b.shape[-1:] if b.dim() > 1 else ()
-    return a.new_empty((*stack, *rows, *columns))
+    return a.new_empty(product_shape(a, b))
 
 
 def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
@@ -177,6 +168,7 @@ def _linear(
     activation: str,
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    check_tangents(x=x, weight=weight, bias=bias)
     _check_linear(x, weight, bias, activation)
     epilogue = Epilogue(
         bias="" if bias is None else "column",
@@ -184,9 +176,10 @@ def _linear(
         auxiliary=keep,
     )
     argument = _argument(x, weight, keep)
-    result: torch.Tensor = _gemmkit_matmul(
-        x, weight.t(), epilogue=epilogue, bias=bias, auxiliary=argument if keep else None
-    )
+    with inside_operator():
+        result: torch.Tensor = _gemmkit_matmul(
+            x, weight.t(), epilogue=epilogue, bias=bias, auxiliary=argument if keep else None
+        )
     return result, argument
 
 
@@ -210,7 +203,7 @@ def _check_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> None:
     _check_activation(activation)
-    _check_alike(x=x, weight=weight, bias=bias)
+    check_alike(x=x, weight=weight, bias=bias)
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise UsageError(
             f"x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)}: linear takes "
@@ -295,22 +288,6 @@ def _through_silu(grad: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
     z = argument.to(torch.promote_types(argument.dtype, torch.float32))
     sigmoid = z.sigmoid()
     return (grad * (sigmoid * (1 + z * (1 - sigmoid)))).to(argument.dtype)
-
-
-def _check_alike(**tensors: torch.Tensor | None) -> None:
-    """Refuse tensors of different types or devices."""
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    (first, other), *rest = given.items()
-    for name, tensor in rest:
-        if tensor.dtype != other.dtype:
-            raise UsageError(
-                f"{first} holds {other.dtype} and {name} {tensor.dtype}: convert one with .to(), "
-                "gemmkit never does so on its own"
-            )
-        if tensor.device != other.device:
-            raise UsageError(
-                f"{first} is on {other.device} and {name} on {tensor.device}: move one with .to()"
-            )
 
 
 def _register() -> None:

@@ -126,7 +126,7 @@ READ_ONLY.flags.writeable = False
         ({"bs": [ONES.T, ONES.T.astype(float)]}, r"b\[1\] holds float64: groups are of float32"),
         ({"as_": [ONES, ONES.astype(int)]}, r"a\[1\] holds int64; gemmkit multiplies"),
         ({"beta": 1.0}, r"beta = 1.0 needs c; c=out adds to what out holds"),
-        ({"alpha": "x"}, r"alpha = 'x' is no number"),
+        ({"alpha": "x"}, r"alpha = 'x' is not a number"),
         ({"epilogue": "bias"}, r"the epilogue 'bias' needs the array bias"),
         ({"bias": [ONES[0, :3], ONES[0]]}, r"bias\[1\] has the shape \(4,\); a column bias has n"),
         ({"residual": [SQUARE, ONES]}, r"residual\[1\] has the shape \(3, 4\); the product has"),

@@ -62,6 +62,44 @@ def test_what_a_launch_depends_on_is_looked_at_anew(gpu):
             np.testing.assert_array_equal(result.values, alpha * (x.values @ y.values))
 
 
+def test_libraries_take_note_of_what_is_overwritten(gpu, played):
+    _, library = played
+    a, b, out, kept = arrays((12, 13), (13, 11), (12, 11), (12, 11))
+    library.overwrites.clear()
+    for count in (1, 2, 3):
+        gemmkit.matmul(a, b, out=out, auxiliary=kept, epilogue="relu")
+        assert [library.overwrites.count(each) for each in (out, kept)] == [count, count]
+    with pytest.raises(UsageError):
+        gemmkit.matmul(a, b, out=out.T)
+    with pytest.raises(UsageError):
+        gemmkit.matmul(a, b, out=out, auxiliary=out)
+    gemmkit.matmul(a, b)
+    assert len(library.overwrites) == 6
+
+
+def test_what_is_watched_is_not_looked_up(gpu, played, monkeypatch):
+    _, library = played
+    a, b = arrays((12, 13), (13, 11))
+    gemmkit.matmul(a, b)
+    monkeypatch.setattr(library, "watched", lambda: True)
+    monkeypatch.setattr(library, "glance_at_both", None)
+    np.testing.assert_array_equal(gemmkit.matmul(a, b).values, a.values @ b.values)
+
+
+def test_empty_results_copy_and_launch_nothing(gpu, played, monkeypatch):
+    _, library = played
+    for name in ("copied", "assign"):
+        monkeypatch.setattr(library, name, None)
+    a, b, c, bias = arrays((8, 10), (10, 9), (9,), (18,))
+    for _ in range(2):
+        result = gemmkit.matmul(a[:0, ::2], b[:5], c=c, beta=1, bias=bias[::2])
+        assert result.shape == (0, 9)
+        assert gemmkit.matmul(a, b[:, :0]).shape == (8, 0)
+        out = GpuArray.empty((8, 0), np.float32)
+        assert gemmkit.matmul(a[:, ::2], b[::2, :0], out=out) is out
+    assert not gpu.launches
+
+
 def test_threads_have_launches_of_their_own(gpu):
     pairs = [arrays((9, 30 + number), (30 + number, 8)) for number in range(2)] * 2
     failures = []

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.jax.target import TARGET, register_target
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.request import flag
@@ -48,7 +48,7 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
     for name, array, swapped in (("a", a, transa), ("b", b, transb)):
         if swapped and array.ndim < 2:
             raise UsageError(f"trans{name}: {name} has {array.ndim} dimension(s), a matrix has two")
-    shape = Shape.of(_swapped(a.shape, transa), _swapped(b.shape, transb))
+    shape = Shape.of(a.shape, b.shape, transa=transa, transb=transb)
     if shape.vector_a:
         a = a[None, :]
     if shape.vector_b:
@@ -60,18 +60,16 @@ def _array(name: str, given: Any) -> jax.Array:
     try:
         return jnp.asarray(given)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name}, a {type(given).__name__}, is no array: {error}") from None
-
-
-def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
-    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+        raise UnsupportedType(
+            f"{name}, a {type(given).__name__}, is not an array: {error}"
+        ) from None
 
 
 def _check_types(a: Any, b: Any) -> None:
     known_dtype(a.dtype.name, "a")
     known_dtype(b.dtype.name, "b")
     if a.dtype != b.dtype:
-        raise UsageError(
+        raise UnsupportedType(
             f"a holds {a.dtype.name} and b {b.dtype.name}: convert one with astype, gemmkit never "
             "does so on its own"
         )
@@ -108,8 +106,28 @@ def _abstract(a: Any, b: Any, *, layout: str) -> Any:
 
 
 @partial(jax.jit, static_argnames="layout")
-def _compute(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
+def _compiled(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
     found: jax.Array = _product.bind(a, b, layout=layout)
+    return found
+
+
+def _compute(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
+    """The product of arrays that are not traced: by a program of this one operation.
+
+    Where JAX is set to run operations one by one, or does so to find where a NaN came from, that
+    program would call this function again; so the settings do not hold inside, and NaNs and
+    infinities are looked for here.
+
+    Raises:
+        FloatingPointError: JAX is set to look for NaNs or infinities, and the product has some.
+    """
+    nans, infinities = jax.config.jax_debug_nans, jax.config.jax_debug_infs
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        found: jax.Array = _compiled(a, b, layout=layout)
+        if nans and jnp.isnan(found).any():
+            raise FloatingPointError("invalid value (nan) encountered in gemmkit_matmul")
+        if infinities and jnp.isinf(found).any():
+            raise FloatingPointError("invalid value (inf) encountered in gemmkit_matmul")
     return found
 
 

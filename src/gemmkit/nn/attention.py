@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
-from gemmkit.nn.namespace import Array, shape_of, shared_namespace
-from gemmkit.nn.products import multiply
+from gemmkit.nn.namespace import Array, expect_one_type, shape_of, shared_namespace
+from gemmkit.nn.products import multiply, recorded
+from gemmkit.ops.shapes import broadcast_shapes
 
 
 def attention(
@@ -55,6 +54,8 @@ def attention(
             f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: the last "
             "sizes of q and k must be the same, and those before the last of k and v"
         )
+    if not recorded(q, k, v):
+        expect_one_type(q=q, k=k)
     stack = _stack(q, k, v)
     if mask is not None:
         _check_mask(mask, (*stack, queries, keys))
@@ -85,14 +86,13 @@ def _stack(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     Raises:
         UsageError: those of q, k and v do not broadcast.
     """
-    try:
-        scores = np.broadcast_shapes(tuple(q.shape[:-2]), tuple(k.shape[:-2]))
-        np.broadcast_shapes(scores, tuple(v.shape[:-2]))
-    except ValueError:
+    leading = [tuple(each.shape[:-2]) for each in (q, k, v)]
+    scores = broadcast_shapes(*leading[:2])
+    if scores is None or broadcast_shapes(*leading) is None:
         raise UsageError(
             f"the leading sizes of q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} "
             "do not broadcast"
-        ) from None
+        )
     return scores
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Any, Literal, get_args
 
 from gemmkit.epilogue import Activation, Custom
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
-from gemmkit.nn.namespace import Array, Namespace, expect_shape, shape_of, shared_namespace
-from gemmkit.nn.products import multiply
+from gemmkit.nn.namespace import (
+    Array,
+    Namespace,
+    expect_one_type,
+    expect_shape,
+    shape_of,
+    shared_namespace,
+)
+from gemmkit.nn.products import multiply, recorded
 
 Method = Literal["im2col", "implicit"]
 Pair = tuple[int, int]
@@ -110,6 +116,8 @@ def conv2d(
     expect_shape(weight, "weight", (filters, channels // groups, *taps))
     if bias is not None:
         expect_shape(bias, "bias", (filters,))
+    if not recorded(x, weight, bias):
+        expect_one_type(x=x, weight=weight, bias=bias)
     window = Window.of(
         _sizes(image),
         _sizes(taps),
@@ -198,11 +206,15 @@ def _implicit(
     )
     lines, pitch = (room[0] + below) // down, (room[1] + right) // across
 
-    @cache
+    made: dict[Pair, Array] = {}
+
     def dealt(first_row: int, first_column: int) -> Array:
-        """Every stride-th row and column, each image's as one line."""
-        every = padded[:, :, first_row::down, first_column::across]
-        return xp.contiguous(every).reshape((images, channels, lines * pitch))
+        """Every stride-th row and column, each image's as one line; made once."""
+        if (first_row, first_column) not in made:
+            every = padded[:, :, first_row::down, first_column::across]
+            lined = xp.contiguous(every).reshape((images, channels, lines * pitch))
+            made[first_row, first_column] = lined
+        return made[first_row, first_column]
 
     matrices = xp.contiguous(xp.moveaxis(weight, (2, 3), (0, 1)))
     total: Array = None

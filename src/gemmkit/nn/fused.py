@@ -15,6 +15,7 @@ from gemmkit.nn.namespace import Array
 from gemmkit.nn.products import recorded
 from gemmkit.ops.arrays import WarmLibrary, library_of
 from gemmkit.ops.operands import Operand, View
+from gemmkit.ops.tracing import needs_operator
 
 if TYPE_CHECKING:
     from gemmkit.ops.launcher import Launch
@@ -139,6 +140,9 @@ def _fused(
     key: Hashable = None,
 ) -> list[Array] | None:
     """New arrays that a kernel fills from others, on the current stream of their library."""
+    if needs_operator(inputs):
+        # The arrays' own operations, which whoever watches knows.
+        return None
     library = cast(WarmLibrary, library_of(inputs[0], "an array"))
     empty = any(0 in shape for shape in shapes)
     if empty or not hasattr(library, "glance") or recorded(*inputs):

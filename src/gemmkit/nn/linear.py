@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from gemmkit.epilogue import Activation, Custom
-from gemmkit.nn.namespace import Array, expect_shape, shape_of
-from gemmkit.nn.products import project
+from gemmkit.nn.namespace import Array, expect_one_type, expect_shape, shape_of
+from gemmkit.nn.products import project, recorded
 
 
 def linear(
@@ -45,6 +45,9 @@ def linear(
     if residual is not None:
         expect_shape(residual, "residual", (*leading, n))
         residual = _rows(residual)
+    if not recorded(x, weight, bias, residual):
+        # Under autocast, what records gradients converts.
+        expect_one_type(x=x, weight=weight, bias=bias, residual=residual)
     result = project(
         _rows(x),
         weight,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 
 # An array of any library; its elements' type and shape are told by the functions that take it.
 Array = Any
@@ -124,7 +124,6 @@ class JaxNamespace(Namespace):
 _LIBRARIES: dict[str, tuple[str, type[Namespace]]] = {
     "numpy": ("numpy", Namespace),
     "cupy": ("cupy", Namespace),
-    "torch": ("torch", TorchNamespace),
     "jax": ("jax.numpy", JaxNamespace),
     "jaxlib": ("jax.numpy", JaxNamespace),
 }
@@ -138,11 +137,17 @@ def namespace(array: Array) -> Namespace:
     """
     kind = type(array)
     for base in kind.__mro__:
-        found = _LIBRARIES.get(base.__module__.partition(".")[0])
+        package = base.__module__.partition(".")[0]
+        if package == "torch":
+            # By a statement, which torch.compile knows.
+            import torch
+
+            return TorchNamespace(torch)
+        found = _LIBRARIES.get(package)
         if found is not None:
             module, names = found
             return names(import_module(module))
-    raise UsageError(
+    raise UnsupportedType(
         f"this layer needs element-wise arithmetic, and gemmkit knows none for {kind.__module__}."
         f"{kind.__name__}: give an array of NumPy, CuPy, PyTorch or JAX, which can share its memory"
     )
@@ -159,7 +164,7 @@ def shared_namespace(**arrays: Array | None) -> Namespace:
     for other, array in others:
         package = namespace(array).package
         if package != found.package:
-            raise UsageError(
+            raise UnsupportedType(
                 f"{name} is an array of {found.package} and {other} one of {package}: a layer "
                 "takes arrays of one library"
             )
@@ -177,7 +182,7 @@ def shape_of(
     """
     shape = getattr(array, "shape", None)
     if shape is None:
-        raise UsageError(f"{name} is a {type(array).__name__}, not an array")
+        raise UnsupportedType(f"{name} is a {type(array).__name__}, not an array")
     if len(shape) < least or rank not in (None, len(shape)):
         wanted = f"{least} or more" if rank is None else rank
         raise UsageError(f"{name} must have {wanted} dimensions, not the shape {tuple(shape)}")
@@ -193,3 +198,24 @@ def expect_shape(array: Array, name: str, wanted: tuple[int, ...]) -> None:
     found = shape_of(array, name)
     if found != wanted:
         raise UsageError(f"{name} has the shape {found}, and must have {wanted}")
+
+
+def expect_one_type(**arrays: Array | None) -> None:
+    """See that arrays have elements of one type; None stands for no array.
+
+    Raises:
+        UnsupportedType: two differ.
+    """
+    given = ((name, getattr(each, "dtype", None)) for name, each in arrays.items())
+    (name, first), *others = ((name, dtype) for name, dtype in given if dtype is not None)
+    for other, dtype in others:
+        if dtype != first and _type_name(dtype) != _type_name(first):
+            raise UnsupportedType(
+                f"{other} holds {_type_name(dtype)} and {name} {_type_name(first)}: gemmkit "
+                "converts nothing unasked, so convert one of them"
+            )
+
+
+def _type_name(dtype: Any) -> str:
+    """What all libraries call a type of elements, whatever its byte order."""
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")

@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from gemmkit.epilogue import Activation, Bias, Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.nn.namespace import Array
 from gemmkit.ops.matmul import gemm, matmul
+from gemmkit.ops.tracing import compiling, needs_operator
 
 
 def multiply(
@@ -32,7 +35,7 @@ def multiply(
     return matmul(
         a,
         b,
-        out=total if writable else None,
+        out=total if writable and _writes_at_once(a, b, total) else None,
         alpha=alpha,
         c=total,
         beta=0 if total is None else 1,
@@ -60,6 +63,18 @@ def project(
     """
     if recorded(rows, weight, total, bias, residual):
         return _recorded_projection(rows, weight, total, bias, activation, residual, stream)
+    if not _writes_at_once(rows, weight, total):
+        return matmul(
+            rows,
+            weight.T,
+            c=total,
+            beta=1,
+            epilogue=_epilogue("", activation),
+            bias=bias,
+            residual=residual,
+            stream=stream,
+            device=device,
+        )
     return gemm(
         rows,
         weight,
@@ -74,18 +89,32 @@ def project(
     )
 
 
-@cache
+def _writes_at_once(a: Array, b: Array, total: Array | None) -> bool:
+    """Whether a total is overwritten when it is given: what traces programs dislikes that."""
+    return total is None or not needs_operator((a, b, total))
+
+
 def _epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
+    return Epilogue(bias, activation) if compiling() else _cached_epilogue(bias, activation)
+
+
+@cache
+def _cached_epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
     return Epilogue(bias, activation)
 
 
 def recorded(*arrays: Array | None) -> bool:
     """Whether PyTorch is to record how a result follows from these."""
-    if not any(getattr(array, "requires_grad", False) for array in arrays):
+    if not any(getattr(each, "requires_grad", False) for each in arrays if not _is_numpys(each)):
         return False
     import torch
 
     return bool(torch.is_grad_enabled())
+
+
+def _is_numpys(array: Array | None) -> bool:
+    """Whether an array is one of NumPy's, whose attributes torch.compile does not all know."""
+    return isinstance(array, np.ndarray)
 
 
 def _recorded_product(

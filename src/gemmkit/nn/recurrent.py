@@ -8,8 +8,15 @@ from typing import Any
 from gemmkit.errors import UsageError
 from gemmkit.nn import fused
 from gemmkit.nn.linear import linear
-from gemmkit.nn.namespace import Array, Namespace, expect_shape, namespace, shape_of
-from gemmkit.nn.products import project
+from gemmkit.nn.namespace import (
+    Array,
+    Namespace,
+    expect_one_type,
+    expect_shape,
+    namespace,
+    shape_of,
+)
+from gemmkit.nn.products import project, recorded
 
 # Of one layer: input and state weights, and their biases, which may be missing.
 LayerWeights = Sequence[Array]
@@ -52,7 +59,7 @@ def lstm(
     h0, c0 = (_initial(xp, x, each, len(weights), hidden, batch_first) for each in before)
 
     def layer(number: int, inputs: Array) -> tuple[list[Array], list[Array]]:
-        w_ih, w_hh, b_ih, b_hh = _checked(weights[number], number, 4, inputs.shape[-1], hidden)
+        w_ih, w_hh, b_ih, b_hh = _checked(weights[number], number, 4, inputs, hidden)
         gates = linear(inputs, w_ih, b_ih if b_ih is None else b_ih + b_hh, device=device)
         h, c, seen = h0[number], c0[number], []
         for step in range(inputs.shape[batch_first]):
@@ -100,7 +107,7 @@ def gru(
     h0 = _initial(xp, x, state, len(weights), hidden, batch_first)
 
     def layer(number: int, inputs: Array) -> tuple[list[Array], list[Array]]:
-        w_ih, w_hh, b_ih, b_hh = _checked(weights[number], number, 3, inputs.shape[-1], hidden)
+        w_ih, w_hh, b_ih, b_hh = _checked(weights[number], number, 3, inputs, hidden)
         projected = linear(inputs, w_ih, b_ih, device=device)
         h, seen = h0[number], []
         for step in range(inputs.shape[batch_first]):
@@ -165,17 +172,19 @@ def _hidden(weights: Sequence[LayerWeights]) -> int:
 
 
 def _checked(
-    layer: LayerWeights, number: int, gates: int, inputs: int, hidden: int
+    layer: LayerWeights, number: int, gates: int, x: Array, hidden: int
 ) -> tuple[Array, Array, Array | None, Array | None]:
     """A layer's weights and biases.
 
     Raises:
-        UsageError: one has another shape than it must have.
+        UsageError: one has another shape than it must have, or another type than the inputs.
     """
-    rows = gates * hidden
+    rows, inputs = gates * hidden, x.shape[-1]
     wanted = {"w_ih": (rows, inputs), "w_hh": (rows, hidden), "b_ih": (rows,), "b_hh": (rows,)}
     for (name, shape), array in zip(wanted.items(), layer, strict=False):
         expect_shape(array, f"{name} of layer {number}", shape)
+        if not recorded(x, array):
+            expect_one_type(**{"x": x, f"{name} of layer {number}": array})
     w_ih, w_hh, *biases = layer
     return (w_ih, w_hh, *biases) if biases else (w_ih, w_hh, None, None)
 
@@ -196,4 +205,6 @@ def _initial(
     if given is None:
         return xp.zeros(wanted, x)
     expect_shape(given, "state", wanted)
+    if not recorded(x, given):
+        expect_one_type(x=x, state=given)
     return given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -11,9 +12,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType
 from gemmkit.loading import load
-from gemmkit.ops.operands import Operand
+from gemmkit.ops.operands import Operand, View
 from gemmkit.problem import Dtype
 
 # Our modules for the classes of other packages, and for what follows a protocol.
@@ -27,6 +28,7 @@ _PACKAGES = {
     "numba_cuda": "numba",
 }
 _PROTOCOLS = ("__cuda_array_interface__", "__dlpack__")
+_NDARRAY_UFUNC = np.ndarray.__array_ufunc__
 
 
 class Library(Protocol):
@@ -90,6 +92,9 @@ class GpuLibrary(Library, Protocol):
 class WarmLibrary(GpuLibrary, Protocol):
     """And of one whose calls are to cost little."""
 
+    def watched(self) -> bool:
+        """Whether a tracer of the library's must see what is done to its arrays."""
+
     def glance(self, array: Any) -> tuple[int, Hashable]:
         """The address, and all else on which a launch depends."""
 
@@ -98,6 +103,13 @@ class WarmLibrary(GpuLibrary, Protocol):
 
     def new(self, like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
         """A new array on the same device, by default of the same type, and its address."""
+
+    def overwritten(self, array: Any) -> None:
+        """Take note, before a launch, that it replaces an array's elements.
+
+        Raises:
+            UsageError: they may not be replaced now.
+        """
 
     def temporary(self, nbytes: int, device: int) -> tuple[object, int] | None:
         """Memory of the graph into which the current stream is being captured, and its address.
@@ -110,15 +122,25 @@ def library_of(array: object, role: str) -> Library:
     """The library that an array is of.
 
     Raises:
-        UsageError: it is no array.
+        UnsupportedType: it is not an array, or of a class that gives ufuncs a meaning of its own.
     """
     name = _library_name(array)
     if name is None:
-        raise UsageError(
+        raise UnsupportedType(
             f"{role} is a {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, CuPy, "
             "JAX and Numba, and whatever has __cuda_array_interface__ or __dlpack__"
         )
+    if name in ("numpy", "protocols") and _overrides_ufuncs(type(array)):
+        raise UnsupportedType(
+            f"{role} is a {type(array).__name__}, which defines __array_ufunc__: what it adds to "
+            "its elements, such as units, would be lost; give them as a plain array"
+        )
     return _module(name)
+
+
+def _overrides_ufuncs(kind: type) -> bool:
+    """Whether NumPy would leave a product of this class to the class."""
+    return getattr(kind, "__array_ufunc__", _NDARRAY_UFUNC) is not _NDARRAY_UFUNC
 
 
 @cache
@@ -159,3 +181,41 @@ def bits(operand: Operand) -> NDArray[Any]:
     if operand.view.empty:
         return np.empty(operand.view.shape, f"u{operand.item_bytes}")
     return np.asarray(_Memory(operand))
+
+
+def note_overwritten(*arrays: Any) -> None:
+    """Have the libraries of some arrays take note that their elements are being replaced.
+
+    None stands for no array.
+
+    Raises:
+        UsageError: as `WarmLibrary.overwritten`.
+    """
+    for array in arrays:
+        note = None if array is None else getattr(library_of(array, ""), "overwritten", None)
+        if note is not None:
+            note(array)
+
+
+def aligned(operand: Operand) -> Operand:
+    """A host operand as it is, or an aligned copy of it.
+
+    The copy is of unsigned integers, whatever library the array is of.
+    """
+    if operand.device is not None or not operand.address % operand.item_bytes:
+        return operand
+    elements = bits(operand)
+    copy = np.array(elements, order="C")
+    return replace(
+        operand,
+        array=copy,
+        address=copy.ctypes.data,
+        view=View.tight(copy.shape),
+        write_back=elements if operand.writable else None,
+    )
+
+
+def write_back(operand: Operand) -> None:
+    """Copy results from an operand that stands in for another array to that array."""
+    if operand.write_back is not None:
+        operand.write_back[...] = bits(operand)

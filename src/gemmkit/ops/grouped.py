@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
-from gemmkit.ops.arrays import bits
-from gemmkit.ops.groups import Groups, read_groups
+from gemmkit.ops.arrays import bits, note_overwritten, write_back
+from gemmkit.ops.groups import Groups, listed, read_groups
 from gemmkit.ops.operands import Operand
+from gemmkit.ops.request import WRITTEN
+from gemmkit.ops.tracing import needs_operator
 from gemmkit.problem import FLOAT_BYTES
 
 if TYPE_CHECKING:
@@ -72,19 +74,26 @@ def grouped_matmul(
             what a kernel can count.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
-    written = None if out is None else list(out)
+    written = None if out is None else listed("out", out)
     arrays = {
-        "a": as_,
-        "b": bs,
+        "a": listed("a", as_),
+        "b": listed("b", bs),
         "out": written,
-        "c": c,
-        "bias": bias,
-        "residual": residual,
-        "auxiliary": auxiliary,
+        # What `out` holds may be added to.
+        "c": written if c is out else c if c is None else listed("c", c),
+        "bias": bias if bias is None else listed("bias", bias),
+        "residual": residual if residual is None else listed("residual", residual),
+        "auxiliary": auxiliary if auxiliary is None else listed("auxiliary", auxiliary),
     }
+    if needs_operator(each for members in arrays.values() for each in members or ()):
+        from gemmkit.ops.libraries.torch_group_operators import multiply
+
+        return multiply(arrays, alpha, beta, epilogue, stream, device)
     groups = read_groups(arrays, alpha=alpha, beta=beta, epilogue=epilogue)
     if groups.count == 0:
         return []
+    for role in WRITTEN:
+        note_overwritten(*(arrays[role] or ()))
     if groups.operands["a"][0].device is None:
         results = _on_host(groups, stream, device)
     else:
@@ -130,7 +139,14 @@ def _carried(groups: Groups, carrier: Carrier) -> list[Operand]:
 
     problem = _problem(groups, carrier.alignment or FLOAT_BYTES)
     operands = groups.operands
-    packs = {role: _Pack([each.view.shape for each in operands[role]]) for role in operands}
+    filled = [bool(m and n) for m, n in zip(groups.m, groups.n, strict=True)]
+    packs = {
+        role: _Pack(
+            # What an empty result would be computed from is not brought there.
+            [each.view.shape if some else (0,) for each, some in zip(members, filled, strict=True)]
+        )
+        for role, members in operands.items()
+    }
     packs.setdefault("out", _Pack(list(zip(groups.m, groups.n, strict=True))))
     buffers: dict[str, Buffer] = {}
     for role, pack in packs.items():
@@ -183,7 +199,8 @@ class _Pack:
         """The elements of arrays of these shapes."""
         found = np.zeros(self.size, np.uint32)
         for place, each in zip(self._places(found), members, strict=True):
-            place[...] = bits(each)
+            if place.size:
+                place[...] = bits(each)
         return found
 
     def unpack(self, found: NDArray[np.uint32], members: list[Operand]) -> None:
@@ -191,6 +208,7 @@ class _Pack:
         for place, each in zip(self._places(found), members, strict=True):
             if place.size:
                 bits(each)[...] = place
+                write_back(each)
 
     def _places(self, packed: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
         return [

@@ -70,6 +70,8 @@ class _Multiplication:
         self.libraries = dict(libraries)
         self.operands = {role: list(members) for role, members in groups.operands.items()}
         self.extents = dict(groups.extents)
+        # Products whose result has elements; nothing is copied for the others.
+        self.filled: Mask = (groups.m > 0) & (groups.n > 0)
 
     def run(self) -> list[Operand]:
         """Copy what must be, launch, and bring results to where they belong."""
@@ -77,7 +79,7 @@ class _Multiplication:
             if role in self.operands:
                 its = self.extents[role]
                 fit = its.in_rows | (its.in_columns if role in ("a", "b") else False)
-                self._replace(role, ~fit, self._copied)
+                self._replace(role, ~fit & self.filled, self._copied)
         results = self.operands.get("out") or [
             self._new(library, like, (int(m), int(n)))
             for library, like, m, n in zip(
@@ -96,7 +98,7 @@ class _Multiplication:
             if role in self.operands
         }
         for role in aside:
-            self._replace(role, ~self.extents[role].in_rows, self._beside)
+            self._replace(role, ~self.extents[role].in_rows & self.filled, self._beside)
         if "c" in self.operands:
             self._bring_c()
         self._launch_all()
@@ -137,9 +139,9 @@ class _Multiplication:
         """The kernel adds to what its results' memory holds; a residual there goes elsewhere."""
         there = self.extents["c"].same_as(self.extents["out"])
         if "residual" in self.operands:
-            lost = self.extents["residual"].same_as(self.extents["out"]) & ~there
+            lost = self.extents["residual"].same_as(self.extents["out"]) & ~there & self.filled
             self._replace("residual", lost, self._copied)
-        for place in np.flatnonzero(~there).tolist():
+        for place in np.flatnonzero(~there & self.filled).tolist():
             library = self.libraries["out"][place]
             if self.libraries["c"][place] is not library:
                 raise UsageError(
@@ -162,8 +164,10 @@ class _Multiplication:
         addresses = {role: its.places[chosen, 0].astype(np.uint64) for role, its in extents.items()}
 
         def pitches(role: str, columns: bool = False) -> NDArray[np.int64]:
-            none = np.zeros(chosen.size, np.int64)
-            return extents[role].leading(columns=columns)[chosen] if role in extents else none
+            if role not in extents:
+                return np.zeros(chosen.size, np.int64)
+            # Empty products have tight rows, whatever their arrays have.
+            return extents[role].leading(columns=columns)[chosen] * self.filled[chosen]
 
         every = np.concatenate([addresses[role] for role in ("a", "b", "out")])
         problem = GroupedProblem(

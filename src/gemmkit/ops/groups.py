@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.grouped_problem import Sizes
-from gemmkit.ops.arrays import Library, library_of
+from gemmkit.ops.arrays import Library, aligned, library_of
 from gemmkit.ops.operands import Operand, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
-from gemmkit.ops.request import number, read_epilogue
+from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue, share_memory
 
 # What arrays look like that were read before, apart from their addresses.
 _seen: dict[Hashable, Operand] = {}
@@ -57,13 +57,9 @@ def read_groups(
     """Read and check many products; `arrays` has sequences a and b, and None for what is not given.
 
     Raises:
-        UsageError: a shape, type, place or option that cannot be meant; the text says which.
+        UsageError: a shape, type, place or option that is not valid; the text says which.
     """
-    given = {
-        role: _listed(role, each)
-        for role, each in arrays.items()
-        if each is not None or role in ("a", "b")
-    }
+    given = {role: list(each) for role, each in arrays.items() if each is not None}
     for role, members in given.items():
         if len(members) != len(given["a"]):
             raise UsageError(
@@ -94,6 +90,9 @@ def read_groups(
     _check_shapes(operands, terms.epilogue)
     extents = {role: Extents.of(members) for role, members in operands.items()}
     _check_written(operands, extents)
+    for role in WRITTEN:
+        for place, array in enumerate(given.get(role, ())):
+            check_writable(libraries[role][place], array, f"{role}[{place}]")
     m, k = extents["a"].places.T[2:4]
     n = extents["b"].places.T[3]
     return Groups(operands, libraries, extents, m, n, k, terms)
@@ -103,15 +102,18 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     """The array as an operand; one that looks like an array before is not read again."""
     glance = getattr(library, "glance", None)
     if glance is None:
-        return library.read(array, f"{role}[{place}]")
+        return aligned(library.read(array, f"{role}[{place}]"))
     try:
         address, seen = glance(array)
         known = _seen.get((library.NAME, seen))
     except (AttributeError, TypeError, RuntimeError):
         # Reading it tells what is wrong.
-        return library.read(array, f"{role}[{place}]")
-    if known is None:
-        known = library.read(array, f"{role}[{place}]")
+        return aligned(library.read(array, f"{role}[{place}]"))
+    # Host memory is looked at each time: it may be unaligned, or freed since.
+    if known is None or known.device is None:
+        known = aligned(library.read(array, f"{role}[{place}]"))
+        if known.device is None:
+            return known
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
         # Without the array, whose memory it would keep.
@@ -120,11 +122,16 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     return Operand(array, address, known.view, known.dtype, known.device, known.writable)
 
 
-def _listed(role: str, given: Any) -> list[Any]:
+def listed(role: str, given: Any) -> list[Any]:
+    """The arrays of one role, one for each product.
+
+    Raises:
+        UnsupportedType: they are no sequence.
+    """
     try:
         return list(given)
     except TypeError:
-        raise UsageError(
+        raise UnsupportedType(
             f"{role} is a {type(given).__name__}: give a list of arrays, one for each product"
         ) from None
 
@@ -133,7 +140,7 @@ def _check_kinds(operands: Operands) -> None:
     for role, members in operands.items():
         for place, operand in enumerate(members):
             if operand.dtype != "float32":
-                raise UsageError(
+                raise UnsupportedType(
                     f"{role}[{place}] holds {operand.dtype}: groups are of float32; multiply "
                     "others one by one with matmul"
                 )
@@ -176,6 +183,25 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
                 )
 
 
+def _check_stand_ins(written: Operands) -> None:
+    """No array that a copy stands in for shares memory with another that is written.
+
+    Raises:
+        UsageError: some do.
+    """
+    every = [
+        (f"{role}[{place}]", each)
+        for role, members in written.items()
+        for place, each in enumerate(members)
+    ]
+    for name, one in every:
+        if one.write_back is None:
+            continue
+        for other, operand in every:
+            if other != name and share_memory(one, operand):
+                raise UsageError(f"{name} overlaps {other} in memory: give another array")
+
+
 def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
     """No written element is written twice, nor read by another product or at another index.
 
@@ -187,10 +213,11 @@ def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
         for place, operand in enumerate(members):
             if not operand.writable:
                 raise UsageError(f"{role}[{place}] cannot be written: it is read-only")
-            if operand.view.overlaps_itself:
+            if operand.overlaps_itself:
                 raise UsageError(
                     f"{role}[{place}] has elements that share memory: give an array of its own"
                 )
+    _check_stand_ins(written)
     for role in written:
         for other, theirs in extents.items():
             if (role, other) == ("auxiliary", "out"):

@@ -19,7 +19,7 @@ from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.loading import load
-from gemmkit.ops.arrays import bits
+from gemmkit.ops.arrays import bits, write_back
 from gemmkit.ops.emulation_warning import warn_once
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
@@ -114,6 +114,8 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
         GemmkitError: as compiling and launching raise.
     """
     shape, terms = request.shape, request.terms
+    if 0 in shape.result:
+        return _result(request)
     raw = {role: _collapsed(role, bits(each)) for role, each in request.operands.items()}
     least = max(terms.item_bytes("a"), terms.item_bytes("out"))
     terms = replace(terms, alignment=carrier.alignment or least)
@@ -133,6 +135,7 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
     for role, operand in written.items():
         if not operand.view.empty:
             _store(carrier, buffers[role], bits(operand))
+            write_back(operand)
     return written["out"]
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.product import product
 from gemmkit.ops.request import flag
+from gemmkit.ops.shapes import Shape
+from gemmkit.ops.tracing import compiling
 
 
 def matmul(
@@ -120,8 +122,14 @@ def gemm(
     transa, transb = flag("transa", transa), flag("transb", transb)
     for name, array, turned in (("a", a, transa), ("b", b, transb)):
         if turned and not hasattr(array, "T"):
-            raise UsageError(f"{name}, a {type(array).__name__}, has no T: transpose it yourself")
-    written = None if c is None or not library_of(c, "c").WRITABLE else c
+            raise UnsupportedType(
+                f"{name}, a {type(array).__name__}, has no T: transpose it yourself"
+            )
+    if transa or transb:
+        shapes = [tuple(getattr(each, "shape", ())) for each in (a, b)]
+        if all(shapes):
+            Shape.of(*shapes, transa=transa, transb=transb)
+    written = c if c is None or compiling() or library_of(c, "c").WRITABLE else None
     return matmul(
         a.T if transa else a,
         b.T if transb else b,

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gemmkit.errors import UsageError
+from numpy.typing import NDArray
+
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.problem import ITEM_BYTES, Dtype
 
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts apart"),
-    (("bool", "int", "uint"), "convert it to one of them first"),
     (("",), "convert it to one of them first"),
 )
 
@@ -78,7 +79,9 @@ class Operand:
     """An array as the operations see it.
 
     `address` is that of element 0, in host memory if `device` is None, else on the GPU of that
-    ordinal. `array` is the object itself, which keeps the memory.
+    ordinal. `array` is the object itself, which keeps the memory. For a host array that is
+    unaligned or byte-swapped it is an aligned native copy, and `write_back` has the elements of the
+    array itself, as unsigned integers of their size, to which results are copied.
     """
 
     array: Any
@@ -87,11 +90,20 @@ class Operand:
     dtype: Dtype
     device: int | None
     writable: bool
+    write_back: NDArray[Any] | None = None
 
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""
         return ITEM_BYTES[self.dtype]
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two indices may mean the same element; see `View.overlaps_itself`."""
+        own = self.write_back
+        if own is None:
+            return self.view.overlaps_itself
+        return View((*own.shape, own.itemsize), (*own.strides, 1)).overlaps_itself
 
     @property
     def where(self) -> str:
@@ -125,7 +137,7 @@ def check_aligned(operand: Operand, role: str) -> None:
     Raises:
         UsageError: they do not.
     """
-    if operand.address % operand.item_bytes:
+    if operand.address % operand.item_bytes and not operand.view.empty:
         raise UsageError(
             f"{role} is not aligned to its elements of {operand.item_bytes} bytes: copy it first"
         )
@@ -135,21 +147,21 @@ def known_dtype(name: str, role: str) -> Dtype:
     """The type of elements that a library's name for it means.
 
     Raises:
-        UsageError: gemmkit does not multiply it; the text says what to do.
+        UnsupportedType: gemmkit does not multiply it; the text says what to do.
     """
     for known in ITEM_BYTES:
         if name == known:
             return known
     advice = next(words for starts, words in _REFUSED if name.startswith(starts))
     kinds = ", ".join(ITEM_BYTES)
-    raise UsageError(f"{role} holds {name}; gemmkit multiplies {kinds}: {advice}")
+    raise UnsupportedType(f"{role} holds {name}; gemmkit multiplies {kinds}: {advice}")
 
 
 def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     """What a user may give as a type of elements: a name, NumPy's, PyTorch's or JAX's object.
 
     Raises:
-        UsageError: it is no type that gemmkit multiplies.
+        UnsupportedType: it is not a type that gemmkit multiplies.
     """
     name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     # A scalar type such as jax.numpy.float32 has the type itself inside.
@@ -158,6 +170,7 @@ def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     for known in ITEM_BYTES:
         if known == {"float": "float64"}.get(name, name):
             return known
-    raise UsageError(
-        f"{role} = {given!r} is no type that gemmkit computes: use one of {', '.join(ITEM_BYTES)}"
+    raise UnsupportedType(
+        f"{role} = {given!r} is not a type that gemmkit computes: use one of "
+        f"{', '.join(ITEM_BYTES)}"
     )

@@ -74,6 +74,8 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
         DeviceError: the driver refuses the code.
     """
     shape, operands = request.shape, request.operands
+    if 0 in shape.result:
+        return Prepared((), context.ordinal, shape.result, _dtype(request), ())
     views = {role: each.view for role, each in operands.items()}
     views.setdefault("out", View.tight(shape.result))
     detour = _before_placing(request, context.ordinal)
@@ -99,10 +101,16 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
         launches=launches,
         ordinal=context.ordinal,
         shape=shape.result,
-        dtype=None if terms.out_dtype == terms.dtype else terms.out_dtype,
+        dtype=_dtype(request),
         spans=tuple(_spans(operands)),
         plain=launches[0] if len(launches) == 1 and launches[0].plain else None,
     )
+
+
+def _dtype(request: Request) -> Dtype | None:
+    """The type of the result, where it is not that of A."""
+    terms = request.terms
+    return None if terms.out_dtype == terms.dtype else terms.out_dtype
 
 
 def _before_placing(request: Request, ordinal: int) -> Detour | None:

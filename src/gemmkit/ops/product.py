@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
-from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of
-from gemmkit.ops.call import Call
+from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
+from gemmkit.ops.call import ARRAYS, Call
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.request import Request
+from gemmkit.ops.tracing import needs_operator
 from gemmkit.tune import changes
 
 if TYPE_CHECKING:
@@ -78,7 +81,7 @@ def product(
         GemmkitError: as `matmul`.
     """
     library = _warm.get(type(a))
-    if library is None or stream is not None or device is not None:
+    if library is None or stream is not None or device is not None or library.watched():
         return _cold(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
@@ -111,8 +114,9 @@ def product(
             *(alpha, beta, epilogue, out_dtype, stream, device),
         )
         return _cold(call, key) if prepared is None else _by_detour(call, prepared)
+    result = out
     if out is None:
-        out, address_out = library.new(a, prepared.shape, prepared.dtype)
+        result, address_out = library.new(a, prepared.shape, prepared.dtype)
     current = library.current_stream(prepared.ordinal)
     if further is None:
         addresses = _NOTHING
@@ -123,12 +127,16 @@ def product(
             *(a, b, out, c, bias, residual, auxiliary),
             *(alpha, beta, epilogue, out_dtype, stream, device),
         ).read()
+    if out is not None:
+        library.overwritten(out)
+    if auxiliary is not None:
+        library.overwritten(auxiliary)
     if prepared.plain is not None:
         prepared.plain.run_plain(address_a, address_b, address_out, current)
-        return out
+        return result
     for launch in prepared.launches:
         launch.run((address_a, address_b, address_out, *addresses), current)
-    return out
+    return result
 
 
 def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
@@ -159,6 +167,10 @@ def _further(
 
 def _cold(call: Call, key: Hashable | None) -> Any:
     """The product of a call that is seen for the first time, or is of a kind that is not kept."""
+    if needs_operator(call[: len(ARRAYS)]):
+        from gemmkit.ops.libraries.torch_operators import multiply
+
+        return multiply(call)
     request = call.read()
     ordinal = request.operands["a"].device
     if ordinal is None:
@@ -191,6 +203,7 @@ def _cold(call: Call, key: Hashable | None) -> Any:
         _keep(key, prepared)
     if prepared.launches is None:
         return _by_detour(call, prepared)
+    note_overwritten(call.out, call.auxiliary)
     return _launched(request, prepared, stream)
 
 
@@ -295,11 +308,16 @@ def _on_host(call: Call, request: Request) -> Any:
     """The product of host arrays, by way of a GPU or on the emulator."""
     load("gemmkit.ops.host")
     from gemmkit.ops.host import carrier_on, multiply
+    from gemmkit.ops.libraries.numpy import in_class_of
 
     if call.stream is not None:
         raise UsageError(
             "stream is for arrays on a GPU; the product of host arrays is done when the call ends"
         )
     with carrier_on(call.device) as carrier:
+        note_overwritten(call.out, call.auxiliary)
         result = multiply(request, carrier)
-    return call.out if call.out is not None else request.maker.finished(result)
+    if call.out is not None:
+        return call.out
+    made = request.maker.finished(result)
+    return in_class_of(made, (call.a, call.b)) if isinstance(call.a, np.ndarray) else made

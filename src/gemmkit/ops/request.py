@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
-from gemmkit.ops.arrays import Library, bits, library_of
+from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.ops.arrays import Library, aligned, bits, library_of
 from gemmkit.ops.operands import Operand, View, check_aligned, read_dtype
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.shapes import Shape
+
+# Operands that are written.
+WRITTEN = ("out", "auxiliary")
 
 # Steps of the search for an element that two views share, after which they count as sharing one.
 _PATIENCE = 100_000
@@ -54,13 +58,19 @@ def read_request(
     """Read and check a product; `arrays` has a and b, and None for what is not given.
 
     Raises:
-        UsageError: a shape, type, place or option that cannot be meant; the text says which.
+        UsageError: a shape, type, place or option that is not valid; the text says which.
     """
     given = {
         role: array for role, array in arrays.items() if array is not None or role in ("a", "b")
     }
-    library = library_of(given["a"], "a")
-    operands = {role: library_of(each, role).read(each, role) for role, each in given.items()}
+    # What `gemm` overwrites is called c there.
+    result = "c" if "out" in given and given["out"] is given.get("c") else "out"
+    names = {"out": result}
+    libraries = {role: library_of(each, names.get(role, role)) for role, each in given.items()}
+    operands = {
+        role: aligned(libraries[role].read(each, names.get(role, role)))
+        for role, each in given.items()
+    }
     shape = Shape.of(operands["a"].view.shape, operands["b"].view.shape)
     wanted = read_epilogue(epilogue, operands)
     terms = Terms(
@@ -76,13 +86,14 @@ def read_request(
         terms = replace(terms, out_dtype=operands["out"].dtype)
     _check_types(operands, terms)
     _check_places(operands)
-    # What `gemm` overwrites is called c there.
-    result = "c" if "out" in given and given["out"] is given.get("c") else "out"
     _check_shapes(operands, shape, terms, result)
     if terms.beta == 0:
         operands.pop("c", None)
     _check_written(operands, result)
-    return Request(operands, shape, terms, library)
+    for role in WRITTEN:
+        if role in given:
+            check_writable(libraries[role], given[role], names.get(role, role))
+    return Request(operands, shape, terms, libraries["a"])
 
 
 def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Epilogue:
@@ -96,7 +107,7 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
     elif given is None or isinstance(given, Epilogue):
         epilogue = given or Epilogue()
     else:
-        raise UsageError(
+        raise UnsupportedType(
             f"epilogue = {given!r}: give an Epilogue or its words, such as 'bias+relu'"
         )
     for role, wanted in (
@@ -118,7 +129,7 @@ def number(name: str, value: float) -> float:
     """What a user gives as a number.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is too large, or not a number.
     """
     try:
         found = float(value)
@@ -127,7 +138,7 @@ def number(name: str, value: float) -> float:
     except OverflowError:
         raise UsageError(f"{name} is larger than any float") from None
     if found is None or isinstance(value, str):
-        raise UsageError(f"{name} = {value!r} is no number")
+        raise UnsupportedType(f"{name} = {value!r} is not a number")
     return found
 
 
@@ -135,11 +146,11 @@ def flag(name: str, value: object) -> bool:
     """What a user gives as True or False; BLAS's letters would both be true.
 
     Raises:
-        UsageError: it is neither.
+        UnsupportedType: it is neither.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    raise UsageError(f"{name} = {value!r}: use True or False")
+    raise UnsupportedType(f"{name} = {value!r}: use True or False")
 
 
 def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
@@ -147,7 +158,7 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
         wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
         if operand.dtype != wanted:
             other = "a holds" if role == "b" else "the result is of"
-            raise UsageError(
+            raise UnsupportedType(
                 f"{role} holds {operand.dtype} and {other} {wanted}: gemmkit converts nothing "
                 "unasked, so convert one of them"
             )
@@ -181,13 +192,13 @@ def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms, r
 
 
 def _check_written(operands: Mapping[str, Operand], result: str) -> None:
-    for role, name in (("out", result), ("auxiliary", "auxiliary")):
+    for role, name in zip(WRITTEN, (result, "auxiliary"), strict=True):
         written = operands.get(role)
         if written is None:
             continue
         if not written.writable:
             raise UsageError(f"{name} cannot be written: it is read-only")
-        if written.view.overlaps_itself:
+        if written.overlaps_itself:
             raise UsageError(f"{name} has elements that share memory: give an array of its own")
         for other, operand in operands.items():
             if other == role or (role == "auxiliary" and other == "out"):
@@ -201,18 +212,42 @@ def _check_written(operands: Mapping[str, Operand], result: str) -> None:
                 )
 
 
+def check_writable(library: Library, array: Any, name: str) -> None:
+    """Have a library look whether one of its arrays may be overwritten now, if it has such rules.
+
+    Raises:
+        UsageError: it may not.
+    """
+    reason = getattr(library, "unwritable", _always_writable)(array)
+    if reason is not None:
+        raise UsageError(f"{name} cannot be written: {reason}")
+
+
+def _always_writable(_: Any) -> None:
+    """What stands for the rules of a library that has none."""
+
+
 def same_memory(one: Operand, other: Operand) -> bool:
     """Whether two operands are the same elements at the same indices."""
+    if one.write_back is not None and other.write_back is not None:
+        mine, theirs = one.write_back.__array_interface__, other.write_back.__array_interface__
+        return all(mine[key] == theirs[key] for key in ("data", "shape", "strides"))
     return one.address == other.address and one.view == other.view
 
 
 def share_memory(one: Operand, other: Operand) -> bool:
     """Whether two operands have an element in common, or may have one."""
-    (low, high), (start, end) = one.extent, other.extent
-    if low >= end or start >= high:
-        return False
+    if one.write_back is None and other.write_back is None:
+        (low, high), (start, end) = one.extent, other.extent
+        if low >= end or start >= high:
+            return False
     try:
         patience: Any = _PATIENCE  # NumPy's type hints know two numbers alone
-        return bool(np.shares_memory(bits(one), bits(other), max_work=patience))
+        return bool(np.shares_memory(_memory(one), _memory(other), max_work=patience))
     except np.exceptions.TooHardError:
         return True
+
+
+def _memory(operand: Operand) -> NDArray[Any]:
+    """The elements of the array that an operand is, or stands in for."""
+    return bits(operand) if operand.write_back is None else operand.write_back

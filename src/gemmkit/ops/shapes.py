@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import zip_longest
 
 from gemmkit.errors import UsageError
 from gemmkit.ops.operands import View
@@ -25,8 +24,15 @@ class Shape:
     vector_b: bool = False
 
     @classmethod
-    def of(cls, a: tuple[int, ...], b: tuple[int, ...]) -> Shape:
-        """That of two operands.
+    def of(
+        cls,
+        a: tuple[int, ...],
+        b: tuple[int, ...],
+        *,
+        transa: bool = False,
+        transb: bool = False,
+    ) -> Shape:
+        """That of two operands of these shapes, or of their transposes.
 
         Raises:
             UsageError: they cannot be multiplied.
@@ -36,18 +42,20 @@ class Shape:
                 raise UsageError(f"{name} is a number; matmul takes arrays of 1 dimension or more")
         m, k = a[-2:] if len(a) > 1 else (1, a[0])
         inner, n = b[-2:] if len(b) > 1 else (b[0], 1)
+        m, k = (k, m) if transa else (m, k)
+        inner, n = (n, inner) if transb else (inner, n)
         if k != inner:
             raise UsageError(
-                f"a of shape {a} has {k} columns and b of shape {b} has {inner} rows: they must be "
-                "as many"
+                f"a of shape {a} has {k} {'rows' if transa else 'columns'} and b of shape {b} has "
+                f"{inner} {'columns' if transb else 'rows'}: {_ops(transa, transb)} needs as many "
+                "of both"
             )
-        try:
-            stack = np.broadcast_shapes(a[:-2], b[:-2])
-        except ValueError:
+        stack = broadcast_shapes(a[:-2], b[:-2])
+        if stack is None:
             raise UsageError(
                 f"the stacks of a {a} and b {b} do not broadcast: sizes before the last two must "
                 "be equal, or 1"
-            ) from None
+            )
         return cls(stack, m, n, k, len(a) == 1, len(b) == 1)
 
     @property
@@ -91,11 +99,7 @@ class Shape:
         Raises:
             UsageError: it does not.
         """
-        try:
-            fits = np.broadcast_shapes(view.shape, self.result) == self.result
-        except ValueError:
-            fits = False
-        if not fits:
+        if broadcast_shapes(view.shape, self.result) != self.result:
             raise UsageError(
                 f"{role} has the shape {view.shape}, which does not broadcast to the result's "
                 f"{self.result}"
@@ -122,3 +126,22 @@ def broadcast(view: View, shape: tuple[int, ...]) -> View:
             for size, step, wanted in zip(sizes, strides, shape, strict=True)
         ),
     )
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape to which all of these broadcast, or None, whatever their number of dimensions."""
+    found = []
+    for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        wide = 1
+        for size in sizes:
+            if wide == 1:
+                wide = size
+            elif size not in (1, wide):
+                return None
+        found.append(wide)
+    return tuple(reversed(found))
+
+
+def _ops(transa: bool, transb: bool) -> str:
+    """The product in BLAS's letters."""
+    return f"{'aᵀ' if transa else 'a'}·{'bᵀ' if transb else 'b'}"

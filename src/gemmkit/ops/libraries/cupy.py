@@ -92,6 +92,11 @@ def written_on(operand: Operand, stream: int) -> None:
 # --- for warm calls -----------------------------------------------------------------------------
 
 
+def watched() -> bool:
+    """As `WarmLibrary.watched`: CuPy has no tracers."""
+    return False
+
+
 def glance(array: Any) -> tuple[int, Hashable]:
     """As `WarmLibrary.glance`."""
     data = array.data
@@ -109,6 +114,10 @@ def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, in
     with like.device:
         made = cupy.empty(shape, like.dtype if dtype is None else dtype)
     return made, made.data.ptr
+
+
+def overwritten(array: Any) -> None:
+    """As `WarmLibrary.overwritten`: nothing to be noted."""
 
 
 def temporary(nbytes: int, device: int) -> tuple[object, int] | None:  # noqa: ARG001

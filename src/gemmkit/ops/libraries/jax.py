@@ -12,7 +12,7 @@ from gemmkit.errors import UsageError
 from gemmkit.ops.libraries import numpy as host
 from gemmkit.ops.libraries import protocols
 from gemmkit.ops.libraries.device_array import DeviceArray
-from gemmkit.ops.operands import Operand
+from gemmkit.ops.operands import Operand, known_dtype
 from gemmkit.problem import Dtype
 
 NAME = "JAX"
@@ -37,7 +37,12 @@ class _InHostMemory:
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
     if isinstance(array, jax.core.Tracer):
-        raise UsageError(f"{role} is being traced: inside jax.jit use gemmkit.jax.matmul")
+        raise UsageError(
+            f"{role} is being traced: inside jax.jit, grad and vmap use gemmkit.jax.matmul"
+        )
+    if array.is_deleted():
+        raise UsageError(f"{role} has been deleted, or donated to a function: give another array")
+    known_dtype(str(array.dtype), role)
     devices = list(array.devices())
     if len(devices) != 1:
         raise UsageError(f"{role} is spread over {len(devices)} devices: bring it to one")

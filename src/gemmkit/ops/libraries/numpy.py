@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
-from gemmkit.errors import UsageError
-from gemmkit.ops.operands import Operand, View, element_strides, known_dtype
+from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
 
 NAME = "NumPy"
@@ -16,19 +17,34 @@ WRITABLE = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    if hasattr(array, "mask"):
-        raise UsageError(f"{role} is a masked array, whose mask would be lost: use its filled()")
+    if isinstance(array, np.ma.MaskedArray):
+        raise UnsupportedType(
+            f"{role} is a masked array, whose mask would be lost: use its filled()"
+        )
     plain = np.asarray(array)
-    dtype = known_dtype(plain.dtype.name, role)
-    if not plain.dtype.isnative:
-        raise UsageError(f"{role} has the other byte order: convert it with astype('{dtype}')")
+    dtype, item = known_dtype(plain.dtype.name, role), plain.itemsize
+    fits = plain.dtype.isnative and not any(step % item for step in plain.strides)
+    if fits and (plain.flags.aligned or not plain.size):
+        view = View(plain.shape, tuple(step // item for step in plain.strides))
+        return Operand(plain, plain.ctypes.data, view, dtype, None, bool(plain.flags.writeable))
+    return _standing_in(plain, dtype)
+
+
+def _standing_in(plain: np.ndarray[Any, Any], dtype: Dtype) -> Operand:
+    """A native, aligned copy of an array that is neither, or lies between elements."""
+    copy = np.array(plain, plain.dtype.newbyteorder("="), order="C")
+    elements = None
+    if plain.flags.writeable:
+        order = ">" if (sys.byteorder == "little") != plain.dtype.isnative else "<"
+        elements = plain.view(f"{order}u{plain.itemsize}")
     return Operand(
-        array=plain,
-        address=plain.ctypes.data,
-        view=View(plain.shape, element_strides(plain.strides, plain.itemsize, role)),
+        array=copy,
+        address=copy.ctypes.data,
+        view=View.tight(copy.shape),
         dtype=dtype,
         device=None,
         writable=bool(plain.flags.writeable),
+        write_back=elements,
     )
 
 
@@ -40,6 +56,27 @@ def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = N
 def finished(result: Operand) -> Any:
     """As `Library.finished`; the product of two vectors is a number, as NumPy has it."""
     return result.array if result.view.shape else result.array[()]
+
+
+def in_class_of(result: Any, operands: tuple[Any, ...]) -> Any:
+    """A result of `finished` in the class that NumPy's `matmul` gives for these operands.
+
+    That is the class of the one of highest `__array_priority__`, the first of equals, as its
+    `__array_wrap__` makes it.
+    """
+    special = [each for each in operands if isinstance(each, np.ndarray)]
+    special = [each for each in special if type(each) is not np.ndarray]
+    if not special:
+        return result
+    chosen = max(special, key=lambda each: float(each.__array_priority__))
+    plain, context = np.asarray(result), (np.matmul, operands, 0)
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        return chosen.__array_wrap__(plain, context)
+    try:
+        return chosen.__array_wrap__(plain, context, not plain.shape)
+    except TypeError:
+        # A class that was written for NumPy 1.
+        return chosen.__array_wrap__(plain, context)
 
 
 def numpy_type(dtype: Dtype, like: object = None) -> np.dtype[Any]:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
@@ -17,28 +19,29 @@ NAME = "PyTorch"
 WRITABLE = True
 CURRENT_STREAMS = True
 
+# Addresses below are looked at more closely: a tensor whose storage was freed begins at its offset.
+_LOWEST_LIKELY = 1 << 32
+
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    _check_gradient(array, role)
+    check_gradient(array, role)
+    if array.is_nested:
+        raise UnsupportedType(f"{role} is a nested tensor: multiply its parts by grouped_matmul")
     if array.layout != torch.strided:
-        raise UsageError(f"{role} is {array.layout}: make it dense with to_dense()")
+        raise UnsupportedType(f"{role} is {array.layout}: make it dense with to_dense()")
     if array.device.type not in ("cpu", "cuda"):
         raise UsageError(f"{role} is on {array.device}; gemmkit computes on CUDA and on the CPU")
     negated = array.is_neg()
     if negated:
         array = array.resolve_neg()
-    try:
-        address = array.data_ptr()
-    except RuntimeError as error:
-        raise UsageError(
-            f"{role} has no memory to read ({error}): use gemmkit.torch.matmul"
-        ) from error
+    dtype = known_dtype(str(array.dtype).removeprefix("torch."), role)
+    address = _address(array, role)
     return Operand(
         array=array,
         address=address,
         view=View(tuple(array.shape), array.stride()),
-        dtype=known_dtype(str(array.dtype).removeprefix("torch."), role),
+        dtype=dtype,
         device=array.get_device() if array.is_cuda else None,
         # What stands for the negative of other elements is read by way of a copy.
         writable=not negated,
@@ -105,27 +108,65 @@ def written_on(operand: Operand, stream: int) -> None:
     """As `GpuLibrary.written_on`: nothing to be noted."""
 
 
+# --- who watches --------------------------------------------------------------------------------
+
+_compiling = torch.compiler.is_dynamo_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+def watched() -> bool:
+    """As `WarmLibrary.watched`: `torch.compile`, forward-mode derivatives, or a dispatch mode."""
+    return bool(_compiling() or forward_ad._current_level >= 0 or _dispatch_modes())
+
+
+def stand_ins(tensors: list[Any]) -> bool:
+    """Whether some tensors stand for others, so that only PyTorch's dispatcher can multiply them.
+
+    Those are of `torch.vmap` and its kin, meta tensors, and instances of subclasses. While
+    `torch.jit.trace` watches all are; sizes are tensors then, which no warm call has.
+    """
+    if torch._C._get_tracing_state() is not None:
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None and any(
+        map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)
+    ):
+        return True
+    return any(
+        type(each) not in _PLAIN_TYPES or each.is_meta or torch._is_functional_tensor(each)
+        for each in tensors
+    )
+
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
 # --- for warm calls -----------------------------------------------------------------------------
 
 
 def glance(array: Any) -> tuple[int, Hashable]:
     """As `WarmLibrary.glance`."""
     if array.requires_grad:
-        _check_gradient(array, "an operand")
+        check_gradient(array, "an operand")
     if array.is_neg():
         raise _negated()
-    return array.data_ptr(), (array.shape, array.stride(), array.dtype, array.get_device())
+    address = array.data_ptr()
+    if address < _LOWEST_LIKELY and array.numel():
+        raise _without_memory()
+    return address, (array.shape, array.stride(), array.dtype, array.get_device())
 
 
 def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
     """As `WarmLibrary.glance_at_both`."""
     if a.requires_grad or b.requires_grad:
-        _check_gradient(a, "a")
-        _check_gradient(b, "b")
+        check_gradient(a, "a")
+        check_gradient(b, "b")
     if a.is_neg() or b.is_neg():
         raise _negated()
     seen_a = a.shape, a.stride(), a.dtype, a.get_device()
-    return a.data_ptr(), b.data_ptr(), (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
+    address_a, address_b = a.data_ptr(), b.data_ptr()
+    if (address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY) and a.numel() + b.numel():
+        raise _without_memory()
+    return address_a, address_b, (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
 
 
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
@@ -146,15 +187,72 @@ def temporary(nbytes: int, device: int) -> tuple[object, int] | None:
     return made, made.data_ptr()
 
 
+def overwritten(array: Any) -> None:
+    """As `WarmLibrary.overwritten`: autograd sees that what it has saved is there no more."""
+    try:
+        increment_version(array)
+    except RuntimeError:
+        # Inference tensors have no version.
+        reason = unwritable(array)
+        if reason is not None:
+            raise UsageError(f"an array cannot be written: {reason}") from None
+
+
+def unwritable(array: Any) -> str | None:
+    """Why a tensor may not be written now, or None."""
+    if array.is_inference() and not torch.is_inference_mode_enabled():
+        return (
+            "it is an inference tensor, which PyTorch writes in torch.inference_mode() only: clone "
+            "it, or enter that mode"
+        )
+    return None
+
+
+def _without_memory() -> RuntimeError:
+    """Has a call read its operands, which looks at their storage."""
+    return RuntimeError("a tensor may have no memory")
+
+
 def _negated() -> RuntimeError:
     """What has a call read its operands, for nothing else tells of a view's sign."""
     return RuntimeError("a view stands for the negative of other elements")
 
 
-def _check_gradient(array: Any, role: str) -> None:
-    """Refuse what would lose a gradient without a word."""
-    if array.requires_grad and torch.is_grad_enabled():
+def _address(array: Any, role: str) -> int:
+    """The address of element 0.
+
+    Raises:
+        UsageError: the tensor has no memory, or less than its elements take.
+    """
+    try:
+        address, nbytes = array.data_ptr(), array.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError) as error:
+        raise UsageError(f"{role} has no memory to read: {error}") from error
+    # PyTorch has no negative strides.
+    reach = zip(array.shape, array.stride(), strict=True)
+    last = array.storage_offset() + sum((size - 1) * step for size, step in reach)
+    if array.numel() and (not address or nbytes < (last + 1) * array.element_size()):
         raise UsageError(
-            f"{role} requires a gradient, which gemmkit.matmul does not record: use "
-            "gemmkit.torch.matmul, or detach() it"
+            f"{role} has no memory to read: its storage has {nbytes:,} bytes, fewer than its "
+            "elements take"
         )
+    return int(address)
+
+
+def check_gradient(array: Any, role: str) -> None:
+    """Refuse what would lose a gradient without a word.
+
+    Raises:
+        UsageError: the tensor requires a gradient where gradients are recorded.
+    """
+    if not (array.requires_grad and torch.is_grad_enabled()):
+        return
+    if role.startswith(("out", "auxiliary")):
+        raise UsageError(
+            f"{role} requires a gradient, and overwriting it is not recorded: do it in "
+            "torch.no_grad(), or give another tensor"
+        )
+    raise UsageError(
+        f"{role} requires a gradient, which gemmkit.matmul does not record: use "
+        "gemmkit.torch.matmul, or detach() it"
+    )
