@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import KernelDeclaration, Parameter
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
+from gemmkit.kernels.struct_arguments import grouped, is_matrix, matrix_field
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
@@ -52,14 +54,16 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     Raises:
         UsageError: a parameter cannot be read safely, or two read alike.
     """
-    names = [_read(parameter) for parameter in kernel.parameters]
+    names = [_read_in(kernel, parameter) for parameter in kernel.parameters]
     integers = [each for each in kernel.parameters if _is_integer(each)]
     if len(integers) == 1 and integers[0].name.lower() in _SQUARE:
         names[kernel.parameters.index(integers[0])] = "N"
-    by_extent = {name for name in names if name in SIZES and _is_extent(kernel, names, name)}
+    by_extent = {name for name in names if _is_extent(kernel, names, name)}
     doubled = {name for name in names if name and names.count(name) > 1} - by_extent
     if "" in names or doubled or not set(MATRICES) <= set(names):
-        shown = ", ".join(name if name and name not in doubled else "?" for name in names)
+        shown = grouped(
+            [name if name and name not in doubled else "?" for name in names], kernel
+        ).replace(",", ", ")
         raise UsageError(
             f"the parameters of '{kernel.name}' in {file} cannot all be told by their names: "
             f"{describe(kernel)}; give --args with one of {','.join(ARGUMENT_NAMES)} (or a number, "
@@ -125,14 +129,26 @@ def names_in(signature: Signature) -> frozenset[str]:
     return frozenset().union(*(Expression.parse(text).names for text in signature))
 
 
+def _read_in(kernel: KernelDeclaration, parameter: Parameter) -> str:
+    """The same for a field of a struct: one of a matrix, or read as a parameter of its own."""
+    owner, _, field = parameter.name.rpartition(".")
+    matrix = _matrix(owner.rpartition(".")[2].lower())
+    if matrix and is_matrix(owner, kernel):
+        return matrix_field(parameter, matrix)
+    return _read(replace(parameter, name=field))
+
+
+def _matrix(plain: str) -> str:
+    """A, B or C where a name says that it is one of them."""
+    bare = _POINTER_SUFFIX.sub("", _POINTER_PREFIX.sub("", plain)) or plain
+    letters = {each for each in (plain, bare) if each in ("a", "b", "c")}
+    return letters.pop().upper() if len(letters) == 1 else ""
+
+
 def _read(parameter: Parameter) -> str:
     plain = parameter.name.lower()
     if parameter.pointer:
-        if plain in ("bias", "d_bias"):
-            return "bias"
-        bare = _POINTER_SUFFIX.sub("", _POINTER_PREFIX.sub("", plain)) or plain
-        letters = {each for each in (plain, bare) if each in ("a", "b", "c")}
-        return letters.pop().upper() if len(letters) == 1 else ""
+        return "bias" if plain in ("bias", "d_bias") else _matrix(plain)
     if _is_integer(parameter):
         if plain in LEADING_DIMENSIONS:
             return plain
@@ -156,8 +172,11 @@ def _extent(plain: str) -> str:
 
 
 def _is_extent(kernel: KernelDeclaration, names: Sequence[str], name: str) -> bool:
+    """Whether all parameters that read so are extents of matrices, or fields of their structs."""
+    if name in MATRICES:
+        return False
     return all(
-        _extent(parameter.name.lower())
+        "." in parameter.name or (name in SIZES and _extent(parameter.name.lower()))
         for parameter, read in zip(kernel.parameters, names, strict=True)
         if read == name
     )

@@ -20,7 +20,15 @@ from gemmkit.kernels.declarations import (
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, LaunchShape, Signature, SourceFile, TileConfig
+from gemmkit.kernels.plan import (
+    MAX_GRID_YZ,
+    Dim3,
+    LaunchShape,
+    Signature,
+    SourceFile,
+    StructPlace,
+    TileConfig,
+)
 from gemmkit.kernels.signatures import (
     SIZES,
     names_in,
@@ -28,6 +36,8 @@ from gemmkit.kernels.signatures import (
     told_signature,
     wrong_matrices,
 )
+from gemmkit.kernels.struct_arguments import expanded
+from gemmkit.kernels.structs import Structs
 from gemmkit.problem import GemmProblem
 
 # One to three expressions in CUDA's x, y, z order, or a single number.
@@ -72,8 +82,16 @@ def kernel_from_file(
     if declared is not None:
         parameters = tuple(each.resolved(values) for each in declared.parameters)
         declared = replace(declared, parameters=parameters)
+    structs: tuple[StructPlace | None, ...] = ()
+    refuses = None
+    if declared is not None:
+        known = Structs.of((*others, text), numbers)
+        refuses = known.wrong_elements(declared, values)
+        declared, structs = known.flattened(declared, values)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
+        if declared is not None and structs:
+            listed = expanded(listed, declared, structs)
         signature = told_signature(listed, declared, numbers)
     elif declared is not None:
         signature = read_signature(declared, path.name)
@@ -81,7 +99,7 @@ def kernel_from_file(
         raise UsageError(
             f"the parameters of '{entry}' cannot be read from {path.name}: give --args"
         )
-    return user_kernel(
+    kernel = user_kernel(
         source,
         entry=entry or _whole_name(declared),
         signature=signature,
@@ -91,8 +109,9 @@ def kernel_from_file(
         name=name or path.stem,
         idea=head_comment(text),
         constants=numbers,
-        refuses=wrong_matrices(signature, declared) if declared is not None else None,
+        refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
     )
+    return replace(kernel, structs=structs)
 
 
 def user_kernel(
