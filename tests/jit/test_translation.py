@@ -11,7 +11,7 @@ import pytest
 from gemmkit.errors import CompileError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_source
-from gemmkit.jit.host_code import device_macros, without_host_code
+from gemmkit.jit.host_code import survey, without_host_code
 from gemmkit.jit.translation import translate
 from gemmkit.kernels import include_files
 from gemmkit.kernels.plan import SourceFile
@@ -74,7 +74,7 @@ def _bits(number: float) -> str:
 @pytest.mark.parametrize("code", HOST_CODE)
 def test_host_code_is_left_out(code: str) -> None:
     text = f"{KERNEL}{code}\n{KERNEL}"
-    left = without_host_code(text, device_macros([text]))
+    left = without_host_code(text, survey([text]))
     lines = [line for line in left.split("\n") if line.strip() and "#" not in line]
     assert [line.strip() for line in lines if not line.endswith("while (0)")][:1] == [
         KERNEL.strip()
@@ -91,7 +91,7 @@ def test_host_code_is_left_out(code: str) -> None:
 @pytest.mark.parametrize("code", DEVICE_CODE)
 def test_device_code_is_kept(code: str) -> None:
     text = f"{KERNEL}{code}\n{KERNEL}"
-    assert without_host_code(text, device_macros([text])) == text
+    assert without_host_code(text, survey([text])) == text
 
 
 def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
     }
     __device__ int table[2] = {1, 2};
     """
-    left = without_host_code(text, frozenset())
+    left = without_host_code(text, survey([text]))
     assert "auto twice = [=]                    (float y) {" in left
     assert "[&]           { x[0]" in left
     assert left.count("__device__") == 1
@@ -112,7 +112,7 @@ def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
 
 def test_unbalanced_text_stays_as_it_is() -> None:
     text = "int f() { return 1;\n" + KERNEL
-    assert without_host_code(text, frozenset()) == text
+    assert without_host_code(text, survey([text])) == text
 
 
 def test_a_whole_program_compiles(tmp_path: Path) -> None:
