@@ -95,7 +95,8 @@ def survey(texts: Sequence[str]) -> Survey:
     while reached := [each for each in types if each.is_reached(used)]:
         types = [each for each in types if not each.is_reached(used)]
         for each in reached:
-            used |= each.words
+            # What stands in an alias, a type or a macro is a type more often than not.
+            used |= each.words | {f"{word}:" for word in each.words}
     # A type that device code does not reach is left out if it needs what only the host has.
     dropped = {name for each in types if each.looks_of_host for name in each.names}
     while more := {

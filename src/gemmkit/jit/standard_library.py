@@ -214,7 +214,8 @@ struct counted_sequence : counted_sequence<T, N - 1, T(N - 1), Is...> {};
 template <typename T, T... Is> struct counted_sequence<T, 0, Is...> {
   using type = integer_sequence<T, Is...>;
 };
-template <typename T, T N> using make_integer_sequence = typename counted_sequence<T, size_t(N)>::type;
+template <typename T, T N>
+using make_integer_sequence = typename counted_sequence<T, size_t(N)>::type;
 template <size_t N> using make_index_sequence = make_integer_sequence<size_t, N>;
 template <typename T, typename U> struct pair {
   T first;

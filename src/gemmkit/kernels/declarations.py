@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _COMMENT_OR_LITERAL = re.compile(
     r'//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)|\bR"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"'
@@ -77,14 +77,15 @@ class Parameter:
 class KernelDeclaration:
     """A `__global__` function; `template` lists its template parameters, None if it is no template.
 
-    `name` is qualified by its namespaces. Each template parameter is a name and its default (empty
-    if none).
+    `name` is qualified by its namespaces, `line` counts from 1. Each template parameter is a name
+    and its default (empty if none).
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[tuple[str, str], ...] | None = None
     is_definition: bool = True
+    line: int = field(default=0, compare=False)
 
 
 def without_comments(text: str, *, keep_literals: bool = False) -> str:
@@ -193,6 +194,7 @@ def _read_kernel(
         parameters=tuple(read_parameter(each).resolved(aliases) for each in declared),
         template=_read_template(plain, start, aliases),
         is_definition=after.startswith("{"),
+        line=plain.count("\n", 0, opening) + 1,
     )
 
 

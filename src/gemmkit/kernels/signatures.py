@@ -64,10 +64,12 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
         shown = grouped(
             [name if name and name not in doubled else "?" for name in names], kernel
         ).replace(",", ", ")
+        braces = "; a struct takes an initializer in braces" if "{" in shown else ""
         raise UsageError(
-            f"the parameters of '{kernel.name}' in {file} cannot all be told by their names: "
-            f"{describe(kernel)}; give --args with one of {','.join(ARGUMENT_NAMES)} (or a number, "
-            f"or an expression of them) for each, in their order{'' if not names else ': ' + shown}"
+            f"{file}:{kernel.line}: the names of the parameters of '{kernel.name}' do not all say "
+            f"what they take: {describe(kernel)}; give --args with one of "
+            f"{','.join(ARGUMENT_NAMES)} (or a number, or an expression of them) for each, in "
+            f"their order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
 

@@ -115,13 +115,13 @@ class Structs:
         return cls(declared, enums, types, numbers)
 
     def flattened(
-        self, kernel: KernelDeclaration, values: Mapping[str, str]
+        self, kernel: KernelDeclaration, values: Mapping[str, str], file: str
     ) -> tuple[KernelDeclaration, tuple[StructPlace | None, ...]]:
         """The kernel with a parameter for each field of its structs, and where the fields are.
 
         A field is named after its parameter, as in `A.width`. The tuple has an entry for each of
         the kernel's own parameters, and is empty where none is a struct that is declared here.
-        `values` are the types that the kernel's template parameters stand for.
+        `values` are the types that the kernel's template parameters stand for, `file` declares it.
 
         Raises:
             UsageError: a struct has a field whose type or place is unknown.
@@ -138,9 +138,9 @@ class Structs:
                 layout = self._layout(parameter.type, values, 0)
             except _Unknown as unknown:
                 raise UsageError(
-                    f"'{kernel.name}' takes the struct '{parameter}' by value, and {unknown}: pass "
-                    "its fields as parameters of their own, or use plain structs of numbers and "
-                    "pointers"
+                    f"{file}:{kernel.line}: '{kernel.name}' takes the struct '{parameter}' by "
+                    f"value, and {unknown}: pass its fields as parameters of their own, or use "
+                    "plain structs of numbers and pointers"
                 ) from None
             parameters += [
                 replace(field, name=f"{owner}.{field.name}") for field, _ in layout.fields

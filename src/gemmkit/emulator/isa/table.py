@@ -10,6 +10,7 @@ from functools import cache
 
 from gemmkit.emulator.isa.fit import is_predicate, operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
+from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
@@ -354,6 +355,9 @@ def decode(instruction: Instruction) -> Form:
         return Form(opcode, "trap", (), form.opcode_class)
     if form is None:
         reason = _REFUSED.get(opcode.partition(".")[0])
+        named = not_executed(opcode, instruction.where, instruction.text)
+        if named is not None:
+            raise UnsupportedInstruction(named)
         refused = f"run '{opcode}': {reason}" if reason is not None else f"know '{opcode}'"
         raise UnsupportedInstruction(
             f"the emulator does not {refused} ({instruction.where}: {instruction.text})"
