@@ -177,6 +177,26 @@ __global__ void k(float* C) { C[0] = TILE; }
     assert _bits(16) in compiled(text, tmp_path).ptx
 
 
+def test_member_functions_of_the_host_are_left_out(tmp_path: Path) -> None:
+    text = """#include <iostream>
+class Matrix {
+public:
+  __host__ Matrix(int n) : n_(n) { cudaMalloc(&data_, n * sizeof(float)); }
+  void release() { cudaFree(data_); }
+  friend std::ostream& operator<<(std::ostream& o, const Matrix& m) { return o << m.n_; }
+  int size() const { return n_; }
+  __host__ __device__ float& operator[](int i) { return data_[i]; }
+private: int n_; float* data_;
+};
+__global__ void k(Matrix C) { C[C.size()] = 9; }
+"""
+    assert _bits(9) in compiled(text, tmp_path).ptx
+    left = without_host_code(text, survey([text]))
+    assert [len(line) for line in left.split("\n")] == [len(line) for line in text.split("\n")]
+    assert "cudaMalloc" not in left
+    assert "ostream& operator" not in left
+
+
 def test_device_code_has_names_of_the_standard_library(tmp_path: Path) -> None:
     text = """
 #include <array>

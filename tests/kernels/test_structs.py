@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gemmkit
-from gemmkit.errors import DeviceError, UsageError
+from gemmkit.errors import DeviceError, UnsupportedInstruction, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import StructPlace
@@ -145,6 +145,18 @@ def test_names_of_fields(write: Write, fields: str, signature: tuple[str, ...]) 
     assert Kernel.from_file(write(text), **LAUNCH).signature == (*signature, "B", "C", "N")
 
 
+def test_the_letters_of_textbooks(write: Write) -> None:
+    text = """
+struct Matrix { float* elements; int rows, columns; };
+__global__ void structs(Matrix M, Matrix N, Matrix P) {}
+__global__ void pointers(float* d_M, float* d_N, float* d_P, int Width) {}
+"""
+    kernel = Kernel.from_file(write(text), entry="structs", **LAUNCH)
+    assert kernel.signature == ("A", "M", "K", "B", "K", "N", "C", "M", "N")
+    kernel = Kernel.from_file(write(text), entry="pointers", **LAUNCH)
+    assert kernel.signature == ("A", "B", "C", "N")
+
+
 def test_a_matrix_struct_is_named_by_its_matrix(write: Write) -> None:
     text = VIEW.replace("View A, View B, View C", "View x, View y, View z")
     with pytest.raises(UsageError, match=r"\{\?, \?, \?, \?\}"):
@@ -189,6 +201,28 @@ def test_structs_that_cannot_be_laid_out(write: Write, struct: str, reason: str)
     text = f"{struct}\n__global__ void k(X A, float* B, float* C, int N) {{}}"
     with pytest.raises(UsageError, match=f"takes the struct 'X A' by value, and .*{reason}"):
         Kernel.from_file(write(text), **LAUNCH)
+
+
+def test_addresses_of_parameters(write: Write) -> None:
+    text = """
+struct Pair { const float* in[2]; };
+__global__ void k(const __grid_constant__ Pair pair, float* C, int N) {
+  float sum = 0;
+#pragma unroll 1
+  for (int i = 0; i < N; i++) sum += pair.in[i & 1][i];
+  C[threadIdx.x] = sum;
+}
+"""
+    kernel = Kernel.from_file(write(text), args="{A,B},C,N", **LAUNCH)
+    with pytest.raises(UnsupportedInstruction, match=r"without __grid_constant__ \(my\.cu:6: "):
+        is_correct(kernel, GemmProblem(8, 8, 8))
+
+
+def test_the_plan_shows_structs_in_braces(write: Write) -> None:
+    text = "struct X { float* p; int rows; }; __global__ void k(X a, float* B, float* C, int N) {}"
+    kernel = Kernel.from_file(write(text), **LAUNCH)
+    plan = kernel.plan(GemmProblem(8, 8, 8), kernel.default, BOARD)
+    assert plan.arguments == "{A, M}, B, C, N"
 
 
 def test_a_layout_that_the_compiler_does_not_share(write: Write) -> None:

@@ -104,7 +104,7 @@ def test_parameters_that_can_be_read(write: Any, parameters: str, signature: str
         "float* x, float* y, float* z, int M, int N, int K",
         "float* A, float* B, float* C, int M, int N, int K, int stride",
         "float* A, float* a, float* C, int M, int N, int K",
-        "float* M, float* N, float* P, int width",
+        "float* U, float* V, float* W, int width",
         "float* A, float* B, float* C, float M, int N, int K",
         "const float*, float* B, float* C, int M, int N, int K",
         "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmkit.kernels.declarations import closing, without_comments, without_directives
 
@@ -45,6 +45,7 @@ _NAMES = (
 _NUMBER_TYPES = re.compile(
     r"\b(?:bool|char|short|int|long|unsigned|signed|float|double|size_t|u?int\d+_t|auto)\b"
 )
+_ACCESS = re.compile(r"(?:\s*\b(?:public|protected|private)\s*:(?!:))+")
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif|else|endif|define|undef|include)\b")
 # A word where a type may stand, and not only a variable or a parameter.
 _TYPE_USE = re.compile(
@@ -149,13 +150,14 @@ def without_host_code(text: str, found: Survey) -> str:
     since its brackets do not match, stays as it is.
     """
     plain = without_directives(without_comments(text))
-    cut = [
-        (item.start, item.end)
-        for item in _items(plain, 0, len(plain))
-        if _is_host(plain, item, found.marks) or _is_dropped(plain, item, found)
-    ]
-    for start, end in reversed(cut):
-        text = text[:start] + _blank(text[start:end]) + text[end:]
+    cut: list[_Item] = []
+    for item in _items(plain, 0, len(plain)):
+        if _is_host(plain, item, found.marks) or _is_dropped(plain, item, found):
+            cut.append(item)
+        elif _RECORD.match(_declarator(plain[item.start : item.head_end])):
+            cut += _host_members(plain, item, found)
+    for each in reversed(cut):
+        text = text[: each.start] + _blank(text[each.start : each.end]) + text[each.end :]
     return _MARKED_LAMBDA.sub(lambda words: re.sub(r"\S", " ", words[0]), text)
 
 
@@ -256,6 +258,22 @@ def _is_dropped(plain: str, item: _Item, found: Survey) -> bool:
     return _HOST_ONLY.search(whole) is not None or not found.dropped.isdisjoint(
         _WORDS.findall(whole)
     )
+
+
+def _host_members(plain: str, record: _Item, found: Survey) -> Iterator[_Item]:
+    """The member functions of a class that are for the host alone, and would not compile here."""
+    close = closing(plain, record.head_end)
+    for member in _items(plain, record.head_end + 1, close) if close > 0 else ():
+        label = _ACCESS.match(plain, member.start, member.head_end)
+        item = replace(member, start=label.end()) if label else member
+        head, whole = plain[item.start : item.head_end], plain[item.start : item.end]
+        words = set(_WORDS.findall(head))
+        if not _has_parameters(head) or not (found.marks - {"constexpr"}).isdisjoint(words):
+            continue
+        marked = "__host__" in words
+        calls_host = _HOST_ONLY.search(whole) or not found.dropped.isdisjoint(_WORDS.findall(whole))
+        if marked or (calls_host and "constexpr" not in words):
+            yield item
 
 
 def _names_of(whole: str) -> frozenset[str]:

@@ -152,6 +152,17 @@ class LaunchPlan:
     structs: tuple[StructPlace | None, ...] = ()
 
     @property
+    def arguments(self) -> str:
+        """The signature in one line, the fields of a struct in braces."""
+        texts, shown = iter(self.signature), []
+        for struct in self.structs or (None,) * len(self.signature):
+            if struct is None:
+                shown.append(next(texts))
+            else:
+                shown.append("{" + ", ".join(next(texts) for _ in struct.fields) + "}")
+        return ", ".join(shown)
+
+    @property
     def threads_per_block(self) -> int:
         """Threads in one block."""
         return self.block[0] * self.block[1] * self.block[2]

@@ -49,16 +49,17 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     """The names of a kernel's parameters as gemmkit calls them.
 
     A kernel whose only integer is called `N`, `width` or the like is taken to multiply square
-    matrices.
+    matrices. Textbooks multiply M by N and call the result P.
 
     Raises:
         UsageError: a parameter cannot be read safely, or two read alike.
     """
-    names = [_read_in(kernel, parameter) for parameter in kernel.parameters]
+    read = _with_usual_letters(kernel)
+    names = [_read_in(read, parameter) for parameter in read.parameters]
     integers = [each for each in kernel.parameters if _is_integer(each)]
     if len(integers) == 1 and integers[0].name.lower() in _SQUARE:
         names[kernel.parameters.index(integers[0])] = "N"
-    by_extent = {name for name in names if _is_extent(kernel, names, name)}
+    by_extent = {name for name in names if _is_extent(read, names, name)}
     doubled = {name for name in names if name and names.count(name) > 1} - by_extent
     if "" in names or doubled or not set(MATRICES) <= set(names):
         shown = grouped(
@@ -140,11 +141,29 @@ def _read_in(kernel: KernelDeclaration, parameter: Parameter) -> str:
     return _read(replace(parameter, name=field))
 
 
-def _matrix(plain: str) -> str:
-    """A, B or C where a name says that it is one of them."""
+def _matrix(plain: str, letters: str = "abc") -> str:
+    """A, B or C where a name says that it is one of them, by the letters that stand for them."""
     bare = _POINTER_SUFFIX.sub("", _POINTER_PREFIX.sub("", plain)) or plain
-    letters = {each for each in (plain, bare) if each in ("a", "b", "c")}
-    return letters.pop().upper() if len(letters) == 1 else ""
+    found = {each for each in (plain, bare) if len(each) == 1 and each in letters}
+    return MATRICES[letters.index(found.pop())] if len(found) == 1 else ""
+
+
+def _with_usual_letters(kernel: KernelDeclaration) -> KernelDeclaration:
+    """The kernel with its matrices called A, B and C, if it calls them M, N and P."""
+    named = [
+        _matrix(owner.lower(), "mnp") if "." in each.name or each.pointer else ""
+        for each in kernel.parameters
+        if (owner := each.name.partition(".")[0])
+    ]
+    if len(named) < len(kernel.parameters) or {*filter(None, named)} != {*MATRICES}:
+        return kernel
+    parameters = tuple(
+        replace(each, name=letter + each.name[len(each.name.partition(".")[0]) :])
+        if letter
+        else each
+        for letter, each in zip(named, kernel.parameters, strict=True)
+    )
+    return replace(kernel, parameters=parameters)
 
 
 def _read(parameter: Parameter) -> str:
