@@ -120,7 +120,9 @@ def test_structs_on_a_gpu(write: Write) -> None:
 def test_a_struct_of_all_arguments(write: Write) -> None:
     text = """
 struct Sizes { int m, n, k; };
-struct Arguments { Sizes sizes; float alpha; const float *A, *B; float beta; float* C; int ldc; };
+struct Arguments {
+  Sizes sizes; float alpha; const float *ptr_A, *device_b; float beta; float* C_; int ldc;
+};
 __global__ void k(const __grid_constant__ Arguments arguments) {}
 """
     kernel = Kernel.from_file(write(text), **LAUNCH)

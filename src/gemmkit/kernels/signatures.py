@@ -31,8 +31,11 @@ _NOT_FLOAT = _INTEGERS - {"char"} | {
     *("nv_bfloat162", "__nv_bfloat162", "int2", "int4", "double2", "uint4"),
 }
 
-_POINTER_PREFIX = re.compile(r"^(?:d|dev|device|g|gpu|p|ptr|mat|matrix|input|in|output|out|s)_?")
-_POINTER_SUFFIX = re.compile(r"_?(?:d|dev|device|gpu|ptr|mat|matrix|global)$")
+# A letter between prefixes and suffixes such as those of `d_A`, `ptr_a`, `A_dev` and `matC_`.
+_MATRIX_NAME = (
+    r"(?:(?:d|dev|device|g|gpu|gmem|p|ptr|mat|matrix|input|in|output|out|s|m)_?)*(LETTER)"
+    r"(?:_?(?:d|dev|device|gpu|gmem|p|ptr|mat|matrix|global|data|in|out))*_?"
+)
 _EXTENT = re.compile(
     r"(?:num|n|mat|matrix)?_?(?:([abc])_?)?"
     r"(rows?|col(?:umn)?s?|h(?:eight)?|w(?:idth)?)(?:_?([abc]))?"
@@ -143,9 +146,8 @@ def _read_in(kernel: KernelDeclaration, parameter: Parameter) -> str:
 
 def _matrix(plain: str, letters: str = "abc") -> str:
     """A, B or C where a name says that it is one of them, by the letters that stand for them."""
-    bare = _POINTER_SUFFIX.sub("", _POINTER_PREFIX.sub("", plain)) or plain
-    found = {each for each in (plain, bare) if len(each) == 1 and each in letters}
-    return MATRICES[letters.index(found.pop())] if len(found) == 1 else ""
+    found = re.fullmatch(_MATRIX_NAME.replace("LETTER", f"[{letters}]"), plain)
+    return MATRICES[letters.index(found[1])] if found else ""
 
 
 def _with_usual_letters(kernel: KernelDeclaration) -> KernelDeclaration:
