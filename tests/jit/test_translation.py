@@ -281,12 +281,13 @@ def test_options_reach_the_compiler(tmp_path: Path) -> None:
         ('#include "gone.cuh"\n' + KERNEL, r"my\.cu:1: .*gone\.cuh"),
         ("__global__ void k(float* C) { f(C); }\nvoid f(float* C) {}", r"my\.cu:1: .*\"f\""),
         (
-            "__global__ void k(float* C) { C[threadIdx.x % WARPSIZE] = kTile; }",
-            r"'WARPSIZE' is declared in none .*--option=-DWARPSIZE=32\n\n'kTile' .*-DkTile=VALUE",
+            "__global__ void k(float* C) { real_t x[kTile]; C[threadIdx.x % WARPSIZE] = x[0]; }",
+            r"not declared in any .*: 'real_t', 'kTile', 'WARPSIZE'; .*: --option=-Dreal_t=float "
+            "--option=-DkTile=VALUE --option=-DWARPSIZE=32",
         ),
         (
             "__global__ void k(float* C) { C[0] = CEIL_DIV(3, 2); }",
-            "'CEIL_DIV' is declared in none .*: include the header that declares it",
+            "not declared in any .*: 'CEIL_DIV'; include the header that declares it",
         ),
         (
             "__global__ void j(float* C) {}\n__global__ void k(float* C) { j<<<1, 1>>>(C); }",

@@ -12,6 +12,7 @@ _NO_SUCH_HEADER = re.compile(r'(?:could not|cannot) open source file "(?P<name>.
 # How programs spell macros and constants.
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_?|k[A-Z]\w*")
 _WARP_SIZE = re.compile(r"k?_?WARP_?SIZE_?|k?_?WARP_?SZ|kThreadsPerWarp|THREADS_PER_WARP", re.I)
+_NOWHERE = "not declared in any of the files given to the compiler"
 _DEVICE_LAUNCH = "device-side kernel launch could not be processed"
 # Words of an erroneous line, and what is to be said of them.
 _LIBRARIES = (
@@ -49,22 +50,23 @@ def advice(log: str, sources: Mapping[str, str]) -> Iterator[str]:
 
 
 def _undefined(log: str, sources: Mapping[str, str]) -> Iterator[str]:
-    """Constants that a file expects of those that include it."""
-    names = dict.fromkeys(_UNDEFINED.findall(log))
-    own = [text for name, text in sources.items() if name not in STAND_INS]
-    for name in names:
-        if not _CONSTANT.fullmatch(name):
-            continue
-        if any(re.search(rf"\b{name}\s*\(", text) for text in own):
-            yield (
-                f"'{name}' is declared in none of the files given to the compiler: include the "
-                "header that declares it"
-            )
-            continue
-        value = "32" if _WARP_SIZE.fullmatch(name) else "VALUE"
+    """Constants and types that a file expects of those that include it."""
+    text = "\n".join(text for name, text in sources.items() if name not in STAND_INS)
+    values: dict[str, str] = {}
+    for name in dict.fromkeys(_UNDEFINED.findall(log)):
+        if re.search(rf"\b{name}\s*\(", text):
+            if _CONSTANT.fullmatch(name):
+                yield f"{_NOWHERE}: '{name}'; include the header that declares it"
+        elif re.search(rf"\b{name}\s*[*&]*\s+[*&]*\w+\s*[\[=;,)({{]|<\s*{name}\s*>", text):
+            values[name] = "float"
+        elif _CONSTANT.fullmatch(name):
+            values[name] = "32" if _WARP_SIZE.fullmatch(name) else "VALUE"
+    if values:
+        names = ", ".join(f"'{name}'" for name in values)
+        options = " ".join(f"--option=-D{name}={value}" for name, value in values.items())
         yield (
-            f"'{name}' is declared in none of the files given to the compiler; if it is a constant "
-            f"of a file that includes this one, give its value: --option=-D{name}={value}"
+            f"{_NOWHERE}: {names}; where a file that includes this one is to declare it, give its "
+            f"value: {options}"
         )
 
 
