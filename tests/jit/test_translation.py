@@ -177,6 +177,16 @@ __global__ void k(float* C) { C[0] = TILE; }
     assert _bits(16) in compiled(text, tmp_path).ptx
 
 
+def test_a_type_of_the_host_may_share_its_name_with_a_template_parameter(tmp_path: Path) -> None:
+    text = """#include <string>
+struct Config { std::string name; int tile; };
+struct Tiles { static constexpr int tile = 16; };
+template <typename Config> __device__ int twice() { return 2 * Config::tile; }
+__global__ void k(float* C) { C[0] = twice<Tiles>(); }
+"""
+    assert _bits(32) in compiled(text, tmp_path).ptx
+
+
 def test_member_functions_of_the_host_are_left_out(tmp_path: Path) -> None:
     text = """#include <iostream>
 class Matrix {

@@ -32,6 +32,13 @@ _HOST_ONLY = re.compile(
     r"|malloc|new|FILE|string|throw)\b"
     r"|\b(?:vector|map|set|unordered_map|function|unique_ptr|shared_ptr|ostream)\b\s*[<&]"
 )
+# What no stand-in has: a type with such members or bases cannot be compiled, whoever uses its name.
+_UNAVAILABLE = re.compile(
+    r"\bstd\s*::\s*(?:\w*string\w*|vector|deque|list|map|set|multi\w+|unordered_\w+|queue|stack"
+    r"|function|\w+_ptr|[io]?f?stream|mutex|thread|chrono|filesystem|optional|variant|any|tuple"
+    r"|exception|\w+_error|invalid_argument|source_location|span|mt19937\w*|\w+_distribution)\b"
+    r"|\bcuda(?:Stream|Event|Error|Graph\w*|DeviceProp)(?:_t)?\b|\bcu(?:blas|dnn|rand)\w+_t\b"
+)
 # The names that a type, an alias, a concept or a constant is declared by.
 _NAMES = (
     re.compile(r"\b(?:class|struct|union|concept)\s+(?:\w+\s*\([^()]*\)\s*)*(\w+)"),
@@ -80,6 +87,7 @@ def survey(texts: Sequence[str]) -> Survey:
     """Read all files of a program together: one may use what another one declares."""
     marks = _DEVICE_WORDS | device_macros(texts)
     used: set[str] = set()
+    dropped: set[str] = set()
     types: list[_Type] = []
     for text in texts:
         for name, body in _MACRO.findall(without_comments(text)):
@@ -90,7 +98,10 @@ def survey(texts: Sequence[str]) -> Survey:
             if _is_type(plain, item, marks):
                 is_number = "constexpr" in whole[: item.head_end - item.start]
                 looks_of_host = _HOST_ONLY.search(whole) is not None
-                types.append(_Type(_names_of(whole), _words(whole), looks_of_host, is_number))
+                if looks_of_host and _cannot_be_kept(plain, item, marks):
+                    dropped |= _names_of(whole)
+                else:
+                    types.append(_Type(_names_of(whole), _words(whole), looks_of_host, is_number))
             elif not _is_host(plain, item, marks):
                 used |= _words(whole)
     while reached := [each for each in types if each.is_reached(used)]:
@@ -99,7 +110,7 @@ def survey(texts: Sequence[str]) -> Survey:
             # What stands in an alias, a type or a macro is a type more often than not.
             used |= each.words | {f"{word}:" for word in each.words}
     # A type that device code does not reach is left out if it needs what only the host has.
-    dropped = {name for each in types if each.looks_of_host for name in each.names}
+    dropped |= {name for each in types if each.looks_of_host for name in each.names}
     while more := {
         name for each in types if each.mentions(dropped) for name in each.names - dropped
     }:
@@ -274,6 +285,16 @@ def _host_members(plain: str, record: _Item, found: Survey) -> Iterator[_Item]:
         calls_host = _HOST_ONLY.search(whole) or not found.dropped.isdisjoint(_WORDS.findall(whole))
         if marked or (calls_host and "constexpr" not in words):
             yield item
+
+
+def _cannot_be_kept(plain: str, item: _Item, marks: frozenset[str]) -> bool:
+    """Whether a type needs what only the host has, its member functions for the host apart."""
+    whole = plain[item.start : item.end]
+    if _RECORD.match(_declarator(plain[item.start : item.head_end])):
+        for member in [*_host_members(plain, item, Survey(marks, frozenset()))][::-1]:
+            start, end = member.start - item.start, member.end - item.start
+            whole = whole[:start] + whole[end:]
+    return _UNAVAILABLE.search(whole) is not None
 
 
 def _names_of(whole: str) -> frozenset[str]:
