@@ -437,6 +437,52 @@ class TestCopyAsync:
         assert out.count("sectors", opcode) == 10
         assert out.count("data_bytes", opcode) == 10 * 16 + 10 * 4
 
+    @pytest.mark.parametrize("negated", [False, True])
+    def test_an_ignored_source_is_not_read(self, executor: Executor, negated: bool) -> None:
+        """Lanes 0-10 read 16 bytes; the others ignore their source, which lies nowhere."""
+        body = f"""
+            mov.u32 %r9, tile;
+            mad.lo.u32 %r2, %tid, 16, %r9;
+            mul.wide.u32 %rd3, %tid, 16;
+            add.s64 %rd3, %rd3, %rd0;
+            setp.{"lt" if negated else "ge"}.u32 %p1, %tid, 11;
+            setp.lt.u32 %p2, %tid, 11;
+            selp.b64 %rd3, %rd3, 3, %p2;
+            st.shared.v4.u32 [%r2], {{%tid, %tid, %tid, %tid}};
+            cp.async.cg.shared.global [%r2], [%rd3], 16, {"!" if negated else ""}%p1;
+            cp.async.wait_all;
+            ld.shared.v4.u32 {{%r4, %r5, %r6, %r7}}, [%r2];
+            mul.wide.u32 %rd4, %tid, 16;
+            add.s64 %rd4, %rd4, %rd1;
+            st.global.v4.u32 [%rd4], {{%r4, %r5, %r6, %r7}};
+        """
+        text = kernel_ptx(body, pointers=2, declarations=".shared .align 16 .b8 tile[512];")
+        data = np.arange(1, 129, dtype=np.uint32).reshape(32, 4)
+        out = launch(executor, text, data, np.ones_like(data))
+        assert np.array_equal(out.arrays[1], np.where((LANES < 11)[:, None], data, 0))
+        opcode = "cp.async.cg.shared.global"
+        assert out.count("requests", opcode) == 1
+        assert out.count("sectors", opcode) == 6
+        assert out.count("data_bytes", opcode) == 11 * 16
+
+    @pytest.mark.parametrize("limit", [0, 1])
+    def test_a_source_ignored_by_all_lanes_or_none(self, executor: Executor, limit: int) -> None:
+        body = f"""
+            mov.u32 %r9, tile;
+            ld.global.u32 %r3, [%rd0];
+            setp.lt.u32 %p1, %r3, {limit};
+            cp.async.ca.shared.global [%r9], [%rd0], 4, %p1;
+            cp.async.wait_all;
+            ld.shared.u32 %r4, [%r9];
+            st.global.u32 [%rd1], %r4;
+        """
+        text = kernel_ptx(body, pointers=2, declarations=".shared .align 16 .b8 tile[16];")
+        out = launch(executor, text, np.zeros(1, np.uint32), np.ones(1, np.uint32))
+        assert out.arrays[1].tolist() == [0]
+        opcode = "cp.async.ca.shared.global"
+        assert out.count("requests", opcode) == 1 - limit
+        assert out.count("data_bytes", opcode) == (1 - limit) * 32 * 4
+
     def test_nothing_to_read_is_no_request(self, executor: Executor) -> None:
         body = """
             mov.u32 %r9, tile;

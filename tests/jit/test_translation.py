@@ -11,7 +11,7 @@ import pytest
 from gemmkit.errors import CompileError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_source
-from gemmkit.jit.host_code import device_macros, without_host_code
+from gemmkit.jit.host_code import survey, without_host_code
 from gemmkit.jit.translation import translate
 from gemmkit.kernels import include_files
 from gemmkit.kernels.plan import SourceFile
@@ -40,6 +40,14 @@ HOST_CODE = [
     "void f() try { } catch (...) { }",
     "Foo::Foo(int a) : x(a) {}",
     "auto f(int x) -> int { return x; }\n[[nodiscard]] static int g() noexcept(true) { return 2; }",
+    "template void launch<float>(int, cudaStream_t);\nextern template class Stack<float>;",
+    "using Floats = std::vector<float>;\ntypedef Floats Row;\nstruct Data { Row row; int n; };",
+    "class Error : public std::runtime_error { using std::runtime_error::runtime_error; };\n"
+    "using Failure = Error;",
+    "namespace fs = std::filesystem;\nusing std::vector;\nusing namespace std::chrono;",
+    "constexpr std::array<int, 2> sizes{1, 2};\nstatic_assert(std::is_same_v<int, int>);",
+    "template <typename T> concept Number = std::is_arithmetic_v<T>;",
+    "typedef struct { cudaStream_t stream; } Work;\nenum class Way { one, two };\n",
 ]
 DEVICE_CODE = [
     "__device__ float twice(float x) { return 2 * x; }",
@@ -58,6 +66,10 @@ DEVICE_CODE = [
     "__managed__ int counter;",
     'static_assert(sizeof(float) == 4, "yes");',
     "template <> struct Tile<1>;",
+    "struct Sizes { static constexpr std::size_t N = 4; };\n"
+    "using S = Sizes;\n__device__ int length() { return S::N; }",
+    "constexpr int most = std::max(3, 4);\n#define MOST most\n"
+    "__device__ int greatest() { return MOST; }",
 ]
 
 
@@ -74,7 +86,7 @@ def _bits(number: float) -> str:
 @pytest.mark.parametrize("code", HOST_CODE)
 def test_host_code_is_left_out(code: str) -> None:
     text = f"{KERNEL}{code}\n{KERNEL}"
-    left = without_host_code(text, device_macros([text]))
+    left = without_host_code(text, survey([text]))
     lines = [line for line in left.split("\n") if line.strip() and "#" not in line]
     assert [line.strip() for line in lines if not line.endswith("while (0)")][:1] == [
         KERNEL.strip()
@@ -85,13 +97,16 @@ def test_host_code_is_left_out(code: str) -> None:
         i for i, c in enumerate(text) if c == "\n"
     ]
     kept = {word for line in lines[1:-1] for word in line.split()}
-    assert not kept - {"namespace", "host", "extern", '"C"', "{", "}", "exit(1);", "while", "(0)"}
+    assert not kept - {
+        *("namespace", "host", "extern", '"C"', "{", "}", "exit(1);", "while", "(0)"),
+        *("enum", "class", "Way", "one,", "two", "};"),
+    }
 
 
 @pytest.mark.parametrize("code", DEVICE_CODE)
 def test_device_code_is_kept(code: str) -> None:
     text = f"{KERNEL}{code}\n{KERNEL}"
-    assert without_host_code(text, device_macros([text])) == text
+    assert without_host_code(text, survey([text])) == text
 
 
 def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
@@ -102,7 +117,7 @@ def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
     }
     __device__ int table[2] = {1, 2};
     """
-    left = without_host_code(text, frozenset())
+    left = without_host_code(text, survey([text]))
     assert "auto twice = [=]                    (float y) {" in left
     assert "[&]           { x[0]" in left
     assert left.count("__device__") == 1
@@ -112,7 +127,7 @@ def test_lambdas_of_device_code_lose_their_words(tmp_path: Path) -> None:
 
 def test_unbalanced_text_stays_as_it_is() -> None:
     text = "int f() { return 1;\n" + KERNEL
-    assert without_host_code(text, frozenset()) == text
+    assert without_host_code(text, survey([text])) == text
 
 
 def test_a_whole_program_compiles(tmp_path: Path) -> None:
@@ -145,6 +160,80 @@ __global__ void k(float* C) {{
     line = text.split("\n").index("  C[n] = g(twice(HALF)) + table[1] + M_PI;") + 1
     assert '.file\t1 "my.cu"' in binary.ptx
     assert f".loc\t1 {line} " in binary.ptx
+
+
+def test_a_type_of_the_host_is_left_out_of_every_file(tmp_path: Path) -> None:
+    (tmp_path / "host.h").write_text(
+        "#include <stdexcept>\nclass Error : public std::runtime_error {};\n"
+        "#define CHECK(x) if (x) throw Error()\ntemplate <typename T> class Memory { T* p; "
+        "Memory(int n) { CHECK(cudaMalloc(&p, n)); } };\nconstexpr int TILE = 16;\n"
+    )
+    text = """#include "host.h"
+using Floats = Memory<float>;
+struct Problem { Floats a, b; };
+template void run<float>(Problem&);
+__global__ void k(float* C) { C[0] = TILE; }
+"""
+    assert _bits(16) in compiled(text, tmp_path).ptx
+
+
+def test_a_type_of_the_host_may_share_its_name_with_a_template_parameter(tmp_path: Path) -> None:
+    text = """#include <string>
+struct Config { std::string name; int tile; };
+struct Tiles { static constexpr int tile = 16; };
+template <typename Config> __device__ int twice() { return 2 * Config::tile; }
+__global__ void k(float* C) { C[0] = twice<Tiles>(); }
+"""
+    assert _bits(32) in compiled(text, tmp_path).ptx
+
+
+def test_member_functions_of_the_host_are_left_out(tmp_path: Path) -> None:
+    text = """#include <iostream>
+class Matrix {
+public:
+  __host__ Matrix(int n) : n_(n) { cudaMalloc(&data_, n * sizeof(float)); }
+  void release() { cudaFree(data_); }
+  friend std::ostream& operator<<(std::ostream& o, const Matrix& m) { return o << m.n_; }
+  int size() const { return n_; }
+  __host__ __device__ float& operator[](int i) { return data_[i]; }
+private: int n_; float* data_;
+};
+__global__ void k(Matrix C) { C[C.size()] = 9; }
+"""
+    assert _bits(9) in compiled(text, tmp_path).ptx
+    left = without_host_code(text, survey([text]))
+    assert [len(line) for line in left.split("\n")] == [len(line) for line in text.split("\n")]
+    assert "cudaMalloc" not in left
+    assert "ostream& operator" not in left
+
+
+def test_device_code_has_names_of_the_standard_library(tmp_path: Path) -> None:
+    text = """
+#include <array>
+#include <limits>
+#include <utility>
+#include <cudaTypedefs.h>
+#include <cuda.h>
+#include <stdio.h>
+#include <thrust/device_vector.h>
+PFN_cuTensorMapEncodeTiled driver_function();
+using lim = std::numeric_limits<float>;
+static_assert(lim::max() > 3e38f && lim::lowest() < 0 && -lim::infinity() < lim::lowest());
+static_assert(std::numeric_limits<int>::min() < 0 && std::numeric_limits<char>::digits == 7);
+template <int... I> __device__ float sum(std::integer_sequence<int, I...>, const float* x) {
+  return (x[I] + ...);
+}
+__global__ void k(float* x, int n) {
+  std::array<float, 2> pair{std::fma(x[0], x[1], x[2]), std::sqrt(std::abs(x[3]))};
+  std::swap(pair[0], pair[1]);
+  std::remove_cv_t<const float> low = -lim::infinity(), high = std::move(x[4]);
+  static_assert(std::is_floating_point_v<decltype(low)> && std::is_integral_v<std::ptrdiff_t>);
+  float all = sum(std::make_integer_sequence<int, 4>{}, x) + std::exp(x[5]) + std::pow(x[6], 2.f);
+  x[0] = std::clamp(std::fmax(low, pair[0]), low, high) + (std::isnan(all) ? 1 : all) + INFINITY;
+  if (n == INT_MAX) printf("%d", std::min(n, 3));
+}
+"""
+    assert "fma.rn.f32" in compiled(text, tmp_path).ptx
 
 
 def test_includes_come_from_the_users_folders(tmp_path: Path) -> None:
@@ -201,6 +290,28 @@ def test_options_reach_the_compiler(tmp_path: Path) -> None:
         ("__global__ void k(float* C) {\n  C[0] = x;\n}", r"my\.cu:2: .*\"x\" is undefined"),
         ('#include "gone.cuh"\n' + KERNEL, r"my\.cu:1: .*gone\.cuh"),
         ("__global__ void k(float* C) { f(C); }\nvoid f(float* C) {}", r"my\.cu:1: .*\"f\""),
+        (
+            "__global__ void k(float* C) { real_t x[kTile]; C[threadIdx.x % WARPSIZE] = x[0]; }",
+            r"not declared in any .*: 'real_t', 'kTile', 'WARPSIZE'; .*: --option=-Dreal_t=float "
+            "--option=-DkTile=VALUE --option=-DWARPSIZE=32",
+        ),
+        (
+            "__global__ void k(float* C) { C[0] = CEIL_DIV(3, 2); }",
+            "not declared in any .*: 'CEIL_DIV'; include the header that declares it",
+        ),
+        (
+            "__global__ void j(float* C) {}\n__global__ void k(float* C) { j<<<1, 1>>>(C); }",
+            r"my\.cu:2: (.|\n)*dynamic parallelism",
+        ),
+        (
+            "texture<float> t;\n__global__ void k(float* C) { C[0] = tex1Dfetch(t, 1); }",
+            r"my\.cu:2: (.|\n)*texture references were removed",
+        ),
+        (
+            "#include <thrust/reduce.h>\n"
+            "__global__ void k(float* C) { C[0] = thrust::reduce(thrust::seq, C, C + 4); }",
+            r"my\.cu:2: (.|\n)*thrust is not supported in kernels",
+        ),
     ],
 )
 def test_errors_tell_the_users_lines(tmp_path: Path, text: str, reason: str) -> None:

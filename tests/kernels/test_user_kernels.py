@@ -104,7 +104,7 @@ def test_parameters_that_can_be_read(write: Any, parameters: str, signature: str
         "float* x, float* y, float* z, int M, int N, int K",
         "float* A, float* B, float* C, int M, int N, int K, int stride",
         "float* A, float* a, float* C, int M, int N, int K",
-        "float* M, float* N, float* P, int width",
+        "float* U, float* V, float* W, int width",
         "float* A, float* B, float* C, float M, int N, int K",
         "const float*, float* B, float* C, int M, int N, int K",
         "",
@@ -112,7 +112,7 @@ def test_parameters_that_can_be_read(write: Any, parameters: str, signature: str
 )
 def test_parameters_that_cannot(write: Any, parameters: str) -> None:
     path = write(f"__global__ void k({parameters}) {{}}")
-    with pytest.raises(UsageError, match=r"cannot all be told by their names: \(.*--args"):
+    with pytest.raises(UsageError, match=r"my.cu:1: .*do not all say what they take: \(.*--args"):
         Kernel.from_file(path, **LAUNCH)
 
 
@@ -358,3 +358,20 @@ def test_constants() -> None:
 )
 def test_head_comments(text: str, line: str) -> None:
     assert head_comment(text) == line
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("cudaTextureObject_t", "is a texture: textures are not supported"),
+        ("cudaSurfaceObject_t", "is a surface: surfaces are not supported"),
+        ("const __grid_constant__ CUtensorMap", "is a tensor map: .*TMA"),
+    ],
+)
+def test_parameters_that_take_no_matrix(write: Any, kind: str, reason: str) -> None:
+    write(
+        f"#pragma once\n\n__global__ void k({kind} A, float* B, float* C, int N) {{}}", "inner.cuh"
+    )
+    path = write('#include "inner.cuh"\n')
+    with pytest.raises(UsageError, match=rf"inner\.cuh:3: '\w+ A' of 'k' {reason}"):
+        Kernel.from_file(path, **LAUNCH)

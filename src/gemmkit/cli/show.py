@@ -98,7 +98,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str
     rows = {
         "problem": f"{shape} on {board.name} ({board.arch})",
         "entry": plan.entry,
-        "arguments": ", ".join(plan.signature),
+        "arguments": plan.arguments,
         "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
         "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
         **_residency(plan, binary, board),

@@ -28,7 +28,8 @@ _launch_options = combine(
         "--args",
         metavar="NAME,…",
         help="What each parameter gets, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias, a "
-        "number, or an expression. Not needed where the parameters' names tell it.",
+        "number, an expression, or {…} for the fields of a struct. Not needed where the "
+        "parameters' names say it.",
     ),
     click.option(
         "--grid",

@@ -14,7 +14,7 @@ from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import spec_of
 from gemmkit.devices.device import Launch, Work
 from gemmkit.devices.host import host_environment, package_version
-from gemmkit.devices.packing import bound_values
+from gemmkit.devices.packing import ParameterSpace, bound_values, packed
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 
@@ -159,6 +159,8 @@ class CudaDevice:
             return _nothing
         kernel = self._kernel(binary, plan)
         values = bound_values(binary, plan, arguments)
+        if plan.structs:
+            return self._packed_work(kernel, plan, packed(binary, values))
         # cuda.core counts the grid in clusters where there are any.
         clusters = None if plan.cluster == (1, 1, 1) else plan.cluster
         grid = tuple(blocks // size for blocks, size in zip(plan.grid, plan.cluster, strict=True))
@@ -170,6 +172,24 @@ class CudaDevice:
             if not isinstance(stream, Stream):
                 stream = self.context.create_stream(stream)
             launch(stream, config, kernel, *values)
+
+        return enqueue
+
+    def _packed_work(self, kernel: Any, plan: LaunchPlan, parameters: bytes) -> Work:
+        """The launch of a kernel that takes structs, which cuda.core does not pass."""
+        from cuda.bindings import driver
+        from cuda.core import Stream
+
+        space = ParameterSpace(parameters)
+        function = driver.CUfunction(int(kernel.handle))
+
+        def enqueue(stream: Any) -> None:
+            if not isinstance(stream, Stream):
+                stream = self.context.create_stream(stream)
+            shared, handle, pointer = plan.shared_bytes, stream.handle, space.pointer.value
+            result(
+                driver.cuLaunchKernel(function, *plan.grid, *plan.block, shared, handle, 0, pointer)
+            )
 
         return enqueue
 

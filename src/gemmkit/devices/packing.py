@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +14,10 @@ from gemmkit.devices.device import ARGUMENT_TYPES
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.expressions import Expression, Number
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan, StructPlace
+
+# Keys of the list that describes a buffer of parameters, from cuda.h.
+_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
 
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)(?P<pointer>\s+\.ptr\b)?"
@@ -25,13 +29,36 @@ _PARAMETER = re.compile(
 class Parameter:
     """A kernel parameter as PTX declares it: `u32`, `f64`, …, of `size` bytes at `offset`.
 
-    `pointer` says whether it is marked as one; only newer PTX does that.
+    `alignment` is in bytes too. `pointer` says whether it is marked as one; only newer PTX does
+    that.
     """
 
     type: str
     size: int
     offset: int
     pointer: bool
+    alignment: int
+
+
+class ParameterSpace:
+    """A kernel's parameter space, and the list by which the driver takes it in one piece.
+
+    `words` are its 64-bit words, to be patched; an address lies in one of them.
+    """
+
+    def __init__(self, packed: bytes) -> None:
+        self._space = bytearray(packed + bytes(-len(packed) % 8))
+        self._bytes = (ctypes.c_char * len(self._space)).from_buffer(self._space)
+        self._size = ctypes.c_size_t(len(packed))
+        self._list = (ctypes.c_void_p * 5)(
+            _BUFFER_POINTER,
+            ctypes.addressof(self._bytes),
+            _BUFFER_SIZE,
+            ctypes.addressof(self._size),
+            _END,
+        )
+        self.words = memoryview(self._space).cast("Q")
+        self.pointer = ctypes.c_void_p(ctypes.addressof(self._list))
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +80,8 @@ def entry_parameters(ptx: str, entry: str) -> tuple[Parameter, ...]:
         offset = -(-end // alignment) * alignment
         # In bytes, as a struct is.
         kind = f"{size} bytes" if match["bytes"] else match["type"]
-        parameters.append(Parameter(kind, size, offset, match["pointer"] is not None))
+        is_pointer = match["pointer"] is not None
+        parameters.append(Parameter(kind, size, offset, is_pointer, alignment))
         end = offset + size
     return tuple(parameters)
 
@@ -63,19 +91,25 @@ def bound_values(
 ) -> list[np.generic]:
     """A NumPy scalar for each parameter of the kernel, as wide as its PTX declares it.
 
+    That of a struct is a `numpy.void` of its bytes.
+
     Raises:
         DeviceError: the plan's signature does not fit the kernel's parameters.
     """
     parameters = entry_parameters(binary.ptx, binary.entry)
-    if len(parameters) != len(plan.signature):
+    structs = plan.structs or (None,) * len(plan.signature)
+    if len(parameters) != len(structs):
         raise DeviceError(
-            f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and "
-            f"{len(plan.signature)} in its signature ({', '.join(plan.signature)})"
+            f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and {len(structs)} in "
+            f"its signature ({', '.join(plan.signature)})"
         )
     marked = any(parameter.pointer for parameter in parameters)
+    texts = iter(plan.signature)
     return [
-        _scalar(plan.kernel, text, arguments, place, marked)
-        for text, place in zip(plan.signature, parameters, strict=True)
+        _scalar(plan.kernel, next(texts), arguments, place, marked)
+        if struct is None
+        else _struct(plan.kernel, struct, texts, arguments, place)
+        for struct, place in zip(structs, parameters, strict=True)
     ]
 
 
@@ -91,6 +125,29 @@ def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
 def address_names(plan: LaunchPlan) -> tuple[str, ...]:
     """Those arguments of a plan that are addresses."""
     return tuple(name for name in plan.signature if ARGUMENT_TYPES.get(name) is np.uint64)
+
+
+def _struct(
+    kernel: str,
+    struct: StructPlace,
+    texts: Iterator[str],
+    arguments: Mapping[str, Number],
+    place: Parameter,
+) -> np.generic:
+    """A struct's bytes, its fields filled with the next arguments."""
+    if (place.size, place.alignment) != (struct.size, struct.alignment):
+        raise DeviceError(
+            f"'{kernel}' takes the struct '{struct.declared}' as {place.size} bytes aligned to "
+            f"{place.alignment}, and its declaration reads as {struct.size} bytes aligned to "
+            f"{struct.alignment}: pass its fields as parameters of their own"
+        )
+    space = bytearray(struct.size)
+    for each in struct.fields:
+        field = Parameter(each.type, each.size, place.offset + each.offset, each.pointer, each.size)
+        value = _scalar(kernel, next(texts), arguments, field, marked=True)
+        space[each.offset : each.offset + each.size] = value.tobytes()
+    whole: np.generic = np.frombuffer(bytes(space), f"V{struct.size}")[0]
+    return whole
 
 
 def _scalar(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gemmkit.jit.stand_ins import STAND_INS
+from gemmkit.jit.advice import advice
 
 # The name that NVRTC gives to the place where it looks a name expression up.
 _NAME_EXPRESSION_FILE = "__nv_name_map"
@@ -20,7 +20,6 @@ _OVERLOADED = "cannot determine which instance of overloaded function"
 _NAME_EXPRESSION_SUMMARY = "Error in parsing name expression"
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
 _KERNEL = re.compile(r"__global__[\s\w:]*?(\w+)\s*\(")
-_NO_SUCH_HEADER = re.compile(r'(?:could not|cannot) open source file "(?P<name>.+?)"')
 
 
 def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> str:
@@ -45,9 +44,7 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
             f"several functions are called '{entry.partition('<')[0]}': give the kernel a name of "
             "its own, or put a preprocessor condition around the others"
         )
-    missing = _NO_SUCH_HEADER.search(log)
-    if missing is not None:
-        blocks.append(_explain_missing_header(missing["name"], sources))
+    blocks += advice(log, sources)
     return "\n\n".join(blocks)
 
 
@@ -115,11 +112,3 @@ def _trace(ptx: str, ptx_line: int, sources: Mapping[str, str]) -> Iterator[str]
             break
     if 1 <= ptx_line <= len(lines):
         yield f"in PTX: {lines[ptx_line - 1].strip()}"
-
-
-def _explain_missing_header(name: str, sources: Mapping[str, str]) -> str:
-    headers = ", ".join(sorted(sources.keys() - STAND_INS.keys()))
-    return (
-        f"'{name}' is none of the files that were given to the compiler ({headers}). NVRTC has "
-        "no C and C++ standard headers; for a folder of your own, add the option -I FOLDER"
-    )

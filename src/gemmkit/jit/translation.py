@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmkit.jit.cache import included_headers
-from gemmkit.jit.host_code import device_macros, without_host_code
+from gemmkit.jit.host_code import Survey, survey, without_host_code
 from gemmkit.jit.stand_ins import PRELUDE, STAND_INS, stand_in
 from gemmkit.kernels.declarations import without_comments
 from gemmkit.kernels.includes import INCLUDE, find_include, included_files
@@ -42,7 +42,7 @@ def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> Translat
     """
     folder = Path(source.include_dirs[0])
     files = included_files(source.text, folder, source.include_dirs)
-    unit = _Unit(folder, source.include_dirs, device_macros([source.text, *files.values()]))
+    unit = _Unit(folder, source.include_dirs, survey([source.text, *files.values()]))
     text = unit.translated(source.text, folder)
     own = {unit.name_of(path): unit.translated(each, path.parent) for path, each in files.items()}
     others = {name: found for name in unit.others if (found := stand_in(name)) is not None}
@@ -61,7 +61,7 @@ class _Unit:
 
     folder: Path
     include_dirs: tuple[str, ...]
-    macros: frozenset[str]
+    survey: Survey
     others: list[str] = field(default_factory=list)
 
     def name_of(self, path: Path) -> str:
@@ -82,4 +82,4 @@ class _Unit:
                 if name not in self.others:
                     self.others.append(name)
             text = f"{text[: match.end('head')]}{replaced}{text[match.end() :]}"
-        return without_host_code(text, self.macros)
+        return without_host_code(text, self.survey)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _COMMENT_OR_LITERAL = re.compile(
     r'//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)|\bR"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"'
@@ -60,7 +60,7 @@ class Parameter:
         found, seen = self, set[str]()
         while found.type in types and found.type not in seen:
             seen.add(found.type)
-            meant = _read_parameter(types[found.type])
+            meant = read_parameter(types[found.type])
             found = Parameter(self.name, meant.type, found.stars + meant.stars)
         return found
 
@@ -77,14 +77,15 @@ class Parameter:
 class KernelDeclaration:
     """A `__global__` function; `template` lists its template parameters, None if it is no template.
 
-    `name` is qualified by its namespaces. Each template parameter is a name and its default (empty
-    if none).
+    `name` is qualified by its namespaces, `line` counts from 1. Each template parameter is a name
+    and its default (empty if none).
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[tuple[str, str], ...] | None = None
     is_definition: bool = True
+    line: int = field(default=0, compare=False)
 
 
 def without_comments(text: str, *, keep_literals: bool = False) -> str:
@@ -113,7 +114,7 @@ def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
     for name in _KERNEL_WORD.findall(uncommented):
         plain = re.sub(rf"\b{name}\b", "__global__", plain)
     found: dict[str, KernelDeclaration] = {}
-    aliases = _aliases(plain)
+    aliases = types_in(plain)
     for match in re.finditer(r"\b__global__\b", plain):
         kernel = _read_kernel(plain, match.start(), match.end(), aliases)
         if kernel is not None and (
@@ -171,8 +172,8 @@ def split_arguments(text: str) -> list[str]:
     return parts if any(parts) else []
 
 
-def _aliases(plain: str) -> dict[str, str]:
-    """Types by other names that mean the same wherever they are declared."""
+def types_in(plain: str) -> dict[str, str]:
+    """Types by other names that mean the same wherever a text without comments declares them."""
     found: dict[str, set[str]] = {}
     for match in (*_ALIAS.finditer(plain), *_TYPEDEF.finditer(plain)):
         found.setdefault(match["name"], set()).add(match["type"].strip())
@@ -190,9 +191,10 @@ def _read_kernel(
     after = plain[close + 1 :].lstrip()
     return KernelDeclaration(
         name="::".join([*_namespaces(plain, start), name]),
-        parameters=tuple(_read_parameter(each).resolved(aliases) for each in declared),
+        parameters=tuple(read_parameter(each).resolved(aliases) for each in declared),
         template=_read_template(plain, start, aliases),
         is_definition=after.startswith("{"),
+        line=plain.count("\n", 0, opening) + 1,
     )
 
 
@@ -231,16 +233,11 @@ def _read_template(
     plain: str, start: int, aliases: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...] | None:
     """The template parameters in front of a declaration that has `__global__` at `start`."""
-    head_start = max(plain.rfind(mark, 0, start) for mark in ";}") + 1
-    heads = [*re.finditer(r"\btemplate\s*<", plain[head_start:start])]
-    if not heads:
-        return None
-    opening = head_start + heads[-1].end() - 1
-    close = closing(plain, opening)
-    if not 0 <= close < start:
+    parts = _template_parts(plain, start)
+    if parts is None:
         return None
     found = []
-    for part in split_arguments(plain[opening + 1 : close]):
+    for part in parts:
         declared, _, default = part.partition("=")
         words = _WORD.findall(declared)
         default = aliases.get(default.strip(), default.strip())
@@ -248,7 +245,25 @@ def _read_template(
     return tuple(found)
 
 
-def _read_parameter(text: str) -> Parameter:
+def template_names(plain: str, start: int) -> tuple[str, ...]:
+    """The names of the template parameters of what is declared at `start`."""
+    declared = (part.partition("=")[0] for part in _template_parts(plain, start) or ())
+    return tuple(_WORD.findall(each)[-1] for each in declared if _WORD.search(each))
+
+
+def _template_parts(plain: str, start: int) -> list[str] | None:
+    """The template parameters of what is declared at `start`; None if it is no template."""
+    head_start = max(plain.rfind(mark, 0, start) for mark in ";}") + 1
+    heads = [*re.finditer(r"\btemplate\s*<", plain[head_start:start])]
+    if not heads:
+        return None
+    opening = head_start + heads[-1].end() - 1
+    close = closing(plain, opening)
+    return split_arguments(plain[opening + 1 : close]) if 0 <= close < start else None
+
+
+def read_parameter(text: str) -> Parameter:
+    """A parameter, or a field of a struct, from its declaration."""
     declared = _QUALIFIERS.sub(" ", text.partition("=")[0])
     outside = re.sub(r"<.*>", "", declared)
     # An array is a pointer to its elements, a pointer to an array one to the array's elements.

@@ -20,6 +20,7 @@ from gemmkit.kernels.plan import (
     LaunchShape,
     Signature,
     SourceFile,
+    StructPlace,
     TileConfig,
 )
 from gemmkit.kernels.policy import custom_code, custom_options, policy
@@ -43,7 +44,8 @@ class Kernel:
     the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
-    `layouts` (of A and B, by BLAS's letters) and `dtypes` are those it reads in place.
+    `layouts` (of A and B, by BLAS's letters) and `dtypes` are those it reads in place. `structs`
+    are those that it takes by value (see `LaunchPlan`).
     """
 
     name: str
@@ -64,6 +66,7 @@ class Kernel:
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
     pairing: Callable[[GemmProblem, TileConfig, GpuSpec], str | None] | None = None
     translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
+    structs: tuple[StructPlace | None, ...] = ()
 
     @classmethod
     def from_file(
@@ -308,6 +311,7 @@ class Kernel:
             fringe=shape.fringe,
             runs=shape.runs,
             banded=shape.banded,
+            structs=self.structs,
         )
 
     def _policy(self, problem: GemmProblem) -> tuple[str, ...]:

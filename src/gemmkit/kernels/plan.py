@@ -98,12 +98,37 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldPlace:
+    """Where a scalar lies in a struct: `size` bytes at `offset`, `type` in PTX's words."""
+
+    offset: int
+    size: int
+    type: str
+    pointer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StructPlace:
+    """A kernel parameter that is a struct: `size` and `alignment` in bytes, its scalars in order.
+
+    `declared` is the parameter as the source declares it.
+    """
+
+    declared: str
+    size: int
+    alignment: int
+    fields: tuple[FieldPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Everything a compiler and a device need; it follows from kernel, problem and config alone.
 
     `entry` is the C++ name expression of the instantiated kernel, or its symbol in PTX. An empty
     `grid` (a zero in it) means there is nothing to launch. `shared_bytes` is dynamic shared memory.
     Each entry of `signature` is an argument's name, a number, or an expression over such names.
+    Where the kernel takes structs by value, `structs` has an entry for each of its parameters, and
+    `signature` one for each field in place of such a struct.
     `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
     counters in global memory that are zero before the first launch and that each leaves at zero.
     `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
@@ -124,6 +149,18 @@ class LaunchPlan:
     fringe: tuple[int, int] = (0, 0)
     runs: int = 1
     banded: bool = False
+    structs: tuple[StructPlace | None, ...] = ()
+
+    @property
+    def arguments(self) -> str:
+        """The signature in one line, the fields of a struct in braces."""
+        texts, shown = iter(self.signature), []
+        for struct in self.structs or (None,) * len(self.signature):
+            if struct is None:
+                shown.append(next(texts))
+            else:
+                shown.append("{" + ", ".join(next(texts) for _ in struct.fields) + "}")
+        return ", ".join(shown)
 
     @property
     def threads_per_block(self) -> int:

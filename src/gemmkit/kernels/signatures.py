@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import KernelDeclaration, Parameter
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
+from gemmkit.kernels.struct_arguments import grouped, is_matrix, matrix_field
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
@@ -29,8 +31,11 @@ _NOT_FLOAT = _INTEGERS - {"char"} | {
     *("nv_bfloat162", "__nv_bfloat162", "int2", "int4", "double2", "uint4"),
 }
 
-_POINTER_PREFIX = re.compile(r"^(?:d|dev|device|g|gpu|p|ptr|mat|matrix|input|in|output|out|s)_?")
-_POINTER_SUFFIX = re.compile(r"_?(?:d|dev|device|gpu|ptr|mat|matrix|global)$")
+# A letter between prefixes and suffixes such as those of `d_A`, `ptr_a`, `A_dev` and `matC_`.
+_MATRIX_NAME = (
+    r"(?:(?:d|dev|device|g|gpu|gmem|p|ptr|mat|matrix|input|in|output|out|s|m)_?)*(LETTER)"
+    r"(?:_?(?:d|dev|device|gpu|gmem|p|ptr|mat|matrix|global|data|in|out))*_?"
+)
 _EXTENT = re.compile(
     r"(?:num|n|mat|matrix)?_?(?:([abc])_?)?"
     r"(rows?|col(?:umn)?s?|h(?:eight)?|w(?:idth)?)(?:_?([abc]))?"
@@ -47,23 +52,28 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     """The names of a kernel's parameters as gemmkit calls them.
 
     A kernel whose only integer is called `N`, `width` or the like is taken to multiply square
-    matrices.
+    matrices. Textbooks multiply M by N and call the result P.
 
     Raises:
         UsageError: a parameter cannot be read safely, or two read alike.
     """
-    names = [_read(parameter) for parameter in kernel.parameters]
+    read = _with_usual_letters(kernel)
+    names = [_read_in(read, parameter) for parameter in read.parameters]
     integers = [each for each in kernel.parameters if _is_integer(each)]
     if len(integers) == 1 and integers[0].name.lower() in _SQUARE:
         names[kernel.parameters.index(integers[0])] = "N"
-    by_extent = {name for name in names if name in SIZES and _is_extent(kernel, names, name)}
+    by_extent = {name for name in names if _is_extent(read, names, name)}
     doubled = {name for name in names if name and names.count(name) > 1} - by_extent
     if "" in names or doubled or not set(MATRICES) <= set(names):
-        shown = ", ".join(name if name and name not in doubled else "?" for name in names)
+        shown = grouped(
+            [name if name and name not in doubled else "?" for name in names], kernel
+        ).replace(",", ", ")
+        braces = "; a struct takes an initializer in braces" if "{" in shown else ""
         raise UsageError(
-            f"the parameters of '{kernel.name}' in {file} cannot all be told by their names: "
-            f"{describe(kernel)}; give --args with one of {','.join(ARGUMENT_NAMES)} (or a number, "
-            f"or an expression of them) for each, in their order{'' if not names else ': ' + shown}"
+            f"{file}:{kernel.line}: the names of the parameters of '{kernel.name}' do not all say "
+            f"what they take: {describe(kernel)}; give --args with one of "
+            f"{','.join(ARGUMENT_NAMES)} (or a number, or an expression of them) for each, in "
+            f"their order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
 
@@ -125,14 +135,43 @@ def names_in(signature: Signature) -> frozenset[str]:
     return frozenset().union(*(Expression.parse(text).names for text in signature))
 
 
+def _read_in(kernel: KernelDeclaration, parameter: Parameter) -> str:
+    """The same for a field of a struct: one of a matrix, or read as a parameter of its own."""
+    owner, _, field = parameter.name.rpartition(".")
+    matrix = _matrix(owner.rpartition(".")[2].lower())
+    if matrix and is_matrix(owner, kernel):
+        return matrix_field(parameter, matrix)
+    return _read(replace(parameter, name=field))
+
+
+def _matrix(plain: str, letters: str = "abc") -> str:
+    """A, B or C where a name says that it is one of them, by the letters that stand for them."""
+    found = re.fullmatch(_MATRIX_NAME.replace("LETTER", f"[{letters}]"), plain)
+    return MATRICES[letters.index(found[1])] if found else ""
+
+
+def _with_usual_letters(kernel: KernelDeclaration) -> KernelDeclaration:
+    """The kernel with its matrices called A, B and C, if it calls them M, N and P."""
+    named = [
+        _matrix(owner.lower(), "mnp") if "." in each.name or each.pointer else ""
+        for each in kernel.parameters
+        if (owner := each.name.partition(".")[0])
+    ]
+    if len(named) < len(kernel.parameters) or {*filter(None, named)} != {*MATRICES}:
+        return kernel
+    parameters = tuple(
+        replace(each, name=letter + each.name[len(each.name.partition(".")[0]) :])
+        if letter
+        else each
+        for letter, each in zip(named, kernel.parameters, strict=True)
+    )
+    return replace(kernel, parameters=parameters)
+
+
 def _read(parameter: Parameter) -> str:
     plain = parameter.name.lower()
     if parameter.pointer:
-        if plain in ("bias", "d_bias"):
-            return "bias"
-        bare = _POINTER_SUFFIX.sub("", _POINTER_PREFIX.sub("", plain)) or plain
-        letters = {each for each in (plain, bare) if each in ("a", "b", "c")}
-        return letters.pop().upper() if len(letters) == 1 else ""
+        return "bias" if plain in ("bias", "d_bias") else _matrix(plain)
     if _is_integer(parameter):
         if plain in LEADING_DIMENSIONS:
             return plain
@@ -156,8 +195,11 @@ def _extent(plain: str) -> str:
 
 
 def _is_extent(kernel: KernelDeclaration, names: Sequence[str], name: str) -> bool:
+    """Whether all parameters that read so are extents of matrices, or fields of their structs."""
+    if name in MATRICES:
+        return False
     return all(
-        _extent(parameter.name.lower())
+        "." in parameter.name or (name in SIZES and _extent(parameter.name.lower()))
         for parameter, read in zip(kernel.parameters, names, strict=True)
         if read == name
     )

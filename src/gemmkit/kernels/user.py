@@ -20,7 +20,16 @@ from gemmkit.kernels.declarations import (
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, LaunchShape, Signature, SourceFile, TileConfig
+from gemmkit.kernels.plan import (
+    MAX_GRID_YZ,
+    Dim3,
+    LaunchShape,
+    Signature,
+    SourceFile,
+    StructPlace,
+    TileConfig,
+)
+from gemmkit.kernels.refusals import check_parameters
 from gemmkit.kernels.signatures import (
     SIZES,
     names_in,
@@ -28,6 +37,8 @@ from gemmkit.kernels.signatures import (
     told_signature,
     wrong_matrices,
 )
+from gemmkit.kernels.struct_arguments import expanded
+from gemmkit.kernels.structs import Structs
 from gemmkit.problem import GemmProblem
 
 # One to three expressions in CUDA's x, y, z order, or a single number.
@@ -60,7 +71,8 @@ def kernel_from_file(
     folders = tuple(str(Path(each).resolve()) for each in (path.parent, *include_dirs, *own))
     rest = tuple(option for option in options if not option.startswith("-I"))
     source = SourceFile(text, path.name, "cuda", folders, rest)
-    others = included_files(text, path.parent.resolve(), folders).values()
+    included = included_files(text, path.parent.resolve(), folders)
+    others = included.values()
     declared = find_entry(entry, source, tuple(others))
     constants: dict[str, str] = {}
     for each in (*others, text):
@@ -72,16 +84,26 @@ def kernel_from_file(
     if declared is not None:
         parameters = tuple(each.resolved(values) for each in declared.parameters)
         declared = replace(declared, parameters=parameters)
+    structs: tuple[StructPlace | None, ...] = ()
+    refuses, here = None, path.name
+    if declared is not None:
+        here = _file_of(declared, path, included)
+        check_parameters(declared, here)
+        known = Structs.of((*others, text), numbers)
+        refuses = known.wrong_elements(declared, values)
+        declared, structs = known.flattened(declared, values, here)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
+        if declared is not None and structs:
+            listed = expanded(listed, declared, structs)
         signature = told_signature(listed, declared, numbers)
     elif declared is not None:
-        signature = read_signature(declared, path.name)
+        signature = read_signature(declared, here)
     else:
         raise UsageError(
             f"the parameters of '{entry}' cannot be read from {path.name}: give --args"
         )
-    return user_kernel(
+    kernel = user_kernel(
         source,
         entry=entry or _whole_name(declared),
         signature=signature,
@@ -91,8 +113,22 @@ def kernel_from_file(
         name=name or path.stem,
         idea=head_comment(text),
         constants=numbers,
-        refuses=wrong_matrices(signature, declared) if declared is not None else None,
+        refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
     )
+    return replace(kernel, structs=structs)
+
+
+def _file_of(kernel: KernelDeclaration, path: Path, included: Mapping[Path, str]) -> str:
+    """The file that declares a kernel, as messages call it."""
+
+    def declares(text: str) -> bool:
+        return any(
+            (each.name, each.line) == (kernel.name, kernel.line) for each in kernels_in(text)
+        )
+
+    if declares(read_source(path)):
+        return path.name
+    return next((each.name for each, text in included.items() if declares(text)), path.name)
 
 
 def user_kernel(

@@ -11,9 +11,6 @@ import sys
 from functools import cache
 from typing import Any
 
-# Keys of the list that describes a buffer of parameters, from cuda.h.
-_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
-
 
 class LaunchConfiguration(ctypes.Structure):
     """`CUlaunchConfig` of cuda.h."""
@@ -26,27 +23,6 @@ class LaunchConfiguration(ctypes.Structure):
         ("attributes", ctypes.c_void_p),
         ("attribute_count", ctypes.c_uint),
     )
-
-
-class Parameters:
-    """A kernel's parameter space, and the list that tells the driver of it.
-
-    `words` are its 64-bit words, to be patched; an address lies in one of them.
-    """
-
-    def __init__(self, packed: bytes) -> None:
-        self._space = bytearray(packed + bytes(-len(packed) % 8))
-        self._bytes = (ctypes.c_char * len(self._space)).from_buffer(self._space)
-        self._size = ctypes.c_size_t(len(packed))
-        self._list = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER,
-            ctypes.addressof(self._bytes),
-            _BUFFER_SIZE,
-            ctypes.addressof(self._size),
-            _END,
-        )
-        self.words = memoryview(self._space).cast("Q")
-        self.pointer = ctypes.c_void_p(ctypes.addressof(self._list))
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gemmkit.devices.cuda_errors import cuda_errors, explain
-from gemmkit.devices.packing import bound_values, entry_parameters, packed
+from gemmkit.devices.packing import ParameterSpace, bound_values, entry_parameters, packed
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
@@ -84,7 +84,7 @@ class Launch:
     ) -> None:
         self._context, self._name, self._temporary = context, plan.kernel, temporary
         self._function = ctypes.c_void_p(context.function(plan, binary))
-        self._parameters = driver.Parameters(packed(binary, bound_values(binary, plan, arguments)))
+        self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, arguments)))
         self._words, self._extra = self._parameters.words, self._parameters.pointer
         self._configuration = driver.LaunchConfiguration(
             (ctypes.c_uint * 3)(*plan.grid), (ctypes.c_uint * 3)(*plan.block), plan.shared_bytes

@@ -153,6 +153,27 @@ def test_zero_filled_places_count_as_written() -> None:
     assert (outside.array, outside.offset, outside.here.thread) == ("in", 40, (10, 0, 0))
 
 
+def test_an_ignored_source_may_lie_anywhere() -> None:
+    text = """k(float* out, const float* in, int n) {
+        __shared__ float As[64];
+        int t = threadIdx.x;
+        unsigned to = __cvta_generic_to_shared(&As[t]);
+        asm volatile("{.reg .pred p; setp.ge.s32 p, %2, %3;"
+            "cp.async.ca.shared.global [%0], [%1], 4, p;}"
+            :: "r"(to), "l"(in + t), "r"(t), "r"(n) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+        out[t] = As[63 - t];
+    }"""
+    short = {**ARGUMENTS, "in": ARGUMENTS["in"][:10], "n": np.int32(10)}
+    outcome = run(text, short)
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32).tolist() == [0.0] * 54 + list(range(9, -1, -1))
+    found = run(text, {**short, "n": np.int32(11)}).findings
+    outside = min(found, key=lambda each: each.check != "memcheck")
+    assert (outside.array, outside.offset, outside.here.thread) == ("in", 40, (10, 0, 0))
+
+
 def test_more_copies_than_the_queue_holds() -> None:
     text = """k(float* out, const float* in) {
         __shared__ float As[200];

@@ -119,7 +119,7 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     key = guard_key(b, action)
     reading, sizes, source_key = lanes, NULL, key
     if given:
-        place = b.source(given[0], 32)
+        place = _bytes_read(b, action, size.value)
         sizes = b.pointer(b.in_memory(place, 32))
         reading = f.and_(lanes, f.runtime("positive", "i32", sizes))
         # A set of lanes of its own; the place tells which.
@@ -131,6 +131,18 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     function = b.around.access(f"copy_async_{size.value}")
     cached = literal("i1", action.form["C"] == "ca")
     f.runtime(function, "void", C, site, to, to_base, start, start_base, sizes, cached)
+
+
+def _bytes_read(b: BlockWriter, action: Action, size: int) -> Place:
+    """How many bytes each lane of a `cp.async` reads: all or none where it has `ignore-src`."""
+    source = action.sources[1]
+    if source_widths(action)[1] != 1:
+        return b.source(source, 32)
+
+    def none_where_ignored(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+        return (f.and_(f.sub(f.resize(s[0], 32), 1), size),)
+
+    return b.node(none_where_ignored, [(b.source(source, 1), 1)], [32])[0]
 
 
 # Atomics

@@ -47,7 +47,7 @@ class KernelText:
         """
         from gemmkit.emulator.ptx.parser import parse
 
-        module = parse(self.ptx, self._file)
+        module = parse(self.ptx, self._file, self.entry)
         if self.entry not in module.kernels:
             known = ", ".join(module.kernels) or "none"
             raise DeviceError(f"the PTX has no kernel '{self.entry}'; it has: {known}")

@@ -9,6 +9,7 @@ from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import (
     CARRY,
     Address,
@@ -162,6 +163,12 @@ def _parameter_access(
         if form.operation == "load":
             return Action(number, instruction, alias, tuple(dests), tuple(slots))
         return Action(number, instruction, alias, tuple(slots), tuple(sources))
+    if name is None and form.operation == "load":
+        raise unsupported(
+            instruction,
+            "reading a kernel's parameters through an address, as of a __grid_constant__ struct, "
+            "is not supported by the emulator: take the struct without __grid_constant__",
+        )
     if form.operation == "store" or name is None or name not in kernel.parameters:
         raise unsupported(instruction, "kernel parameters can only be read, by their name")
     alias = Form(form.opcode, "load_parameter", form.operands, form.opcode_class, form.modifiers)
@@ -177,6 +184,9 @@ def _call(instruction: Instruction) -> tuple[list[Register | None], list[Source]
     groups = [each.names for each in instruction.operands if isinstance(each, Group)]
     callee = next(each for each in instruction.operands if isinstance(each, Symbol))
     if callee.name != "vprintf" or len(groups) != 2:
+        named = not_executed(callee.name, instruction.where, instruction.text)
+        if named is not None:
+            raise UnsupportedInstruction(named)
         raise unsupported(instruction, f"the emulator cannot call '{callee.name}'")
     results = [Register(f"{name}+0", "b32") for name in groups[0]]
     arguments = [Register(f"{name}+0", "b64") for name in groups[1]]

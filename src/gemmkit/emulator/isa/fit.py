@@ -64,7 +64,7 @@ def _fits(operand: Operand | None, spec: OperandSpec, relaxed: bool) -> bool:
         return isinstance(operand, _KINDS[spec.role])
     assert spec.type is not None
     if isinstance(operand, Pair):
-        predicate = operand.second is None or _is_predicate(operand.second)
+        predicate = operand.second is None or is_predicate(operand.second)
         return spec.pair and predicate and _fits(operand.first, spec, relaxed)
     elements: Iterable[Operand | None] = (operand,)
     bits = spec.type.bits
@@ -91,9 +91,12 @@ def _holds(register: Register, bits: int, relaxed: bool) -> bool:
 
 def _gives(source: Operand, bits: int, relaxed: bool) -> bool:
     if isinstance(source, Negated):
-        return bits == 1 and _is_predicate(source.register)
+        return bits == 1 and is_predicate(source.register)
     return not isinstance(source, Register) or _holds(source, bits, relaxed)
 
 
-def _is_predicate(operand: Operand) -> bool:
+def is_predicate(operand: Operand | None) -> bool:
+    """Whether an operand is a predicate register, or one negated."""
+    if isinstance(operand, Negated):
+        operand = operand.register
     return isinstance(operand, Register) and operand.type == "pred"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
@@ -18,7 +18,8 @@ class OperandSpec:
     `role` is one of: dest, source, address, immediate, label, symbol, group, policy. A dest or
     source has a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair`
     marks a dest that may be written `d|p`, the second being a predicate. `optional` operands may
-    be missing at the end. A cache `policy`, always the last, changes no result.
+    be missing at the end. A source with `or_predicate` may be a predicate instead of a `type`. A
+    cache `policy`, always the last, changes no result.
     """
 
     role: str
@@ -26,6 +27,7 @@ class OperandSpec:
     count: int = 1
     pair: bool = False
     optional: bool = False
+    or_predicate: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,21 @@ class Form:
         """The type bound to T."""
         return TYPES[self.modifiers["T"]]
 
-    def taking(self, operands: int) -> Form:
-        """The form of an instruction with so many operands.
+    def taking(self, predicates: Sequence[bool]) -> Form:
+        """The form of an instruction; `predicates` says which of its operands are predicates.
 
         A cache policy stands last: with it, the optional operands before it are there or not.
         """
-        hinted = self.operands and self.operands[-1].role == "policy"
-        if not hinted or operands >= len(self.operands):
-            return self
-        given = tuple(spec for spec in self.operands if not spec.optional)
-        return replace(self, operands=given)
+        specs = self.operands
+        if specs and specs[-1].role == "policy" and len(predicates) < len(specs):
+            specs = tuple(spec for spec in specs if not spec.optional)
+        if any(spec.or_predicate for spec in specs):
+            specs = tuple(
+                replace(spec, type=TYPES["pred"]) if spec.or_predicate and is_predicate else spec
+                for spec, is_predicate in itertools.zip_longest(specs, predicates)
+                if spec is not None
+            )
+        return self if specs == self.operands else replace(self, operands=specs)
 
     def __getitem__(self, modifier: str) -> str:
         return self.modifiers[modifier]
@@ -109,10 +116,10 @@ def bindings(pattern: str, opcode: str) -> dict[str, str] | None:
 def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec, ...]:
     """Read a signature, such as `={T} {T} {T}` or `={V}{T} [{S}]`.
 
-    `=type` is a destination, `=type|pred` one that may be a pair, `type` a source, `[space]` an
-    address, `#` an immediate, `@` a label, `$` a symbol, `()` a group, `~` a cache
-    policy. A prefix such as `v4` gives the length of a brace list, `?` marks an operand that may be
-    missing, `wide(T)` the type of twice the width.
+    `=type` is a destination, `=type|pred` one that may be a pair, `type` a source, `type/pred` one
+    that may be a predicate instead, `[space]` an address, `#` an immediate, `@` a label, `$` a
+    symbol, `()` a group, `~` a cache policy. A prefix such as `v4` gives the length of a brace
+    list, `?` marks an operand that may be missing, `wide(T)` the type of twice the width.
     """
     return tuple(_operand_spec(word) for word in signature.format(**bound).split())
 
@@ -131,11 +138,12 @@ def _operand_spec(word: str) -> OperandSpec:
     role = "dest" if word.startswith("=") else "source"
     word = word.removeprefix("=")
     pair = word.endswith("|pred")
-    word = word.removesuffix("|pred")
+    or_predicate = word.endswith("/pred")
+    word = word.removesuffix("|pred").removesuffix("/pred")
     count = 1
     vector = re.match(r"v(\d+)(.+)", word)
     if vector:
         count, word = int(vector.group(1)), vector.group(2)
     wide = re.fullmatch(r"wide\((\w+)\)", word)
     name = widened(wide.group(1)) if wide else word
-    return OperandSpec(role, TYPES[name], count, pair, optional)
+    return OperandSpec(role, TYPES[name], count, pair, optional, or_predicate)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from gemmkit.emulator.isa.fit import operands_fit
+from gemmkit.emulator.isa.fit import is_predicate, operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
+from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
@@ -223,9 +224,9 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
               f"st{STRONG_RELEASE}{{S:,.global}}{L1_HINT}{L2_HINT}"),
      "store", "[{S}] {V}{T} ~", "store"),
     (f"cp.async.{{C:ca,cg}}.shared{{,::cta}}.global{L2_PREFETCH}",
-     "copy_async", "[shared] [global] # ?u32", "load"),
+     "copy_async", "[shared] [global] # ?u32/pred", "load"),
     (f"cp.async.{{C:ca,cg}}.shared{{,::cta}}.global{L2_HINT}{L2_PREFETCH}",
-     "copy_async", "[shared] [global] # ?u32 ~", "load"),
+     "copy_async", "[shared] [global] # ?u32/pred ~", "load"),
     ("cp.async.commit_group", "copy_async_commit", "", "synchronize"),
     ("cp.async.wait_group", "copy_async_wait", "#", "synchronize"),
     ("cp.async.wait_all", "copy_async_wait", "", "synchronize"),
@@ -354,11 +355,14 @@ def decode(instruction: Instruction) -> Form:
         return Form(opcode, "trap", (), form.opcode_class)
     if form is None:
         reason = _REFUSED.get(opcode.partition(".")[0])
+        named = not_executed(opcode, instruction.where, instruction.text)
+        if named is not None:
+            raise UnsupportedInstruction(named)
         refused = f"run '{opcode}': {reason}" if reason is not None else f"know '{opcode}'"
         raise UnsupportedInstruction(
             f"the emulator does not {refused} ({instruction.where}: {instruction.text})"
         )
-    form = form.taking(len(instruction.operands))
+    form = form.taking([is_predicate(each) for each in instruction.operands])
     if not operands_fit(instruction, form):
         raise UnsupportedInstruction(
             f"'{opcode}' does not take these operands ({instruction.where}: {instruction.text})"

@@ -29,7 +29,7 @@ from gemmkit.emulator.oracle.memory import (
     global_places,
     window_of,
 )
-from gemmkit.emulator.oracle.steps import Step
+from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.module import Address, Symbol
 
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
@@ -154,13 +154,16 @@ def _tell(
 def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     """`cp.async`: 4 to 16 bytes from global to shared memory, at once.
 
-    With a source size, what lies beyond it is written as zeros; a lane with size 0 reads nothing.
+    With a source size, what lies beyond it is written as zeros; a lane with size 0 reads nothing,
+    as does one whose `ignore-src` is true.
     """
     to, start = (group.address(each) for each in step.addresses)
     (size,) = step.immediates
     length = np.full(lanes.shape, size, np.uint32)
     if step.sources:
-        length = np.minimum(length, group.read(*step.sources[0]))
+        source, of = step.sources[0]
+        given = group.read(source, of)
+        length = np.where(given, 0, length) if of is PREDICATE else np.minimum(length, given)
     reading = lanes & (length > 0)
     check_aligned(to, lanes, size)
     check_aligned(start, reading, size)

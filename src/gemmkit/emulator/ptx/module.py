@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+# CUDA's own headers as line tables have them.
+_CUDA_HEADER = re.compile(
+    r"<cuda>/|(?:cuda|crt|cooperative_groups|cub|nv)/|(?:cuda_\w+|mma|cooperative_groups)\.h(?:pp)?:"
+    r"|.*/(?:cuda[^/]*|targets/[^/]+)/include/"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,12 @@ class SourceLine:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def users(self) -> str:
+        """The innermost of these lines that is not in one of CUDA's own headers."""
+        places = (str(self), *self.called_from)
+        return next((place for place in places if not _CUDA_HEADER.match(place)), str(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
@@ -118,8 +131,8 @@ class Instruction:
 
     @property
     def where(self) -> str:
-        """Where it stands, for messages: the source line if known, else the PTX line."""
-        return str(self.source) if self.source is not None else f"PTX line {self.line}"
+        """Where it stands, for messages: the user's line if known, else the PTX line."""
+        return self.source.users if self.source is not None else f"PTX line {self.line}"
 
 
 @dataclass(frozen=True, slots=True)

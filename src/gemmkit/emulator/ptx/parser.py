@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.lines import LineTable
 from gemmkit.emulator.ptx.literals import with_bits
 from gemmkit.emulator.ptx.lowering import lowered
@@ -36,6 +37,7 @@ from gemmkit.emulator.ptx.variables import (
     module_scope,
     unreadable,
 )
+from gemmkit.errors import UnsupportedInstruction
 
 SPECIAL_REGISTERS = frozenset(
     [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
@@ -62,21 +64,23 @@ _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
 _MOST_REGISTERS = 1 << 20
 
 
-def parse(text: str, name: str = "") -> Module:
-    """Read a PTX text.
+def parse(text: str, name: str = "", entry: str | None = None) -> Module:
+    """Read a PTX text: all of its kernels, or the one called `entry` alone, if there is one.
 
     Where it has no line information, its own lines are taken for the source's, in a file called
     `name`, if that is given.
 
     Raises:
         PtxSyntaxError: a statement cannot be read; the message holds it and its line.
+        UnsupportedInstruction: a special register that the emulator does not have.
     """
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
     text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
     outer, table = module_scope(text), LineTable(text, files)
     kernels = {}
-    for match in _ENTRY.finditer(text):
+    entries = [*_ENTRY.finditer(text)]
+    for match in [each for each in entries if each[1] == entry] or entries:
         kernel = _KernelParser(text, match, table, outer, "" if files else name).parse()
         kernels[kernel.name] = kernel
     return Module(
@@ -211,7 +215,7 @@ class _KernelParser:
             yield match
 
     def _error(self, what: str) -> PtxSyntaxError:
-        return unreadable(self._line, what)
+        return unreadable(self._line, what, self._source.users if self._source else "")
 
     def _open_scope(self) -> None:
         """Inner labels are visible before they stand, so collect them when the scope opens."""
@@ -247,11 +251,23 @@ class _KernelParser:
             guard = Guard(register, bool(match.group(1)))
             text = text[match.end() :]
         opcode, _, rest = text.partition(" ")
-        operands = tuple(self._operand(each) for each in split_operands(with_bits(opcode, rest)))
+        try:
+            parts = split_operands(with_bits(opcode, rest))
+            operands = tuple(self._operand(each) for each in parts)
+        except PtxSyntaxError:
+            self._refuse(opcode, text)
+            raise
         source = self._source
         if self._text_name:
             source = SourceLine(self._text_name, self._line)
         self._body.append(Instruction(opcode, operands, guard, self._line, source, text))
+
+    def _refuse(self, word: str, text: str) -> None:
+        """Raise an UnsupportedInstruction if it is known what a word stands for in CUDA C++."""
+        where = self._source.users if self._source else f"PTX line {self._line}"
+        named = not_executed(word, where, text)
+        if named is not None:
+            raise UnsupportedInstruction(named)
 
     def _declare(self, text: str) -> None:
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
@@ -324,6 +340,7 @@ class _KernelParser:
         if name in self._registers:
             return self._registers[name]
         if text.startswith("%"):
+            self._refuse(text, text)
             raise self._error(f"unknown register {text}")
         if not _NAME.fullmatch(text):
             raise self._error(text)

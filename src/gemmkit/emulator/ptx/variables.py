@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Variable
+from gemmkit.emulator.ptx.names import source_name
 from gemmkit.errors import GemmkitError
 
 VARIABLE = re.compile(
@@ -24,9 +25,14 @@ class PtxSyntaxError(GemmkitError):
     """A text that is no PTX, or PTX of a kind that the emulator does not read."""
 
 
-def unreadable(line: int, what: str) -> PtxSyntaxError:
-    """The error for a piece of text at a line."""
-    return PtxSyntaxError(f"cannot read PTX line {line}: {' '.join(what.split())[:80]}")
+class AddressesAsData(ValueError):
+    """Initial data of a variable that are not numbers."""
+
+
+def unreadable(line: int, what: str, source: str = "") -> PtxSyntaxError:
+    """The error for a piece of text at a line; `source` is the source line that it comes from."""
+    where = f"{source}: the emulator cannot read this" if source else "cannot read"
+    return PtxSyntaxError(f"{where} PTX line {line}: {' '.join(what.split())[:80]}")
 
 
 @dataclass(slots=True)
@@ -71,7 +77,7 @@ def _alignment(declaration: re.Match[str]) -> int:
 
 def _initial_data(text: str, element: int) -> bytes:
     if _NUMBER.sub("", text).strip("{}, \n"):
-        raise ValueError("initial data are numbers; addresses are not supported")
+        raise AddressesAsData
     data = b""
     for value in _NUMBER.findall(text):
         number = int(value[2:], 16) if value[1:2] in tuple("fFdD") else int(value, 0)
@@ -98,6 +104,13 @@ def module_scope(text: str) -> ModuleScope:
         elif piece == ";" and depth == 0:
             try:
                 _declare_outer(outer, statement)
+            except AddressesAsData:
+                name = VARIABLE.search(" ".join(statement.split()))
+                raise PtxSyntaxError(
+                    f"the variable '{source_name(name['name']) if name else '?'}' in device memory "
+                    "is initialized with addresses, as tables of function pointers are: the "
+                    f"emulator does not support that (PTX line {line})"
+                ) from None
             except MALFORMED:
                 raise unreadable(line, statement) from None
             statement = ""

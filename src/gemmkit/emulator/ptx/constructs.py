@@ -1,0 +1,45 @@
+"""What in CUDA C++ an instruction comes from that the emulator does not execute."""
+
+from __future__ import annotations
+
+import re
+
+# By the beginning of the opcode, or the name of a special register or function.
+_CONSTRUCTS = (
+    (r"tex\.|tld4|txq", "texture fetches (tex1Dfetch, tex2D, …) are"),
+    (r"suld|sust|sured|suq", "surface accesses (surf2Dread, surf2Dwrite, …) are"),
+    (r"wmma\.", "tensor-core operations through nvcuda::wmma are"),
+    (r"ldmatrix|stmatrix|movmatrix", "loads and stores of matrices (ldmatrix, stmatrix) are"),
+    (r"mma\.sp", "sparse tensor-core operations (mma.sp) are"),
+    (r"mma\.sync", "tensor-core operations (mma.sync) of these types and this shape are"),
+    (r"wgmma", "warpgroup tensor-core operations (wgmma) are"),
+    (r"tcgen05", "tensor-core operations of the fifth generation (tcgen05) are"),
+    (r"cp\.async\.mbarrier|mbarrier", "mbarriers (cuda::barrier, cuda::pipeline) are"),
+    (r"cp\.(?:reduce\.)?async\.bulk|cp\.async\.bulk|fence\.proxy\.tensormap|tensormap",
+     "bulk copies by the Tensor Memory Accelerator (TMA) are"),
+    (r"st\.async|st\.bulk|red\.async", "asynchronous stores to a cluster's shared memory are"),
+    (r"barrier\.cluster|mapa|getctarank|%cluster|%is_explicit_cluster",
+     "thread block clusters (cooperative_groups::this_cluster) are"),
+    (r"griddepcontrol", "programmatic dependent launches (griddepcontrol) are"),
+    (r"setmaxnreg", "changes of a warp's register count (setmaxnreg) are"),
+    (r"multimem", "multicast memory accesses (multimem) are"),
+    (r"%envreg", "grid-wide synchronization (cooperative_groups::this_grid().sync()) is"),
+    (r"alloca|stacksave|stackrestore", "arrays of variable length on the stack (alloca) are"),
+    (r"v(?:add|sub|avrg|absdiff|min|max|set)[24]?\.|vmad|vshl|vshr", "SIMD video instructions are"),
+    (r"(?:malloc|free)$", "malloc and free in device code are"),
+    (r"cudaLaunchDevice|cudaGetParameterBuffer|cudaCGS?", "kernel launches in device code are"),
+)  # fmt: skip
+
+
+def construct(word: str) -> str | None:
+    """What an opcode, special register or called function stands for in CUDA C++, with its verb."""
+    for pattern, words in _CONSTRUCTS:
+        if re.match(pattern, word):
+            return words
+    return None
+
+
+def not_executed(word: str, where: str, text: str) -> str | None:
+    """Why the emulator refuses what stands `where`, in CUDA C++'s words, or None if unknown."""
+    words = construct(word)
+    return None if words is None else f"{words} not supported by the emulator ({where}: {text})"

@@ -1,0 +1,343 @@
+"""Structs that kernels take by value: how CUDA C++ lays them out, read from their declarations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gemmkit.errors import UsageError
+from gemmkit.kernels.declarations import (
+    KernelDeclaration,
+    Parameter,
+    closing,
+    read_parameter,
+    split_arguments,
+    template_names,
+    types_in,
+    without_comments,
+    without_directives,
+)
+from gemmkit.kernels.expressions import Expression, Number
+from gemmkit.kernels.plan import FieldPlace, StructPlace
+
+_HEAD = re.compile(
+    r"\b(?:struct|class|union)\s+(?P<attributes>(?:(?:alignas|__align__)\s*\([^()]*\)\s*)*)"
+    r"(?P<name>\w+)?\s*(?:final\s*)?(?::(?!:)(?P<bases>[^{};]*))?(?=\{)"
+)
+_ALIGNMENT = re.compile(r"\b(?:alignas|__align__)\s*\(\s*(\w+)\s*\)")
+_ENUM = re.compile(r"\benum\s+(?:class\s+|struct\s+)?(?P<name>\w+)\s*(?::\s*(?P<type>[\w\s]+))?\{")
+_ACCESS = re.compile(r"\b(?:public|protected|private)\s*:(?!:)")
+# Members that take no room in an object.
+_NO_FIELD = re.compile(r"\s*(?:static|using|typedef|friend|enum|static_assert|template)\b")
+_ARRAY = re.compile(r"\[([^\]]*)\]")
+# A struct with more scalars than this is no argument that anybody would list.
+_MOST_FIELDS = 256
+
+# Size and alignment in bytes, and the kind of PTX type: signed, unsigned, floating-point.
+_Scalar = tuple[int, int, str]
+_SCALARS: Mapping[str, _Scalar] = {
+    **dict.fromkeys(("char", "signed char", "int8_t"), (1, 1, "s")),
+    **dict.fromkeys(("bool", "unsigned char", "uint8_t"), (1, 1, "u")),
+    **dict.fromkeys(("short", "short int", "int16_t"), (2, 2, "s")),
+    **dict.fromkeys(("unsigned short", "uint16_t", "ushort"), (2, 2, "u")),
+    **dict.fromkeys(("half", "__half", "nv_bfloat16", "__nv_bfloat16"), (2, 2, "b")),
+    **dict.fromkeys(("int", "signed", "signed int", "int32_t"), (4, 4, "s")),
+    **dict.fromkeys(("unsigned", "unsigned int", "uint", "uint32_t"), (4, 4, "u")),
+    **dict.fromkeys(
+        ("long", "long int", "long long", "long long int", "int64_t", "ptrdiff_t", "ssize_t"),
+        (8, 8, "s"),
+    ),
+    **dict.fromkeys(
+        ("unsigned long", "unsigned long int", "unsigned long long", "unsigned long long int",
+         "size_t", "uint64_t", "uintptr_t"),
+        (8, 8, "u"),
+    ),
+    "float": (4, 4, "f"),
+    "double": (8, 8, "f"),
+}  # fmt: skip
+_POINTER: _Scalar = (8, 8, "u")
+_VECTOR = re.compile(r"(u?)(char|short|int|long|longlong)([1-4])|(float|double)([1-4])")
+
+
+@dataclass(frozen=True, slots=True)
+class StructDeclaration:
+    """A struct's declaration: `body` is what stands between its braces.
+
+    `bases` are the types it derives from, `template` the names of its template parameters,
+    `alignment` what `alignas` asks for, in bytes.
+    """
+
+    name: str
+    body: str
+    bases: tuple[str, ...] = ()
+    template: tuple[str, ...] = ()
+    alignment: int = 1
+    is_union: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Fields with their types as declared, and where they are; `size` and `alignment` in bytes."""
+
+    fields: tuple[tuple[Parameter, FieldPlace], ...]
+    size: int
+    alignment: int
+
+
+class _Unknown(Exception):
+    """Why a struct cannot be laid out."""
+
+
+@dataclass(frozen=True)
+class Structs:
+    """The structs and enumerations that a source declares.
+
+    `types` are its aliases, `numbers` its constants, for the lengths of arrays.
+    """
+
+    declared: Mapping[str, StructDeclaration]
+    enums: Mapping[str, str]
+    types: Mapping[str, str]
+    numbers: Mapping[str, Number]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], numbers: Mapping[str, Number]) -> Structs:
+        """Those of these texts; of two by one name, that of the later text."""
+        declared: dict[str, StructDeclaration] = {}
+        enums: dict[str, str] = {}
+        types: dict[str, str] = {}
+        for text in texts:
+            plain = without_directives(without_comments(text))
+            types |= types_in(plain)
+            enums |= {each["name"]: (each["type"] or "int").strip() for each in _enums(plain)}
+            declared |= {each.name: each for each in _structs(plain)}
+        return cls(declared, enums, types, numbers)
+
+    def flattened(
+        self, kernel: KernelDeclaration, values: Mapping[str, str], file: str
+    ) -> tuple[KernelDeclaration, tuple[StructPlace | None, ...]]:
+        """The kernel with a parameter for each field of its structs, and where the fields are.
+
+        A field is named after its parameter, as in `A.width`. The tuple has an entry for each of
+        the kernel's own parameters, and is empty where none is a struct that is declared here.
+        `values` are the types that the kernel's template parameters stand for, `file` declares it.
+
+        Raises:
+            UsageError: a struct has a field whose type or place is unknown.
+        """
+        parameters: list[Parameter] = []
+        places: list[StructPlace | None] = []
+        for number, parameter in enumerate(kernel.parameters):
+            if parameter.pointer or not self._is_struct(parameter.type):
+                parameters.append(parameter)
+                places.append(None)
+                continue
+            owner = parameter.name or f"p{number}"
+            try:
+                layout = self._layout(parameter.type, values, 0)
+            except _Unknown as unknown:
+                raise UsageError(
+                    f"{file}:{kernel.line}: '{kernel.name}' takes the struct '{parameter}' by "
+                    f"value, and {unknown}: pass its fields as parameters of their own, or use "
+                    "plain structs of numbers and pointers"
+                ) from None
+            parameters += [
+                replace(field, name=f"{owner}.{field.name}") for field, _ in layout.fields
+            ]
+            fields = tuple(place for _, place in layout.fields)
+            places.append(StructPlace(str(parameter), layout.size, layout.alignment, fields))
+        if not any(places):
+            return kernel, ()
+        return replace(kernel, parameters=tuple(parameters)), tuple(places)
+
+    def wrong_elements(self, kernel: KernelDeclaration, values: Mapping[str, str]) -> str | None:
+        """Why the structs that a kernel takes addresses of are no fp32 elements, or None."""
+        for parameter in kernel.parameters:
+            if not parameter.pointer or not self._is_struct(parameter.type):
+                continue
+            try:
+                fields = self._layout(parameter.type, values, 0).fields
+            except _Unknown:
+                fields = ()
+            if not fields or any(place.type != "f32" for _, place in fields):
+                return (
+                    f"its parameter '{parameter}' is the address of a struct in device memory; "
+                    "take the struct by value, or the address of fp32 elements"
+                )
+        return None
+
+    def _is_struct(self, type_name: str) -> bool:
+        return self._find(self._resolved(type_name, {}).type) is not None
+
+    def _resolved(self, type_name: str, values: Mapping[str, str]) -> Parameter:
+        return Parameter("", type_name, 0).resolved({**self.types, **values})
+
+    def _find(self, type_name: str) -> StructDeclaration | None:
+        plain = type_name.partition("<")[0].strip().removeprefix("struct ").split("::")[-1]
+        return self.declared.get(plain.strip())
+
+    def _layout(self, type_name: str, values: Mapping[str, str], depth: int) -> _Layout:
+        """How an object of a type lies in memory; the one field of a scalar has no name."""
+        resolved = self._resolved(type_name, values)
+        if resolved.pointer:
+            return _scalar_layout(resolved, _POINTER)
+        plain = " ".join(resolved.type.removeprefix("std::").removeprefix("struct ").split())
+        plain = self.enums.get(plain.split("::")[-1], plain)
+        if plain in _SCALARS:
+            return _scalar_layout(resolved, _SCALARS[plain])
+        if plain == "dim3":
+            return _vector_layout("unsigned int", 3, False)
+        vector = _VECTOR.fullmatch(plain)
+        if vector is not None:
+            return _vector(vector)
+        struct = self._find(plain)
+        if struct is None or depth > 16:
+            raise _Unknown(f"the layout of '{resolved.type}' in it is unknown")
+        given = split_arguments(plain.partition("<")[2].rpartition(">")[0])
+        inner = dict(zip(struct.template, given, strict=False))
+        return self._struct_layout(struct, inner, depth + 1)
+
+    def _struct_layout(
+        self, struct: StructDeclaration, values: Mapping[str, str], depth: int
+    ) -> _Layout:
+        if struct.is_union:
+            raise _Unknown(f"'{struct.name}' is a union")
+        fields: list[tuple[Parameter, FieldPlace]] = []
+        end, alignment = 0, struct.alignment
+        bases = [(Parameter("", base, 0), 1) for base in struct.bases]
+        for member, count in [*bases, *self._members(struct)]:
+            one = (
+                _scalar_layout(member, _POINTER)
+                if member.pointer
+                else self._layout(member.type, values, depth)
+            )
+            end = -(-end // one.alignment) * one.alignment
+            alignment = max(alignment, one.alignment)
+            for index in range(count):
+                name = f"{member.name}[{index}]" if count > 1 else member.name
+                fields += [_moved(*each, name, end + index * one.size) for each in one.fields]
+            end += count * one.size
+            if len(fields) > _MOST_FIELDS:
+                raise _Unknown(f"'{struct.name}' has more than {_MOST_FIELDS} fields")
+        size = -(-max(end, 1) // alignment) * alignment
+        return _Layout(tuple(fields), size, alignment)
+
+    def _members(self, struct: StructDeclaration) -> Iterator[tuple[Parameter, int]]:
+        """Each data member, and how many there are of it: the length of an array, or 1."""
+        for statement in _statements(_ACCESS.sub(" ", struct.body), struct.name):
+            first, *others = split_arguments(statement)
+            member, count = self._declarator(first, struct.name)
+            yield member, count
+            for other in others:
+                further, count = self._declarator(f"{member.type} {other}", struct.name)
+                yield further, count
+
+    def _declarator(self, text: str, struct: str) -> tuple[Parameter, int]:
+        text = re.split(r"[={]", text)[0].strip()
+        if re.search(r"(?<!:):(?!:)", text) or "(" in text:
+            raise _Unknown(f"'{text}' in '{struct}' is no plain field")
+        count = 1
+        for length in _ARRAY.findall(text):
+            try:
+                count *= Expression.parse(length).integer(self.numbers)
+            except UsageError:
+                raise _Unknown(f"the length of '{text}' in '{struct}' is unknown") from None
+        member = read_parameter(_ARRAY.sub("", text))
+        if not member.name:
+            raise _Unknown(f"'{text}' in '{struct}' is no plain field")
+        return member, count
+
+
+def _scalar_layout(field: Parameter, scalar: _Scalar) -> _Layout:
+    size, alignment, kind = scalar
+    place = FieldPlace(0, size, f"{kind}{8 * size}", field.pointer)
+    return _Layout(((replace(field, name=""), place),), size, alignment)
+
+
+def _vector(match: re.Match[str]) -> _Layout:
+    """CUDA's vector types; those of 2 and 4 elements are aligned to all of themselves."""
+    if match[4]:
+        return _vector_layout(match[4], int(match[5]), True)
+    whole = {"longlong": "long long"}.get(match[2], match[2])
+    return _vector_layout(f"unsigned {whole}" if match[1] else whole, int(match[3]), True)
+
+
+def _vector_layout(element: str, count: int, aligned: bool) -> _Layout:
+    size, alignment, kind = _SCALARS[element]
+    fields = tuple(
+        (Parameter("xyzw"[place], element, 0), FieldPlace(place * size, size, f"{kind}{8 * size}"))
+        for place in range(count)
+    )
+    whole = min(count * size, 16) if aligned and count in (2, 4) else alignment
+    return _Layout(fields, count * size, whole)
+
+
+def _moved(
+    field: Parameter, place: FieldPlace, owner: str, distance: int
+) -> tuple[Parameter, FieldPlace]:
+    names = [each for each in (owner, field.name) if each]
+    moved = replace(place, offset=place.offset + distance)
+    return replace(field, name=".".join(names)), moved
+
+
+def _statements(body: str, struct: str) -> Iterator[str]:
+    """The declarations of data members in a struct's body; methods are passed over."""
+    position = start = 0
+    while position < len(body):
+        character = body[position]
+        if character in "([":
+            position = max(closing(body, position), position)
+        elif character == "{":
+            close = closing(body, position)
+            if close < 0:
+                return
+            if re.search(r"\b(?:struct|class|union)\b[^()]*$", body[start:position]):
+                if body[close + 1 :].lstrip()[:1] != ";":
+                    raise _Unknown(f"'{struct}' declares a struct and a field in one")
+                start = close + 1
+            elif "(" in body[start:position].partition("=")[0]:
+                start = close + 1
+            position = close
+        elif character == ";":
+            statement = body[start:position].strip()
+            start = position + 1
+            if statement.startswith("virtual "):
+                raise _Unknown(f"'{struct}' has virtual functions")
+            if _ALIGNMENT.search(statement):
+                raise _Unknown(f"'{struct}' aligns a field of its own")
+            if statement and not _NO_FIELD.match(statement) and not _is_method(statement):
+                yield statement
+        position += 1
+
+
+def _is_method(statement: str) -> bool:
+    return (
+        "(" in re.split(r"[={]", statement)[0] or re.search(r"\boperator\b", statement) is not None
+    )
+
+
+def _structs(plain: str) -> Iterator[StructDeclaration]:
+    for match in _HEAD.finditer(plain):
+        close = closing(plain, match.end())
+        if close < 0:
+            continue
+        names = [match["name"]] if match["name"] else []
+        before = plain[max(plain.rfind(mark, 0, match.start()) for mark in ";}") + 1 :]
+        if re.match(r"\s*typedef\b", before):
+            names += re.findall(r"(?:^|,)\s*(\w+)", plain[close + 1 : plain.find(";", close)])
+        asked = _ALIGNMENT.search(match["attributes"] or "")
+        bases = split_arguments(match["bases"] or "")
+        for name in names:
+            yield StructDeclaration(
+                name,
+                plain[match.end() + 1 : close],
+                tuple(re.sub(r"\b(?:public|private|protected|virtual)\b", "", b) for b in bases),
+                template_names(plain, match.start()),
+                int(asked[1]) if asked is not None and asked[1].isdigit() else 1,
+                match[0].lstrip().startswith("union"),
+            )
+
+
+def _enums(plain: str) -> Iterator[re.Match[str]]:
+    return _ENUM.finditer(plain)
