@@ -178,7 +178,9 @@ def test_device_memory_that_the_kernel_writes_first() -> None:
     source = """k(float* out) {
         if (threadIdx.x % 32 < 16) out[threadIdx.x] = 1;
         __syncthreads();
-        out[threadIdx.x] = out[threadIdx.x / 32 * 32 + threadIdx.x % 16];
+        float x = out[threadIdx.x / 32 * 32 + threadIdx.x % 16];
+        __syncwarp();
+        out[threadIdx.x] = x;
         atomicAdd(out + threadIdx.x, 1.0f);
     }"""
     outcome = run(source, unwritten=["out"])

@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
     FENCE,
+    GLOBAL_RACE,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
@@ -42,10 +43,11 @@ from gemmkit.emulator.sanitizer.shadow import (
     granule_bytes,
 )
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
 
-# The events that tell of the order of blocks.
-_BETWEEN_BLOCKS = frozenset([FENCE, SYNCHRONIZES, MEETING])
+# The events that concern the order of accesses to global memory.
+_ORDER = frozenset([FENCE, SYNCHRONIZES, MEETING, GLOBAL_RACE])
 
 
 @dataclass
@@ -134,6 +136,7 @@ class _Watch:
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
+        self._within_block = WithinBlock(sanitizer.names, worker, self._shadow)
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -153,8 +156,8 @@ class _Watch:
                 self._sanitizer.readers_wanted.add(base)
                 self._sanitizer.stop()
                 return 0
-            if what in _BETWEEN_BLOCKS:
-                return self._hear_of_blocks(what, site, pattern, base, more)
+            if what in _ORDER:
+                return self._hear_of_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
                 return self._hear_of_order(what, base, more)
             return self._hear_of_memory(what, site, Pattern(pattern), base, more)
@@ -162,13 +165,18 @@ class _Watch:
             self._worker.fail(error)
             return 0
 
-    def _hear_of_blocks(
+    def _hear_of_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> int:
         if what == FENCE:
-            self._between_blocks.fence(base)
+            self._between_blocks.fence(base, in_block=bool(more))
+            self._within_block.fence(base)
         elif pattern is not None:
-            self._between_blocks.synchronize(Pattern(pattern), base, more)
+            strong = Pattern(pattern)
+            self._between_blocks.synchronize(strong, base, more)
+            self._within_block.synchronize(strong, base, more)
+        elif what == GLOBAL_RACE and site is not None:
+            return self._hear_of_global_race(site, base, more)
         elif site is not None:
             answer, found = self._between_blocks.meet(site, base, more)
             if found is not None:
@@ -176,18 +184,28 @@ class _Watch:
             return answer
         return 0
 
+    def _hear_of_global_race(self, site: int, address: int, more: int) -> int:
+        answer, finding = self._within_block.meet(site, address, more)
+        if finding is not None:
+            self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
+        return answer
+
     def _hear_of_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)
-        place = self._worker.kernel.areas.sites[number]
         finding = self._explain(what, number, pattern, base, more)
         if finding is None:
             return 0
+        self._keep(number, what, finding)
+        return 1
+
+    def _keep(self, number: int, what: int, finding: Finding) -> None:
+        """A finding at a memory instruction; those that native code counts since belong to it."""
+        place = self._worker.kernel.areas.sites[number]
         earlier = self._last.get((place, what))
         if earlier is not None:
             self._take_untold(place, what, earlier)
         block = self._worker.field("block")
         self._last[place, what] = self._sanitizer.collection.add(finding, block)
-        return 1
 
     def _take_untold(self, place: int, what: int, key: Key) -> None:
         untold = self._shadow.take_untold(place, what)

@@ -113,7 +113,10 @@ class GlobalShadow:
                 row[ROW["written"] // 8] = written.ctypes.data
             kinds = ["writer", "reader"] if start in readers else ["writer"]
             maps = ("last_{}", "{}_time") if ordered else ("last_{}", "first_{}")
-            for name in [each.format(kind) for kind in kinds for each in maps]:
+            names = [each.format(kind) for kind in kinds for each in (*maps, "{}", "{}_at")]
+            if start in readers:
+                names += ["other_reader", "other_reader_at"]
+            for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
                 row[ROW[name] // 8] = actors.ctypes.data
@@ -161,10 +164,13 @@ class BlockShadow:
         if pairs:
             flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
             self._pairs = flat.reshape(shape)
+        self._clocks: Numbers = np.zeros((worker.warps + BARRIERS, worker.warps), np.int64)
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
         for number, place in worker.kernel.areas.sites.items():
-            strong = place * SHADOW_SITE_BYTES + SHADOW_SITE["strong"]
-            self._sites[strong] = Ordering.of(worker.kernel.actions[number]).strong
+            own = self._sites[place * SHADOW_SITE_BYTES :]
+            ordering = Ordering.of(worker.kernel.actions[number])
+            own[SHADOW_SITE["strong"]] = ordering.between_blocks.strong
+            own[SHADOW_SITE["strong_in_block"]] = ordering.strong
         values = {
             "granule_shift": self.shift,
             "words": self.words,
@@ -179,6 +185,7 @@ class BlockShadow:
             "global_shift": known.granule.bit_length() - 1,
             "copies": self.copies.ctypes.data,
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
+            "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value

@@ -112,6 +112,7 @@ def _define_opening(module: Module) -> None:
             own = _own(f, s, warp)
             f.clear(f.offset(own, OWN_BITMAPS), size)
             f.store(now, own, OWN["in_step"])
+            f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         f.ret()
 
 
@@ -172,7 +173,10 @@ def _define_members(module: Module) -> None:
             f.ret()
     with module.function("gemmkit.in_step", "void", (C,)) as f:
         s = shadow(f)
-        f.store(f.load("i64", s, SHADOW["log_count"]), f.load("ptr", s, SHADOW["own"]))
+        own = f.load("ptr", s, SHADOW["own"])
+        f.store(f.load("i64", s, SHADOW["log_count"]), own, OWN["in_step"])
+        f.increase(s, SHADOW["time"], 1)
+        f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         f.ret()
 
 

@@ -40,10 +40,12 @@ def define(module: Module) -> None:
 
 
 def _define_fence(module: Module) -> None:
-    """device_fence(worker): the running warp fences what it did, for other blocks too."""
-    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C,)) as f:
+    """device_fence(worker, in block): the running warp fences what it did, for other blocks too or
+    for its own only."""
+    in_block = Value("i64", "%in_block")
+    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, in_block)) as f:
         s = shadow(f)
-        _tell(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), literal("i64", 0))
+        _tell(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), in_block)
         for name in ("time", "fences"):
             f.increase(s, SHADOW[name], 1)
         f.ret()
