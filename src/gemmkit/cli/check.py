@@ -13,7 +13,6 @@ from gemmkit.cli.options import (
     gpu_option,
     json_option,
     names,
-    seed_option,
     shapes_option,
 )
 from gemmkit.cli.target import target_options
@@ -49,7 +48,14 @@ if TYPE_CHECKING:
     help="Warp instructions after which a block is taken to be endless.  [default: 1e8]",
 )
 @gpu_option
-@seed_option
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the inputs; unless it is 0, the warps of each block run in an order that it "
+    "shuffles.",
+)
 @json_option
 @debug_option
 def command(

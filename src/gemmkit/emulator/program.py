@@ -75,6 +75,7 @@ class Program:
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
         max_steps: int | None = None,
+        warp_seed: int = 0,
         sanitize: bool = False,
     ) -> Execution:
         """Run all blocks and wait.
@@ -87,6 +88,8 @@ class Program:
             progress: called now and then with the fraction of blocks done.
             max_steps: warp instructions, counted in loops, after which a block that has not ended
                 counts as endless.
+            warp_seed: shuffles the order in which the warps of a block take turns, the same way for
+                the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
             sanitize: look for faults; they are the `findings` of what is returned.
 
         Raises:
@@ -105,6 +108,7 @@ class Program:
             threads=threads,
             progress=progress,
             max_steps=max_steps,
+            warp_seed=warp_seed,
         )
         return self._run_sanitized(run, kernel, request, memory) if sanitize else run(kernel)
 

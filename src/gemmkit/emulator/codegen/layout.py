@@ -50,6 +50,8 @@ WORKER = words(
     *("fault", "fault_site", "fault_address", "fault_lane"),
     # What the sanitizers know of memory, and patterns worked out so far.
     *("shadow", "patterns"),
+    # The warps in the order of their turns; the seed that shuffles them, 0 for none; its state.
+    *("warp_order", "order_seed", "order_state"),
 )
 # Barriers follow the fields: for each, warps that have arrived, warps awaited (0: all), and the sum
 # of what warps gave to a reduction there.
