@@ -73,6 +73,8 @@ SITE = words(
     *("more_tags", "counts_as"),
     *("bytes_copied", "copied_again", "copy_wavefronts", "copy_conflicts"),
     *("copied_to", "copied_from"),
+    # For the sanitizers, the part of shared memory that the instruction may touch.
+    *("shared_start", "shared_size"),
 )
 SITE_BYTES = 128
 

@@ -215,6 +215,12 @@ class Worker:
         at = self.kernel.areas.site(number) + SITE[name]
         self._buffer[at : at + 8].view(np.int64)[0] += amount
 
+    def limit_shared(self, number: int, start: int, size: int) -> None:
+        """Let a memory instruction touch a part of shared memory only; sizes in bytes."""
+        row = self.kernel.areas.sites[number]
+        for name, value in (("shared_start", start), ("shared_size", size)):
+            self._sites()[row, SITE[name] // 8] = value
+
     def regions(self) -> dict[int, int]:
         """Where the piece of global memory begins that each instruction touched last."""
         areas, place = self.kernel.areas, SITE["region"] // 8

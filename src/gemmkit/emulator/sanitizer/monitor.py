@@ -42,6 +42,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     Pattern,
     granule_bytes,
 )
+from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
@@ -68,7 +69,8 @@ class Sanitizer:
 
     def __post_init__(self) -> None:
         actions = self.kernel.actions
-        self.names = Names(self.flow, actions, self.request, self.memory)
+        arrays = shared_arrays(actions, self.flow.kernel.shared)
+        self.names = Names(self.flow, actions, self.request, self.memory, arrays)
         self.collection = Collection()
         self.granule = granule_bytes(actions, "shared")
         self.known = GlobalShadow(
@@ -132,6 +134,8 @@ class _Watch:
     def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
         self._sanitizer, self._worker = sanitizer, worker
         self._names = sanitizer.names
+        for number in worker.kernel.areas.sites:
+            worker.limit_shared(number, *self._names.part(number))
         self._event = Event(self._hear)
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)

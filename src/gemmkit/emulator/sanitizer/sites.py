@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
@@ -11,6 +12,7 @@ from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.sanitizer.shared_arrays import bounds
 from gemmkit.record import AccessSite
 
 _STRONG = (".volatile", ".relaxed", ".acquire", ".release", ".acq_rel")
@@ -24,6 +26,8 @@ class Names:
     actions: tuple[Action, ...]
     request: LaunchRequest
     memory: DeviceMemory
+    # By the number of an instruction, the variable in shared memory that it is to touch.
+    arrays: Mapping[int, str] = field(default_factory=dict)
 
     def thread(self, number: int) -> Dim3:
         """A thread's place in its block."""
@@ -59,6 +63,15 @@ class Names:
         start = self.flow.kernel.shared_bytes
         return DYNAMIC, address - start if address >= start else address
 
+    def part(self, number: int) -> tuple[int, int]:
+        """First byte and size of the shared memory that an instruction may touch: its variable, or
+        all of it."""
+        kernel = self.flow.kernel
+        whole = kernel.shared_bytes + self.request.shared_bytes
+        if number not in self.arrays:
+            return 0, whole
+        return bounds(kernel.shared[self.arrays[number]], kernel.shared_bytes, whole)
+
     def device(self, address: int) -> tuple[str, int]:
         """The allocation nearest to an address, and the byte in it (or outside of it)."""
         found = self.memory.nearest(address)
@@ -73,9 +86,9 @@ class Names:
         return named or action.operation in ("atomic", "reduction", "compare_and_swap")
 
 
-def verb(action: Action) -> str:
-    """What an access does."""
-    if action.operation == "load":
+def verb(action: Action, *, in_global: bool = False) -> str:
+    """What an access does in shared memory, or in global memory, from where cp.async reads."""
+    if action.operation == "load" or (in_global and action.operation == "copy_async"):
         return "reads"
     if action.operation == "copy_async":
         return "copies to"

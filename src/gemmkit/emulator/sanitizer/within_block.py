@@ -8,8 +8,8 @@ from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEE
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import here
 from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder
-from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.meetings import Actor, places
+from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names, at, verb
 from gemmkit.record import Finding
@@ -79,14 +79,14 @@ class WithinBlock:
         kind = "write after read" if against_reader else "write after write"
         if action.operation in ("load", "copy_async"):
             kind = "read after write"
-        does = "reads" if action.operation == "copy_async" else verb(action)
+        does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
         same_warp = thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         message = (
             f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which thread "
-            f"{met.thread} {verb(names.actions[other.number])} at {met} with {between} between"
+            f"{met.thread} {did} at {met} with {between} between"
         )
         if number == other.number and same_warp and kind == "write after write":
             message = (

@@ -44,9 +44,11 @@ def _define_admit(module: Module) -> None:
     parameters = (C, SITE_POINTER, _ADDRESS, BYTES)
     aligned = "eq", lambda f: f.and_(_ADDRESS, f.sub(BYTES, 1))
     with module.function("gemmkit.admit_shared", "i1", parameters) as f:
-        limit = f.load("i64", C, WORKER["shared_bytes"])
-        room = f.sub(limit, BYTES)
-        inside = f.and_(f.compare("ule", _ADDRESS, room), f.compare("sge", room, 0))
+        start, limit = (
+            f.load("i64", SITE_POINTER, SITE[each]) for each in ("shared_start", "shared_size")
+        )
+        room, within = f.sub(limit, BYTES), f.sub(_ADDRESS, start)
+        inside = f.and_(f.compare("ule", within, room), f.compare("sge", room, 0))
         f.ret(f.and_(inside, f.compare(aligned[0], aligned[1](f), 0)))
     with module.function("gemmkit.admit_global", "i1", parameters) as f:
         with f.when(f.compare("ne", aligned[1](f), 0)):

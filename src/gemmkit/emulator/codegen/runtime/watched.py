@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import LANES, PATTERN
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, WINDOW_BYTES
 from gemmkit.emulator.codegen.runtime.access import (
     host_pointer,
     load_each,
@@ -160,6 +160,9 @@ def _make(
     addresses = f.variable(literal(f"<{LANES} x i64>", 0))
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         address = f.add(BASE, element(f, P, lane, 64))
+        if space == "shared":
+            # The first lane's may lie before all of it, where 32 bits wrap around.
+            address = f.and_(address, WINDOW_BYTES - 1)
         fits = f.call(
             f"gemmkit.admit_{space}", "i1", C, SITE_POINTER, address, literal("i64", size)
         )
@@ -176,7 +179,7 @@ def _make(
 
 def _whole(f: Function, space: str, size: int, align: int = 0) -> Value:
     align = align or size
-    good = allowed(f, space, size, align=align)
+    good = allowed(f, space, size, align=align, by_array=True)
     if space != "global":
         return good
     found = f.variable(good)

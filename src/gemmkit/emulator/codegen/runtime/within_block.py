@@ -36,6 +36,7 @@ _LANE, _OFFSET, _PLACE = (Value("i64", f"%{name}") for name in ("lane", "offset"
 _ADDRESS, _TIME, _EXTRA = (Value("i64", f"%{name}") for name in ("address", "time", "extra"))
 _ACCESS = (C, SITE_POINTER, P, _LANE, _OFFSET, BYTES, _ROW, _WHO)
 _THREAD = (1 << ACTOR_SITE) - 1
+_SITE = (1 << ACTOR_BLOCK) - 1 - _THREAD
 
 
 def define(module: Module) -> None:
@@ -224,6 +225,11 @@ def _define_writer(module: Module) -> None:
                 for name in ("reader", "other_reader"):
                     reader, read_at = (f.load("i64", each) for each in _cell(f, name, at))
                     against(reader, read_at, AGAINST_READER)
-            f.store(_WHO, cell)
-            f.store(now, cell_at)
+            # A thread's atomic hides no plain store of its own that came right before it.
+            own = f.compare("eq", f.and_(f.xor(_WHO, writer), ~_SITE), 0)
+            hides = f.compare("eq", f.or_(stamp, 1), now)
+            weak = f.compare("eq", f.and_(stamp, 1), 0)
+            with f.when(f.not_(f.and_(f.and_(own, hides), weak))):
+                f.store(_WHO, cell)
+                f.store(now, cell_at)
         f.ret()
