@@ -141,6 +141,9 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     wave_share: float | None
 
 
+# How line tables call the folder of CUDA's own headers.
+CUDA_HEADERS = "<cuda>/"
+
 Triple = tuple[int, int, int]
 Check = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
@@ -149,7 +152,8 @@ class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
     """Who did something: one thread (x, y, z in its block), at one instruction.
 
     `file` and `line` are of the CUDA C++ source where the kernel has line information, else the
-    PTX's. `thread` is null where the whole warp or block is meant. `called_from` are the lines
+    PTX's; what was inlined from CUDA's own headers is put down to the line that called it there.
+    `thread` is null where the whole warp or block is meant. `called_from` are the lines
     (`file:line`) of the calls that were inlined there, from the innermost outward, as far as known.
     """
 

@@ -16,6 +16,7 @@ from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.names import source_name
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -196,6 +197,14 @@ class Program:
             self._variables[memory] = allocation
             data = memory.view(allocation.address, allocation.nbytes)
             data[:] = np.frombuffer(initial, np.uint8)
+            memory.divide(
+                allocation,
+                (
+                    Allocation(allocation.address + each.offset, each.size, source_name(name))
+                    for name, each in self.module.globals.items()
+                    if each.size
+                ),
+            )
         return self._variables[memory].address
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,10 +12,13 @@ from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import SourceLine
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
-from gemmkit.record import AccessSite
+from gemmkit.record import CUDA_HEADERS, AccessSite
 
+# As NVRTC's line tables have them, or nvcc's.
+_CUDA_HEADER = re.compile(CUDA_HEADERS + r"|.*/(cuda[^/]*|cu\d+|targets/[^/]+)/include/")
 _STRONG = (".volatile", ".relaxed", ".acquire", ".release", ".acq_rel")
 
 
@@ -47,12 +51,12 @@ class Names:
         """An instruction and who ran it."""
         instruction = self.flow.kernel.body[number]
         source = instruction.source
+        if source is None:
+            file, line, calls = "PTX", instruction.line, ()
+        else:
+            file, line, calls = _out_of_headers(source)
         return AccessSite(
-            file=source.file if source is not None else "PTX",
-            line=source.line if source is not None else instruction.line,
-            instruction=instruction.opcode,
-            thread=thread,
-            called_from=source.called_from if source is not None else (),
+            file=file, line=line, instruction=instruction.opcode, thread=thread, called_from=calls
         )
 
     def shared(self, address: int) -> tuple[str, int]:
@@ -84,6 +88,16 @@ class Names:
         action = self.actions[number]
         named = any(word in action.form.opcode for word in _STRONG)
         return named or action.operation in ("atomic", "reduction", "compare_and_swap")
+
+
+def _out_of_headers(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
+    """File, line and calls of the innermost place that is not in a header of CUDA's own."""
+    places = [str(source), *source.called_from]
+    for number, place in enumerate(places):
+        file, _, line = place.rpartition(":")
+        if not _CUDA_HEADER.match(file):
+            return file, int(line), tuple(places[number + 1 :])
+    return source.file, source.line, source.called_from
 
 
 def verb(action: Action, *, in_global: bool = False) -> str:
