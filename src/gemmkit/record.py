@@ -174,7 +174,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     "divergent barrier", "deadlock". `array` is what was touched: a kernel argument's name, or the
     name of a shared variable; empty where no memory is concerned. `offset` is in bytes from its
     start. `other` is the second access of a race. `count` is how often the same was seen at the
-    same places; `here`, `other`, `offset` and `block` belong to the first time.
+    same places; `here`, `other`, `offset` and `block` belong to the first time. Races with the same
+    `cause`, if there is one, lie in the same gap between barriers.
     """
 
     check: Check
@@ -186,6 +187,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     array: str = ""
     offset: int | None = None
     count: int = 1
+    cause: str = ""
 
 
 class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):

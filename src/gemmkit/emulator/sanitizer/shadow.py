@@ -31,6 +31,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.sites import holds_a_part
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -60,12 +61,6 @@ def granule_bytes(actions: Iterable[Action], space: str) -> int:
         and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
     ]
     return min(sizes, default=4)
-
-
-def _holds_a_part(action: Action) -> bool:
-    """Whether an instruction is a barrier that need not be for the whole block."""
-    counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
-    return counted or action.operation == "barrier_arrive"
 
 
 class Pattern:
@@ -158,7 +153,7 @@ class BlockShadow:
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
         scale = SHADOW_SITE_BYTES // SITE_BYTES
         # What each warp, and behind those each barrier, does not know of each warp.
-        pairs = any(_holds_a_part(action) for action in worker.kernel.actions)
+        pairs = any(holds_a_part(action) for action in worker.kernel.actions)
         shape = (worker.warps + BARRIERS, worker.warps, self.words, OWN_WORD_BYTES // 8)
         self._pairs: Words | None = None
         if pairs:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import SourceLine
 from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.sanitizer.gaps import Gap, Gaps
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
 from gemmkit.record import CUDA_HEADERS, AccessSite
 
@@ -22,7 +25,7 @@ _CUDA_HEADER = re.compile(CUDA_HEADERS + r"|.*/(cuda[^/]*|cu\d+|targets/[^/]+)/i
 _STRONG = (".volatile", ".relaxed", ".acquire", ".release", ".acq_rel")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Names:
     """Names things of one launch."""
 
@@ -58,6 +61,23 @@ class Names:
         return AccessSite(
             file=file, line=line, instruction=instruction.opcode, thread=thread, called_from=calls
         )
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """Between which lines barriers are missing."""
+        return Gaps(self.flow, lambda number: self.site(number, None))
+
+    def gap(self, worker: Worker, one: int, other: int, *, within_warp: bool) -> Gap | None:
+        """Where two instructions that race stand, as seen from the last barrier of the block."""
+        if any(holds_a_part(action) for action in self.actions):
+            return None
+        warp = worker.warp_number(worker.field("running"))
+        last = int(worker.warp_fields("instruction")[warp])
+        operation = self.flow.forms[last].operation
+        if last and operation != "barrier":
+            return None
+        barrier = last if operation == "barrier" else None
+        return self.gaps.between(one, other, barrier, within_warp=within_warp)
 
     def shared(self, address: int) -> tuple[str, int]:
         """The variable at an address in shared memory, and the byte in it."""
@@ -98,6 +118,12 @@ def _out_of_headers(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
         if not _CUDA_HEADER.match(file):
             return file, int(line), tuple(places[number + 1 :])
     return source.file, source.line, source.called_from
+
+
+def holds_a_part(action: Action) -> bool:
+    """Whether an instruction is a barrier that need not be for the whole block."""
+    counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
+    return counted or action.operation == "barrier_arrive"
 
 
 def verb(action: Action, *, in_global: bool = False) -> str:

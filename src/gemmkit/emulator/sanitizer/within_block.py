@@ -82,11 +82,13 @@ class WithinBlock:
         does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
         same_warp = thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
+        gap = names.gap(self._worker, number, other.number, within_warp=same_warp)
+        where = gap.text if gap is not None else "between"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         message = (
             f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which thread "
-            f"{met.thread} {did} at {met} with {between} between"
+            f"{met.thread} {did} at {met} with {between} {where}"
         )
         if number == other.number and same_warp and kind == "write after write":
             message = (
@@ -102,4 +104,5 @@ class WithinBlock:
             other=met,
             array=array,
             offset=offset,
+            cause=gap.cause if gap is not None else "",
         )

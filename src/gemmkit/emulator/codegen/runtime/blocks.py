@@ -187,6 +187,8 @@ def _define_start(module: Module, names: Names) -> None:
                 f.store(a, warp, WARP[name])
             for name in ("block", "exited", "depth", "status"):
                 f.store(literal("i32", 0), warp, WARP[name])
+            # So that what a warp waited at last is of this block.
+            f.store(literal("i32", 0), warp, WARP["instruction"])
             f.clear(f.offset(warp, WARP_REGISTERS + 3 * 128), cleared)
         f.call("gemmkit.order", "void", C)
         if names.sanitize:
