@@ -22,13 +22,12 @@ class Gap:
     """Where two accesses of a race stand to each other.
 
     `text` names both lines and the barriers around; `cause` is the same for all races that one
-    barrier between would end. `later` is the instruction that comes in the next iteration, if one
-    does.
+    barrier between would end.
     """
 
     text: str
     cause: str
-    later: int | None = None
+    next_iteration: bool
 
 
 class Gaps:
@@ -37,10 +36,9 @@ class Gaps:
     def __init__(self, flow: ControlFlow, locate: Locate) -> None:
         self._flow, self._locate = flow, locate
         self._reached: dict[int | None, dict[int, int]] = {}
+        self._behind: dict[int, frozenset[int]] = {}
 
-    def between(
-        self, one: int, other: int, barrier: int | None, *, within_warp: bool = False
-    ) -> Gap | None:
+    def between_warps(self, one: int, other: int, barrier: int | None) -> Gap | None:
         """The gap between two instructions after a barrier, or None for the start of the kernel.
 
         Nothing is said where one of them cannot be reached from there without another barrier.
@@ -50,19 +48,31 @@ class Gaps:
         if None in turns.values():
             return None
         first, second = sorted((one, other), key=lambda each: (turns[each], each))
+        gap = self._gap(first, second, barrier, anew=turns[first] != turns[second])
+        own = self._warps_own(first, second, reached, next_turn=gap.next_iteration)
+        if not own:
+            return gap
+        advice = f"; the __syncwarp() at {own} orders the lanes of one warp only"
+        return Gap(gap.text + advice, gap.cause + advice, gap.next_iteration)
+
+    def between_lanes(self, earlier: int, later: int, barrier: int | None) -> Gap | None:
+        """The gap between two instructions that lanes of one warp ran in this order, with no
+        barrier of the block or the warp between."""
+        anew = self._path(earlier, later)
+        return None if anew is None else self._gap(earlier, later, barrier, anew=anew)
+
+    def _gap(self, first: int, second: int, barrier: int | None, *, anew: bool) -> Gap:
+        """From one instruction to the next, with a loop that begins anew between, or not."""
         lines = _lines(self._locate(first), self._locate(second))
-        next_turn = turns[first] != turns[second] or _backward(*lines)
+        next_turn = anew or _backward(*lines)
         text = f"between {_short(*lines)} and {_short(*reversed(lines))}"
         if first == second and not next_turn:
             text = f"between threads at {_short(*lines)}"
         if next_turn:
             text += " of the next iteration"
         around = self._around(barrier, first, second)
-        own = self._warps_own(first, second, reached, next_turn=next_turn)
-        if own and not within_warp:
-            around += f"; the __syncwarp() at {own} orders the lanes of one warp only"
         cause = f"{self._line(barrier)}{around}{next_turn}"
-        return Gap(text + around, cause, second if next_turn else None)
+        return Gap(text + around, cause, next_turn)
 
     def _from(self, barrier: int | None) -> dict[int, int]:
         """The blocks that can be reached from a barrier without another one, each with how often a
@@ -81,18 +91,74 @@ class Gaps:
             if number >= len(blocks) or self._is_barrier(blocks[number].end - 1):
                 continue
             for successor in blocks[number].successors:
-                turns = reached[number] + (successor <= number)
+                turns = reached[number] + self._begins_anew(number, successor)
                 if turns < reached.get(successor, turns + 1):
                     reached[successor] = turns
                     waiting.append(successor)
         return reached
 
+    def _path(self, start: int, end: int) -> bool | None:
+        """Whether a loop begins anew on the way from one instruction to another; None if barriers
+        are on all ways."""
+        blocks, first = self._flow.blocks, self._block_of(start)
+        last = self._block_of(end)
+        if first == last and start < end and not self._stops(start + 1, end):
+            return False
+        if self._stops(start + 1, blocks[first].end):
+            return None
+        waiting = deque(
+            [
+                (successor, self._begins_anew(first, successor))
+                for successor in blocks[first].successors
+            ]
+        )
+        seen = set()
+        while waiting:
+            number, anew = waiting.popleft()
+            if number in seen or number >= len(blocks):
+                continue
+            seen.add(number)
+            block = blocks[number]
+            if number == last and not self._stops(block.start, end):
+                return anew
+            if not self._stops(block.start, block.end):
+                # Ways on in this turn are looked at before those of the next.
+                for successor in block.successors:
+                    if self._begins_anew(number, successor):
+                        waiting.append((successor, True))
+                    else:
+                        waiting.appendleft((successor, anew))
+        return None
+
+    def _begins_anew(self, block: int, successor: int) -> bool:
+        """Whether this way leads from a loop's end to its beginning; blocks stand in the order of
+        the text, which the compiler may have chosen otherwise where there is no loop."""
+        return successor <= block and block in self._reachable(successor)
+
+    def _reachable(self, start: int) -> frozenset[int]:
+        if start not in self._behind:
+            seen, waiting = {start}, [start]
+            while waiting:
+                number = waiting.pop()
+                if number < len(self._flow.blocks):
+                    new = set(self._flow.blocks[number].successors) - seen
+                    seen |= new
+                    waiting += new
+            self._behind[start] = frozenset(seen)
+        return self._behind[start]
+
+    def _stops(self, start: int, end: int) -> bool:
+        """Whether a barrier, of the block or the warp, is among these instructions."""
+        body = self._flow.kernel.body
+        return any(
+            self._is_barrier(number) or body[number].opcode == "bar.warp.sync"
+            for number in range(start, end)
+        )
+
     def _block_of(self, instruction: int) -> int:
         blocks = self._flow.blocks
         return next(
-            number
-            for number, each in enumerate(blocks)
-            if each.start <= instruction < each.end
+            number for number, each in enumerate(blocks) if each.start <= instruction < each.end
         )
 
     def _is_barrier(self, instruction: int) -> bool:

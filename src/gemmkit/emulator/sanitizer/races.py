@@ -267,7 +267,7 @@ class Races:
             )
         thread = names.thread(met.thread) if met.thread is not None else None
         other = names.site(met.other, thread)
-        gap = names.gap(self._worker, number, met.other, within_warp=within)
+        gap = names.gap(self._worker, met.other, number, within_warp=within)
         cause = gap.cause if gap is not None else ""
         if waiting:
             kind = "read before wait" if reads else "write before wait"

@@ -54,10 +54,7 @@ class Names:
         """An instruction and who ran it."""
         instruction = self.flow.kernel.body[number]
         source = instruction.source
-        if source is None:
-            file, line, calls = "PTX", instruction.line, ()
-        else:
-            file, line, calls = _out_of_headers(source)
+        file, line, calls = _out_of_headers(source or SourceLine("PTX", instruction.line))
         return AccessSite(
             file=file, line=line, instruction=instruction.opcode, thread=thread, called_from=calls
         )
@@ -67,8 +64,9 @@ class Names:
         """Between which lines barriers are missing."""
         return Gaps(self.flow, lambda number: self.site(number, None))
 
-    def gap(self, worker: Worker, one: int, other: int, *, within_warp: bool) -> Gap | None:
-        """Where two instructions that race stand, as seen from the last barrier of the block."""
+    def gap(self, worker: Worker, earlier: int, later: int, *, within_warp: bool) -> Gap | None:
+        """Where two instructions that race stand, as seen from the last barrier of the block; this
+        is how they ran, which says little of different warps."""
         if any(holds_a_part(action) for action in self.actions):
             return None
         warp = worker.warp_number(worker.field("running"))
@@ -77,7 +75,8 @@ class Names:
         if last and operation != "barrier":
             return None
         barrier = last if operation == "barrier" else None
-        return self.gaps.between(one, other, barrier, within_warp=within_warp)
+        how = self.gaps.between_lanes if within_warp else self.gaps.between_warps
+        return how(earlier, later, barrier)
 
     def shared(self, address: int) -> tuple[str, int]:
         """The variable at an address in shared memory, and the byte in it."""

@@ -82,7 +82,7 @@ class WithinBlock:
         does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
         same_warp = thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
-        gap = names.gap(self._worker, number, other.number, within_warp=same_warp)
+        gap = names.gap(self._worker, other.number, number, within_warp=same_warp)
         where = gap.text if gap is not None else "between"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
