@@ -23,9 +23,10 @@ SHADOW = words(
     # What is known of each region of global memory, and log2 of the bytes of its granules.
     *("rows", "global_shift"),
     # A clock that barriers and fences move on, what it showed after the block's last barrier, and
-    # the fences so far. Of the other block's warp that was met last (its bits of an actor): up to
-    # when what it did is known to come before what the running warp does.
-    *("time", "barrier_time", "fences", "known_warp", "known_time"),
+    # the fences so far. Of some of the warps that were met, of this block or others, up to when
+    # what they did is known to come before what the running warp does: `KNOWN_WARPS` pairs of the
+    # warp's bits of an actor and the time, each in the place that these bits choose.
+    *("time", "barrier_time", "fences", "known"),
     # For each granule of shared memory, the copy by cp.async that was last sent there.
     "copies",
     # Where barriers hold back a part of the block: for each warp and each barrier what it does not
@@ -123,6 +124,7 @@ ROW = words(
     *("writer", "writer_at", "reader", "reader_at", "other_reader", "other_reader_at"),
 )
 ROW_BYTES = 128
+KNOWN_WARPS = 64
 # A granule's writer or reader: the block plus one, the record's place among the instructions, the
 # thread. The first one's bits are inverted, so that the larger number stands for it too.
 ACTOR_BLOCK, ACTOR_SITE = 32, 10

@@ -42,14 +42,14 @@ class BetweenBlocks:
         self, names: Names, worker: Worker, shadow: BlockShadow, known: GlobalShadow
     ) -> None:
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
-        self._order = BlockOrder(worker.warps)
+        self.order = BlockOrder(worker.warps)
         areas = worker.kernel.areas
         self._numbers = places(areas.sites, areas.sites_start)
 
     def fence(self, now: int, *, in_block: bool) -> None:
         """The running warp is at a fence, which may be one for its block only."""
         if not in_block:
-            self._order.fence(*here(self._worker, self._shadow), now)
+            self.order.fence(*here(self._worker, self._shadow), now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
         """The running warp has made a strong access."""
@@ -58,7 +58,7 @@ class BetweenBlocks:
             return
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
             if address < min(WINDOWS.values()):
-                self._order.synchronize(
+                self.order.synchronize(
                     *here(self._worker, self._shadow),
                     address,
                     reads=action.operation != "store",
@@ -72,7 +72,7 @@ class BetweenBlocks:
         note, time = self._known.at(address, "reader" if against_reader else "writer")
         other = Actor.read(note, self._numbers)
         block, warp, barrier = here(self._worker, self._shadow)
-        how = self._order.before(block, warp, barrier, other.block, other.thread // LANES, time)
+        how = self.order.before(block, warp, barrier, other.block, other.thread // LANES, time)
         number = self._worker.site_number(site)
         action = self._names.actions[number]
         loads = action.operation in ("load", "copy_async")

@@ -140,7 +140,9 @@ class _Watch:
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
-        self._within_block = WithinBlock(sanitizer.names, worker, self._shadow)
+        self._within_block = WithinBlock(
+            sanitizer.names, worker, self._shadow, self._between_blocks.order
+        )
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COPY_BYTES,
     COPY_QUEUE,
+    KNOWN_WARPS,
     LOG_ENTRIES,
     LOG_ENTRY,
     OWN,
@@ -160,6 +161,7 @@ class BlockShadow:
             flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
             self._pairs = flat.reshape(shape)
         self._clocks: Numbers = np.zeros((worker.warps + BARRIERS, worker.warps), np.int64)
+        self._known: Numbers = np.zeros(2 * KNOWN_WARPS, np.int64)
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
         for number, place in worker.kernel.areas.sites.items():
             own = self._sites[place * SHADOW_SITE_BYTES :]
@@ -178,6 +180,7 @@ class BlockShadow:
             "event": ctypes.cast(event, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
             "rows": known.rows.ctypes.data,
             "global_shift": known.granule.bit_length() - 1,
+            "known": self._known.ctypes.data,
             "copies": self.copies.ctypes.data,
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,

@@ -19,11 +19,18 @@ _SHARED = 1 << 62
 
 
 class WithinBlock:
-    """Of one worker: fences and atomics order its warps, besides barriers."""
+    """Of one worker: fences and atomics order its warps, besides barriers.
 
-    def __init__(self, names: Names, worker: Worker, shadow: BlockShadow) -> None:
+    What orders blocks orders the warps of a block too. Where the kernel has nothing else that does,
+    `between_blocks` serves for both.
+    """
+
+    def __init__(
+        self, names: Names, worker: Worker, shadow: BlockShadow, between_blocks: BlockOrder
+    ) -> None:
         self._names, self._worker, self._shadow = names, worker, shadow
-        self._block, self._order = -1, BlockOrder(worker.warps)
+        self._own = any(Ordering.of(action).in_block for action in names.actions)
+        self._block, self._order = -1, between_blocks
         areas = worker.kernel.areas
         self._numbers = places(areas.sites, areas.sites_start)
         self._fences = any(Ordering.of(action).fence for action in names.actions)
@@ -31,17 +38,20 @@ class WithinBlock:
     def _here(self) -> tuple[int, int, int]:
         """Of the block, so that no order is kept of those before it."""
         found = here(self._worker, self._shadow)
-        if found[0] != self._block:
+        if self._own and found[0] != self._block:
             self._block, self._order = found[0], BlockOrder(self._worker.warps)
         return found
 
     def fence(self, now: int) -> None:
         """The running warp is at a fence."""
-        place = self._here()
-        self._order.fence(*place, now)
+        if self._own:
+            place = self._here()
+            self._order.fence(*place, now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
         """The running warp has made a strong access."""
+        if not self._own:
+            return
         action = self._names.actions[number]
         place = self._here()
         shared = _SHARED if space_at(action, base) == "shared" else 0

@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_NUMBER,
     COMMON,
     COMMON_BYTES,
+    KNOWN_WARPS,
     MEMBERS,
     OWN,
     OWN_BITMAPS,
@@ -77,7 +78,7 @@ def _define_fresh(module: Module) -> None:
         index = f.resize(f.load("i32", W, WARP["index"]), 64)
         f.store(_own(f, s, index), s, SHADOW["own"])
         f.store(f.shl(index, TAG_WARP), s, SHADOW["own_tag"])
-        f.store(literal("i64", 0), s, SHADOW["known_warp"])
+        f.clear(f.load("ptr", s, SHADOW["known"]), 16 * KNOWN_WARPS)
         f.ret()
 
 

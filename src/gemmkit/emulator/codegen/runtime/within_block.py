@@ -10,6 +10,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.ordered import Known
 from gemmkit.emulator.codegen.runtime.patterns import element
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow, site_shadow
 from gemmkit.emulator.codegen.runtime.unordered import clock
@@ -104,10 +105,8 @@ def _define_meet(module: Module) -> None:
     parameters = (C, SITE_POINTER, _ADDRESS, _WHO, _OTHER, _TIME, _EXTRA)
     with module.function("gemmkit.meet_in_block", "void", parameters, inline=False) as f:
         s = shadow(f)
-        warp = f.and_(_OTHER, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
-        same = f.compare("eq", f.load("i64", s, SHADOW["known_warp"]), warp)
-        early = f.compare("ule", _TIME, f.load("i64", s, SHADOW["known_time"]))
-        with f.when(f.and_(same, early)):
+        known = Known(f, s, _OTHER)
+        with f.when(known.covers(_TIME)):
             f.ret()
         told = f.offset(site_shadow(f, s), GLOBAL_RACE * TOLD_BYTES)
         block = f.load("i64", C, WORKER["block"])
@@ -121,8 +120,7 @@ def _define_meet(module: Module) -> None:
             f.store(value, s, SHADOW[name])
         answer = event(f, s, literal("i64", GLOBAL_RACE), _ADDRESS, extra=_EXTRA)
         with f.when(f.compare("eq", answer, IN_ORDER)):
-            f.store(warp, s, SHADOW["known_warp"])
-            f.store(_TIME, s, SHADOW["known_time"])
+            known.learn(_TIME)
         with f.when(f.compare("eq", answer, 1)):
             f.increase(told, TOLD["times"], 1)
         f.ret()
