@@ -75,8 +75,8 @@ def command(
 
     It runs on the emulator, over shapes that kernels get wrong (or those of --shape). Each result
     is held against a float64 reference, and each access is watched: memory out of bounds or
-    misaligned, reads of what was never written, races in shared memory, barriers that not all
-    threads reach, deadlocks.
+    misaligned, reads of what was never written, races in shared and global memory, barriers that
+    not all threads reach, deadlocks.
 
     The exit status is 1 if there is a finding or a wrong result.
     """
