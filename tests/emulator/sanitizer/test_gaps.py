@@ -145,4 +145,5 @@ def test_the_gap_in_global_memory() -> None:
     arguments = {"out": zeros, "tmp": zeros, "turns": np.int32(3)}
     for found in run(source.replace("BARRIER", ""), arguments).findings:
         assert "line 6 and line 4 of the next iteration; the barrier at line 5" in found.message
+        assert f" byte {found.offset} of 'tmp' at kernel.cu:{found.here.line}, " in found.message
     assert not run(source.replace("BARRIER", "__syncthreads();"), arguments).findings

@@ -93,12 +93,12 @@ class WithinBlock:
         same_warp = thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
         gap = names.gap(self._worker, other.number, number, within_warp=same_warp)
-        where = gap.text if gap is not None else "between"
+        between_lines = gap.text if gap is not None else "between"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         message = (
             f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which thread "
-            f"{met.thread} {did} at {met} with {between} {where}"
+            f"{met.thread} {did} at {met} with {between} {between_lines}"
         )
         if number == other.number and same_warp and kind == "write after write":
             message = (
