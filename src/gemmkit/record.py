@@ -141,6 +141,9 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     wave_share: float | None
 
 
+# How line tables call the folder of CUDA's own headers.
+CUDA_HEADERS = "<cuda>/"
+
 Triple = tuple[int, int, int]
 Check = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
@@ -149,7 +152,8 @@ class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
     """Who did something: one thread (x, y, z in its block), at one instruction.
 
     `file` and `line` are of the CUDA C++ source where the kernel has line information, else the
-    PTX's. `thread` is null where the whole warp or block is meant. `called_from` are the lines
+    PTX's; what was inlined from CUDA's own headers is put down to the line that called it there.
+    `thread` is null where the whole warp or block is meant. `called_from` are the lines
     (`file:line`) of the calls that were inlined there, from the innermost outward, as far as known.
     """
 
@@ -170,7 +174,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     "divergent barrier", "deadlock". `array` is what was touched: a kernel argument's name, or the
     name of a shared variable; empty where no memory is concerned. `offset` is in bytes from its
     start. `other` is the second access of a race. `count` is how often the same was seen at the
-    same places; `here`, `other`, `offset` and `block` belong to the first time.
+    same places; `here`, `other`, `offset` and `block` belong to the first time. Races with the same
+    `cause`, if there is one, lie in the same gap between barriers.
     """
 
     check: Check
@@ -182,6 +187,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     array: str = ""
     offset: int | None = None
     count: int = 1
+    cause: str = ""
 
 
 class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ def test_long_lists_are_cut(call, fake, make_check):
     shown = call("check", "naive").stdout
     assert "\n20. racecheck" in shown
     assert "\n21. racecheck" not in shown
-    assert "… and 3 more, which --json tells\n" in shown
+    assert "… and 3 more; --json lists them\n" in shown
     assert "23 distinct findings (23 racecheck)" in shown
 
 

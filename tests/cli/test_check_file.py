@@ -99,3 +99,87 @@ def test_bad_usage(check_file, words, message):
     assert result.exit_code == 2
     assert message in result.stderr
     assert "unexpected" not in result.stderr
+
+
+def test_a_missing_barrier_is_one_finding(check_file):
+    """Of two arrays, read after write and write after read, at two shapes and in all threads."""
+    result = check_file(
+        TILED.replace("    __syncthreads();\n  }", "  }"), shape="32x32x32,48x32x64"
+    )
+    assert result.exit_code == 1
+    assert result.stdout.endswith("1 distinct finding (1 racecheck)\n")
+    flat = " ".join(result.stdout.split())
+    assert (
+        "no barrier between line 9 and line 7 of the next iteration; the barrier at line 8 comes "
+        "before both"
+    ) in flat
+    assert "'As' at own.cu:" in flat
+    assert "at 32x32x32, 48x32x64" in flat
+
+
+def test_reads_that_a_race_leads_to_stand_with_it(check_file):
+    result = check_file(TILED.replace("    __syncthreads();\n    for", "    for"))
+    assert result.exit_code == 1
+    assert "\n1. racecheck" in result.stdout
+    assert "\n2." not in result.stdout
+    assert "may lead to: uninitialized, 'Bs' at own.cu:8" in result.stdout
+
+
+def test_an_array_of_the_tile_is_too_short(check_file):
+    result = check_file(TILED.replace("As[16][16], ", "As[16][15], "))
+    assert "past the end of 'As' (960 bytes of shared memory), in 'Bs'" in " ".join(
+        result.stdout.split()
+    )
+    assert result.stdout.index("memcheck: out of bounds") < result.stdout.index("racecheck: ")
+
+
+# Each thread's part of C goes by way of an array that other threads read.
+THROUGH_GLOBAL = """#include <cuda_pipeline.h>
+namespace parts { __device__ float of_c[32 * 32]; }
+__global__ void own(int M, int N, int K, const float *A, const float *B, float *C) {
+  __shared__ float rows[16][16];
+  int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+  float sum = 0;
+  for (int k0 = 0; k0 < K; k0 += 16) {
+    __pipeline_memcpy_async(&rows[threadIdx.y][threadIdx.x], A + row * K + k0 + threadIdx.x, 4);
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    for (int k = 0; k < 16; ++k) sum += rows[threadIdx.y][k] * B[(k0 + k) * N + col];
+    __syncthreads();
+  }
+  parts::of_c[row * 32 + col] = sum;
+  __syncthreads();
+  C[(row ^ 8) * N + col] = parts::of_c[(row ^ 8) * 32 + col];
+}
+"""
+
+
+def test_arrays_of_the_file_by_their_names(check_file):
+    assert check_file(THROUGH_GLOBAL).exit_code == 0
+    racy = THROUGH_GLOBAL.replace("= sum;\n  __syncthreads();", "= sum;")
+    result = check_file(racy, "--only", "racecheck")
+    assert result.exit_code == 1
+    assert "of 'parts::of_c' at own.cu:1" in " ".join(result.stdout.split())
+    outside = check_file(THROUGH_GLOBAL.replace("of_c[32 * 32]", "of_c[32 * 31]"))
+    assert "0 bytes behind the end of 'parts::of_c' (3968 bytes)" in " ".join(
+        outside.stdout.split()
+    )
+
+
+def test_a_line_in_a_header_of_cuda_is_the_line_that_calls_it(check_file):
+    late = THROUGH_GLOBAL.replace("    __pipeline_wait_prior(0);\n", "")
+    result = check_file(late, "--only", "racecheck")
+    assert result.exit_code == 1
+    assert "-> own.cu:8\n" in result.stdout
+    assert "cuda_pipeline" not in result.stdout.replace("#include <cuda_pipeline.h>", "")
+
+
+def test_a_seed_finds_the_same(check_file):
+    assert check_file(TILED, "--seed", "7").exit_code == 0
+    shown = [
+        check_file(TILED.replace("    __syncthreads();\n  }", "  }"), "--seed", "7").stdout
+        for _ in range(2)
+    ]
+    assert shown[0] == shown[1]
+    assert "of the next iteration" in shown[0]

@@ -66,7 +66,7 @@ def check(
         alpha: of every problem; by default each its own.
         beta: of every problem; by default each its own.
         checks: findings of other checks are left out.
-        seed: of the inputs.
+        seed: of the inputs; unless it is 0, the warps of each block run in an order shuffled by it.
         max_steps: warp instructions after which a block counts as endless.
         device: an open emulator whose sanitizers are on, in place of `gpu` and `max_steps`.
         progress: is told what happens.
@@ -95,7 +95,12 @@ def check(
         for name, problem in _problems(found, chosen, shapes, epilogue)
     ]
     device = device or open_device(
-        "emulator", gpu, sanitize=True, progress=progress.launched, max_steps=max_steps
+        "emulator",
+        gpu,
+        sanitize=True,
+        progress=progress.launched,
+        max_steps=max_steps,
+        warp_seed=seed % (1 << 31),
     )
     progress.opened(device, "")
     if shapes is None:

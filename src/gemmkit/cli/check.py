@@ -13,7 +13,6 @@ from gemmkit.cli.options import (
     gpu_option,
     json_option,
     names,
-    seed_option,
     shapes_option,
 )
 from gemmkit.cli.target import target_options
@@ -49,7 +48,14 @@ if TYPE_CHECKING:
     help="Warp instructions after which a block is taken to be endless.  [default: 1e8]",
 )
 @gpu_option
-@seed_option
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the inputs; unless it is 0, the warps of each block run in an order that it "
+    "shuffles.",
+)
 @json_option
 @debug_option
 def command(
@@ -69,8 +75,8 @@ def command(
 
     It runs on the emulator, over shapes that kernels get wrong (or those of --shape). Each result
     is held against a float64 reference, and each access is watched: memory out of bounds or
-    misaligned, reads of what was never written, races in shared memory, barriers that not all
-    threads reach, deadlocks.
+    misaligned, reads of what was never written, races in shared and global memory, barriers that
+    not all threads reach, deadlocks.
 
     The exit status is 1 if there is a finding or a wrong result.
     """

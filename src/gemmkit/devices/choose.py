@@ -33,6 +33,7 @@ def open_device(
     progress: Callable[[float], None] | None = None,
     sanitize: bool = False,
     max_steps: int | None = DEFAULT_MAX_STEPS,
+    warp_seed: int = 0,
     printf_bytes: int | None = None,
 ) -> Device:
     """Open a device.
@@ -45,6 +46,8 @@ def open_device(
         sanitize: whether the emulator looks for faults; a GPU does not.
         max_steps: warp instructions after which the emulator takes a block to be endless; None
             waits for ever.
+        warp_seed: shuffles the order in which the emulator runs the warps of a block; 0 leaves
+            them in the order of their numbers.
         printf_bytes: size of the buffer in which a GPU keeps what kernels print; lines beyond it
             are lost. By default as the driver has it (1 MiB). The emulator loses none.
 
@@ -67,6 +70,7 @@ def open_device(
         progress=progress,
         sanitize=sanitize,
         max_steps=max_steps,
+        warp_seed=warp_seed,
     )
 
 

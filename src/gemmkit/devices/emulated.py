@@ -54,6 +54,7 @@ class EmulatedDevice:
             `DeviceError` without it (a bad access, a deadlock, an endless kernel) is one of them.
         max_steps: warp instructions, counted in loops, after which a block counts as endless; by
             default a billion (some ten seconds) when sanitizing, and else none.
+        warp_seed: shuffles the order in which the warps of a block run; 0 leaves it as it is.
     """
 
     kind = "emulator"
@@ -67,6 +68,7 @@ class EmulatedDevice:
         cache_dir: Path | None = None,
         sanitize: bool = False,
         max_steps: int | None = None,
+        warp_seed: int = 0,
     ) -> None:
         load("gemmkit.emulator")
         from gemmkit.emulator import DeviceMemory
@@ -76,6 +78,7 @@ class EmulatedDevice:
         self.memory = DeviceMemory()
         self.sanitize = sanitize
         self._max_steps = max_steps or (_ENDLESS if sanitize else None)
+        self._warp_seed = warp_seed
         self._progress = progress
         self._cache_dir = cache_dir
         self._programs: dict[tuple[str, str], Program] = {}
@@ -141,6 +144,7 @@ class EmulatedDevice:
             threads=self.threads,
             progress=self._progress,
             max_steps=self._max_steps,
+            warp_seed=self._warp_seed,
             sanitize=self.sanitize,
         )
         return Launch(

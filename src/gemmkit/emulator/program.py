@@ -16,6 +16,7 @@ from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.names import source_name
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Program:
         threads: int | None = None,
         progress: Callable[[float], None] | None = None,
         max_steps: int | None = None,
+        warp_seed: int = 0,
         sanitize: bool = False,
     ) -> Execution:
         """Run all blocks and wait.
@@ -87,6 +89,8 @@ class Program:
             progress: called now and then with the fraction of blocks done.
             max_steps: warp instructions, counted in loops, after which a block that has not ended
                 counts as endless.
+            warp_seed: shuffles the order in which the warps of a block take turns, the same way for
+                the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
             sanitize: look for faults; they are the `findings` of what is returned.
 
         Raises:
@@ -105,6 +109,7 @@ class Program:
             threads=threads,
             progress=progress,
             max_steps=max_steps,
+            warp_seed=warp_seed,
         )
         return self._run_sanitized(run, kernel, request, memory) if sanitize else run(kernel)
 
@@ -192,6 +197,14 @@ class Program:
             self._variables[memory] = allocation
             data = memory.view(allocation.address, allocation.nbytes)
             data[:] = np.frombuffer(initial, np.uint8)
+            memory.divide(
+                allocation,
+                (
+                    Allocation(allocation.address + each.offset, each.size, source_name(name))
+                    for name, each in self.module.globals.items()
+                    if each.size
+                ),
+            )
         return self._variables[memory].address
 
 

@@ -15,6 +15,8 @@ from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
 from gemmkit.loading import first_use, load
+from gemmkit.native_calls import NativeCalls
+from gemmkit.record import CUDA_HEADERS
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
 # Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.
@@ -65,8 +67,8 @@ def compile_program(
 
     `entry` is a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel;
     `headers` maps names, as they are included, to text. The PTX's `.file` entries carry
-    `file_name` and the headers' names as given, and of files found in `include_dirs` their names
-    in there.
+    `file_name` and the headers' names as given; files found in `include_dirs`, which are those of
+    CUDA, have `<cuda>/` before their names in there.
 
     Raises:
         CompileError: the source, the entry, the options or the architecture are refused.
@@ -105,7 +107,9 @@ def compile_program(
             raise CompileError(f"NVRTC failed on {file_name}: {_error_name(nvrtc, status)}\n{log}")
         # After an error of ptxas, which names PTX lines, there is PTX too.
         ptx = _cut_roots(
-            _output(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX), include_dirs
+            _output(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
+            include_dirs,
+            CUDA_HEADERS,
         )
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             message = render_log(log, {**headers, file_name: source}, entry, ptx)
@@ -228,10 +232,11 @@ def _numbered_from_one(name: str, text: str) -> bytes:
     return f'#line 1 "{_ROOT / name}"\n{text}'.encode()
 
 
-def _cut_roots(text: str, include_dirs: Sequence[str]) -> str:
+def _cut_roots(text: str, include_dirs: Sequence[str], instead: str = "") -> str:
+    text = text.replace(f"{_ROOT}/", "")
     # The longer ones first: one may lie in the other.
-    for root in (str(_ROOT), *sorted(include_dirs, key=len, reverse=True)):
-        text = text.replace(f"{root}/", "")
+    for root in sorted(include_dirs, key=len, reverse=True):
+        text = text.replace(f"{root}/", instead)
     return text
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import BROADCAST
-from gemmkit.record import AccessSite, CheckRecord, CheckVerdict, Finding, ProblemRecord
+from gemmkit.record import CheckRecord, CheckVerdict, Finding, ProblemRecord
+from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
+SHOWN_OTHERS = 4
 
 # Why an argument can be memory that nobody has written.
 _UNREAD = {
@@ -63,7 +64,7 @@ def _row(record: CheckRecord, *, named: bool) -> Row:
         verdict_text = "findings, wrong result"
     else:
         verdict_text = str(verdict)
-    kinds = Counter(finding.check for finding in record.findings)
+    kinds = Counter(cause.finding.check for cause in causes([record]))
     cells = [
         Cell(record.case),
         Cell(record.problem.shape),
@@ -111,49 +112,18 @@ def _ratio(record: CheckRecord) -> str:
     return "∞" if record.error_ratio is None else f"{record.error_ratio:.2g}"
 
 
-def _way(site: AccessSite | None) -> tuple[str, ...]:
-    """The source line of an access, and the calls that lead there."""
-    return (str(site), *site.called_from) if site is not None else ()
-
-
-@dataclass(frozen=True)
-class DistinctFinding:
-    """A finding with the problems that show it; `count` is over all of them."""
-
-    finding: Finding
-    problems: tuple[ProblemRecord, ...]
-    count: int
-
-
-def distinct_findings(records: Sequence[CheckRecord]) -> list[DistinctFinding]:
-    """The findings of all problems, those at the same places taken together, in order."""
-    found: dict[tuple[object, ...], list[tuple[Finding, ProblemRecord]]] = {}
-    for record in records:
-        for each in record.findings:
-            key = each.check, each.kind, each.array, _way(each.here), _way(each.other)
-            found.setdefault(key, []).append((each, record.problem))
-    return [
-        DistinctFinding(
-            seen[0][0],
-            tuple(dict.fromkeys(problem for _, problem in seen)),
-            sum(finding.count for finding, _ in seen),
-        )
-        for seen in found.values()
-    ]
-
-
 def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
-    """The distinct findings, at most 20, with the source lines that they are about."""
+    """What the findings were caused by, at most 20 causes, with the source lines of each."""
     from rich.text import Text
 
     text = Text()
     sources = Sources(kernel)
-    found = distinct_findings(records)
+    found = causes(records)
     for number, each in enumerate(found[:SHOWN_FINDINGS], 1):
         finding = each.finding
         text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
-        sites = {_way(site): site for site in (finding.here, finding.other) if site is not None}
+        sites = {way(site): site for site in (finding.here, finding.other) if site is not None}
         for site in sites.values():
             text.append(f"  --> {site}\n", "cyan")
             for line in sources.excerpt(site.file, site.line):
@@ -162,13 +132,25 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
                 text.append(f"      called from {call}: {sources.line(call)}".rstrip(": ") + "\n")
         if finding.check == "initcheck" and finding.array in _UNREAD:
             text.append(f"  {_UNREAD[finding.array]}\n", "dim")
+        for line in (*_listed("the same", each.others), *_listed("may lead to", each.follows)):
+            text.append(f"  {line}\n", "dim")
         text.append(f"  seen {_times(each)}\n", "dim")
     if len(found) > SHOWN_FINDINGS:
-        text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more, which --json tells\n")
+        text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more; --json lists them\n")
     return text
 
 
-def _times(each: DistinctFinding) -> str:
+def _listed(head: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """Other findings of a cause, a line each; those beyond the first four are counted."""
+    for finding in findings[:SHOWN_OTHERS]:
+        sites = dict.fromkeys(str(each) for each in (finding.here, finding.other) if each)
+        name = f" '{finding.array}'" if finding.array else ""
+        yield f"{head}: {finding.kind},{name} at {' and '.join(sites)}"
+    if len(findings) > SHOWN_OTHERS:
+        yield f"{head}: {len(findings) - SHOWN_OTHERS} more, which --json lists"
+
+
+def _times(each: Cause) -> str:
     shown = [
         " ".join(filter(None, (problem.shape, extras(problem))))
         for problem in each.problems[:SHOWN_CASES]
@@ -217,7 +199,7 @@ def summary(records: Sequence[CheckRecord]) -> str:
     verdicts = Counter(record.verdict for record in records)
     words = {"findings": "with findings", "wrong result": "wrong"}
     parts = ", ".join(f"{count} {words.get(each, each)}" for each, count in verdicts.items())
-    kinds = Counter(each.finding.check for each in distinct_findings(records))
+    kinds = Counter(each.finding.check for each in causes(records))
     found = "no finding"
     if kinds:
         listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())

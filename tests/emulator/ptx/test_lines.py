@@ -25,12 +25,17 @@ def test_calls_are_followed_outward():
     assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:20")
 
 
-def test_calls_from_two_places_are_followed_no_further():
-    table = LineTable("\n".join((OWN, ONCE, TWICE, ELSEWHERE)), FILES)
-    assert table.line(TWICE).called_from == ("tile.cuh:5",)
-    # Which of the two each line was inlined at is said there itself.
+def test_calls_from_two_places_are_told_apart_by_what_comes_before():
+    table = LineTable("\n".join((OWN, ONCE, TWICE, ELSEWHERE, TWICE)), FILES)
     assert table.line(ONCE).called_from == ("kernel.cu:20",)
+    assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:20")
     assert table.line(ELSEWHERE).called_from == ("kernel.cu:30",)
+    assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:30")
+
+
+def test_calls_from_two_places_with_none_before_are_followed_no_further():
+    table = LineTable("\n".join((TWICE, OWN, ONCE, ELSEWHERE)), FILES)
+    assert table.line(TWICE).called_from == ("tile.cuh:5",)
 
 
 def test_calls_that_go_round_end():

@@ -21,3 +21,20 @@ from gemmkit.emulator.ptx.names import source_name
 )
 def test_local_names(symbol, name):
     assert source_name(symbol) == name
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("scratch", "scratch"),
+        ("_ZL7scratch", "scratch"),
+        ("_ZN2ns7scratchE", "ns::scratch"),
+        ("_ZN5outer5inner7scratchE", "outer::inner::scratch"),
+        ("_ZN12_GLOBAL__N_17scratchE", "scratch"),
+        ("_ZN49_INTERNAL_0000000000000000_5_h1_cu_1234_567890abc7scratchE", "scratch"),
+        ("_ZN3BoxIfE7scratchE", "_ZN3BoxIfE7scratchE"),
+        ("_ZN2ns7scratch", "_ZN2ns7scratch"),
+    ],
+)
+def test_names_in_namespaces(symbol, name):
+    assert source_name(symbol) == name

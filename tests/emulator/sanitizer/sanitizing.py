@@ -54,6 +54,7 @@ def run(
     threads: int = 1,
     max_steps: int | None = None,
     unwritten: Collection[str] = (),
+    warp_seed: int = 0,
     sanitize: bool = True,
 ) -> Outcome:
     """Run a kernel on arrays of these names; `unwritten` ones count as never written.
@@ -74,7 +75,12 @@ def run(
     request = LaunchRequest(grid, block, packed, shared_bytes)
     program = load(compiled(source), "k")
     execution = program.run(
-        request, memory, threads=threads, max_steps=max_steps, sanitize=sanitize
+        request,
+        memory,
+        threads=threads,
+        max_steps=max_steps,
+        warp_seed=warp_seed,
+        sanitize=sanitize,
     )
     arrays = {name: memory.view(each.address, each.nbytes).copy() for name, each in held.items()}
     return Outcome(execution, arrays)

@@ -53,9 +53,14 @@ def test_shared_array_with_its_name() -> None:
         out[threadIdx.x] = first[threadIdx.x + shift] + second[threadIdx.x + shift];
     }"""
     arguments = {"out": WORDS, "shift": np.int32(1)}
-    found = run(source, arguments, block=(32, 1, 1)).only
-    assert (found.check, found.kind, found.array) == ("memcheck", "out of bounds", "shared memory")
-    assert "byte 256 of 256 bytes of shared memory" in found.message
+    first, second = run(source, arguments, block=(32, 1, 1)).findings
+    assert {(each.check, each.kind) for each in (first, second)} == {("memcheck", "out of bounds")}
+    assert (first.array, first.offset, second.array) == ("first", 128, "second")
+    assert (
+        "0 bytes past the end of 'first' (128 bytes of shared memory), in 'second', by thread "
+        "(31, 0, 0) of block (0, 0, 0)"
+    ) in first.message
+    assert "past the end of 'second' (128 bytes of shared memory), by" in second.message
     assert not run(source, {"out": WORDS, "shift": np.int32(0)}, block=(32, 1, 1)).findings
 
 
@@ -178,7 +183,9 @@ def test_device_memory_that_the_kernel_writes_first() -> None:
     source = """k(float* out) {
         if (threadIdx.x % 32 < 16) out[threadIdx.x] = 1;
         __syncthreads();
-        out[threadIdx.x] = out[threadIdx.x / 32 * 32 + threadIdx.x % 16];
+        float x = out[threadIdx.x / 32 * 32 + threadIdx.x % 16];
+        __syncwarp();
+        out[threadIdx.x] = x;
         atomicAdd(out + threadIdx.x, 1.0f);
     }"""
     outcome = run(source, unwritten=["out"])

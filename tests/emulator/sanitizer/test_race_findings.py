@@ -47,7 +47,8 @@ def test_read_after_write() -> None:
     assert (found.other.line, found.other.thread) == (5, (0, 0, 0))
     assert found.message == (
         "read after write: thread (32, 0, 0) of block (0, 0, 0) reads byte 0 of 'As' at "
-        "kernel.cu:6, which thread (0, 0, 0) writes at kernel.cu:5 with no barrier between"
+        "kernel.cu:6, which thread (0, 0, 0) writes at kernel.cu:5 with no barrier between "
+        "line 5 and line 6; the barrier at line 4 comes before both"
     )
 
 

@@ -30,13 +30,18 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
         if orders_warps(b.around.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
         if Ordering.of(action).fence:
-            b.f.runtime(PREFIX + "device_fence", "void", C)
+            _device_fence(b, action)
 
 
 def before(b: BlockWriter, action: Action) -> None:
     """A memory access that orders what came before is about to be made."""
     if b.around.sanitize and Ordering.of(action).releases:
-        b.f.runtime(PREFIX + "device_fence", "void", C)
+        _device_fence(b, action)
+
+
+def _device_fence(b: BlockWriter, action: Action) -> None:
+    in_block = literal("i64", int(Ordering.of(action).in_block))
+    b.f.runtime(PREFIX + "device_fence", "void", C, in_block)
 
 
 def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
@@ -46,7 +51,7 @@ def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
         return
     b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, literal("i64", action.number))
     if ordering.acquires:
-        b.f.runtime(PREFIX + "device_fence", "void", C)
+        _device_fence(b, action)
 
 
 def members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:

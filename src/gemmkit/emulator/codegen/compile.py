@@ -44,7 +44,7 @@ def compile_kernel(text: KernelText, run: str, *, sanitize: bool) -> CompiledKer
         turn_cost=len(flow.forms),
         exit_block=len(flow.blocks),
         clears_registers=code.clears_registers,
-        orders_blocks=any(Ordering.of(action).fence for action in actions),
+        orders_blocks=any(Ordering.of(action).between_blocks.fence for action in actions),
         outside=code.outside,
     )
 

@@ -50,6 +50,8 @@ WORKER = words(
     *("fault", "fault_site", "fault_address", "fault_lane"),
     # What the sanitizers know of memory, and patterns worked out so far.
     *("shadow", "patterns"),
+    # The warps in the order of their turns; the seed that shuffles them, 0 for none; its state.
+    *("warp_order", "order_seed", "order_state"),
 )
 # Barriers follow the fields: for each, warps that have arrived, warps awaited (0: all), and the sum
 # of what warps gave to a reduction there.
@@ -71,6 +73,8 @@ SITE = words(
     *("more_tags", "counts_as"),
     *("bytes_copied", "copied_again", "copy_wavefronts", "copy_conflicts"),
     *("copied_to", "copied_from"),
+    # For the sanitizers, the part of shared memory that the instruction may touch.
+    *("shared_start", "shared_size"),
 )
 SITE_BYTES = 128
 

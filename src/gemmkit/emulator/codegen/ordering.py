@@ -1,4 +1,4 @@
-"""`Ordering`: what an instruction has to do with the order of what different blocks do."""
+"""`Ordering`: what an instruction has to do with the order of what threads do."""
 
 from __future__ import annotations
 
@@ -14,34 +14,46 @@ _STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel"])
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """By the memory model of PTX, for scopes that are wider than a block.
+    """By the memory model of PTX.
 
     `strong` accesses may meet others of their kind. A release makes what came before known to who
     sees the next strong write; an acquire learns what strong reads before it have seen. A fence is
-    both, and no access.
+    both, and no access. `in_block` says that all this holds among the threads of one block only,
+    by the instruction's scope or since it is the block's shared memory.
     """
 
     strong: bool = False
     releases: bool = False
     acquires: bool = False
+    in_block: bool = False
 
     @classmethod
     def of(cls, action: Action) -> Ordering:
-        """An instruction's; nothing for scopes of a block and for its shared memory."""
+        """An instruction's."""
         if action.operation not in _ORDERING:
             return _NONE
         name, *words = action.form.opcode.split(".")
-        if "cta" in words or "proxy" in words:
+        if "proxy" in words:
             return _NONE
+        in_block = "cta" in words
         if name in ("membar", "fence"):
-            return cls(releases=True, acquires=True)
-        if action.form.modifiers.get("S") not in ("", "global"):
+            return cls(releases=True, acquires=True, in_block=in_block)
+        if action.operation == "no_operation":
+            return _NONE
+        space = action.form.modifiers.get("S", "").removesuffix("::cta")
+        if space not in ("", "global", "shared"):
             return _NONE
         return cls(
             strong=action.operation in ATOMICS or not _STRONG.isdisjoint(words),
             releases=not {"release", "acq_rel"}.isdisjoint(words),
             acquires=not {"acquire", "acq_rel"}.isdisjoint(words),
+            in_block=in_block or space == "shared",
         )
+
+    @property
+    def between_blocks(self) -> Ordering:
+        """What of it holds for threads of other blocks too."""
+        return _NONE if self.in_block else self
 
     @property
     def fence(self) -> bool:

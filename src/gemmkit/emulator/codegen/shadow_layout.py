@@ -23,15 +23,22 @@ SHADOW = words(
     # What is known of each region of global memory, and log2 of the bytes of its granules.
     *("rows", "global_shift"),
     # A clock that barriers and fences move on, what it showed after the block's last barrier, and
-    # the fences so far. Of the other block's warp that was met last (its bits of an actor): up to
-    # when what it did is known to come before what the running warp does.
-    *("time", "barrier_time", "fences", "known_warp", "known_time"),
+    # the fences so far. Of some of the warps that were met, of this block or others, up to when
+    # what they did is known to come before what the running warp does: `KNOWN_WARPS` pairs of the
+    # warp's bits of an actor and the time, each in the place that these bits choose.
+    *("time", "barrier_time", "fences", "known"),
     # For each granule of shared memory, the copy by cp.async that was last sent there.
     "copies",
     # Where barriers hold back a part of the block: for each warp and each barrier what it does not
-    # know of each warp, as bitmaps like a warp's own. Else null.
-    "pairs",
+    # know of each warp, as bitmaps like a warp's own, and up to when it knows what each warp did.
+    # Else null.
+    *("pairs", "clocks"),
+    # Of a store that is about to be made: the registers and the bits of each of their elements.
+    *("data0", "data1", "data2", "data3", "data_bits"),
+    # Of an access to global memory that meets another one of its block: the other's actor and time.
+    *("met", "met_time"),
 )
+DATA = tuple(f"data{place}" for place in range(4))
 
 # A word of the block's bitmaps: granules written in this epoch; ever written; to be looked at
 # closely, since a copy is on its way there or atomics of several warps have met; written by
@@ -42,7 +49,8 @@ COMMON_BYTES = 32
 # A warp's shadow: the place in the log where its lanes were last in step, copies by cp.async on
 # their way, the place in the log where the last of them landed, groups of copies that each lane
 # has closed (32 bits each). Then its bitmaps.
-OWN = words("in_step", "copies", "copy_queue", "landed") | {"groups": 32}
+# The time on the clock when its lanes were last in step stands behind those.
+OWN = words("in_step", "copies", "copy_queue", "landed") | {"groups": 32, "step_time": 160}
 OWN_BITMAPS = 192
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
@@ -74,8 +82,8 @@ COPY_SITE, COPY_THREAD, COPY_EPOCH_BITS = 32, 16, 16
 # What goes wrong at a memory instruction, each with a record of its own in which native code keeps
 # from telling Python too often: the epoch and block of the last time, times told in that block,
 # times not told.
-BOUNDS, UNINITIALIZED, RACE, LANES_RACE = range(4)
-CLASSES = 4
+BOUNDS, UNINITIALIZED, RACE, LANES_RACE, GLOBAL_RACE = range(5)
+CLASSES = 5
 TOLD = words("epoch", "block", "times", "untold")
 TOLD_BYTES = 32
 TOLD_IN_BLOCK = 2
@@ -83,12 +91,12 @@ TOLD_IN_BLOCK = 2
 SAME_STORE = 1 << 15
 # The other has brought by cp.async what this one reads.
 COPIED = 1 << 14
-# Behind those, the row of the region that the instruction touched last, the region's address, and
-# whether its accesses may meet those of other blocks (and are not noted for that).
+# Behind those, the row of the region that the instruction touched last, the region's address,
+# whether its accesses may meet those of other blocks (and are not noted for that), and whether they
+# may meet those of their own block.
 SHADOW_SITE = {
-    "row": CLASSES * TOLD_BYTES,
-    "region": CLASSES * TOLD_BYTES + 8,
-    "strong": CLASSES * TOLD_BYTES + 16,
+    name: CLASSES * TOLD_BYTES + place
+    for name, place in words("row", "region", "strong", "strong_in_block").items()
 }
 SHADOW_SITE_BYTES = 256
 
@@ -107,12 +115,16 @@ MEETING, AGAINST_READER, MEETING_THREAD, IN_ORDER = CLASSES + 9, 1, 1, 2
 # A region of global memory: its bytes that were written (one byte each) or null where all were;
 # for each granule the last and the first block that stored to it, and that loaded it, or, where
 # blocks make an order among themselves, the last and when; whether the launch loaded or stored at
-# all.
+# all. For what happens within a block, of each granule: who wrote it last, who read it last, and
+# who read it last of another warp than that (or, for want of one, of the same), each with the time,
+# whose lowest bit says that the access was strong.
 ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
     *("start", "writer_time", "reader_time"),
+    *("writer", "writer_at", "reader", "reader_at", "other_reader", "other_reader_at"),
 )
 ROW_BYTES = 128
+KNOWN_WARPS = 64
 # A granule's writer or reader: the block plus one, the record's place among the instructions, the
 # thread. The first one's bits are inverted, so that the larger number stands for it too.
 ACTOR_BLOCK, ACTOR_SITE = 32, 10

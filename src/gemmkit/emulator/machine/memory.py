@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,16 @@ class DeviceMemory:
         if not initialized:
             self._written[allocation.address] = aligned_bytes(max(nbytes, 1), self._alignment)
         return allocation
+
+    def divide(self, allocation: Allocation, parts: Iterable[Allocation]) -> None:
+        """Put pieces that lie within an allocation in its place; what is between them is out of
+        bounds from now on, and the allocation as a whole cannot be freed."""
+        _, data = self._pieces.pop(allocation.address)
+        self._starts.remove(allocation.address)
+        for part in parts:
+            start = part.address - allocation.address
+            self._pieces[part.address] = part, data[start : start + part.nbytes]
+            bisect.insort(self._starts, part.address)
 
     def free(self, allocation: Allocation) -> None:
         """Give memory back; kernels that run afterwards cannot touch it."""

@@ -43,9 +43,10 @@ def run(
     threads: int | None = None,
     progress: Progress | None = None,
     max_steps: int | None = None,
+    warp_seed: int = 0,
     sanitizer: Sanitizer | None = None,
 ) -> Execution:
-    """Run all blocks of a launch, and count.
+    """Run all blocks of a launch, and count; a seed that is not 0 shuffles the warps' turns.
 
     Raises:
         DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
@@ -54,7 +55,7 @@ def run(
     from gemmkit.emulator.counters.tally import Tally
 
     started = time.perf_counter()
-    launch = _Launch(kernel, request, memory, globals_at, max_steps, sanitizer)
+    launch = _Launch(kernel, request, memory, globals_at, max_steps, sanitizer, warp_seed=warp_seed)
     launch.run(threads, progress)
     workers, flow = launch.workers, kernel.flow
     tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
@@ -100,12 +101,13 @@ class _Launch:
         max_steps: int | None,
         sanitizer: Sanitizer | None,
         spare: list[Worker] | None = None,
+        warp_seed: int = 0,
     ) -> None:
         self.workers: list[Worker] = []
         self._kernel = kernel
         self._request = request
         self._memory = memory
-        self._grid = SharedGrid(request, memory.regions(), globals_at)
+        self._grid = SharedGrid(request, memory.regions(), globals_at, warp_seed)
         self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._spare = [] if spare is None else spare

@@ -38,8 +38,15 @@ _Run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 class SharedGrid:
     """What all workers of a launch share: regions of memory, parameters, the next block."""
 
-    def __init__(self, request: LaunchRequest, regions: NDArray[np.int64], globals_at: int) -> None:
+    def __init__(
+        self,
+        request: LaunchRequest,
+        regions: NDArray[np.int64],
+        globals_at: int,
+        warp_seed: int = 0,
+    ) -> None:
         self.request = request
+        self.warp_seed = warp_seed
         self.regions = regions
         self.globals_at = globals_at
         self.parameters = aligned_bytes(max(len(request.parameters), 1))
@@ -68,6 +75,7 @@ class Worker:
         self.shared = aligned_bytes(self.shared_bytes, 256)
         self.local = aligned_bytes(self.warps * LANES * self._local_stride)
         self.scratch = aligned_bytes(compiled.scratch_bytes)
+        self._warp_order = np.zeros(self.warps, np.int64)
         self._warp_bytes = compiled.warp_bytes
         self.warp_memory = aligned_bytes(self.warps * self._warp_bytes)
         self._run = _Run(runtime().addresses[kernel.run])
@@ -90,6 +98,7 @@ class Worker:
             "next_block": grid.next_block.ctypes.data,
             "block_limit": grid.blocks,
             "block": -1,
+            "order_seed": grid.warp_seed,
             **dict(zip(("grid_x", "grid_y", "grid_z"), grid.request.grid, strict=True)),
         })  # fmt: skip
         # Memory where instructions were allowed to go before may have been given back.
@@ -118,6 +127,7 @@ class Worker:
             "cleared_bytes": cleared,
             # What a warp runs through at most before it comes to a loop's end again.
             "turn_cost": compiled.turn_cost,
+            "warp_order": self._warp_order.ctypes.data,
             **dict(zip(("threads_x", "threads_y", "threads_z"), request.block, strict=True)),
         })  # fmt: skip
 
@@ -204,6 +214,12 @@ class Worker:
         """Add to a count of a memory instruction."""
         at = self.kernel.areas.site(number) + SITE[name]
         self._buffer[at : at + 8].view(np.int64)[0] += amount
+
+    def limit_shared(self, number: int, start: int, size: int) -> None:
+        """Let a memory instruction touch a part of shared memory only; sizes in bytes."""
+        row = self.kernel.areas.sites[number]
+        for name, value in (("shared_start", start), ("shared_size", size)):
+            self._sites()[row, SITE[name] // 8] = value
 
     def regions(self) -> dict[int, int]:
         """Where the piece of global memory begins that each instruction touched last."""

@@ -20,8 +20,10 @@ _Place = tuple[int, int, int]
 class LineTable:
     """Reads the `.loc` directives of a PTX text; `files` are the names of its `.file` directives.
 
-    A directive names the call that its line was inlined at, not that call's own callers. Those
-    are followed for as long as the text knows one place only that the call was inlined at.
+    A directive names the call that its line was inlined at, not that call's own callers. The
+    compiler writes those before it, the outermost first, where they come up for the first time: so
+    the last such directive before a line says where its call was inlined. Where none comes before
+    it, callers are followed for as long as the text knows one only.
     """
 
     def __init__(self, text: str, files: Mapping[int, str]) -> None:
@@ -30,29 +32,34 @@ class LineTable:
         for match in _LOC.finditer(text):
             place, caller = _places(match)
             self._callers[place].add(caller)
-        self._lines: dict[str, SourceLine] = {}
+        # Of the directives that were read, for each place, the calls that led there last.
+        self._led: dict[_Place, tuple[_Place, ...]] = {}
 
     def line(self, directive: str) -> SourceLine:
-        """The line that a `.loc` directive names.
+        """The line that a `.loc` directive names; directives are read in the order of the text.
 
         Raises:
             ValueError: it is no such directive.
         """
-        if directive not in self._lines:
-            match = _LOC.match(directive)
-            if match is None:
-                raise ValueError(directive)
-            place, caller = _places(match)
-            self._lines[directive] = SourceLine(*self._named(place), self._chain(caller))
-        return self._lines[directive]
+        match = _LOC.match(directive)
+        if match is None:
+            raise ValueError(directive)
+        place, caller = _places(match)
+        calls = self._chain(caller)
+        self._led[place] = calls
+        names = tuple("{}:{}".format(*self._named(call)) for call in calls)
+        return SourceLine(*self._named(place), names)
 
-    def _chain(self, caller: _Place | None) -> tuple[str, ...]:
+    def _chain(self, caller: _Place | None) -> tuple[_Place, ...]:
         calls: list[_Place] = []
         while caller is not None and caller not in calls:
             calls.append(caller)
+            if caller in self._led:
+                calls += [each for each in self._led[caller] if each not in calls]
+                break
             known = self._callers[caller]
             caller = next(iter(known)) if len(known) == 1 else None
-        return tuple("{}:{}".format(*self._named(call)) for call in calls)
+        return tuple(calls)
 
     def _named(self, place: _Place) -> tuple[str, int]:
         number, line, _ = place

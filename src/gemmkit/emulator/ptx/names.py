@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+_PART = re.compile(r"L?(\d+)")
+# What compilers call namespaces that have no name.
+_UNNAMED = re.compile(r"_GLOBAL__N_|_INTERNAL_|\d*_GLOBAL__N")
 _LAST_PART = re.compile(r"E(\d+)(?=[A-Za-z_])")
 
 
@@ -11,8 +14,11 @@ def source_name(symbol: str) -> str:
     """`As` for `_ZZ6kernelPfE2As`, the symbol of a variable local to a function.
 
     Follows the Itanium C++ ABI (local names: encoding, `E`, length and identifier, and `_n` where
-    several have the same name). Any other symbol stays as it is.
+    several have the same name; `_ZN` and what namespaces there are, without those that have no
+    name). Any other symbol stays as it is.
     """
+    if symbol.startswith(("_ZN", "_ZL")):
+        return _nested(symbol) or symbol
     if not symbol.startswith("_ZZ"):
         return symbol
     for found in reversed(list(_LAST_PART.finditer(symbol))):
@@ -21,3 +27,15 @@ def source_name(symbol: str) -> str:
         if len(name) == length and re.fullmatch(r"(_\d+|__\d+_)?", rest):
             return name
     return symbol
+
+
+def _nested(symbol: str) -> str:
+    """The parts of a name in namespaces, with `::` between; empty if it is something else."""
+    nested = symbol.startswith("_ZN")
+    place, parts = 3 if nested else 2, []
+    while (part := _PART.match(symbol, place)) is not None:
+        place = part.end() + int(part[1])
+        parts.append(symbol[part.end() : place])
+    if not parts or symbol[place:] != ("E" if nested else ""):
+        return ""
+    return "::".join(each for each in parts if not _UNNAMED.match(each))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
@@ -28,6 +29,12 @@ _WHY = {
 }
 
 
+def here(worker: Worker, shadow: BlockShadow) -> tuple[int, int, int]:
+    """The block that runs, its warp, and the time of its last barrier."""
+    warp = worker.warp_number(worker.field("running"))
+    return worker.field("block"), warp, shadow.field("barrier_time")
+
+
 class BetweenBlocks:
     """Of one worker, which runs all blocks."""
 
@@ -35,29 +42,27 @@ class BetweenBlocks:
         self, names: Names, worker: Worker, shadow: BlockShadow, known: GlobalShadow
     ) -> None:
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
-        self._order = BlockOrder(worker.warps)
+        self.order = BlockOrder(worker.warps)
         areas = worker.kernel.areas
         self._numbers = places(areas.sites, areas.sites_start)
 
-    def _here(self) -> tuple[int, int, int]:
-        """The block that runs, its warp, and the time of its last barrier."""
-        warp = self._worker.warp_number(self._worker.field("running"))
-        return self._worker.field("block"), warp, self._shadow.field("barrier_time")
-
-    def fence(self, now: int) -> None:
-        """The running warp is at a fence."""
-        self._order.fence(*self._here(), now)
+    def fence(self, now: int, *, in_block: bool) -> None:
+        """The running warp is at a fence, which may be one for its block only."""
+        if not in_block:
+            self.order.fence(*here(self._worker, self._shadow), now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
         """The running warp has made a strong access."""
-        operation = self._names.actions[number].operation
+        action = self._names.actions[number]
+        if Ordering.of(action).in_block:
+            return
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
             if address < min(WINDOWS.values()):
-                self._order.synchronize(
-                    *self._here(),
+                self.order.synchronize(
+                    *here(self._worker, self._shadow),
                     address,
-                    reads=operation != "store",
-                    writes=operation != "load",
+                    reads=action.operation != "store",
+                    writes=action.operation != "load",
                 )
 
     def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
@@ -66,8 +71,8 @@ class BetweenBlocks:
         against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
         note, time = self._known.at(address, "reader" if against_reader else "writer")
         other = Actor.read(note, self._numbers)
-        block, warp, barrier = self._here()
-        how = self._order.before(block, warp, barrier, other.block, other.thread // LANES, time)
+        block, warp, barrier = here(self._worker, self._shadow)
+        how = self.order.before(block, warp, barrier, other.block, other.thread // LANES, time)
         number = self._worker.site_number(site)
         action = self._names.actions[number]
         loads = action.operation in ("load", "copy_async")

@@ -97,11 +97,11 @@ def meeting(
     )
     array, offset = names.device(address)
     where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
+    does, did = (verb(names.actions[each.number], in_global=True) for each in (later, earlier))
     message = (
-        f"{kind}: thread {second.thread} of block {names.block(later.block)} "
-        f"{verb(names.actions[later.number])} {where} at {second}, which thread {first.thread} of "
-        f"block {names.block(earlier.block)} {verb(names.actions[earlier.number])} at {first}; "
-        f"{why}"
+        f"{kind}: thread {second.thread} of block {names.block(later.block)} {does} {where} at "
+        f"{second}, which thread {first.thread} of block {names.block(earlier.block)} {did} at "
+        f"{first}; {why}"
     )
     return Finding(
         check="racecheck",

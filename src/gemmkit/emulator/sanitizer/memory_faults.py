@@ -6,8 +6,10 @@ import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
+from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.machine.fault import ACCESS_KINDS
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Pattern,
@@ -38,7 +40,7 @@ def outside(
     action = names.actions[number]
     size, here = access_bytes(action), names.site(number, names.thread(thread))
     misaligned = address % size != 0
-    array, offset, place = _place(names, worker, space, address, size)
+    array, offset, place = _place(names, worker, number, space, address, size)
     what = f"{ACCESS_KINDS[action.operation]} of {size} bytes"
     block = names.block(worker.field("block"))
     kind = "misaligned" if misaligned else "out of bounds"
@@ -54,15 +56,23 @@ def outside(
 
 
 def _place(
-    names: Names, worker: Worker, space: str, address: int, size: int
+    names: Names, worker: Worker, number: int, space: str, address: int, size: int
 ) -> tuple[str, int | None, str]:
     """The array that was meant, the byte in it, and both in words."""
     if space == "local":
         nbytes = worker.flow.kernel.local_bytes
         return "", None, f"at byte {address} of {nbytes} bytes of local memory"
     if space == "shared":
+        # Addresses have 32 bits, and those before the first wrap around.
+        address -= WINDOW_BYTES if address >= WINDOW_BYTES // 2 else 0
         array, offset = names.shared(address)
         end = worker.shared_bytes
+        start, room = names.part(number)
+        if number in names.arrays and not start <= address <= start + room - size:
+            met = array if 0 <= address < end and array != DYNAMIC else ""
+            return _beside(source_name(names.arrays[number]), address - start, room, met)
+        if address < 0:
+            return array, address, f"{-address} bytes before the {end} bytes of shared memory"
         if address + size > end:
             return array, offset, f"at byte {address} of {end} bytes of shared memory"
         return array, offset, f"at byte {offset} of '{array}'"
@@ -77,6 +87,19 @@ def _place(
         behind = offset - nearest.nbytes
         return array, offset, f"{behind} bytes behind the end of {name} ({nearest.nbytes} bytes)"
     return array, offset, f"at byte {offset} of {name} ({nearest.nbytes} bytes)"
+
+
+def _beside(array: str, offset: int, room: int, met: str) -> tuple[str, int | None, str]:
+    """An access outside of the variable in shared memory that its address is derived from; it may
+    have met another variable."""
+    if offset < 0:
+        where = f"{-offset} bytes before"
+    elif offset < room:
+        where = f"at byte {offset}, across the end, of"
+    else:
+        where = f"{offset - room} bytes past the end of"
+    hit = f", in '{met}'" if met else ""
+    return array, offset, f"{where} '{array}' ({room} bytes of shared memory){hit}"
 
 
 def unwritten(

@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
     FENCE,
+    GLOBAL_RACE,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
@@ -41,11 +42,13 @@ from gemmkit.emulator.sanitizer.shadow import (
     Pattern,
     granule_bytes,
 )
+from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
 
-# The events that tell of the order of blocks.
-_BETWEEN_BLOCKS = frozenset([FENCE, SYNCHRONIZES, MEETING])
+# The events that concern the order of accesses to global memory.
+_ORDER = frozenset([FENCE, SYNCHRONIZES, MEETING, GLOBAL_RACE])
 
 
 @dataclass
@@ -66,7 +69,8 @@ class Sanitizer:
 
     def __post_init__(self) -> None:
         actions = self.kernel.actions
-        self.names = Names(self.flow, actions, self.request, self.memory)
+        arrays = shared_arrays(actions, self.flow.kernel.shared)
+        self.names = Names(self.flow, actions, self.request, self.memory, arrays)
         self.collection = Collection()
         self.granule = granule_bytes(actions, "shared")
         self.known = GlobalShadow(
@@ -130,10 +134,15 @@ class _Watch:
     def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
         self._sanitizer, self._worker = sanitizer, worker
         self._names = sanitizer.names
+        for number in worker.kernel.areas.sites:
+            worker.limit_shared(number, *self._names.part(number))
         self._event = Event(self._hear)
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
+        self._within_block = WithinBlock(
+            sanitizer.names, worker, self._shadow, self._between_blocks.order
+        )
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -153,8 +162,8 @@ class _Watch:
                 self._sanitizer.readers_wanted.add(base)
                 self._sanitizer.stop()
                 return 0
-            if what in _BETWEEN_BLOCKS:
-                return self._hear_of_blocks(what, site, pattern, base, more)
+            if what in _ORDER:
+                return self._hear_of_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
                 return self._hear_of_order(what, base, more)
             return self._hear_of_memory(what, site, Pattern(pattern), base, more)
@@ -162,13 +171,18 @@ class _Watch:
             self._worker.fail(error)
             return 0
 
-    def _hear_of_blocks(
+    def _hear_of_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> int:
         if what == FENCE:
-            self._between_blocks.fence(base)
+            self._between_blocks.fence(base, in_block=bool(more))
+            self._within_block.fence(base)
         elif pattern is not None:
-            self._between_blocks.synchronize(Pattern(pattern), base, more)
+            strong = Pattern(pattern)
+            self._between_blocks.synchronize(strong, base, more)
+            self._within_block.synchronize(strong, base, more)
+        elif what == GLOBAL_RACE and site is not None:
+            return self._hear_of_global_race(site, base, more)
         elif site is not None:
             answer, found = self._between_blocks.meet(site, base, more)
             if found is not None:
@@ -176,18 +190,28 @@ class _Watch:
             return answer
         return 0
 
+    def _hear_of_global_race(self, site: int, address: int, more: int) -> int:
+        answer, finding = self._within_block.meet(site, address, more)
+        if finding is not None:
+            self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
+        return answer
+
     def _hear_of_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)
-        place = self._worker.kernel.areas.sites[number]
         finding = self._explain(what, number, pattern, base, more)
         if finding is None:
             return 0
+        self._keep(number, what, finding)
+        return 1
+
+    def _keep(self, number: int, what: int, finding: Finding) -> None:
+        """A finding at a memory instruction; those that native code counts since belong to it."""
+        place = self._worker.kernel.areas.sites[number]
         earlier = self._last.get((place, what))
         if earlier is not None:
             self._take_untold(place, what, earlier)
         block = self._worker.field("block")
         self._last[place, what] = self._sanitizer.collection.add(finding, block)
-        return 1
 
     def _take_untold(self, place: int, what: int, key: Key) -> None:
         untold = self._shadow.take_untold(place, what)

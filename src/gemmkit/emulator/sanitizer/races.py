@@ -267,16 +267,20 @@ class Races:
             )
         thread = names.thread(met.thread) if met.thread is not None else None
         other = names.site(met.other, thread)
+        gap = names.gap(self._worker, met.other, number, within_warp=within)
+        cause = gap.cause if gap is not None else ""
         if waiting:
             kind = "read before wait" if reads else "write before wait"
             rest = f"before the cp.async of {at(other)} to it was waited for"
+            cause += kind
         else:
             kind = "read after write" if reads else "write after write"
             if not reads and met.kind == LOADED:
                 kind = "write after read"
             between = "no __syncwarp() or barrier" if within else "no barrier"
             does = f"thread {thread} {verb(names.actions[met.other])}"
-            rest = f"which {does} at {other} with {between} between"
+            where = gap.text if gap is not None else "between"
+            rest = f"which {does} at {other} with {between} {where}"
             if met.other == number and within:
                 rest = f"to which thread {thread} stores another value at the same time"
         return Finding(
@@ -288,4 +292,5 @@ class Races:
             other=other,
             array=array,
             offset=offset,
+            cause=cause,
         )

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COPY_BYTES,
     COPY_QUEUE,
+    KNOWN_WARPS,
     LOG_ENTRIES,
     LOG_ENTRY,
     OWN,
@@ -31,6 +32,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.sites import holds_a_part
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -60,12 +62,6 @@ def granule_bytes(actions: Iterable[Action], space: str) -> int:
         and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
     ]
     return min(sizes, default=4)
-
-
-def _holds_a_part(action: Action) -> bool:
-    """Whether an instruction is a barrier that need not be for the whole block."""
-    counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
-    return counted or action.operation == "barrier_arrive"
 
 
 class Pattern:
@@ -113,7 +109,10 @@ class GlobalShadow:
                 row[ROW["written"] // 8] = written.ctypes.data
             kinds = ["writer", "reader"] if start in readers else ["writer"]
             maps = ("last_{}", "{}_time") if ordered else ("last_{}", "first_{}")
-            for name in [each.format(kind) for kind in kinds for each in maps]:
+            names = [each.format(kind) for kind in kinds for each in (*maps, "{}", "{}_at")]
+            if start in readers:
+                names += ["other_reader", "other_reader_at"]
+            for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
                 row[ROW[name] // 8] = actors.ctypes.data
@@ -155,16 +154,20 @@ class BlockShadow:
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
         scale = SHADOW_SITE_BYTES // SITE_BYTES
         # What each warp, and behind those each barrier, does not know of each warp.
-        pairs = any(_holds_a_part(action) for action in worker.kernel.actions)
+        pairs = any(holds_a_part(action) for action in worker.kernel.actions)
         shape = (worker.warps + BARRIERS, worker.warps, self.words, OWN_WORD_BYTES // 8)
         self._pairs: Words | None = None
         if pairs:
             flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
             self._pairs = flat.reshape(shape)
+        self._clocks: Numbers = np.zeros((worker.warps + BARRIERS, worker.warps), np.int64)
+        self._known: Numbers = np.zeros(2 * KNOWN_WARPS, np.int64)
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
         for number, place in worker.kernel.areas.sites.items():
-            strong = place * SHADOW_SITE_BYTES + SHADOW_SITE["strong"]
-            self._sites[strong] = Ordering.of(worker.kernel.actions[number]).strong
+            own = self._sites[place * SHADOW_SITE_BYTES :]
+            ordering = Ordering.of(worker.kernel.actions[number])
+            own[SHADOW_SITE["strong"]] = ordering.between_blocks.strong
+            own[SHADOW_SITE["strong_in_block"]] = ordering.strong
         values = {
             "granule_shift": self.shift,
             "words": self.words,
@@ -177,8 +180,10 @@ class BlockShadow:
             "event": ctypes.cast(event, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
             "rows": known.rows.ctypes.data,
             "global_shift": known.granule.bit_length() - 1,
+            "known": self._known.ctypes.data,
             "copies": self.copies.ctypes.data,
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
+            "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value

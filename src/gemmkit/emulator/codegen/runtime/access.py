@@ -104,7 +104,7 @@ def _define_move(
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
         size = bits // 8 * count_
         memo = Memo(f, space, size, store=kind == "store")
-        certain = f.and_(allowed(f, space, size), memo.known)
+        certain = f.and_(allowed(f, space, size, by_array=extra is not None), memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
         if space == "global":
@@ -164,7 +164,7 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
         places = range(TOGETHER)
         bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
         memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
-        certain = allowed(f, space, 4 * TOGETHER, align=4)
+        certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=extra is not None)
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):

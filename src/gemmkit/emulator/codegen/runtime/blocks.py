@@ -33,6 +33,8 @@ from gemmkit.emulator.codegen.layout import (
 C, W = Value("ptr", "%c"), Value("ptr", "%w")
 # Fuel that a call into Python costs.
 CALL_COST = 4000
+# Knuth's linear congruential generator (MMIX).
+_MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407
 
 
 def define(module: Module, *, sanitize: bool = False) -> None:
@@ -41,6 +43,7 @@ def define(module: Module, *, sanitize: bool = False) -> None:
     _define_barriers(module, names)
     if not sanitize:
         _define_operate(module)
+        _define_shuffle(module)
     _define_start(module, names)
     _define_turn(module, names)
     _define_run(module, names)
@@ -130,6 +133,34 @@ def _define_operate(module: Module) -> None:
         f.ret()
 
 
+def _define_shuffle(module: Module) -> None:
+    """shuffle(worker): the warps' turns come in another order from now on (Fisher and Yates).
+    order(worker): the order of a block's first round."""
+    with module.function("gemmkit.shuffle", "void", (C,)) as f:
+        order, count = _pointer(f, "warp_order"), _field(f, "warp_count")
+        with f.loop(f.sub(count, 1)) as done:
+            state = f.binary("mul", _field(f, "order_state"), _MULTIPLIER)
+            state = f.add(state, _INCREMENT)
+            f.store(state, C, WORKER["order_state"])
+            last = f.sub(f.sub(count, 1), done)
+            chosen = f.binary("urem", f.lshr(state, 33), f.add(last, 1))
+            one, other = (f.offset(order, f.shl(each, 3)) for each in (last, chosen))
+            first, second = f.load("i64", one), f.load("i64", other)
+            f.store(second, one)
+            f.store(first, other)
+        f.ret()
+    with module.function("gemmkit.order", "void", (C,)) as f:
+        order, seed = _pointer(f, "warp_order"), _field(f, "order_seed")
+        with f.loop(_field(f, "warp_count")) as warp:
+            f.store(warp, f.offset(order, f.shl(warp, 3)))
+        with f.when(f.compare("eq", seed, 0)):
+            f.ret()
+        mixed = f.binary("mul", f.xor(seed, f.shl(_field(f, "block"), 32)), _MULTIPLIER)
+        f.store(mixed, C, WORKER["order_state"])
+        f.call("gemmkit.shuffle", "void", C)
+        f.ret()
+
+
 def _define_start(module: Module, names: Names) -> None:
     """start(worker, block): set up a block."""
     block = Value("i64", "%block")
@@ -156,7 +187,10 @@ def _define_start(module: Module, names: Names) -> None:
                 f.store(a, warp, WARP[name])
             for name in ("block", "exited", "depth", "status"):
                 f.store(literal("i32", 0), warp, WARP[name])
+            # So that what a warp waited at last is of this block.
+            f.store(literal("i32", 0), warp, WARP["instruction"])
             f.clear(f.offset(warp, WARP_REGISTERS + 3 * 128), cleared)
+        f.call("gemmkit.order", "void", C)
         if names.sanitize:
             f.call("gemmkit.fresh_block", "void", C)
         f.ret()
@@ -211,7 +245,7 @@ def _define_run(module: Module, names: Names) -> None:
         f.branch_if(f.compare("ult", turn, _field(f, "warp_count")), labels["some"], labels["over"])
         f.label(labels["some"])
         f.store(f.add(turn, 1), C, WORKER["turn"])
-        warp = _warp(f, turn)
+        warp = _warp(f, f.load("i64", f.offset(_pointer(f, "warp_order"), f.shl(turn, 3))))
         with f.when(f.compare("eq", f.load("i32", warp, WARP["status"]), RUNNING)):
             f.set(ran, literal("i1", 1))
             stop = f.call(names("turn"), "i32", C, warp)
@@ -223,6 +257,8 @@ def _define_run(module: Module, names: Names) -> None:
         with f.when(all_ended):
             f.branch(labels["next"])
         f.store(literal("i64", 0), C, WORKER["turn"])
+        with f.when(f.compare("ne", _field(f, "order_seed"), 0)):
+            f.call("gemmkit.shuffle", "void", C)
         f.branch_if(f.get("i1", ran), labels["round"], labels["skip"])
         # A round that began in the middle says nothing about the warps before that.
         f.label(labels["skip"])

@@ -124,10 +124,17 @@ def _define_check(module: Module, space: str) -> None:
 
 
 def allowed(
-    f: Function, space: str, size: int, p: Value = P, base: Value = BASE, align: int = 0
+    f: Function,
+    space: str,
+    size: int,
+    p: Value = P,
+    base: Value = BASE,
+    align: int = 0,
+    *,
+    by_array: bool = False,
 ) -> Value:
     """Whether an access of so many bytes a lane certainly may be made; aligned to its own size,
-    or else to `align`."""
+    or else to `align`. In shared memory it may touch all, or with `by_array` its site's part."""
     align = align or size
     least, extent, bits = (
         f.load("i64", p, getattr(PATTERN, each)) for each in ("least", "extent", "bits")
@@ -136,6 +143,9 @@ def allowed(
     if space == "global":
         start = f.sub(start, f.load("i64", SITE_POINTER, SITE["region"]))
         limit = f.load("i64", SITE_POINTER, SITE["region_bytes"])
+    elif by_array and space == "shared":
+        start = f.sub(start, f.load("i64", SITE_POINTER, SITE["shared_start"]))
+        limit = f.load("i64", SITE_POINTER, SITE["shared_size"])
     else:
         limit = f.load("i64", C, WORKER[f"{space}_bytes"])
     room = f.sub(f.sub(limit, size), extent)

@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.layout import (
     SITE,
     STRIP_LANES,
     STRIPS,
+    WINDOW_BYTES,
     WORKER,
 )
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
@@ -234,7 +235,7 @@ def _define_copy(module: Module, size: int) -> None:
         with f.when(f.compare("eq", lanes, 0)):
             f.ret()
         good = f.variable(lanes)
-        certain = allowed(f, "shared", size, TO, TO_BASE)
+        certain = allowed(f, "shared", size, TO, TO_BASE, by_array=True)
         with f.when(f.not_(certain)):
             _refuse_lanes(f, good, lanes, TO, TO_BASE, "shared", lambda _: whole)
         count_copy(f, size)
@@ -265,6 +266,8 @@ def _refuse_lanes(
 ) -> None:
     with f.each_bit(lanes) as lane:
         address = f.add(base, element(f, p, lane, 64))
+        if space == "shared":
+            address = f.and_(address, WINDOW_BYTES - 1)
         fits = f.call(f"gemmkit.admit_{space}", "i1", C, SITE_AT, address, length(lane))
         with f.when(f.not_(fits)):
             extra = f.or_(lane, literal("i64", 256 if space == "shared" else 0))

@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_NUMBER,
     COMMON,
     COMMON_BYTES,
+    KNOWN_WARPS,
     MEMBERS,
     OWN,
     OWN_BITMAPS,
@@ -77,7 +78,7 @@ def _define_fresh(module: Module) -> None:
         index = f.resize(f.load("i32", W, WARP["index"]), 64)
         f.store(_own(f, s, index), s, SHADOW["own"])
         f.store(f.shl(index, TAG_WARP), s, SHADOW["own_tag"])
-        f.store(literal("i64", 0), s, SHADOW["known_warp"])
+        f.clear(f.load("ptr", s, SHADOW["known"]), 16 * KNOWN_WARPS)
         f.ret()
 
 
@@ -112,6 +113,7 @@ def _define_opening(module: Module) -> None:
             own = _own(f, s, warp)
             f.clear(f.offset(own, OWN_BITMAPS), size)
             f.store(now, own, OWN["in_step"])
+            f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         f.ret()
 
 
@@ -172,7 +174,10 @@ def _define_members(module: Module) -> None:
             f.ret()
     with module.function("gemmkit.in_step", "void", (C,)) as f:
         s = shadow(f)
-        f.store(f.load("i64", s, SHADOW["log_count"]), f.load("ptr", s, SHADOW["own"]))
+        own = f.load("ptr", s, SHADOW["own"])
+        f.store(f.load("i64", s, SHADOW["log_count"]), own, OWN["in_step"])
+        f.increase(s, SHADOW["time"], 1)
+        f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         f.ret()
 
 

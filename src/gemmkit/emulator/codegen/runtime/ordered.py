@@ -8,6 +8,7 @@ Python tells whether anything orders the two.
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow
@@ -19,6 +20,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
     FENCE,
     IN_ORDER,
+    KNOWN_WARPS,
     MEETING,
     MEETING_THREAD,
     ROW,
@@ -28,6 +30,28 @@ from gemmkit.emulator.codegen.shadow_layout import (
 
 _ROW, _WHO = Value("ptr", "%row"), Value("i64", "%who")
 _OFFSET = Value("i64", "%offset")
+
+
+class Known:
+    """What is known of the order of the running warp and an actor's."""
+
+    def __init__(self, f: Function, s: Value, actor: Value) -> None:
+        self._f = f
+        self._warp = f.and_(actor, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
+        number = f.add(f.lshr(actor, ACTOR_BLOCK), f.lshr(actor, LANES.bit_length() - 1))
+        place = f.shl(f.and_(number, KNOWN_WARPS - 1), 4)
+        self._entry = f.offset(f.load("ptr", s, SHADOW["known"]), place)
+
+    def covers(self, time: Value) -> Value:
+        """Whether all that the actor's warp did until then comes before what this one does."""
+        f = self._f
+        same = f.compare("eq", f.load("i64", self._entry), self._warp)
+        return f.and_(same, f.compare("ule", time, f.load("i64", self._entry, 8)))
+
+    def learn(self, time: Value) -> None:
+        """It does."""
+        self._f.store(self._warp, self._entry)
+        self._f.store(time, self._entry, 8)
 
 
 def define(module: Module) -> None:
@@ -40,10 +64,12 @@ def define(module: Module) -> None:
 
 
 def _define_fence(module: Module) -> None:
-    """device_fence(worker): the running warp fences what it did, for other blocks too."""
-    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C,)) as f:
+    """device_fence(worker, in block): the running warp fences what it did, for other blocks too or
+    for its own only."""
+    in_block = Value("i64", "%in_block")
+    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, in_block)) as f:
         s = shadow(f)
-        _tell(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), literal("i64", 0))
+        _tell(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), in_block)
         for name in ("time", "fences"):
             f.increase(s, SHADOW[name], 1)
         f.ret()
@@ -79,15 +105,12 @@ def _define_meet(module: Module) -> None:
         with f.when(f.compare("eq", *blocks)):
             f.ret()
         s = shadow(f)
-        warp = f.and_(other, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
-        same = f.compare("eq", f.load("i64", s, SHADOW["known_warp"]), warp)
-        early = f.compare("ule", time, f.load("i64", s, SHADOW["known_time"]))
-        with f.when(f.and_(same, early)):
+        known = Known(f, s, other)
+        with f.when(known.covers(time)):
             f.ret()
         answer = event(f, s, literal("i64", MEETING), address, extra=extra)
         with f.when(f.compare("eq", answer, IN_ORDER)):
-            f.store(warp, s, SHADOW["known_warp"])
-            f.store(time, s, SHADOW["known_time"])
+            known.learn(time)
         f.ret()
 
 

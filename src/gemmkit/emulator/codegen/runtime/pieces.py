@@ -26,6 +26,7 @@ from gemmkit.emulator.codegen.runtime import (
     spaces,
     unordered,
     watched,
+    within_block,
 )
 
 CORE = "core"
@@ -91,6 +92,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         order.define(module)
         ordered.define(module)
         unordered.define(module)
+        within_block.define(module)
         blocks.define(module, sanitize=True)
     elif piece.startswith(watched.PREFIX):
         _add(module, piece.removeprefix(watched.PREFIX), permutes, watched.Watching())

@@ -23,7 +23,8 @@ NULL = Value("ptr", "null")
 _ROW = Value("ptr", "%row")
 _ADDRESS = Value("i64", "%address")
 # What each kind of access does to a region.
-_EFFECTS = {"load": ("loaded",), "store": ("stored",), "update": ()}
+_ACTORS = {"load": "reader", "store": "writer", "update": "writer"}
+_EFFECTS = {"load": ("loaded",), "store": ("stored",), "update": ("stored",)}
 
 
 def define(module: Module) -> None:
@@ -43,9 +44,11 @@ def _define_admit(module: Module) -> None:
     parameters = (C, SITE_POINTER, _ADDRESS, BYTES)
     aligned = "eq", lambda f: f.and_(_ADDRESS, f.sub(BYTES, 1))
     with module.function("gemmkit.admit_shared", "i1", parameters) as f:
-        limit = f.load("i64", C, WORKER["shared_bytes"])
-        room = f.sub(limit, BYTES)
-        inside = f.and_(f.compare("ule", _ADDRESS, room), f.compare("sge", room, 0))
+        start, limit = (
+            f.load("i64", SITE_POINTER, SITE[each]) for each in ("shared_start", "shared_size")
+        )
+        room, within = f.sub(limit, BYTES), f.sub(_ADDRESS, start)
+        inside = f.and_(f.compare("ule", within, room), f.compare("sge", room, 0))
         f.ret(f.and_(inside, f.compare(aligned[0], aligned[1](f), 0)))
     with module.function("gemmkit.admit_global", "i1", parameters) as f:
         with f.when(f.compare("ne", aligned[1](f), 0)):
@@ -109,9 +112,7 @@ def _define_note(module: Module, kind: str) -> None:
             f.call(f"gemmkit.row_{kind}", "void", C, SITE_POINTER)
         row = f.load("ptr", ours, SHADOW_SITE["row"])
         wanted = f.load("i64", row, ROW["written"])
-        if kind != "update":
-            actor = {"load": "last_reader", "store": "last_writer"}[kind]
-            wanted = f.or_(wanted, f.load("i64", row, ROW[actor]))
+        wanted = f.or_(wanted, f.load("i64", row, ROW[_ACTORS[kind]]))
         with f.when(f.compare("ne", wanted, 0)):
             f.leave(f"gemmkit.lanes_{kind}_global", *parameters, row)
         f.ret()
@@ -121,12 +122,13 @@ def _define_lanes(module: Module, kind: str) -> None:
     """lanes_<kind>_global(worker, site, pattern, base, bytes, row): note it, lane by lane."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, _ROW)
     with module.function(f"gemmkit.lanes_{kind}_global", "void", parameters, inline=False) as f:
-        written = f.load("ptr", _ROW, ROW["written"])
+        s, written = shadow(f), f.load("ptr", _ROW, ROW["written"])
         known = f.compare("ne", written, NULL)
         start = f.load("i64", _ROW, ROW["start"])
         missing = f.variable(literal("i1", 0))
-        ours = site_shadow(f, shadow(f))
-        weak = f.compare("eq", f.load("i64", ours, SHADOW_SITE["strong"]), 0)
+        weak = f.compare("eq", f.load("i64", site_shadow(f, s), SHADOW_SITE["strong"]), 0)
+        me, actor = _running(f, s), _ACTORS[kind]
+        watched = f.compare("ne", f.load("ptr", _ROW, ROW[actor]), NULL)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
             with f.when(known), f.loop(BYTES) as further:
@@ -136,12 +138,15 @@ def _define_lanes(module: Module, kind: str) -> None:
                     f.set(missing, f.or_(f.get("i1", missing), never))
                 else:
                     f.store(literal("i8", 1), byte)
+            who = f.add(me, lane)
             if kind != "update":
-                actor = {"load": "reader", "store": "writer"}[kind]
                 noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
                 with f.when(f.and_(noted, weak)):
-                    f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, lane, offset, BYTES,
-                           _ROW)  # fmt: skip
+                    f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW,
+                           who)  # fmt: skip
+            with f.when(watched):
+                f.call(f"gemmkit.{actor}_in_block", "void", C, SITE_POINTER, P, lane, offset, BYTES,
+                       _ROW, who)  # fmt: skip
         with f.when(f.get("i1", missing)):
             tell(f, UNINITIALIZED, extra=BYTES)
         if kind == "update":
@@ -152,18 +157,21 @@ def _define_lanes(module: Module, kind: str) -> None:
         f.ret()
 
 
+def _running(f: Function, s: Value) -> Value:
+    """The running warp's lane 0 at the instruction, as an actor."""
+    warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
+    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
+    place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
+    block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
+    return f.add(f.or_(block, f.shl(place, ACTOR_SITE)), f.binary("mul", warp, LANES))
+
+
 def _define_act(module: Module, actor: str) -> None:
-    """act_<actor>(worker, site, lane, offset, bytes, row): which blocks touch these granules."""
-    lane, offset = Value("i64", "%lane"), Value("i64", "%offset")
-    parameters = (C, SITE_POINTER, lane, offset, BYTES, _ROW)
+    """act_<actor>(worker, site, offset, bytes, row, who): which blocks touch these granules."""
+    offset, who = Value("i64", "%offset"), Value("i64", "%who")
+    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, who)
     with module.function(f"gemmkit.act_{actor}", "void", parameters) as f:
         s = shadow(f)
-        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-        site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
-        place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
-        block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
-        who = f.or_(block, f.shl(place, ACTOR_SITE))
-        who = f.or_(who, f.add(f.binary("mul", warp, LANES), lane))
         shift = f.load("i64", s, SHADOW["global_shift"])
         maps = [f.load("ptr", _ROW, ROW[f"{which}_{actor}"]) for which in ("last", "first")]
         with f.when(f.compare("eq", maps[1], NULL)):

@@ -55,8 +55,26 @@ def _sets(f: Function, s: Value, observer: Value, actor: Value | int = 0) -> Val
 
 
 def _barrier(f: Function, s: Value) -> Value:
-    number = f.resize(f.and_(_NUMBER, BARRIERS - 1), 64)
-    return _sets(f, s, f.add(_warps(f), number))
+    return _sets(f, s, _barrier_number(f))
+
+
+def _barrier_number(f: Function) -> Value:
+    """A barrier among the observers, behind the warps."""
+    return f.add(_warps(f), f.resize(f.and_(_NUMBER, BARRIERS - 1), 64))
+
+
+def clock(f: Function, s: Value, observer: Value, actor: Value) -> Value:
+    """Where it stands up to when the observer knows what the actor, a warp, did."""
+    index = f.add(f.binary("mul", observer, _warps(f)), actor)
+    return f.offset(f.load("ptr", s, SHADOW["clocks"]), f.shl(index, 3))
+
+
+def _catch_up(f: Function, s: Value, one: Value, other: Value) -> None:
+    """One observer knows from now on what the other knows too."""
+    with f.loop(_warps(f)) as actor:
+        at, there = (clock(f, s, each, actor) for each in (one, other))
+        latest = f.intrinsic("umax", f.load("i64", at), f.load("i64", there))
+        f.store(latest, at)
 
 
 def _row_words(f: Function, s: Value) -> Value:
@@ -106,6 +124,9 @@ def _define_fresh(module: Module) -> None:
         s = shadow(f)
         whole = f.binary("mul", _actor_bytes(f, s), _warps(f))
         f.clear(f.load("ptr", s, SHADOW["pairs"]), f.binary("mul", whole, _warps(f)))
+        observers = f.add(_warps(f), BARRIERS)
+        clocks = f.shl(f.binary("mul", observers, _warps(f)), 3)
+        f.clear(f.load("ptr", s, SHADOW["clocks"]), clocks)
         with f.loop(f.binary("mul", f.lshr(whole, 3), BARRIERS)) as cell:
             place = f.offset(_sets(f, s, _warps(f)), f.shl(cell, 3))
             f.store(literal("i64", ALL_ONES), place)
@@ -119,6 +140,10 @@ def _define_arriving(module: Module) -> None:
         with f.when(f.compare("eq", f.load("ptr", s, SHADOW["pairs"]), NULL)):
             f.ret()
         _learn(f, s, _barrier(f, s), _sets(f, s, _running(f, s)))
+        f.increase(s, SHADOW["time"], 1)
+        me = _running(f, s)
+        f.store(f.load("i64", s, SHADOW["time"]), clock(f, s, me, me))
+        _catch_up(f, s, _barrier_number(f), me)
         f.ret()
 
 
@@ -147,17 +172,23 @@ def _define_opening(module: Module) -> None:
             with f.when(f.and_(done, f.compare("ne", _EVERYONE, 0))):
                 actor = f.binary("mul", warp, _actor_bytes(f, s))
                 f.clear(f.offset(barrier, actor), _actor_bytes(f, s))
+                ended = clock(f, s, _barrier_number(f), warp)
+                f.store(f.load("i64", s, SHADOW["time"]), ended)
         with f.loop(_warps(f)) as warp:
             header = f.offset(memory, f.binary("mul", warp, each_bytes))
             waits = f.compare("eq", f.load("i32", header, WARP["status"]), AT_BARRIER)
             here = f.compare("eq", f.load("i32", header, WARP["barrier"]), _NUMBER)
             with f.when(f.and_(waits, here)):
                 _learn(f, s, _sets(f, s, warp), barrier)
+                _catch_up(f, s, warp, _barrier_number(f))
                 own = f.offset(f.load("ptr", s, SHADOW["warps"]), f.binary("mul", warp, step))
                 f.clear(f.offset(own, OWN_BITMAPS), size)
                 f.store(now, own, OWN["in_step"])
+                f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         with f.loop(_row_words(f, s)) as cell:
             f.store(literal("i64", ALL_ONES), f.offset(barrier, f.shl(cell, 3)))
+        with f.loop(_warps(f)) as warp:
+            f.store(literal("i64", 0), clock(f, s, _barrier_number(f), warp))
         f.ret()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import LANES, PATTERN
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, WINDOW_BYTES
 from gemmkit.emulator.codegen.runtime.access import (
     host_pointer,
     load_each,
@@ -19,9 +19,9 @@ from gemmkit.emulator.codegen.runtime.atomics import ACT, OPERAND, OTHER, RESULT
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import tell
+from gemmkit.emulator.codegen.runtime.shadow import shadow, tell
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
-from gemmkit.emulator.codegen.shadow_layout import BOUNDS, STORED, UPDATED
+from gemmkit.emulator.codegen.shadow_layout import BOUNDS, DATA, SHADOW, STORED, UPDATED
 
 PREFIX = "sanitized_"
 _NOTES = {"load": "load", "store": "store", "atomic": "update"}
@@ -37,6 +37,7 @@ class Watching:
     ) -> None:
         """Tell the sanitizers of an access of `size` bytes a lane that may be made, or of
         neighbouring ones that have `row` bytes together."""
+        _remember(f, kind, space, size, data)
         _note(f, kind, space, size, row)
         _compare(f, kind, space, size, data)
 
@@ -63,6 +64,16 @@ def _note(
     else:
         how = literal("i64", UPDATED if kind == "atomic" else STORED)
         f.call("gemmkit.write", "void", *here, each, whole, how)
+
+
+def _remember(f: Function, kind: str, space: str, size: int, data: Sequence[Value]) -> None:
+    """Leave word of what a store to global memory is about to write."""
+    if kind != "store" or space != "global":
+        return
+    s = shadow(f)
+    for name, register in zip(DATA, data, strict=False):
+        f.store(register, s, SHADOW[name])
+    f.store(literal("i64", 8 * size // len(data)), s, SHADOW["data_bits"])
 
 
 def _compare(f: Function, kind: str, space: str, size: int, data: Sequence[Value]) -> None:
@@ -139,14 +150,19 @@ def _make(
     memo.add()
     memo.add_tags()
     with f.when(_whole(f, space, size)):
+        _remember(f, kind, space, size, data)
         _note(f, kind, space, size, size)
         _compare(f, kind, space, size, data)
         act(P, BASE)
         f.ret()
+    _remember(f, kind, space, size, data)
     part = f.variable(literal(f"<{PATTERN.size} x i8>", 0))
     addresses = f.variable(literal(f"<{LANES} x i64>", 0))
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         address = f.add(BASE, element(f, P, lane, 64))
+        if space == "shared":
+            # The first lane's may lie before all of it, where 32 bits wrap around.
+            address = f.and_(address, WINDOW_BYTES - 1)
         fits = f.call(
             f"gemmkit.admit_{space}", "i1", C, SITE_POINTER, address, literal("i64", size)
         )
@@ -163,7 +179,7 @@ def _make(
 
 def _whole(f: Function, space: str, size: int, align: int = 0) -> Value:
     align = align or size
-    good = allowed(f, space, size, align=align)
+    good = allowed(f, space, size, align=align, by_array=True)
     if space != "global":
         return good
     found = f.variable(good)

@@ -1,0 +1,225 @@
+"""Says between which lines a barrier is missing, and whether one of them is of a later iteration.
+
+Both accesses of a race lie behind the same barrier, or behind none. From there the control flow
+tells which comes first in a thread, and whether a loop begins anew between the two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.record import AccessSite
+
+# Names the place of an instruction.
+Locate = Callable[[int], AccessSite]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Where two accesses of a race stand to each other.
+
+    `text` names both lines and the barriers around; `cause` is the same for all races that one
+    barrier between would end.
+    """
+
+    text: str
+    cause: str
+    next_iteration: bool
+
+
+class Gaps:
+    """Of one kernel; `locate` names the place of an instruction."""
+
+    def __init__(self, flow: ControlFlow, locate: Locate) -> None:
+        self._flow, self._locate = flow, locate
+        self._reached: dict[int | None, dict[int, int]] = {}
+        self._behind: dict[int, frozenset[int]] = {}
+
+    def between_warps(self, one: int, other: int, barrier: int | None) -> Gap | None:
+        """The gap between two instructions after a barrier, or None for the start of the kernel.
+
+        Nothing is said where one of them cannot be reached from there without another barrier.
+        """
+        reached = self._from(barrier)
+        turns = {each: reached.get(self._block_of(each)) for each in (one, other)}
+        if None in turns.values():
+            return None
+        first, second = sorted((one, other), key=lambda each: (turns[each], each))
+        gap = self._gap(first, second, barrier, anew=turns[first] != turns[second])
+        own = self._warps_own(first, second, reached, next_turn=gap.next_iteration)
+        if not own:
+            return gap
+        advice = f"; the __syncwarp() at {own} orders the lanes of one warp only"
+        return Gap(gap.text + advice, gap.cause + advice, gap.next_iteration)
+
+    def between_lanes(self, earlier: int, later: int, barrier: int | None) -> Gap | None:
+        """The gap between two instructions that lanes of one warp ran in this order, with no
+        barrier of the block or the warp between."""
+        anew = self._path(earlier, later)
+        return None if anew is None else self._gap(earlier, later, barrier, anew=anew)
+
+    def _gap(self, first: int, second: int, barrier: int | None, *, anew: bool) -> Gap:
+        """From one instruction to the next, with a loop that begins anew between, or not."""
+        lines = _lines(self._locate(first), self._locate(second))
+        next_turn = anew or _backward(*lines)
+        text = f"between {_short(*lines)} and {_short(*reversed(lines))}"
+        if first == second and not next_turn:
+            text = f"between threads at {_short(*lines)}"
+        if next_turn:
+            text += " of the next iteration"
+        around = self._around(barrier, first, second)
+        cause = f"{self._line(barrier)}{around}{next_turn}"
+        return Gap(text + around, cause, next_turn)
+
+    def _from(self, barrier: int | None) -> dict[int, int]:
+        """The blocks that can be reached from a barrier without another one, each with how often a
+        loop must begin anew on the way."""
+        if barrier not in self._reached:
+            self._reached[barrier] = self._search(barrier)
+        return self._reached[barrier]
+
+    def _search(self, barrier: int | None) -> dict[int, int]:
+        blocks = self._flow.blocks
+        start = 0 if barrier is None else self._block_of(barrier) + 1
+        reached = {start: 0}
+        waiting = deque([start])
+        while waiting:
+            number = waiting.popleft()
+            if number >= len(blocks) or self._is_barrier(blocks[number].end - 1):
+                continue
+            for successor in blocks[number].successors:
+                turns = reached[number] + self._begins_anew(number, successor)
+                if turns < reached.get(successor, turns + 1):
+                    reached[successor] = turns
+                    waiting.append(successor)
+        return reached
+
+    def _path(self, start: int, end: int) -> bool | None:
+        """Whether a loop begins anew on the way from one instruction to another; None if barriers
+        are on all ways."""
+        blocks, first = self._flow.blocks, self._block_of(start)
+        last = self._block_of(end)
+        if first == last and start < end and not self._stops(start + 1, end):
+            return False
+        if self._stops(start + 1, blocks[first].end):
+            return None
+        waiting = deque(
+            [
+                (successor, self._begins_anew(first, successor))
+                for successor in blocks[first].successors
+            ]
+        )
+        seen = set()
+        while waiting:
+            number, anew = waiting.popleft()
+            if number in seen or number >= len(blocks):
+                continue
+            seen.add(number)
+            block = blocks[number]
+            if number == last and not self._stops(block.start, end):
+                return anew
+            if not self._stops(block.start, block.end):
+                # Ways on in this turn are looked at before those of the next.
+                for successor in block.successors:
+                    if self._begins_anew(number, successor):
+                        waiting.append((successor, True))
+                    else:
+                        waiting.appendleft((successor, anew))
+        return None
+
+    def _begins_anew(self, block: int, successor: int) -> bool:
+        """Whether this way leads from a loop's end to its beginning; blocks stand in the order of
+        the text, which the compiler may have chosen otherwise where there is no loop."""
+        return successor <= block and block in self._reachable(successor)
+
+    def _reachable(self, start: int) -> frozenset[int]:
+        if start not in self._behind:
+            seen, waiting = {start}, [start]
+            while waiting:
+                number = waiting.pop()
+                if number < len(self._flow.blocks):
+                    new = set(self._flow.blocks[number].successors) - seen
+                    seen |= new
+                    waiting += new
+            self._behind[start] = frozenset(seen)
+        return self._behind[start]
+
+    def _stops(self, start: int, end: int) -> bool:
+        """Whether a barrier, of the block or the warp, is among these instructions."""
+        body = self._flow.kernel.body
+        return any(
+            self._is_barrier(number) or body[number].opcode == "bar.warp.sync"
+            for number in range(start, end)
+        )
+
+    def _block_of(self, instruction: int) -> int:
+        blocks = self._flow.blocks
+        return next(
+            number for number, each in enumerate(blocks) if each.start <= instruction < each.end
+        )
+
+    def _is_barrier(self, instruction: int) -> bool:
+        return self._flow.forms[instruction].operation == "barrier"
+
+    def _line(self, instruction: int | None) -> str:
+        return str(self._locate(instruction)) if instruction is not None else ""
+
+    def _around(self, barrier: int | None, first: int, second: int) -> str:
+        """The barrier before both, or the one behind both."""
+        site = self._locate(first)
+        if barrier is not None:
+            return f"; the barrier at {_short(self._locate(barrier), site)} comes before both"
+        behind = self._next_barrier(second)
+        if behind is None:
+            return ""
+        return f"; the barrier at {_short(self._locate(behind), site)} comes after both"
+
+    def _next_barrier(self, instruction: int) -> int | None:
+        blocks = self._flow.blocks
+        seen, waiting = set(), deque([self._block_of(instruction)])
+        while waiting:
+            number = waiting.popleft()
+            if number in seen or number >= len(blocks):
+                continue
+            seen.add(number)
+            if self._is_barrier(blocks[number].end - 1):
+                return blocks[number].end - 1
+            waiting += blocks[number].successors
+        return None
+
+    def _warps_own(
+        self, first: int, second: int, reached: dict[int, int], *, next_turn: bool
+    ) -> str:
+        """The place of a `__syncwarp()` that stands between."""
+        for number, instruction in enumerate(self._flow.kernel.body):
+            if instruction.opcode != "bar.warp.sync" or self._block_of(number) not in reached:
+                continue
+            if first < number < second or (next_turn and not second <= number <= first):
+                return _short(self._locate(number), self._locate(first))
+        return ""
+
+
+def _lines(one: AccessSite, other: AccessSite) -> tuple[AccessSite, AccessSite]:
+    """The places as the innermost function shows them that has both."""
+    frames = [[*reversed(each.called_from), str(each)] for each in (one, other)]
+    for mine, theirs in zip(*frames, strict=False):
+        if mine != theirs:
+            return _site(mine, one), _site(theirs, other)
+    return one, other
+
+
+def _site(place: str, like: AccessSite) -> AccessSite:
+    file, _, line = place.rpartition(":")
+    return AccessSite(file=file, line=int(line), instruction=like.instruction, thread=None)
+
+
+def _backward(one: AccessSite, other: AccessSite) -> bool:
+    """Whether the source comes back to an earlier line, as an unrolled loop does."""
+    return one.file == other.file and other.line < one.line
+
+
+def _short(site: AccessSite, like: AccessSite) -> str:
+    return f"line {site.line}" if site.file == like.file else str(site)

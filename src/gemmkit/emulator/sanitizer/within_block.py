@@ -1,0 +1,118 @@
+"""`WithinBlock`: races in global memory between threads of one block."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.ordering import Ordering
+from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.between_blocks import here
+from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder
+from gemmkit.emulator.sanitizer.meetings import Actor, places
+from gemmkit.emulator.sanitizer.memory_faults import space_at
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
+from gemmkit.emulator.sanitizer.sites import Names, at, verb
+from gemmkit.record import Finding
+
+# Shared memory is told from global memory by this.
+_SHARED = 1 << 62
+
+
+class WithinBlock:
+    """Of one worker: fences and atomics order its warps, besides barriers.
+
+    What orders blocks orders the warps of a block too. Where the kernel has nothing else that does,
+    `between_blocks` serves for both.
+    """
+
+    def __init__(
+        self, names: Names, worker: Worker, shadow: BlockShadow, between_blocks: BlockOrder
+    ) -> None:
+        self._names, self._worker, self._shadow = names, worker, shadow
+        self._own = any(Ordering.of(action).in_block for action in names.actions)
+        self._block, self._order = -1, between_blocks
+        areas = worker.kernel.areas
+        self._numbers = places(areas.sites, areas.sites_start)
+        self._fences = any(Ordering.of(action).fence for action in names.actions)
+
+    def _here(self) -> tuple[int, int, int]:
+        """Of the block, so that no order is kept of those before it."""
+        found = here(self._worker, self._shadow)
+        if self._own and found[0] != self._block:
+            self._block, self._order = found[0], BlockOrder(self._worker.warps)
+        return found
+
+    def fence(self, now: int) -> None:
+        """The running warp is at a fence."""
+        if self._own:
+            place = self._here()
+            self._order.fence(*place, now)
+
+    def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
+        """The running warp has made a strong access."""
+        if not self._own:
+            return
+        action = self._names.actions[number]
+        place = self._here()
+        shared = _SHARED if space_at(action, base) == "shared" else 0
+        for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
+            self._order.synchronize(
+                *place,
+                address | shared,
+                reads=action.operation != "store",
+                writes=action.operation != "load",
+            )
+
+    def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
+        """The running warp touches what another thread of its block has touched, with no barrier
+        between: the answer to native code, and the race, if it is one."""
+        against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
+        other = Actor.read(self._shadow.field("met"), self._numbers)
+        block, warp, barrier = self._here()
+        time = self._shadow.field("met_time")
+        how = self._order.before(block, warp, barrier, block, other.thread // LANES, time)
+        if how == KNOWN:
+            return IN_ORDER, None
+        number = self._worker.site_number(site)
+        return 1, self._finding(number, thread, other, address, bool(against_reader), how)
+
+    def _finding(
+        self, number: int, thread: int, other: Actor, address: int, against_reader: bool, how: int
+    ) -> Finding:
+        names = self._names
+        block = names.block(self._worker.field("block"))
+        action = names.actions[number]
+        site = names.site(number, names.thread(thread))
+        met = names.site(other.number, names.thread(other.thread))
+        array, offset = names.device(address)
+        where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
+        kind = "write after read" if against_reader else "write after write"
+        if action.operation in ("load", "copy_async"):
+            kind = "read after write"
+        does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
+        same_warp = thread // LANES == other.thread // LANES
+        between = "no __syncwarp() or barrier" if same_warp else "no barrier"
+        gap = names.gap(self._worker, other.number, number, within_warp=same_warp)
+        between_lines = gap.text if gap is not None else "between"
+        if self._fences:
+            between += " and no fence" if how == UNFENCED else ", fence and atomic"
+        message = (
+            f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which thread "
+            f"{met.thread} {did} at {met} with {between} {between_lines}"
+        )
+        if number == other.number and same_warp and kind == "write after write":
+            message = (
+                f"{kind}: {at(site)} of block {block} writes {where}, to which thread "
+                f"{met.thread} stores another value with {between} between"
+            )
+        return Finding(
+            check="racecheck",
+            kind=kind,
+            message=message,
+            block=block,
+            here=site,
+            other=met,
+            array=array,
+            offset=offset,
+            cause=gap.cause if gap is not None else "",
+        )

@@ -1,0 +1,95 @@
+"""Findings by what caused them: over problems, pairs of lines and arrays."""
+
+from __future__ import annotations
+
+from gemmkit.record import AccessSite, Check, CheckRecord, DeviceRecord, Finding, ProblemRecord
+from gemmkit.report.causes import causes
+from gemmkit.report.findings import check_table, summary
+
+KINDS = {"racecheck": "read after write", "memcheck": "out of bounds", "initcheck": "uninitialized"}
+
+
+def site(line: int, instruction: str = "st.shared.f32", *calls: str) -> AccessSite:
+    return AccessSite(
+        file="k.cu", line=line, instruction=instruction, thread=(0, 0, 0), called_from=calls
+    )
+
+
+def found(
+    check: Check,
+    here: AccessSite,
+    other: AccessSite | None = None,
+    array: str = "As",
+    cause: str = "",
+) -> Finding:
+    return Finding(
+        check=check,
+        kind=KINDS[check],
+        message=f"{check} of {array}",
+        block=(0, 0, 0),
+        here=here,
+        other=other,
+        array=array,
+        count=2,
+        cause=cause,
+    )
+
+
+def record(n: int, *findings: Finding) -> CheckRecord:
+    problem = ProblemRecord(m=n, n=n, k=n, alpha=1, beta=0, epilogue="none", lda=n, ldb=n, ldc=n)
+    return CheckRecord(
+        kernel="k",
+        case="",
+        problem=problem,
+        config={},
+        device=DeviceRecord(kind="emulator", gpu="RTX 3090"),
+        seed=0,
+        verdict="findings",
+        correct=False,
+        findings=findings,
+    )
+
+
+def test_a_race_is_one_over_problems_and_ways_round() -> None:
+    read, write = site(30, "ld.shared.f32"), site(24)
+    pair = found("racecheck", read, write), found("racecheck", write, read)
+    (cause,) = causes([record(16, *pair), record(32, *pair)])
+    assert (cause.count, len(cause.problems), cause.others) == (8, 2, [])
+    assert "1 distinct finding (1 racecheck)" in summary([record(16, *pair), record(32, *pair)])
+    assert "1 racecheck" in check_table([record(16, *pair)]).to_text().plain
+
+
+def test_arrays_that_one_barrier_orders_share_a_cause() -> None:
+    first = found("racecheck", site(30), site(24), "As", "27")
+    second = found("racecheck", site(31), site(25), "Bs", "27")
+    third = found("racecheck", site(40), site(41), "Bs", "39")
+    one, other = causes([record(16, first, second, third)])
+    assert (one.finding, one.others, one.arrays) == (first, [second], {"As", "Bs"})
+    assert other.finding == third
+    without = [found("racecheck", site(30 + n), site(24), cause="") for n in range(2)]
+    assert len(causes([record(16, *without)])) == 2
+
+
+def test_calls_tell_places_apart() -> None:
+    each = [found("memcheck", site(5, "ld.global.f32", f"k.cu:{line}")) for line in (20, 21)]
+    assert len(causes([record(16, *each)])) == 2
+
+
+def test_causes_come_before_what_follows() -> None:
+    late = found("initcheck", site(30, "ld.shared.f32"))
+    of_other = found("initcheck", site(31, "ld.shared.f32"), array="Bs")
+    race = found("racecheck", site(30), site(24))
+    outside = found("memcheck", site(24), array="Cs")
+    every = causes([record(16, late, of_other, race, outside)])
+    assert [each.finding for each in every] == [outside, race, of_other]
+    assert every[1].follows == [late]
+
+
+def test_what_follows_from_nothing_stands_by_itself() -> None:
+    """A load that is left out writes nothing, and what a caller has not written is not a race's."""
+    reads = found("initcheck", site(30, "ld.shared.f32"))
+    load = found("memcheck", site(24, "ld.shared.f32"))
+    assert [each.finding for each in causes([record(16, reads, load)])] == [load, reads]
+    argument = found("initcheck", site(30, "ld.global.f32"), array="C")
+    race = found("racecheck", site(30), site(24), array="C")
+    assert [each.finding for each in causes([record(16, argument, race)])] == [race, argument]
