@@ -31,6 +31,8 @@ SHADOW = words(
     # Where barriers hold back a part of the block: for each warp and each barrier what it does not
     # know of each warp, as bitmaps like a warp's own. Else null.
     "pairs",
+    # Where undefined bits are tracked: of each thread's local memory the bits that are defined.
+    "local_defined",
 )
 
 # A word of the block's bitmaps: granules written in this epoch; ever written; to be looked at
@@ -117,3 +119,7 @@ ROW_BYTES = 128
 # thread. The first one's bits are inverted, so that the larger number stands for it too.
 ACTOR_BLOCK, ACTOR_SITE = 32, 10
 ACTOR_WARP = (1 << ACTOR_SITE) - LANES
+# Bits that are not defined are used: by a guard, an address, the second one, or a source and those
+# that follow, in what stands beside the instruction's number.
+USED, USED_SHIFT = CLASSES + 20, 32
+USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3

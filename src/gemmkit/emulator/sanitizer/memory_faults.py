@@ -100,6 +100,11 @@ def unwritten(
         lane = int(pattern.lanes[row])
         address = max(int(granules[row, column]) << shadow.shift, base + int(pattern.offsets[lane]))
         array, offset = names.shared(address)
+    elif space == "local":
+        # Native code has looked already; which lane it was does not matter.
+        lane = int(pattern.lanes[0])
+        array, offset = names.local(base + int(pattern.offsets[lane]))
+        address = base + int(pattern.offsets[lane])
     else:
         found = _unwritten_device(names, pattern, base, nbytes)
         if found is None:

@@ -22,6 +22,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     SYNCHRONIZES,
     UNINITIALIZED,
     UPDATED,
+    USED,
+    USED_SHIFT,
     WARP_BARRIER,
 )
 from gemmkit.emulator.launch import LaunchRequest
@@ -42,6 +44,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     granule_bytes,
 )
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use
 from gemmkit.record import Finding
 
 # The events that tell of the order of blocks.
@@ -53,7 +56,8 @@ class Sanitizer:
     """Of one launch; `readers` are regions of memory whose loads are noted from the start.
 
     `readers_wanted` grows where a launch must be run again with more of those: a region that is
-    both loaded and stored to, which blocks may race for. `stop` ends the launch.
+    both loaded and stored to, which blocks may race for. `tracking_wanted` is set where it must be
+    run again by code that tracks undefined bits. `stop` ends the launch.
     """
 
     kernel: LoadedKernel
@@ -62,13 +66,15 @@ class Sanitizer:
     memory: DeviceMemory
     readers: frozenset[int] = frozenset()
     readers_wanted: set[int] = field(default_factory=set)
+    tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         actions = self.kernel.actions
         self.names = Names(self.flow, actions, self.request, self.memory)
         self.collection = Collection()
-        self.granule = granule_bytes(actions, "shared")
+        self.tracks = self.kernel.compiled.tracks
+        self.granule = granule_bytes(actions, "shared", by_number=self.tracks)
         self.known = GlobalShadow(
             self.memory,
             self.memory.regions(),
@@ -134,6 +140,7 @@ class _Watch:
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
+        self._undefined = UndefinedUses(sanitizer.names, self._add)
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -146,6 +153,9 @@ class _Watch:
         self._nobody_came()
         self._event = Event()
 
+    def _add(self, finding: Finding, block: int) -> None:
+        self._sanitizer.collection.add(finding, block)
+
     def _hear(self, what: int, site: int | None, pattern: int | None, base: int, more: int) -> int:
         """Native code tells that something looks wrong; 1 if it is."""
         try:
@@ -153,6 +163,9 @@ class _Watch:
                 self._sanitizer.readers_wanted.add(base)
                 self._sanitizer.stop()
                 return 0
+            if what == USED:
+                self._hear_of_use(base, more)
+                return 1
             if what in _BETWEEN_BLOCKS:
                 return self._hear_of_blocks(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -161,6 +174,12 @@ class _Watch:
         except BaseException as error:
             self._worker.fail(error)
             return 0
+
+    def _hear_of_use(self, number: int, lanes: int) -> None:
+        warp = self._worker.warp_number(self._worker.field("running"))
+        operand, number = number >> USED_SHIFT, number & (1 << USED_SHIFT) - 1
+        block = self._worker.field("block")
+        self._undefined.use(Use(number, operand, block, warp, lanes & 0xFFFFFFFF))
 
     def _hear_of_blocks(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
@@ -182,6 +201,14 @@ class _Watch:
         finding = self._explain(what, number, pattern, base, more)
         if finding is None:
             return 0
+        if what == UNINITIALIZED and self._names.actions[number].operation == "load":
+            # What matters is whether the value is used, and where.
+            if self._sanitizer.tracks:
+                self._undefined.read(number, self._worker.field("block"), finding)
+            else:
+                self._sanitizer.tracking_wanted = True
+                self._sanitizer.stop()
+            return 1
         earlier = self._last.get((place, what))
         if earlier is not None:
             self._take_untold(place, what, earlier)

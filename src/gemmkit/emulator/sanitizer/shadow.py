@@ -51,10 +51,15 @@ _MEMORY = frozenset(
 )
 
 
-def granule_bytes(actions: Iterable[Action], space: str) -> int:
-    """The smallest access that the kernel makes in a space, or may make there; 4 without any."""
+def granule_bytes(actions: Iterable[Action], space: str, *, by_number: bool = False) -> int:
+    """The smallest access that the kernel makes in a space, or may make there; 4 without any.
+
+    With `by_number` the smallest number that one of them moves.
+    """
     sizes = [
-        access_bytes(action)
+        min(4, action.form.type.bytes)
+        if by_number and action.operation != "copy_async"
+        else access_bytes(action)
         for action in actions
         if action.operation in _MEMORY
         and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
@@ -161,6 +166,8 @@ class BlockShadow:
         if pairs:
             flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
             self._pairs = flat.reshape(shape)
+        tracks = worker.kernel.compiled.tracks
+        self._local = aligned_bytes(len(worker.local)) if tracks else None
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
         for number, place in worker.kernel.areas.sites.items():
             strong = place * SHADOW_SITE_BYTES + SHADOW_SITE["strong"]
@@ -179,6 +186,7 @@ class BlockShadow:
             "global_shift": known.granule.bit_length() - 1,
             "copies": self.copies.ctypes.data,
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
+            "local_defined": self._local.ctypes.data if self._local is not None else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value

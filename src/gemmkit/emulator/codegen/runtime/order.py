@@ -63,6 +63,10 @@ def _define_fresh(module: Module) -> None:
         f.store(now, s, SHADOW["log_epoch"])
         words = f.load("i64", s, SHADOW["words"])
         f.clear(f.load("ptr", s, SHADOW["common"]), f.binary("mul", words, COMMON_BYTES))
+        kept = f.load("ptr", s, SHADOW["local_defined"])
+        with f.when(f.compare("ne", kept, NULL)):
+            threads = f.shl(f.load("i64", C, WORKER["warp_count"]), LANES.bit_length() - 1)
+            f.clear(kept, f.binary("mul", threads, f.load("i64", C, WORKER["local_stride"])))
         size = f.sub(f.load("i64", s, SHADOW["warp_bytes"]), OWN["groups"])
         with f.loop(f.load("i64", C, WORKER["warp_count"])) as warp:
             own = _own(f, s, warp)

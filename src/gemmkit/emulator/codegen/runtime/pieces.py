@@ -24,6 +24,7 @@ from gemmkit.emulator.codegen.runtime import (
     shadow,
     shadow_global,
     spaces,
+    undefined,
     unordered,
     watched,
 )
@@ -91,6 +92,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         order.define(module)
         ordered.define(module)
         unordered.define(module)
+        undefined.define(module)
         blocks.define(module, sanitize=True)
     elif piece.startswith(watched.PREFIX):
         _add(module, piece.removeprefix(watched.PREFIX), permutes, watched.Watching())

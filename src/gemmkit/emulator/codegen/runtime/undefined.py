@@ -1,0 +1,249 @@
+"""Which bits of memory are defined, for runs that track this, and what is told of their use.
+
+Of shared memory the bitmap `initialized` says it, of global memory the bytes noted as written, of
+local memory a copy of it that holds a 1 for each bit that is defined.
+"""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, WARP, WINDOW_BYTES, WINDOWS, WORKER
+from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, common_word, shadow, tell
+from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.shadow_layout import (
+    COMMON,
+    ROW,
+    ROW_BYTES,
+    SHADOW,
+    UNINITIALIZED,
+    USED,
+)
+
+W = Value("ptr", "%w")
+_SPACES = ("shared", "local", "global", "generic")
+_LANE, _ADDRESS = Value("i64", "%lane"), Value("i64", "%address")
+_BITS, _NUMBER = Value("i64", "%bits"), Value("i64", "%number")
+_ALL = literal("i64", -1)
+
+
+def define(module: Module) -> None:
+    """Add the functions of this file to the runtime."""
+    _define_used(module)
+    _define_bits_shared(module)
+    _define_bits_local(module)
+    _define_bits_global(module)
+    _define_keep_shared(module)
+    _define_keep_local(module)
+    _define_generic(module)
+    for space in _SPACES:
+        _define_defined(module, space)
+        _define_keep(module, space)
+
+
+def _define_used(module: Module) -> None:
+    """used(worker, lanes, instruction and operand): these lanes use undefined bits."""
+    lanes = Value("i32", "%lanes")
+    with module.function(f"gemmkit.{PREFIX}used", "void", (C, lanes, _NUMBER)) as f:
+        function = f.load("ptr", shadow(f), SHADOW["event"])
+        what, more = literal("i64", USED), f.resize(lanes, 64)
+        arguments = ", ".join(map(str, (what, NULL, NULL, _NUMBER, more)))
+        f.value("i32", f"call i32 {function.name}({arguments})")
+        f.ret()
+
+
+def _define_bits_shared(module: Module) -> None:
+    """bits_<space>(worker, warp, lane, address, bytes) -> the bits that are defined of a number in
+    memory, those beyond it included; all where the access was refused."""
+    parameters = (C, W, _LANE, _ADDRESS, BYTES)
+    with module.function("gemmkit.bits_shared", "i64", parameters) as f:
+        room = f.sub(f.load("i64", C, WORKER["shared_bytes"]), BYTES)
+        with f.when(f.or_(f.compare("ugt", _ADDRESS, room), f.compare("slt", room, 0))):
+            f.ret(_ALL)
+        s = shadow(f)
+        shift = f.load("i64", s, SHADOW["granule_shift"])
+        found = f.variable(_ALL)
+        with f.loop(BYTES) as further:
+            granule = f.lshr(f.add(_ADDRESS, further), shift)
+            common = common_word(f, s, f.lshr(granule, 6))
+            ready, alarm = (
+                f.load("i64", common, COMMON[each]) for each in ("initialized", "alarm")
+            )
+            bit = f.and_(f.lshr(f.or_(ready, alarm), f.and_(granule, 63)), 1)
+            with f.when(f.compare("eq", bit, 0)):
+                _take_byte(f, found, further, literal("i64", 0))
+        f.ret(f.get("i64", found))
+
+
+def _take_byte(f: Function, variable: Value, place: Value, byte: Value) -> None:
+    """Put a byte into a 64-bit number that has all of that byte's bits set."""
+    shift = f.shl(place, 3)
+    kept = f.not_(f.shl(f.xor(byte, 255), shift))
+    f.set(variable, f.and_(f.get("i64", variable), kept))
+
+
+def _local_place(f: Function) -> Value:
+    """Where the bits of the lane's local memory are kept."""
+    warp = f.resize(f.load("i32", W, WARP["index"]), 64)
+    thread = f.add(f.shl(warp, LANES.bit_length() - 1), _LANE)
+    distance = f.binary("mul", thread, f.load("i64", C, WORKER["local_stride"]))
+    return f.offset(f.load("ptr", shadow(f), SHADOW["local_defined"]), f.add(distance, _ADDRESS))
+
+
+def _return_if_outside_local(f: Function, value: Value | None) -> None:
+    room = f.sub(f.load("i64", C, WORKER["local_bytes"]), BYTES)
+    with f.when(f.or_(f.compare("ugt", _ADDRESS, room), f.compare("slt", room, 0))):
+        f.ret(value)
+
+
+def _define_bits_local(module: Module) -> None:
+    parameters = (C, W, _LANE, _ADDRESS, BYTES)
+    with module.function("gemmkit.bits_local", "i64", parameters) as f:
+        _return_if_outside_local(f, _ALL)
+        start, found = _local_place(f), f.variable(_ALL)
+        with f.loop(BYTES) as further:
+            byte = f.resize(f.load("i8", f.offset(start, further)), 64)
+            _take_byte(f, found, further, byte)
+        f.ret(f.get("i64", found))
+
+
+def _define_bits_global(module: Module) -> None:
+    parameters = (C, W, _LANE, _ADDRESS, BYTES)
+    with module.function("gemmkit.bits_global", "i64", parameters) as f:
+        region = f.call("gemmkit.find", "ptr", C, _ADDRESS, BYTES)
+        with f.when(f.compare("eq", region, NULL)):
+            f.ret(_ALL)
+        at, first = (
+            f.value("i64", f"ptrtoint {each} to i64")
+            for each in (region, f.load("ptr", C, WORKER["regions"]))
+        )
+        index = f.lshr(f.sub(at, first), 4)
+        row = f.offset(f.load("ptr", shadow(f), SHADOW["rows"]), f.binary("mul", index, ROW_BYTES))
+        written = f.load("ptr", row, ROW["written"])
+        with f.when(f.compare("eq", written, NULL)):
+            f.ret(_ALL)
+        start = f.offset(written, f.sub(_ADDRESS, f.load("i64", region)))
+        found = f.variable(_ALL)
+        with f.loop(BYTES) as further:
+            never = f.compare("eq", f.load("i8", f.offset(start, further)), 0)
+            with f.when(never):
+                _take_byte(f, found, further, literal("i64", 0))
+        f.ret(f.get("i64", found))
+
+
+def _define_keep_shared(module: Module) -> None:
+    """keep_bits_<space>(worker, warp, lane, address, bytes, bits): a number was stored of which
+    these bits are defined."""
+    parameters = (C, W, _LANE, _ADDRESS, BYTES, _BITS)
+    with module.function("gemmkit.keep_bits_shared", "void", parameters) as f:
+        room = f.sub(f.load("i64", C, WORKER["shared_bytes"]), BYTES)
+        with f.when(f.or_(f.compare("ugt", _ADDRESS, room), f.compare("slt", room, 0))):
+            f.ret()
+        s = shadow(f)
+        shift = f.load("i64", s, SHADOW["granule_shift"])
+        with f.loop(BYTES) as further:
+            byte = f.and_(f.lshr(_BITS, f.shl(further, 3)), 255)
+            with f.when(f.compare("ne", byte, 255)):
+                granule = f.lshr(f.add(_ADDRESS, further), shift)
+                common = common_word(f, s, f.lshr(granule, 6))
+                own = f.shl(literal("i64", 1), f.and_(granule, 63))
+                left = f.and_(f.load("i64", common, COMMON["initialized"]), f.not_(own))
+                f.store(left, common, COMMON["initialized"])
+        f.ret()
+
+
+def _define_keep_local(module: Module) -> None:
+    parameters = (C, W, _LANE, _ADDRESS, BYTES, _BITS)
+    with module.function("gemmkit.keep_bits_local", "void", parameters) as f:
+        _return_if_outside_local(f, None)
+        start = _local_place(f)
+        with f.loop(BYTES) as further:
+            byte = f.resize(f.lshr(_BITS, f.shl(further, 3)), 8)
+            f.store(byte, f.offset(start, further))
+        f.ret()
+
+
+def _define_generic(module: Module) -> None:
+    """The same by generic addresses."""
+    parameters = (C, W, _LANE, _ADDRESS, BYTES)
+    with module.function("gemmkit.bits_generic", "i64", parameters) as f:
+        for space, start in WINDOWS.items():
+            with f.when(_within(f, space)):
+                here = (C, W, _LANE, f.sub(_ADDRESS, start), BYTES)
+                f.ret(f.call(f"gemmkit.bits_{space}", "i64", *here))
+        f.ret(f.call("gemmkit.bits_global", "i64", *parameters))
+
+
+def _within(f: Function, space: str, address: Value = _ADDRESS) -> Value:
+    return f.compare("ult", f.sub(address, WINDOWS[space]), WINDOW_BYTES)
+
+
+def _define_defined(module: Module, space: str) -> None:
+    """defined_<space>(worker, warp, site, pattern, base, bytes, shadow): what is defined of what a
+    load brings, into a shadow; of narrow numbers all or nothing, as they are extended."""
+    data = Value("ptr", "%data")
+    parameters = (C, W, SITE_POINTER, P, BASE, BYTES, data)
+    name = f"gemmkit.{PREFIX}defined_{space}"
+    with module.function(name, "void", parameters, inline=False) as f:
+        missing = f.variable(literal("i1", 0))
+        wide = f.compare("eq", BYTES, 8)
+        narrow = f.compare("ult", BYTES, 4)
+        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+            address = f.add(BASE, element(f, P, lane, 64))
+            found = f.call(f"gemmkit.bits_{space}", "i64", C, W, lane, address, BYTES)
+            lacks = f.compare("ne", found, -1)
+            local = literal("i1", 1) if space == "local" else literal("i1", 0)
+            if space == "generic":
+                local = _within(f, "local", address)
+            f.set(missing, f.or_(f.get("i1", missing), f.and_(lacks, local)))
+            kept = f.select(f.and_(narrow, lacks), literal("i64", 0), found)
+            with f.when(wide):
+                f.store(kept, f.value("ptr", f"getelementptr i64, {data}, {lane}"))
+            with f.when(f.not_(wide)):
+                place = f.value("ptr", f"getelementptr i32, {data}, {lane}")
+                f.store(f.resize(kept, 32), place)
+        if space in ("local", "generic"):
+            with f.when(f.get("i1", missing)):
+                tell(f, UNINITIALIZED, extra=BYTES)
+        f.ret()
+
+
+def _define_keep(module: Module, space: str) -> None:
+    """keep_<space>(worker, warp, site, pattern, base, bytes, shadow or null, instruction and
+    operand): what is defined of what was stored; in global memory that is a use."""
+    data = Value("ptr", "%data")
+    parameters = (C, W, SITE_POINTER, P, BASE, BYTES, data, _NUMBER)
+    name = f"gemmkit.{PREFIX}keep_{space}"
+    with module.function(name, "void", parameters, inline=False) as f:
+        shown = f.variable(literal("i32", 0))
+        wide = f.compare("eq", BYTES, 8)
+        with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
+            address = f.add(BASE, element(f, P, lane, 64))
+            bits = f.variable(_ALL)
+            with f.when(f.compare("ne", data, NULL)):
+                with f.when(wide):
+                    f.set(bits, element(f, data, lane, 64))
+                with f.when(f.not_(wide)):
+                    above = f.shl(_ALL, f.shl(BYTES, 3))
+                    low = f.resize(element(f, data, lane, 32), 64)
+                    f.set(bits, f.or_(low, above))
+            here = (C, W, lane)
+            in_global = literal("i1", 1 if space in ("global", "generic") else 0)
+            for each in ("shared", "local"):
+                start = WINDOWS[each]
+                if space == each:
+                    rest = (address, BYTES, f.get("i64", bits))
+                    f.call(f"gemmkit.keep_bits_{each}", "void", *here, *rest)
+                elif space == "generic":
+                    inside = _within(f, each, address)
+                    in_global = f.and_(in_global, f.not_(inside))
+                    with f.when(inside):
+                        rest = (f.sub(address, start), BYTES, f.get("i64", bits))
+                        f.call(f"gemmkit.keep_bits_{each}", "void", *here, *rest)
+            bad = f.and_(in_global, f.compare("ne", f.get("i64", bits), -1))
+            own = f.shl(f.resize(bad, 32), f.resize(lane, 32))
+            f.set(shown, f.or_(f.get("i32", shown), own))
+        with f.when(f.compare("ne", f.get("i32", shown), 0)):
+            f.call(f"gemmkit.{PREFIX}used", "void", C, f.get("i32", shown), _NUMBER)
+        f.ret()

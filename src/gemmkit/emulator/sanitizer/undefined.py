@@ -1,0 +1,142 @@
+"""`UndefinedUses`: reports where bits that were never given a value are used, and where they come
+from: a load of memory that nothing has written, or a register that nothing has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gemmkit.emulator.codegen.operands import Action, register_of
+from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE
+from gemmkit.emulator.codegen.tracking import reads_memory
+from gemmkit.emulator.launch import Dim3
+from gemmkit.emulator.ptx.module import Register
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.record import AccessSite, Finding
+
+_USES = {
+    "branch": "decides a branch",
+    "exit": "decides which threads exit",
+    "trap": "decides which threads stop the kernel",
+    "store": "is stored to global memory",
+    "atomic": "is an operand of an atomic operation",
+    "reduction": "is an operand of an atomic operation",
+    "compare_and_swap": "is an operand of an atomic operation",
+    "copy_async": "is the size of a cp.async",
+    "call": "is an argument of a call",
+    "barrier": "is an operand of a barrier",
+    "barrier_arrive": "is an operand of a barrier",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Lanes of a warp that use undefined bits of one operand of an instruction.
+
+    `operand` is `USED_GUARD`, `USED_ADDRESS` or the one after it, or `USED_SOURCE` and the
+    number of a source; `block` and `warp` are numbers, `lanes` a mask.
+    """
+
+    number: int
+    operand: int
+    block: int
+    warp: int
+    lanes: int
+
+
+class UndefinedUses:
+    """Of one worker. `add` takes a finding and the number of its block."""
+
+    def __init__(self, names: Names, add: Callable[[Finding, int], None]) -> None:
+        self._names, self._add = names, add
+        self._writers: dict[Register, list[Action]] = {}
+        for action in names.actions:
+            for register in action.dests:
+                if register is not None:
+                    self._writers.setdefault(register, []).append(action)
+        # By instruction, the read of memory never written that was met last, and its block.
+        self._reads: dict[int, tuple[int, Finding]] = {}
+        self._sources: dict[Register, tuple[int, ...]] = {}
+        self._told: set[tuple[int, int, int]] = set()
+
+    def read(self, number: int, block: int, finding: Finding) -> None:
+        """A load brings bytes that nothing has written; `finding` says which."""
+        if number not in self._reads or self._reads[number][0] != block:
+            self._reads[number] = block, finding
+
+    def use(self, use: Use) -> None:
+        """Bits that are not defined are used."""
+        key = use.number, use.operand, use.block
+        if key in self._told:
+            return
+        self._told.add(key)
+        names, action = self._names, self._names.actions[use.number]
+        lane = (use.lanes & -use.lanes).bit_length() - 1
+        here = names.site(use.number, names.lane(use.warp, lane))
+        block = names.block(use.block)
+        what = _what(action, use.operand)
+        read = self._read_behind(_operand(action, use.operand), use.block)
+        self._add(_finding(here, block, what, read), use.block)
+
+    def _read_behind(self, register: Register | None, block: int) -> Finding | None:
+        """The load, met in the same block, that an undefined value is made of."""
+        if register is None:
+            return None
+        met = [self._reads[each] for each in self._loads_behind(register) if each in self._reads]
+        here = [finding for where, finding in met if where == block]
+        return next(iter(here), None)
+
+    def _loads_behind(self, register: Register) -> tuple[int, ...]:
+        """Instructions that load what a register's value may be made of, nearest first."""
+        if register not in self._sources:
+            found: dict[int, None] = {}
+            seen, work = {register}, [register]
+            while work:
+                for action in self._writers.get(work.pop(0), ()):
+                    if reads_memory(action):
+                        found[action.number] = None
+                        continue
+                    new = [each for each in action.registers_read() if each not in seen]
+                    seen.update(new)
+                    work += new
+            self._sources[register] = tuple(found)
+        return self._sources[register]
+
+
+def _operand(action: Action, operand: int) -> Register | None:
+    if operand == USED_GUARD:
+        return action.guard.register if action.guard is not None else None
+    if operand < USED_SOURCE:
+        address = (action.address, action.other_address)[operand - USED_ADDRESS]
+        base = address.base if address is not None else None
+        return base if isinstance(base, Register) else None
+    return register_of(action.sources[operand - USED_SOURCE])
+
+
+def _what(action: Action, operand: int) -> str:
+    if operand == USED_GUARD:
+        return _USES.get(action.operation, f"decides which threads execute {action.form.opcode}")
+    if USED_ADDRESS <= operand < USED_SOURCE:
+        return f"is an address of {action.form.opcode}"
+    return _USES.get(action.operation, f"is an operand of {action.form.opcode}")
+
+
+def _finding(here: AccessSite, block: Dim3, what: str, read: Finding | None) -> Finding:
+    use = f"{what} by thread {here.thread} of block {block} at {here}"
+    if read is None:
+        message = f"uninitialized: a value that was never set {use}"
+        return Finding(
+            check="initcheck", kind="uninitialized", message=message, block=block, here=here
+        )
+    same = (read.here.file, read.here.line) == (here.file, here.line)
+    message = f"{read.message}; it {what if same else use}"
+    return Finding(
+        check="initcheck",
+        kind="uninitialized",
+        message=message,
+        block=read.block,
+        here=read.here,
+        other=here,
+        array=read.array,
+        offset=read.offset,
+    )
