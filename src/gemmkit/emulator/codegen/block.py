@@ -65,9 +65,10 @@ class BlockWriter:
         # Patterns of addresses that were looked up in this block, with their base.
         self.patterns: dict[tuple[Place | None, Place | None, bool], tuple[Value, Value]] = {}
         # Where undefined bits are tracked, of the instruction that is written: which bits of its
-        # results are defined, and the predicate under which it acts.
+        # results are defined, the predicate under which it acts, and where that is defined.
         self.results: dict[Register, Place] = {}
         self.chosen: Place | None = None
+        self.decided: Place = Scalar(literal("i1", 1))
         self._last_read = self._find_last_reads()
         scratch.keep_only([])
 

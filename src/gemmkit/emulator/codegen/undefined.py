@@ -6,6 +6,7 @@ Only in code that tracks them; see `tracking` for what a shadow is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.block import BlockWriter
@@ -37,7 +38,12 @@ def before(b: BlockWriter, action: Action) -> None:
         return
     b.results.clear()
     guard = action.guard
-    b.chosen = None if guard is None else b.guard_place(guard)
+    if guard is None:
+        b.chosen = None
+    else:
+        b.chosen = b.guard_place(guard)
+        if guard.register in b.around.shadows:
+            b.decided = b.place(b.around.shadows[guard.register])
     if action.pure:
         _compute(b, action)
         return
@@ -61,19 +67,16 @@ def after(b: BlockWriter, action: Action) -> None:
             continue
         bits = TYPES[register.type].bits
         value = b.results.pop(register, None) or Scalar(literal(f"i{bits}", -1))
-        b.keep(shadows[register], _guarded(b, action, value, bits), b.chosen)
+        b.keep(shadows[register], value, b.chosen)
+        guard = action.guard
+        if action.pure and guard is not None and guard.register in shadows:
+            # Where it is not defined whether an instruction acts, its results are not.
+            both = [(b.place(shadows[register]), bits), (b.decided, 1)]
+            b.keep(shadows[register], _node(b, partial(_both, bits), both, [bits])[0], None)
 
 
-def _guarded(b: BlockWriter, action: Action, value: Place, bits: int) -> Place:
-    """Where it is not defined whether an instruction acts, its results are not."""
-    guard = action.guard
-    if not action.pure or guard is None or guard.register not in b.around.shadows:
-        return value
-
-    def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
-        return (f.and_(s[0], f.resize(s[1], bits, signed=True)),)
-
-    return _node(b, emit, [(value, bits), (b.place(b.around.shadows[guard.register]), 1)], [bits])[0]
+def _both(bits: int, f: Function, s: Sequence[Value]) -> Sequence[Value]:
+    return (f.and_(s[0], f.resize(s[1], bits, signed=True)),)
 
 
 def loaded(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value]) -> None:
@@ -270,7 +273,7 @@ def _rule(action: Action, sources: int, results: Sequence[int]) -> Rule:
     if action.operation in ("move", "call_parameter", "load_parameter"):
         return _moving(form.type.bits, sources, results)
     flow = flow_of(form)
-    if flow.kind == "moved" and arithmetic.native(form):
+    if flow.kind == "moved":
         return _moved(form, flow.data)
     if flow.kind == "bitwise":
         return _bitwise(form)

@@ -29,6 +29,8 @@ _MOVED: dict[str, tuple[int, ...]] = {
     "convert_integer": (0,),
     "select": (0, 1),
 }
+# Modes of `prmt` that choose by the whole of a register.
+_OTHER_PERMUTATIONS = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 _BITWISE = frozenset(["logic", "not", "logic3"])
 _PACKED_TYPES = frozenset(["f16x2", "bf16x2"])
 _HALF = 16
@@ -53,7 +55,7 @@ _BY_HALF = Flow("whole", part=_HALF)
 
 def flow_of(form: Form) -> Flow:
     """The rule of a form that computes registers from registers."""
-    if form.operation in _MOVED:
+    if form.operation in _MOVED and not form.modifiers.get("M", "").endswith(_OTHER_PERMUTATIONS):
         return Flow("moved", _MOVED[form.operation])
     if form.operation in _BITWISE:
         return _BY_BIT

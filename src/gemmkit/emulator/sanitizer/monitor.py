@@ -140,7 +140,7 @@ class _Watch:
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
-        self._undefined = UndefinedUses(sanitizer.names, self._add)
+        self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -152,9 +152,6 @@ class _Watch:
             self._take_untold(place, what, key)
         self._nobody_came()
         self._event = Event()
-
-    def _add(self, finding: Finding, block: int) -> None:
-        self._sanitizer.collection.add(finding, block)
 
     def _hear(self, what: int, site: int | None, pattern: int | None, base: int, more: int) -> int:
         """Native code tells that something looks wrong; 1 if it is."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.addresses import space_of
-from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WORKER
+from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WINDOWS, WORKER
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -213,6 +213,23 @@ class BlockShadow:
         bitmaps = self._warps[:, OWN_BITMAPS : OWN_BITMAPS + self.words * OWN_WORD_BYTES]
         words: Words = bitmaps.view(np.uint64).reshape(len(self._warps), self.words, 2)
         return words[:, :, offset // 8]
+
+    def unwritten_local(
+        self, worker: Worker, first: int, pattern: Pattern, base: int, nbytes: int
+    ) -> tuple[int, int] | None:
+        """The first lane that reads local memory with bits that are not defined, and the first
+        such byte; `first` is the number of the warp's first thread."""
+        assert self._local is not None
+        window = WINDOWS["local"]
+        stride = worker.field("local_stride")
+        for lane in pattern.lanes.tolist():
+            address = base + int(pattern.offsets[lane])
+            inside = address - window if address >= window else address
+            start = (first + lane) * stride + inside
+            missing = np.flatnonzero(self._local[start : start + nbytes] != 255)
+            if len(missing):
+                return lane, inside + int(missing[0])
+        return None
 
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""

@@ -3,7 +3,6 @@ from: a load of memory that nothing has written, or a register that nothing has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.operands import Action, register_of
@@ -11,6 +10,7 @@ from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USE
 from gemmkit.emulator.codegen.tracking import reads_memory
 from gemmkit.emulator.launch import Dim3
 from gemmkit.emulator.ptx.module import Register
+from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import AccessSite, Finding
 
@@ -45,10 +45,10 @@ class Use:
 
 
 class UndefinedUses:
-    """Of one worker. `add` takes a finding and the number of its block."""
+    """Of one worker, or of the oracle."""
 
-    def __init__(self, names: Names, add: Callable[[Finding, int], None]) -> None:
-        self._names, self._add = names, add
+    def __init__(self, names: Names, collection: Collection) -> None:
+        self._names, self._collection = names, collection
         self._writers: dict[Register, list[Action]] = {}
         for action in names.actions:
             for register in action.dests:
@@ -57,7 +57,7 @@ class UndefinedUses:
         # By instruction, the read of memory never written that was met last, and its block.
         self._reads: dict[int, tuple[int, Finding]] = {}
         self._sources: dict[Register, tuple[int, ...]] = {}
-        self._told: set[tuple[int, int, int]] = set()
+        self._told: dict[tuple[int, int, int], Key] = {}
 
     def read(self, number: int, block: int, finding: Finding) -> None:
         """A load brings bytes that nothing has written; `finding` says which."""
@@ -68,15 +68,16 @@ class UndefinedUses:
         """Bits that are not defined are used."""
         key = use.number, use.operand, use.block
         if key in self._told:
+            self._collection.more(self._told[key], 1)
             return
-        self._told.add(key)
         names, action = self._names, self._names.actions[use.number]
         lane = (use.lanes & -use.lanes).bit_length() - 1
         here = names.site(use.number, names.lane(use.warp, lane))
         block = names.block(use.block)
         what = _what(action, use.operand)
         read = self._read_behind(_operand(action, use.operand), use.block)
-        self._add(_finding(here, block, what, read), use.block)
+        finding = _finding(here, block, what, read)
+        self._told[key] = self._collection.add(finding, use.block)
 
     def _read_behind(self, register: Register | None, block: int) -> Finding | None:
         """The load, met in the same block, that an undefined value is made of."""
