@@ -175,12 +175,13 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
     f = b.f
     places = [b.source(source, 32) for source in action.sources[:3]]
     slots = [b.in_memory(place, 32) for place in places]
-    checks.members(b, action, _active(b, action))
+    lanes = _active(b, action)
+    checks.members(b, action, lanes)
+    undefined.shuffled(b, action, lanes, slots)
     result = b.scratch.take(32)
     inside = f.runtime(
         f"shuffle_{action.form['M']}", "i32", b.pointer(result), *(b.pointer(s) for s in slots)
     )
-    undefined.shuffled(b, action, f"shuffle_{action.form['M']}", slots[1:])
     b.put(action, [result, Lanes(inside)])
 
 

@@ -122,4 +122,6 @@ ACTOR_WARP = (1 << ACTOR_SITE) - LANES
 # Bits that are not defined are used: by a guard, an address, the second one, or a source and those
 # that follow, in what stands beside the instruction's number.
 USED, USED_SHIFT = CLASSES + 20, 32
+# A shuffle reads from a lane that does not take part: beside the lanes that do, its number.
+ABSENT = USED + 1
 USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3

@@ -61,7 +61,7 @@ def shadows(actions: Sequence[Action], unset: Collection[Register]) -> Mapping[R
     """
     found = dict.fromkeys(unset)
     for action in actions:
-        if reads_memory(action):
+        if reads_memory(action) or action.operation == "shuffle":
             found |= dict.fromkeys(each for each in action.dests if each is not None)
     changed = True
     while changed:

@@ -22,7 +22,7 @@ from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE, USED_SHIFT
 from gemmkit.emulator.codegen.surroundings import C, W
 from gemmkit.emulator.codegen.tracking import used_from
-from gemmkit.emulator.codegen.values import Place, Scalar, Slot
+from gemmkit.emulator.codegen.values import Lanes, Place, Scalar, Slot
 from gemmkit.emulator.isa.definedness import flow_of
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.types import TYPES
@@ -116,18 +116,31 @@ def _located(b: BlockWriter, arguments: Sequence[Value], distance: int) -> list[
     return [site, pattern, b.f.add(base, distance) if distance else base]
 
 
-def shuffled(b: BlockWriter, action: Action, function: str, operands: Sequence[Slot]) -> None:
-    """A shuffle passes on which bits are defined, as it does the values."""
-    register, source = action.dests[0], register_of(action.sources[0])
-    shadows = b.around.shadows
-    if register is None or register not in shadows or source not in shadows:
+def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Slot]) -> None:
+    """Look whether lanes of a shuffle read from others that do not take part: what they get is not
+    defined. Else a shuffle passes on which bits are, as it does the values."""
+    if not b.around.sanitize:
         return
-    assert source is not None
-    slot = b.in_memory(_widened(b, b.place(shadows[source]), 32), 32)
-    result = b.scratch.take(32)
-    pointers = [b.pointer(each) for each in (result, slot, *operands)]
-    b.f.runtime(function, "i32", *pointers)
-    b.results[register] = _widened(b, result, TYPES[register.type].bits)
+    f, shadows, mode = b.f, b.around.shadows, action.form["M"]
+    masks = b.pointer(b.in_memory(b.source(action.sources[3], 32), 32))
+    choice = [b.pointer(each) for each in operands[1:]]
+    number = literal("i64", action.number)
+    absent = f.runtime(f"{PREFIX}absent_{mode}", "i32", C, lanes, *choice, masks, number)
+    register, source = action.dests[0], register_of(action.sources[0])
+    if register is None or register not in shadows:
+        return
+    defined: Place = Scalar(literal("i32", -1))
+    if source is not None and source in shadows:
+        slot = b.in_memory(_widened(b, b.place(shadows[source]), 32), 32)
+        result = b.scratch.take(32)
+        f.runtime(f"shuffle_{mode}", "i32", b.pointer(result), b.pointer(slot), *choice)
+        defined = result
+
+    def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+        return (f.select(s[0], literal(s[1].type, 0), s[1]),)
+
+    found = b.node(emit, [(Lanes(absent), 1), (defined, 32)], [32])[0]
+    b.results[register] = _widened(b, found, TYPES[register.type].bits)
 
 
 def gathered(b: BlockWriter, action: Action) -> None:

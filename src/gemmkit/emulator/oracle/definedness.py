@@ -35,7 +35,7 @@ from gemmkit.emulator.ptx.module import Address, Immediate, Register, Source
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.memory_faults import never_written
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use
+from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 
 Bytes = NDArray[np.uint8]
 _ATOMICS = ("atomic", "reduction", "compare_and_swap")
@@ -197,9 +197,7 @@ class Definedness:
         elif operation in _ATOMICS:
             self._update(group, step, action, lanes)
         elif operation == "shuffle":
-            values = self._undefined(group, action.sources[0], 32)
-            other, _ = shuffle_sources(group, step, lanes)
-            return [np.take_along_axis(values, other, axis=1), None]
+            return self._shuffle(group, step, action, lanes)
         elif operation == "multiply_matrices":
             widths = source_widths(action)
             pairs = zip(action.sources, widths, strict=True)
@@ -211,6 +209,23 @@ class Definedness:
             column = np.broadcast_to(bad[:, None], lanes.shape)
             return [_all_where(column, width) for width in result_widths(action)]
         return None
+
+    def _shuffle(
+        self, group: Group, step: Step, action: Action, lanes: Lanes
+    ) -> list[Raw | None]:
+        values = self._undefined(group, action.sources[0], 32)
+        other, _ = shuffle_sources(group, step, lanes)
+        masks = np.broadcast_to(group.read(*step.sources[3]), lanes.shape)
+        named = masks >> other.astype(np.uint32) & np.uint32(1) == 1
+        absent = lanes & ~(np.take_along_axis(lanes, other, axis=1) & named)
+        for place in np.flatnonzero(absent.any(axis=1)).tolist():
+            row, lane = int(group.rows[place]), int(absent[place].argmax())
+            block, warp = int(self._chunk.block[row, 0]), row % self._chunk.warps_per_block
+            whose = int(other[place, lane])
+            found = absent_lane(self._names, action.number, block, warp, 1 << lane, whose)
+            self._uses.read(action.number, block, found)
+        taken = np.take_along_axis(values, other, axis=1)
+        return [np.where(absent, np.uint32(0xFFFFFFFF), taken), None]
 
     def _places(
         self, group: Group, step: Step, address: Address, lanes: Lanes

@@ -10,6 +10,7 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
+    ABSENT,
     BOUNDS,
     FENCE,
     LANES_RACE,
@@ -44,7 +45,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     granule_bytes,
 )
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use
+from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.record import Finding
 
 # The events that tell of the order of blocks.
@@ -163,6 +164,9 @@ class _Watch:
             if what == USED:
                 self._hear_of_use(base, more)
                 return 1
+            if what == ABSENT:
+                self._hear_of_absence(base, more)
+                return 1
             if what in _BETWEEN_BLOCKS:
                 return self._hear_of_blocks(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -177,6 +181,19 @@ class _Watch:
         operand, number = number >> USED_SHIFT, number & (1 << USED_SHIFT) - 1
         block = self._worker.field("block")
         self._undefined.use(Use(number, operand, block, warp, lanes & 0xFFFFFFFF))
+
+    def _hear_of_absence(self, number: int, more: int) -> None:
+        warp = self._worker.warp_number(self._worker.field("running"))
+        lanes, other, block = more & 0xFFFFFFFF, more >> 32, self._worker.field("block")
+        self._note_origin(number, absent_lane(self._names, number, block, warp, lanes, other))
+
+    def _note_origin(self, number: int, finding: Finding) -> None:
+        """A value that is not defined comes up; what matters is whether it is used, and where."""
+        if self._sanitizer.tracks:
+            self._undefined.read(number, self._worker.field("block"), finding)
+        else:
+            self._sanitizer.tracking_wanted = True
+            self._sanitizer.stop()
 
     def _hear_of_blocks(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
@@ -199,12 +216,7 @@ class _Watch:
         if finding is None:
             return 0
         if what == UNINITIALIZED and self._names.actions[number].operation == "load":
-            # What matters is whether the value is used, and where.
-            if self._sanitizer.tracks:
-                self._undefined.read(number, self._worker.field("block"), finding)
-            else:
-                self._sanitizer.tracking_wanted = True
-                self._sanitizer.stop()
+            self._note_origin(number, finding)
             return 1
         earlier = self._last.get((place, what))
         if earlier is not None:

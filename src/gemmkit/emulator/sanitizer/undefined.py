@@ -54,14 +54,16 @@ class UndefinedUses:
             for register in action.dests:
                 if register is not None:
                     self._writers.setdefault(register, []).append(action)
-        # By instruction, the read of memory never written that was met last, and its block.
+        # By instruction, its last read of what is not defined, and the block; in order of time.
         self._reads: dict[int, tuple[int, Finding]] = {}
-        self._sources: dict[Register, tuple[int, ...]] = {}
+        self._sources: dict[Register, frozenset[int]] = {}
         self._told: dict[tuple[int, int, int], Key] = {}
 
     def read(self, number: int, block: int, finding: Finding) -> None:
-        """A load brings bytes that nothing has written; `finding` says which."""
+        """A load brings bytes that nothing has written, or a shuffle what a lane gives that does
+        not take part; `finding` says which."""
         if number not in self._reads or self._reads[number][0] != block:
+            self._reads.pop(number, None)
             self._reads[number] = block, finding
 
     def use(self, use: Use) -> None:
@@ -80,28 +82,45 @@ class UndefinedUses:
         self._told[key] = self._collection.add(finding, use.block)
 
     def _read_behind(self, register: Register | None, block: int) -> Finding | None:
-        """The load, met in the same block, that an undefined value is made of."""
+        """The load or shuffle that an undefined value is made of: the first that the block met."""
         if register is None:
             return None
-        met = [self._reads[each] for each in self._loads_behind(register) if each in self._reads]
-        here = [finding for where, finding in met if where == block]
-        return next(iter(here), None)
+        behind = self._loads_behind(register)
+        met = ((number, *read) for number, read in self._reads.items())
+        return next((found for number, at, found in met if at == block and number in behind), None)
 
-    def _loads_behind(self, register: Register) -> tuple[int, ...]:
-        """Instructions that load what a register's value may be made of, nearest first."""
+    def _loads_behind(self, register: Register) -> frozenset[int]:
+        """Loads and shuffles that give what a register's value may be made of."""
         if register not in self._sources:
-            found: dict[int, None] = {}
+            found: set[int] = set()
             seen, work = {register}, [register]
             while work:
                 for action in self._writers.get(work.pop(0), ()):
+                    if reads_memory(action) or action.operation == "shuffle":
+                        found.add(action.number)
                     if reads_memory(action):
-                        found[action.number] = None
                         continue
                     new = [each for each in action.registers_read() if each not in seen]
                     seen.update(new)
                     work += new
-            self._sources[register] = tuple(found)
+            self._sources[register] = frozenset(found)
         return self._sources[register]
+
+
+def absent_lane(
+    names: Names, number: int, block: int, warp: int, lanes: int, other: int
+) -> Finding:
+    """Lanes of a shuffle, a mask of them, read from such that do not take part; `other` is the one
+    that the first of them reads."""
+    lane = (lanes & -lanes).bit_length() - 1
+    here, where = names.site(number, names.lane(warp, lane)), names.block(block)
+    message = (
+        f"absent lane: thread {here.thread} of block {where} takes the value of lane {other} of "
+        f"its warp {warp} at {here}, which does not take part there or is not in the mask"
+    )
+    return Finding(
+        check="synccheck", kind="absent lane", message=message, block=where, here=here
+    )
 
 
 def _operand(action: Action, operand: int) -> Register | None:
@@ -130,10 +149,10 @@ def _finding(here: AccessSite, block: Dim3, what: str, read: Finding | None) -> 
             check="initcheck", kind="uninitialized", message=message, block=block, here=here
         )
     same = (read.here.file, read.here.line) == (here.file, here.line)
-    message = f"{read.message}; it {what if same else use}"
+    message = f"{read.message}; the value {what if same else use}"
     return Finding(
-        check="initcheck",
-        kind="uninitialized",
+        check=read.check,
+        kind=read.kind,
         message=message,
         block=read.block,
         here=read.here,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, WARP, WINDOW_BYTES, WINDOWS, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.lanes import source_lane
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, common_word, shadow, tell
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
+    ABSENT,
     COMMON,
     ROW,
     ROW_BYTES,
@@ -37,6 +39,8 @@ def define(module: Module) -> None:
     _define_keep_shared(module)
     _define_keep_local(module)
     _define_generic(module)
+    for mode in ("up", "down", "bfly", "idx"):
+        _define_absent(module, mode)
     for space in _SPACES:
         _define_defined(module, space)
         _define_keep(module, space)
@@ -46,11 +50,39 @@ def _define_used(module: Module) -> None:
     """used(worker, lanes, instruction and operand): these lanes use undefined bits."""
     lanes = Value("i32", "%lanes")
     with module.function(f"gemmkit.{PREFIX}used", "void", (C, lanes, _NUMBER)) as f:
-        function = f.load("ptr", shadow(f), SHADOW["event"])
-        what, more = literal("i64", USED), f.resize(lanes, 64)
-        arguments = ", ".join(map(str, (what, NULL, NULL, _NUMBER, more)))
-        f.value("i32", f"call i32 {function.name}({arguments})")
+        _event(f, USED, f.resize(lanes, 64))
         f.ret()
+
+
+def _event(f: Function, what: int, more: Value) -> None:
+    function = f.load("ptr", shadow(f), SHADOW["event"])
+    arguments = ", ".join(map(str, (literal("i64", what), NULL, NULL, _NUMBER, more)))
+    f.value("i32", f"call i32 {function.name}({arguments})")
+
+
+def _define_absent(module: Module, mode: str) -> None:
+    """absent_<mode>(worker, lanes, b, c, masks, instruction) -> lanes of a shuffle that read from
+    a lane which does not take part, or which their mask does not name; tells the first."""
+    lanes = Value("i32", "%lanes")
+    b, c, masks = (Value("ptr", f"%{name}") for name in ("choice", "limits", "masks"))
+    parameters = (C, lanes, b, c, masks, _NUMBER)
+    name = f"gemmkit.{PREFIX}absent_{mode}"
+    with module.function(name, "i32", parameters, inline=False) as f:
+        found, first = f.variable(literal("i32", 0)), f.variable(literal("i64", 0))
+        with f.each_bit(lanes) as lane:
+            own = f.resize(lane, 32)
+            other, inside = source_lane(f, mode, lane, b, c)
+            chosen = f.select(inside, other, own)
+            there = f.lshr(f.and_(lanes, element(f, masks, lane, 32)), f.and_(chosen, 31))
+            absent = f.and_(f.xor(there, 1), 1)
+            none = f.compare("eq", f.get("i32", found), 0)
+            with f.when(f.and_(none, f.compare("ne", absent, 0))):
+                f.set(first, f.shl(f.resize(chosen, 64), 32))
+            f.set(found, f.or_(f.get("i32", found), f.shl(absent, own)))
+        with f.when(f.compare("ne", f.get("i32", found), 0)):
+            more = f.or_(f.resize(f.get("i32", found), 64), f.get("i64", first))
+            _event(f, ABSENT, more)
+        f.ret(f.get("i32", found))
 
 
 def _define_bits_shared(module: Module) -> None:
