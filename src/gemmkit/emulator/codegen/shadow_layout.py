@@ -43,8 +43,9 @@ COMMON_BYTES = 32
 
 # A warp's shadow: the place in the log where its lanes were last in step, copies by cp.async on
 # their way, the place in the log where the last of them landed, groups of copies that each lane
-# has closed (32 bits each). Then its bitmaps.
-OWN = words("in_step", "copies", "copy_queue", "landed") | {"groups": 32}
+# has closed (32 bits each), the place in the log where a part of the lanes was last in step. Then
+# its bitmaps.
+OWN = words("in_step", "copies", "copy_queue", "landed") | {"groups": 32, "in_part": 160}
 OWN_BITMAPS = 192
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
@@ -56,6 +57,8 @@ LOG_ENTRY_BYTES = 32
 LOG_ENTRIES = 1 << 14
 TAG_WARP, TAG_BYTES, TAG_KIND = 32, 40, 48
 LOADED, STORED, UPDATED = range(3)
+# No access: the lanes in `base` were in step.
+IN_STEP = 3
 # How far back accesses of the same warp are compared, lane with lane.
 LOOK_BACK = 64
 
