@@ -89,11 +89,13 @@ SAME_STORE = 1 << 15
 # The other has brought by cp.async what this one reads.
 COPIED = 1 << 14
 # Behind those, the row of the region that the instruction touched last, the region's address, and
-# whether its accesses may meet those of other blocks (and are not noted for that).
+# whether its accesses may meet those of other blocks (and are not noted for that), and whether it
+# loads what must not be written during the launch.
 SHADOW_SITE = {
     "row": CLASSES * TOLD_BYTES,
     "region": CLASSES * TOLD_BYTES + 8,
     "strong": CLASSES * TOLD_BYTES + 16,
+    "nc": CLASSES * TOLD_BYTES + 24,
 }
 SHADOW_SITE_BYTES = 256
 
@@ -116,6 +118,8 @@ MEETING, AGAINST_READER, MEETING_THREAD, IN_ORDER = CLASSES + 9, 1, 1, 2
 ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
     *("start", "writer_time", "reader_time"),
+    # For each granule the last that loaded it as memory which nobody writes.
+    "nc_reader",
 )
 ROW_BYTES = 128
 # A granule's writer or reader: the block plus one, the record's place among the instructions, the

@@ -36,6 +36,7 @@ from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.meetings import meetings, places
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
+from gemmkit.emulator.sanitizer.read_only import written_in_spite
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
@@ -43,6 +44,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     GlobalShadow,
     Pattern,
     granule_bytes,
+    loads_read_only,
 )
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
@@ -82,6 +84,7 @@ class Sanitizer:
             granule_bytes(actions, "global"),
             ordered=self.kernel.orders_blocks,
             readers=self.readers,
+            read_only=any(map(loads_read_only, actions)),
         )
         self._watches: list[_Watch] = []
 
@@ -127,6 +130,8 @@ class Sanitizer:
         sites = self.kernel.areas
         numbers = places(sites.sites, sites.sites_start)
         for finding, block in meetings(self.names, self.known, numbers):
+            self.collection.add(finding, block)
+        for finding, block in written_in_spite(self.names, self.known, numbers):
             self.collection.add(finding, block)
         return self.collection.findings()
 

@@ -67,6 +67,13 @@ def granule_bytes(actions: Iterable[Action], space: str, *, by_number: bool = Fa
     return min(sizes, default=4)
 
 
+def loads_read_only(action: Action) -> bool:
+    """Whether an instruction loads what must not be written while the kernel runs."""
+    return action.operation == "load" and (
+        ".nc" in action.form.opcode or action.form.opcode.startswith("ldu")
+    )
+
+
 def _holds_a_part(action: Action) -> bool:
     """Whether an instruction is a barrier that need not be for the whole block."""
     counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
@@ -93,6 +100,7 @@ class GlobalShadow:
         granule: bytes of the smallest access.
         ordered: whether blocks make an order among themselves, and so run one by one.
         readers: regions (by first byte) whose loads are to be noted as well.
+        read_only: whether the kernel loads memory as such that nobody writes (`ld.global.nc`).
     """
 
     def __init__(
@@ -103,6 +111,7 @@ class GlobalShadow:
         *,
         ordered: bool,
         readers: frozenset[int],
+        read_only: bool = False,
     ) -> None:
         self.granule = granule
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
@@ -118,7 +127,10 @@ class GlobalShadow:
                 row[ROW["written"] // 8] = written.ctypes.data
             kinds = ["writer", "reader"] if start in readers else ["writer"]
             maps = ("last_{}", "{}_time") if ordered else ("last_{}", "first_{}")
-            for name in [each.format(kind) for kind in kinds for each in maps]:
+            names = [each.format(kind) for kind in kinds for each in maps]
+            if read_only and start in readers:
+                names.append("nc_reader")
+            for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
                 row[ROW[name] // 8] = actors.ctypes.data
@@ -172,6 +184,8 @@ class BlockShadow:
         for number, place in worker.kernel.areas.sites.items():
             strong = place * SHADOW_SITE_BYTES + SHADOW_SITE["strong"]
             self._sites[strong] = Ordering.of(worker.kernel.actions[number]).strong
+            read_only = place * SHADOW_SITE_BYTES + SHADOW_SITE["nc"]
+            self._sites[read_only] = loads_read_only(worker.kernel.actions[number])
         values = {
             "granule_shift": self.shift,
             "words": self.words,

@@ -36,6 +36,7 @@ def define(module: Module) -> None:
         _define_lanes(module, kind)
     for kind in ("reader", "writer"):
         _define_act(module, kind)
+    _define_act_nc(module)
 
 
 def _define_admit(module: Module) -> None:
@@ -127,6 +128,7 @@ def _define_lanes(module: Module, kind: str) -> None:
         missing = f.variable(literal("i1", 0))
         ours = site_shadow(f, shadow(f))
         weak = f.compare("eq", f.load("i64", ours, SHADOW_SITE["strong"]), 0)
+        read_only = f.compare("ne", f.load("i64", ours, SHADOW_SITE["nc"]), 0)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
             with f.when(known), f.loop(BYTES) as further:
@@ -142,6 +144,10 @@ def _define_lanes(module: Module, kind: str) -> None:
                 with f.when(f.and_(noted, weak)):
                     f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, lane, offset, BYTES,
                            _ROW)  # fmt: skip
+            if kind == "load":
+                noted = f.compare("ne", f.load("ptr", _ROW, ROW["nc_reader"]), NULL)
+                with f.when(f.and_(noted, read_only)):
+                    f.call("gemmkit.act_nc", "void", C, SITE_POINTER, lane, offset, BYTES, _ROW)
         with f.when(f.get("i1", missing)):
             tell(f, UNINITIALIZED, extra=BYTES)
         if kind == "update":
@@ -158,12 +164,7 @@ def _define_act(module: Module, actor: str) -> None:
     parameters = (C, SITE_POINTER, lane, offset, BYTES, _ROW)
     with module.function(f"gemmkit.act_{actor}", "void", parameters) as f:
         s = shadow(f)
-        warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-        site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
-        place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
-        block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
-        who = f.or_(block, f.shl(place, ACTOR_SITE))
-        who = f.or_(who, f.add(f.binary("mul", warp, LANES), lane))
+        who = _actor(f, s, lane)
         shift = f.load("i64", s, SHADOW["global_shift"])
         maps = [f.load("ptr", _ROW, ROW[f"{which}_{actor}"]) for which in ("last", "first")]
         with f.when(f.compare("eq", maps[1], NULL)):
@@ -176,4 +177,29 @@ def _define_act(module: Module, actor: str) -> None:
                 now = f.value("i64", f"load atomic i64, {cell} monotonic, align 8")
                 with f.when(f.compare("ult", now, number)):
                     f.value("i64", f"atomicrmw umax {cell}, {number} monotonic, align 8")
+        f.ret()
+
+
+def _actor(f: Function, s: Value, lane: Value) -> Value:
+    """Who touches a granule: the block, the instruction, the thread."""
+    warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
+    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
+    place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
+    block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
+    who = f.or_(block, f.shl(place, ACTOR_SITE))
+    return f.or_(who, f.add(f.binary("mul", warp, LANES), lane))
+
+
+def _define_act_nc(module: Module) -> None:
+    """act_nc(worker, site, lane, offset, bytes, row): these granules are loaded as memory that
+    nobody writes."""
+    lane, offset = Value("i64", "%lane"), Value("i64", "%offset")
+    parameters = (C, SITE_POINTER, lane, offset, BYTES, _ROW)
+    with module.function("gemmkit.act_nc", "void", parameters) as f:
+        s = shadow(f)
+        who, shift = _actor(f, s, lane), f.load("i64", s, SHADOW["global_shift"])
+        map_, first = f.load("ptr", _ROW, ROW["nc_reader"]), f.lshr(offset, shift)
+        with f.loop(f.lshr(BYTES, shift)) as further:
+            cell = f.offset(map_, f.shl(f.add(first, further), 3))
+            f.value("i64", f"atomicrmw umax {cell}, {who} monotonic, align 8")
         f.ret()
