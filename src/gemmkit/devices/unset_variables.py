@@ -30,7 +30,9 @@ def compiler_findings(
         if (file, line) in known or not (within or (file, line) in lines):
             continue
         here = AccessSite(file=file, line=line, instruction="", thread=None)
-        message = f"uninitialized: the compiler sees that '{name}' is used at {here} before it is set"
+        message = (
+            f"uninitialized: the compiler sees that '{name}' is used at {here} before it is set"
+        )
         findings.append(
             Finding(
                 check="initcheck", kind="uninitialized", message=message, block=(0, 0, 0), here=here

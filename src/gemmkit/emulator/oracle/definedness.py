@@ -210,9 +210,7 @@ class Definedness:
             return [_all_where(column, width) for width in result_widths(action)]
         return None
 
-    def _shuffle(
-        self, group: Group, step: Step, action: Action, lanes: Lanes
-    ) -> list[Raw | None]:
+    def _shuffle(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
         values = self._undefined(group, action.sources[0], 32)
         other, _ = shuffle_sources(group, step, lanes)
         masks = np.broadcast_to(group.read(*step.sources[3]), lanes.shape)
@@ -262,9 +260,7 @@ class Definedness:
             return None
         return written[address - found.address :][:nbytes]
 
-    def _load(
-        self, group: Group, step: Step, action: Action, lanes: Lanes
-    ) -> list[Raw | None]:
+    def _load(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
         of, count = action.form.type, len(action.dests)
         found = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in range(count)]
         assert action.address is not None
@@ -284,7 +280,9 @@ class Definedness:
                 numbers = ~bits.view(f"u{of.bytes}")
                 for number in range(count):
                     whole = of.bytes < 4 and numbers[number]
-                    found[number][place, lane] = ~numbers.dtype.type(0) if whole else numbers[number]
+                    found[number][place, lane] = (
+                        ~numbers.dtype.type(0) if whole else numbers[number]
+                    )
         return list(found)
 
     def _read(
@@ -375,7 +373,9 @@ def _all_where(bad: Mask, bits: int) -> Raw:
     return np.where(bad, (1 << bits) - 1, 0).astype(f"u{bits // 8}")
 
 
-def _moved(undefined: Sequence[Raw], widths: Sequence[int], results: Sequence[int]) -> list[Raw | None]:
+def _moved(
+    undefined: Sequence[Raw], widths: Sequence[int], results: Sequence[int]
+) -> list[Raw | None]:
     if len(undefined) == len(results):
         return list(undefined)
     joined = np.zeros(undefined[0].shape, np.uint64)

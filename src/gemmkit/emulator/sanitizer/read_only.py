@@ -31,9 +31,7 @@ def written_in_spite(
         for each in np.unique(sites):
             chosen = met[sites == each]
             place = int(chosen[np.argmin(readers[chosen])])
-            reader, writer = (
-                Actor.read(int(who[place]), numbers) for who in (readers, writers)
-            )
+            reader, writer = (Actor.read(int(who[place]), numbers) for who in (readers, writers))
             address = start + place * known.granule
             finding = _finding(names, address, reader, writer, len(chosen))
             yield finding, reader.block

@@ -118,9 +118,7 @@ def absent_lane(
         f"absent lane: thread {here.thread} of block {where} takes the value of lane {other} of "
         f"its warp {warp} at {here}, which does not take part there or is not in the mask"
     )
-    return Finding(
-        check="synccheck", kind="absent lane", message=message, block=where, here=here
-    )
+    return Finding(check="synccheck", kind="absent lane", message=message, block=where, here=here)
 
 
 def _operand(action: Action, operand: int) -> Register | None:

@@ -84,9 +84,7 @@ def _define_shuffle(module: Module, mode: str) -> None:
         f.ret(f.get("i32", found))
 
 
-def source_lane(
-    f: Function, mode: str, lane: Value, b: Value, c: Value
-) -> tuple[Value, Value]:
+def source_lane(f: Function, mode: str, lane: Value, b: Value, c: Value) -> tuple[Value, Value]:
     """The lane that a lane of a shuffle reads, and whether it is in its segment; `b` and `c` are
     the vectors of those operands."""
     own = f.resize(lane, 32)

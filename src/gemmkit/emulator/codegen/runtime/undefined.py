@@ -6,12 +6,31 @@ local memory a copy of it that holds a 1 for each bit that is defined.
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, WARP, WINDOW_BYTES, WINDOWS, WORKER
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
+from gemmkit.emulator.codegen.layout import (
+    LANES,
+    PATTERN,
+    SITE,
+    STRIP_LANES,
+    STRIPS,
+    WARP,
+    WINDOW_BYTES,
+    WINDOWS,
+    WORKER,
+)
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.lanes import source_lane
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, common_word, shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import (
+    BYTES,
+    NULL,
+    common_word,
+    each_word,
+    shadow,
+    site_shadow,
+    tell,
+)
+from gemmkit.emulator.codegen.runtime.shadow import ROW_BYTES as ROW_WIDTH
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
@@ -19,6 +38,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ROW,
     ROW_BYTES,
     SHADOW,
+    SHADOW_SITE,
     UNINITIALIZED,
     USED,
 )
@@ -33,6 +53,7 @@ _ALL = literal("i64", -1)
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_used(module)
+    _define_whole(module)
     _define_bits_shared(module)
     _define_bits_local(module)
     _define_bits_global(module)
@@ -106,6 +127,47 @@ def _define_bits_shared(module: Module) -> None:
             with f.when(f.compare("eq", bit, 0)):
                 _take_byte(f, found, further, literal("i64", 0))
         f.ret(f.get("i64", found))
+
+
+def _define_whole(module: Module) -> None:
+    """whole_<space>(worker, site, pattern, base, bytes, bytes) -> whether all that a load brings is
+    surely defined."""
+    parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_WIDTH)
+    with module.function("gemmkit.whole_shared", "i1", parameters) as f:
+        least, extent = (f.load("i64", P, getattr(PATTERN, each)) for each in ("least", "extent"))
+        start, room = f.add(BASE, least), f.sub(f.load("i64", C, WORKER["shared_bytes"]), BYTES)
+        room = f.sub(room, extent)
+        with f.when(f.or_(f.compare("ugt", start, room), f.compare("slt", room, 0))):
+            f.ret(literal("i1", 0))
+        s, missing = shadow(f), f.variable(literal("i64", 0))
+        granule = f.shl(literal("i64", 1), f.load("i64", s, SHADOW["granule_shift"]))
+        with f.when(f.compare("ult", BYTES, granule)):
+            f.ret(literal("i1", 0))
+
+        def look(word: Value, touched: Value) -> None:
+            common = common_word(f, s, word)
+            ready, alarm = (
+                f.load("i64", common, COMMON[each]) for each in ("initialized", "alarm")
+            )
+            lacks = f.and_(touched, f.not_(f.or_(ready, alarm)))
+            f.set(missing, f.or_(f.get("i64", missing), lacks))
+
+        each_word(f, s, look)
+        f.ret(f.compare("eq", f.get("i64", missing), 0))
+    with module.function("gemmkit.whole_global", "i1", parameters) as f:
+        ours = site_shadow(f, shadow(f))
+        region = f.load("i64", SITE_POINTER, SITE["region"])
+        with f.when(f.compare("ne", f.load("i64", ours, SHADOW_SITE["region"]), region)):
+            f.ret(literal("i1", 0))
+        row = f.load("ptr", ours, SHADOW_SITE["row"])
+        with f.when(f.compare("eq", row, NULL)):
+            f.ret(literal("i1", 0))
+        limit = f.sub(f.load("i64", SITE_POINTER, SITE["region_bytes"]), BYTES)
+        least, extent = (f.load("i64", P, getattr(PATTERN, each)) for each in ("least", "extent"))
+        start, room = f.sub(f.add(BASE, least), region), f.sub(limit, extent)
+        inside = f.and_(f.compare("ule", start, room), f.compare("sge", room, 0))
+        known = f.compare("eq", f.load("ptr", row, ROW["written"]), NULL)
+        f.ret(f.and_(inside, known))
 
 
 def _take_byte(f: Function, variable: Value, place: Value, byte: Value) -> None:
@@ -218,8 +280,17 @@ def _define_defined(module: Module, space: str) -> None:
     parameters = (C, W, SITE_POINTER, P, BASE, BYTES, data)
     name = f"gemmkit.{PREFIX}defined_{space}"
     with module.function(name, "void", parameters, inline=False) as f:
-        missing = f.variable(literal("i1", 0))
         wide = f.compare("eq", BYTES, 8)
+        if space in ("shared", "global"):
+            call = f"gemmkit.whole_{space}"
+            with f.when(f.call(call, "i1", C, SITE_POINTER, P, BASE, BYTES, BYTES)):
+                with f.loop(STRIPS) as strip:
+                    place = f.shl(f.binary("mul", strip, STRIP_LANES * 4), f.resize(wide, 64))
+                    f.store(literal(vector("i32"), -1), data, place, 4)
+                    with f.when(wide):
+                        f.store(literal(vector("i32"), -1), data, f.add(place, 32), 4)
+                f.ret()
+        missing = f.variable(literal("i1", 0))
         narrow = f.compare("ult", BYTES, 4)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             address = f.add(BASE, element(f, P, lane, 64))
