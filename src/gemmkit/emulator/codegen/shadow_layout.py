@@ -131,4 +131,6 @@ ACTOR_WARP = (1 << ACTOR_SITE) - LANES
 USED, USED_SHIFT = CLASSES + 20, 32
 # A shuffle reads from a lane that does not take part: beside the lanes that do, its number.
 ABSENT = USED + 1
+# Bits that are not defined are stored to shared or local memory, which is no use of them.
+KEPT = USED + 2
 USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3

@@ -37,7 +37,7 @@ class Surroundings:
 
     @property
     def shadows(self) -> Mapping[Register, Register]:
-        """Registers whose undefined bits are tracked, each with the one that says which these are."""
+        """Registers whose undefined bits are tracked, each with its shadow."""
         return self.analysis.shadows
 
     def access(self, name: str) -> str:

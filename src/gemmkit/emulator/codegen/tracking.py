@@ -43,7 +43,7 @@ def shadow_of(register: Register) -> Register:
 
 
 def used_from(action: Action) -> int:
-    """The number of the first source whose bits an instruction uses, rather than to pass them on."""
+    """The number of the first source whose bits an instruction uses and does not pass on."""
     return _USED_FROM.get(action.operation, len(action.sources))
 
 

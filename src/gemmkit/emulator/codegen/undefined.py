@@ -19,7 +19,7 @@ from gemmkit.emulator.codegen.operands import (
     source_widths,
 )
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
-from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE, USED_SHIFT
+from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SHIFT, USED_SOURCE
 from gemmkit.emulator.codegen.surroundings import C, W
 from gemmkit.emulator.codegen.tracking import used_from
 from gemmkit.emulator.codegen.values import Lanes, Place, Scalar, Slot

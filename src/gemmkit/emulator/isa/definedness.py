@@ -11,7 +11,7 @@ from typing import Literal
 from gemmkit.emulator.isa.form import Form
 
 # moved: the instruction is applied to the undefined bits of its data operands as to their values,
-#     and the other operands say where they go; an undefined bit in one of these makes all undefined.
+#     and the other operands say where they go; one undefined bit there makes all undefined.
 # bitwise: a bit is undefined if some choice of the undefined bits in its column changes it.
 # packed: two numbers, the first to the upper half of the result, each undefined as a whole.
 # whole: one undefined bit in any operand makes all of the result undefined.

@@ -108,7 +108,8 @@ def defined_products(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
     (of_a, of_b, of_c), operands = _operands(form, registers)
     whole = [_unpacked(each) if kind.bits == 16 else each for each in operands[:2]]
     a, b, c = (each == np.iinfo(each.dtype).max for each in (*whole, operands[2]))
-    left, right = of_a.gather(a).all(axis=-1), of_b.gather(b).all(axis=-2)
+    left = np.logical_and.reduce(of_a.gather(a), axis=-1)
+    right = np.logical_and.reduce(of_b.gather(b), axis=-2)
     defined = of_c.scatter(left[..., :, None] & right[..., None, :] & of_c.gather(c))
     bits = np.where(defined, np.iinfo(operands[2].dtype).max, 0).astype(operands[2].dtype)
     return tuple(np.moveaxis(bits, -2, 0))

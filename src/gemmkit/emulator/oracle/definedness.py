@@ -33,7 +33,7 @@ from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.oracle.warp import shuffle_sources
 from gemmkit.emulator.ptx.module import Address, Immediate, Register, Source
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.memory_faults import never_written
+from gemmkit.emulator.sanitizer.memory_faults import LOCAL, never_written
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 
@@ -289,9 +289,9 @@ class Definedness:
         self, group: Group, action: Action, place: int, lane: int, space: str, address: int
     ) -> None:
         names, row = self._names, int(group.rows[place])
-        array, offset = {"shared": names.shared, "local": names.local, "global": names.device}[
-            space
-        ](address)
+        array, offset = LOCAL, address
+        if space != "local":
+            array, offset = (names.shared if space == "shared" else names.device)(address)
         block = int(self._chunk.block[row, 0])
         thread = names.lane(row % self._chunk.warps_per_block, lane)
         finding = never_written(names, action.number, thread, block, array, offset)
@@ -309,6 +309,8 @@ class Definedness:
                 if space == "global":
                     shown = inside & (undefined != 0)
                     self._use(group, action, USED_SOURCE + number, shown)
+                else:
+                    self._note_kept(group, action, inside & (undefined != 0))
                 for place, lane, owner in self._each(group, space, inside):
                     address = int(addresses[place, lane]) + number * of.bytes
                     known = self._bytes(space, owner, address, of.bytes)
@@ -322,6 +324,10 @@ class Definedness:
                     else:
                         known[:] = 255
                         self._spoil(owner, address, bits)
+
+    def _note_kept(self, group: Group, action: Action, lanes: Mask) -> None:
+        for place in np.flatnonzero(lanes.any(axis=1)).tolist():
+            self._uses.keep(action.number, int(self._chunk.block[group.rows[place], 0]))
 
     def _spoil(self, owner: int, address: int, bits: Bytes) -> None:
         """Shared memory is known by granules: one undefined bit makes all of one undefined."""

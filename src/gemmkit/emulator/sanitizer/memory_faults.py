@@ -18,6 +18,8 @@ from gemmkit.emulator.sanitizer.shadow import (
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import Finding
 
+LOCAL = "local memory"
+
 
 def space_at(action: Action, address: int) -> str:
     """The state space of an address that native code works with."""
@@ -107,7 +109,7 @@ def unwritten(
         if found is None:
             return None
         lane, address = found
-        array, offset = names.local(address)
+        array, offset = LOCAL, address
     else:
         found = _unwritten_device(names, pattern, base, nbytes)
         if found is None:

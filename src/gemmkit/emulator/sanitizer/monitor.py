@@ -13,6 +13,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     BOUNDS,
     FENCE,
+    KEPT,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
@@ -36,8 +37,8 @@ from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.meetings import meetings, places
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
-from gemmkit.emulator.sanitizer.read_only import written_in_spite
 from gemmkit.emulator.sanitizer.races import Access, Races
+from gemmkit.emulator.sanitizer.read_only import written_in_spite
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Event,
@@ -169,6 +170,10 @@ class _Watch:
             if what == USED:
                 self._hear_of_use(base, more)
                 return 1
+            if what == KEPT:
+                number = base & (1 << USED_SHIFT) - 1
+                self._undefined.keep(number, self._worker.field("block"))
+                return 1
             if what == ABSENT:
                 self._hear_of_absence(base, more)
                 return 1
@@ -265,6 +270,10 @@ class _Watch:
         if what == WARP_BARRIER:
             self._at_warp_barrier(warp, number, lanes, members)
         elif what == MEMBERS:
+            members &= ~self._returned(warp) | lanes
+            living = self._living(warp)
+            if not (members & living & ~lanes or lanes & ~members):
+                return 0
             found = stops.absent_members(names, worker, number, lanes, members, warp)
             self._sanitizer.add(worker, found)
         else:
@@ -280,10 +289,28 @@ class _Watch:
             lanes |= self._waiting[4]
         else:
             self._nobody_came()
-        initial, exited = (int(worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
         self._waiting = None
-        if members & initial & ~exited & ~lanes or lanes & ~members:
+        living = self._living(warp) & ~self._returned(warp)
+        if members & living & ~lanes or lanes & ~members:
             self._waiting = (*here, number, lanes)
+
+    def _living(self, warp: int) -> int:
+        """Lanes that exist and have not exited."""
+        fields = (int(self._worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
+        initial, exited = fields
+        return initial & ~exited
+
+    def _returned(self, warp: int) -> int:
+        """Lanes that wait for the others before nothing but the end of the kernel: a GPU does not
+        let them wait there."""
+        names, returned, seen = self._names, 0, 0
+        for block, lanes in reversed(self._worker.waiting_lanes(warp)):
+            start = names.flow.blocks[block].start if block < len(names.flow.blocks) else -1
+            ends = start >= 0 and names.actions[start].operation == "exit"
+            if ends and names.actions[start].guard is None:
+                returned |= lanes & ~seen
+            seen |= lanes
+        return returned
 
     def _nobody_came(self) -> None:
         if self._waiting is None:

@@ -59,13 +59,6 @@ class Names:
         start = self.flow.kernel.shared_bytes
         return DYNAMIC, address - start if address >= start else address
 
-    def local(self, address: int) -> tuple[str, int]:
-        """The variable at an address in local memory, and the byte in it."""
-        for name, variable in self.flow.kernel.local.items():
-            if variable.offset <= address < variable.offset + variable.size:
-                return source_name(name), address - variable.offset
-        return "local memory", address
-
     def device(self, address: int) -> tuple[str, int]:
         """The allocation nearest to an address, and the byte in it (or outside of it)."""
         found = self.memory.nearest(address)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from gemmkit.emulator.codegen.operands import Action, register_of
 from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE
 from gemmkit.emulator.codegen.tracking import reads_memory
@@ -56,6 +58,9 @@ class UndefinedUses:
                     self._writers.setdefault(register, []).append(action)
         # By instruction, its last read of what is not defined, and the block; in order of time.
         self._reads: dict[int, tuple[int, Finding]] = {}
+        # By the space, the first store of bits that are not defined to shared or local memory, and
+        # the block.
+        self._kept: dict[str, tuple[int, int]] = {}
         self._sources: dict[Register, frozenset[int]] = {}
         self._told: dict[tuple[int, int, int], Key] = {}
 
@@ -64,7 +69,22 @@ class UndefinedUses:
         not take part; `finding` says which."""
         if number not in self._reads or self._reads[number][0] != block:
             self._reads.pop(number, None)
-            self._reads[number] = block, finding
+            self._reads[number] = block, self._explained(number, block, finding)
+
+    def keep(self, number: int, block: int) -> None:
+        """Bits that are not defined are stored to shared or local memory."""
+        space = _space(self._names.actions[number])
+        if self._kept.get(space, (-1, 0))[0] != block:
+            self._kept[space] = block, number
+
+    def _explained(self, number: int, block: int, finding: Finding) -> Finding:
+        """A read of what was never written, or was with a value that was never set."""
+        at, store = self._kept.get(_space(self._names.actions[number]), (-1, 0))
+        if at != block:
+            return finding
+        where = self._names.site(store, None)
+        message = f"{finding.message}, or with a value that was never set, at {where}"
+        return msgspec.structs.replace(finding, message=message)
 
     def use(self, use: Use) -> None:
         """Bits that are not defined are used."""
@@ -105,6 +125,10 @@ class UndefinedUses:
                     work += new
             self._sources[register] = frozenset(found)
         return self._sources[register]
+
+
+def _space(action: Action) -> str:
+    return action.form.modifiers.get("S", "").removesuffix("::cta")
 
 
 def absent_lane(

@@ -35,6 +35,7 @@ from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     COMMON,
+    KEPT,
     ROW,
     ROW_BYTES,
     SHADOW,
@@ -319,7 +320,7 @@ def _define_keep(module: Module, space: str) -> None:
     parameters = (C, W, SITE_POINTER, P, BASE, BYTES, data, _NUMBER)
     name = f"gemmkit.{PREFIX}keep_{space}"
     with module.function(name, "void", parameters, inline=False) as f:
-        shown = f.variable(literal("i32", 0))
+        shown, kept = (f.variable(literal("i32", 0)) for _ in range(2))
         wide = f.compare("eq", BYTES, 8)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             address = f.add(BASE, element(f, P, lane, 64))
@@ -344,9 +345,15 @@ def _define_keep(module: Module, space: str) -> None:
                     with f.when(inside):
                         rest = (f.sub(address, start), BYTES, f.get("i64", bits))
                         f.call(f"gemmkit.keep_bits_{each}", "void", *here, *rest)
-            bad = f.and_(in_global, f.compare("ne", f.get("i64", bits), -1))
-            own = f.shl(f.resize(bad, 32), f.resize(lane, 32))
-            f.set(shown, f.or_(f.get("i32", shown), own))
+            lacks = f.compare("ne", f.get("i64", bits), -1)
+            for variable, bad in (
+                (shown, f.and_(in_global, lacks)),
+                (kept, f.and_(f.not_(in_global), lacks)),
+            ):
+                own = f.shl(f.resize(bad, 32), f.resize(lane, 32))
+                f.set(variable, f.or_(f.get("i32", variable), own))
         with f.when(f.compare("ne", f.get("i32", shown), 0)):
             f.call(f"gemmkit.{PREFIX}used", "void", C, f.get("i32", shown), _NUMBER)
+        with f.when(f.compare("ne", f.get("i32", kept), 0)):
+            _event(f, KEPT, f.resize(f.get("i32", kept), 64))
         f.ret()
