@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import gemmkit
 from pathlib import Path
+
+from gemmkit.bench.check import check
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.record import Finding
 
 KERNEL = """extern "C" __global__ void product(int M, int N, int K, float alpha, const float* A,
                                    const float* B, float beta, float* C) {
@@ -21,8 +24,18 @@ extern "C" __global__ void another(float* out) {
 """
 
 
-def findings(tmp_path: Path, text: str, entry: str = "product") -> list[str]:
+def findings(tmp_path: Path, text: str) -> tuple[Finding, ...]:
     file = tmp_path / "own.cu"
     file.write_text(text)
-    kernel = gemmkit.own_kernel(file, entry=entry, grid="(N+15)/16,(M+15)/16", block="16,16")
-    return [each for record in gemmkit.check(kernel, ["5x6x7"]) for each in record.findings]
+    kernel = Kernel.from_file(file, entry="product", grid="(N+15)/16,(M+15)/16", block="16,16")
+    (record,) = check(kernel, ["5x6x7"])
+    return record.findings
+
+
+def test_a_variable_of_which_the_ptx_shows_nothing(tmp_path: Path) -> None:
+    (found,) = findings(tmp_path, KERNEL.replace("SET", ""))
+    assert (found.check, found.kind) == ("initcheck", "uninitialized")
+    assert (found.here.file, found.here.line) == ("own.cu", 7)
+    assert "the compiler sees that 'first' is used" in found.message
+    # That of the other kernel is no matter of this one.
+    assert not findings(tmp_path, KERNEL.replace("SET", "= 0"))
