@@ -6,7 +6,7 @@ have arrays beside their own, with a 1 for each bit that is defined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from gemmkit.emulator.isa.semantics.raw import Mask, Raw
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.access import WINDOWS, space_of
+from gemmkit.emulator.oracle.bit_rules import all_where, bitwise, moved, whole
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.memory import Addresses, Lanes, window_of
 from gemmkit.emulator.oracle.steps import Step
@@ -132,10 +133,10 @@ class Definedness:
             for source, bits in zip(action.sources, widths, strict=True)
         ]
         if action.operation in _MOVES:
-            return _moved(undefined, widths, results)
+            return moved(undefined, widths, results)
         flow, form = flow_of(action.form), action.form
         if flow.kind == "whole":
-            return _whole(undefined, results, flow.part)
+            return whole(undefined, results, flow.part)
         if flow.kind == "packed":
             high, low = (np.where(bits != 0, 0xFFFF, 0) for bits in undefined)
             return [(high << 16 | low).astype(np.uint32)]
@@ -146,7 +147,7 @@ class Definedness:
             for place, (source, bits) in enumerate(zip(action.sources, widths, strict=True))
         ]
         if flow.kind == "bitwise":
-            return [_bitwise(lambda each: evaluate(form, each)[0], values, undefined)]
+            return [bitwise(lambda each: evaluate(form, each)[0], values, undefined)]
         operands = [
             undefined[place] if place in flow.data else value for place, value in enumerate(values)
         ]
@@ -207,7 +208,7 @@ class Definedness:
             bits = source_widths(action)[0]
             bad = (lanes & (self._undefined(group, action.sources[0], bits) != 0)).any(axis=1)
             column = np.broadcast_to(bad[:, None], lanes.shape)
-            return [_all_where(column, width) for width in result_widths(action)]
+            return [all_where(column, width) for width in result_widths(action)]
         return None
 
     def _shuffle(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
@@ -279,9 +280,9 @@ class Definedness:
                     self._read(group, action, place, lane, space, first)
                 numbers = ~bits.view(f"u{of.bytes}")
                 for number in range(count):
-                    whole = of.bytes < 4 and numbers[number]
+                    spoilt = of.bytes < 4 and numbers[number]
                     found[number][place, lane] = (
-                        ~numbers.dtype.type(0) if whole else numbers[number]
+                        ~numbers.dtype.type(0) if spoilt else numbers[number]
                     )
         return list(found)
 
@@ -345,13 +346,13 @@ class Definedness:
         if step.sources:
             length = np.minimum(length, group.read(*step.sources[0]))
         told: set[int] = set()
-        whole = ((length == size.value) | (length == 0) | ~lanes).all(axis=1)
+        entire = ((length == size.value) | (length == 0) | ~lanes).all(axis=1)
         for place, lane, owner in self._each(group, "shared", lanes):
             at = int(to[place, lane])
             self._spaces["shared"][owner, at : at + size.value] = 255
             source = int(start[place, lane])
             known = self._bytes("global", 0, source, int(length[place, lane]))
-            if known is not None and not known.all() and whole[place] and place not in told:
+            if known is not None and not known.all() and entire[place] and place not in told:
                 told.add(place)
                 first = source + int(np.flatnonzero(known == 0)[0])
                 self._read(group, action, place, lane, "global", first)
@@ -371,53 +372,3 @@ class Definedness:
                     first = address + int(np.flatnonzero(known == 0)[0])
                     self._read(group, action, place, lane, space, first)
                 known[:] = 255 if space != "global" else 1
-
-
-def _all_where(bad: Mask, bits: int) -> Raw:
-    if bits == 1:
-        return bad
-    return np.where(bad, (1 << bits) - 1, 0).astype(f"u{bits // 8}")
-
-
-def _moved(
-    undefined: Sequence[Raw], widths: Sequence[int], results: Sequence[int]
-) -> list[Raw | None]:
-    if len(undefined) == len(results):
-        return list(undefined)
-    joined = np.zeros(undefined[0].shape, np.uint64)
-    for place, (bits, width) in enumerate(zip(undefined, widths, strict=True)):
-        joined |= bits.astype(np.uint64) << np.uint64(place * width)
-    if len(results) == 1:
-        return [joined.astype(f"u{results[0] // 8}")]
-    return [
-        (joined >> np.uint64(place * width)).astype(f"u{width // 8}")
-        for place, width in enumerate(results)
-    ]
-
-
-def _whole(undefined: Sequence[Raw], results: Sequence[int], part: int) -> list[Raw | None]:
-    some: Mask = np.logical_or.reduce([bits != 0 for bits in undefined])
-    if not part:
-        return [_all_where(some, width) for width in results]
-    mask = np.uint32((1 << part) - 1)
-    low = np.logical_or.reduce([bits & mask != 0 for bits in undefined])
-    high = np.logical_or.reduce([bits >> np.uint32(part) != 0 for bits in undefined])
-    found = np.where(low, mask, 0) | np.where(high, mask << np.uint32(part), 0)
-    return [found.astype(np.uint32)]
-
-
-def _bitwise(
-    compute: Callable[[Sequence[Raw | int]], Raw],
-    values: Sequence[Raw | int],
-    undefined: Sequence[Raw],
-) -> Raw:
-    now = compute(values)
-    found = np.zeros_like(now)
-    which = [place for place, bits in enumerate(undefined) if bits.any()]
-    for chosen in range(1, 1 << len(which)):
-        other = list(values)
-        for number, place in enumerate(which):
-            if chosen >> number & 1:
-                other[place] = values[place] ^ undefined[place]
-        found = found | (now ^ compute(other))
-    return found
