@@ -14,7 +14,7 @@ from launching import kernel_ptx
 from register_programs import LANES, SLOTS, interesting_words, program
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load, oracle
-from gemmkit.emulator.isa.definedness import flow_of
+from gemmkit.emulator.isa.definedness import Flow, flow_of
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.semantics import OPERATIONS
 from gemmkit.emulator.isa.table import table
@@ -25,17 +25,21 @@ from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use
 _STORE = re.compile(r"st\.global\.[bu](16|32|64) \[%out\+(\d+)\], (\S+);")
 # By instruction, operand and warp, the lanes in which undefined bits are used.
 Uses = dict[tuple[int, int, int], int]
-EACH = 2
+# Forms of each operation where any undefined bit spoils the whole result, and where not.
+WHOLE, OTHERS = 1, 5
 
 
 def sample() -> list[Form]:
-    """Some forms of each operation, and all kinds of moving bits."""
-    found: defaultdict[tuple[str, str], list[Form]] = defaultdict(list)
+    """Some forms of each operation."""
+    found: defaultdict[tuple[str, Flow], list[Form]] = defaultdict(list)
     for form in table().values():
         if form.operation in OPERATIONS and form.operation != "move":
-            moves = form.opcode if flow_of(form).kind in ("moved", "bitwise") else ""
-            found[form.operation, moves if form.operation != "select" else ""].append(form)
-    return [form for forms in found.values() for form in forms[:: -(-len(forms) // EACH)]]
+            found[form.operation, flow_of(form)].append(form)
+    sample = []
+    for (_, flow), forms in found.items():
+        wanted = WHOLE if flow.kind == "whole" else OTHERS
+        sample += forms[:: -(-len(forms) // wanted)]
+    return sample
 
 
 def by_bytes(store: re.Match[str]) -> str:
