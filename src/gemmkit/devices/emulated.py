@@ -147,11 +147,16 @@ class EmulatedDevice:
             warp_seed=self._warp_seed,
             sanitize=self.sanitize,
         )
+        findings = execution.findings
+        if self.sanitize:
+            from gemmkit.devices.unset_variables import compiler_findings
+
+            findings += compiler_findings(binary.log, program.flow.kernel.body, findings)
         return Launch(
             counters=summarise(program.flow, execution.tally),
             line_counters=summarise_lines(program.flow, execution.tally),
             accesses=program.accesses.counts(execution.tally, array),
-            findings=execution.findings,
+            findings=findings,
             printed=execution.printed,
             emulation_seconds=execution.seconds,
         )

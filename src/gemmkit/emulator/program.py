@@ -111,7 +111,9 @@ class Program:
             max_steps=max_steps,
             warp_seed=warp_seed,
         )
-        return self._run_sanitized(run, kernel, request, memory) if sanitize else run(kernel)
+        if sanitize:
+            return self._run_sanitized(run, kernel, request, memory)
+        return run(kernel)
 
     def execute(
         self,
@@ -161,12 +163,16 @@ class Program:
 
         readers: frozenset[int] = frozenset()
         before = memory.snapshot()
+        if kernel.compiled.may_hold_undefined:
+            kernel = self._load(sanitize=True, track=True)
         while True:
             sanitizer = Sanitizer(kernel, self.flow, request, memory, readers)
             execution = run(kernel, sanitizer=sanitizer)
-            if not sanitizer.readers_wanted:
+            if not sanitizer.readers_wanted and not sanitizer.tracking_wanted:
                 return execution
             readers |= sanitizer.readers_wanted
+            if sanitizer.tracking_wanted:
+                kernel = self._load(sanitize=True, track=True)
             memory.restore(before)
 
     def watch(

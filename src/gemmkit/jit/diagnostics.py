@@ -20,6 +20,10 @@ _OVERLOADED = "cannot determine which instance of overloaded function"
 _NAME_EXPRESSION_SUMMARY = "Error in parsing name expression"
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
 _KERNEL = re.compile(r"__global__[\s\w:]*?(\w+)\s*\(")
+_UNSET = re.compile(
+    r'^(?P<file>\S.*?)\((?P<line>\d+)\): warning #549-D: variable "(?P<name>.+?)" is used before',
+    re.MULTILINE,
+)
 
 
 def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> str:
@@ -46,6 +50,12 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
         )
     blocks += advice(log, sources)
     return "\n\n".join(blocks)
+
+
+def unset_variables(log: str) -> list[tuple[str, int, str]]:
+    """File, line and name of each variable that NVRTC saw to be used before it is set."""
+    found = [(each["file"], int(each["line"]), each["name"]) for each in _UNSET.finditer(log)]
+    return list(dict.fromkeys(found))
 
 
 def excerpt(text: str, line: int, column: int | None = None) -> list[str]:

@@ -15,7 +15,6 @@ from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
 from gemmkit.loading import first_use, load
-from gemmkit.native_calls import NativeCalls
 from gemmkit.record import CUDA_HEADERS
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.

@@ -9,8 +9,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load, oracle
 from gemmkit.emulator.launch import Dim3, Execution
+from gemmkit.emulator.machine.memory import Allocation
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.parser import parse
 from gemmkit.jit.compiler import compile_kernel
 from gemmkit.record import Finding
 
@@ -61,18 +64,7 @@ def run(
 
     Without arguments it gets one array, `out`, of 64 words.
     """
-    memory, packed, held = DeviceMemory(), b"", {}
-    for name, value in ({"out": WORDS} if arguments is None else arguments).items():
-        size = 8 if isinstance(value, np.ndarray) else value.nbytes
-        packed += b"\0" * (-len(packed) % size)
-        if isinstance(value, np.ndarray):
-            held[name] = memory.allocate(value.nbytes, name, initialized=name not in unwritten)
-            data = memory.view(held[name].address, value.nbytes)
-            data[:] = np.frombuffer(value.tobytes(), np.uint8)
-            packed += held[name].address.to_bytes(8, "little")
-        else:
-            packed += value.tobytes()
-    request = LaunchRequest(grid, block, packed, shared_bytes)
+    memory, request, held = _placed(arguments, grid, block, shared_bytes, unwritten)
     program = load(compiled(source), "k")
     execution = program.run(
         request,
@@ -84,3 +76,41 @@ def run(
     )
     arrays = {name: memory.view(each.address, each.nbytes).copy() for name, each in held.items()}
     return Outcome(execution, arrays)
+
+
+def by_oracle(
+    source: str,
+    arguments: Mapping[str, NDArray[np.generic] | np.generic] | None = None,
+    *,
+    grid: Dim3 = (1, 1, 1),
+    block: Dim3 = (64, 1, 1),
+    shared_bytes: int = 0,
+    unwritten: Collection[str] = (),
+) -> tuple[Finding, ...]:
+    """What the oracle finds of a kernel: uses of undefined bits."""
+    memory, request, _ = _placed(arguments, grid, block, shared_bytes, unwritten)
+    module = parse(compiled(source))
+    flow = ControlFlow.of(module.kernels["k"])
+    return oracle.run(flow, request, memory, track=True).findings
+
+
+def _placed(
+    arguments: Mapping[str, NDArray[np.generic] | np.generic] | None,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: int,
+    unwritten: Collection[str],
+) -> tuple[DeviceMemory, LaunchRequest, dict[str, Allocation]]:
+    """Memory with the arrays in it, by name, and a launch that takes them."""
+    memory, packed, held = DeviceMemory(), b"", {}
+    for name, value in ({"out": WORDS} if arguments is None else arguments).items():
+        size = 8 if isinstance(value, np.ndarray) else value.nbytes
+        packed += b"\0" * (-len(packed) % size)
+        if isinstance(value, np.ndarray):
+            held[name] = memory.allocate(value.nbytes, name, initialized=name not in unwritten)
+            data = memory.view(held[name].address, value.nbytes)
+            data[:] = np.frombuffer(value.tobytes(), np.uint8)
+            packed += held[name].address.to_bytes(8, "little")
+        else:
+            packed += value.tobytes()
+    return memory, LaunchRequest(grid, block, packed, shared_bytes), held

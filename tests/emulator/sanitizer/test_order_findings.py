@@ -44,7 +44,7 @@ def test_barrier_after_lanes_of_a_warp_have_exited() -> None:
 
 
 def test_a_block_that_does_not_fill_its_last_warp() -> None:
-    source = "k(float* out) { __syncthreads(); out[threadIdx.x] = __shfl_xor_sync(~0u, 1, 1); }"
+    source = "k(float* out) { __syncthreads(); out[threadIdx.x] = __shfl_sync(~0u, 1, 0); }"
     assert not run(source, block=(41, 1, 1)).findings
 
 

@@ -5,7 +5,7 @@ Registers are numbered, and sets of them are Python integers with one bit each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,18 +50,23 @@ class Analysis:
         flow: ControlFlow,
         actions: Sequence[Action],
         scalar_forms: Callable[[Action], bool],
+        shadows: Mapping[Register, Register] | None = None,
     ) -> None:
-        """`scalar_forms` says of which instructions code for one value can be made."""
+        """`scalar_forms` says of which instructions code for one value can be made.
+
+        `shadows` are registers that are read and written with others, of which they say which
+        bits are defined.
+        """
         self.flow = flow
+        self.shadows = shadows or {}
         self.actions = actions
         self._scalar_forms = scalar_forms
         self.registers: dict[Register, int] = {}
         for action in actions:
-            for register in (*action.registers_read(), *action.dests):
-                if register is not None:
-                    self.registers.setdefault(register, len(self.registers))
-        self.reads = [self._set(action.registers_read()) for action in actions]
-        self.writes = [self._set(action.dests) for action in actions]
+            for register in (*self.read_by(action), *self.written_by(action)):
+                self.registers.setdefault(register, len(self.registers))
+        self.reads = [self._set(self.read_by(action)) for action in actions]
+        self.writes = [self._set(self.written_by(action)) for action in actions]
         self.live_in = self._live_in()
         self.varying = 0
         self.regions: tuple[Region, ...] = ()
@@ -69,11 +74,27 @@ class Analysis:
         self._kept = self._find_kept()
         self.scalar = self._find_scalar()
 
-    def _set(self, registers: Sequence[Register | None]) -> int:
+    def read_by(self, action: Action) -> list[Register]:
+        """Every register that an instruction reads, shadows included."""
+        return self._with_shadows(action.registers_read())
+
+    def written_by(self, action: Action) -> list[Register]:
+        """Every register that an instruction writes, shadows included."""
+        return self._with_shadows([each for each in action.dests if each is not None])
+
+    def _with_shadows(self, registers: list[Register]) -> list[Register]:
+        return registers + [self.shadows[each] for each in registers if each in self.shadows]
+
+    @property
+    def unset(self) -> list[Register]:
+        """Registers that may be read before they are written."""
+        first = self.live_in[0] if self.live_in else 0
+        return [register for register, number in self.registers.items() if first >> number & 1]
+
+    def _set(self, registers: Sequence[Register]) -> int:
         found = 0
         for register in registers:
-            if register is not None:
-                found |= 1 << self.registers[register]
+            found |= 1 << self.registers[register]
         return found
 
     def bit(self, register: Register) -> int:

@@ -64,18 +64,24 @@ class BlockWriter:
         self.loaded: dict[int, Slot] = {}
         # Patterns of addresses that were looked up in this block, with their base.
         self.patterns: dict[tuple[Place | None, Place | None, bool], tuple[Value, Value]] = {}
+        # Where undefined bits are tracked, of the instruction that is written: which bits of its
+        # results are defined, the predicate under which it acts, and where that is defined.
+        self.results: dict[Register, Place] = {}
+        self.chosen: Place | None = None
+        self.decided: Place = Scalar(literal("i1", 1))
         self._last_read = self._find_last_reads()
         scratch.keep_only([])
 
     def _find_last_reads(self) -> Mapping[Register, int]:
         last: dict[Register, int] = {}
         for place in range(self.block.start, self.block.end):
-            action = self.around.analysis.actions[place]
-            read: list[Register | None] = [*action.registers_read()]
+            analysis = self.around.analysis
+            action = analysis.actions[place]
+            read = analysis.read_by(action)
             if action.guard is not None:
                 # In lanes where the guard does not hold, the old values stay.
-                read += action.dests
-            last |= {register: place for register in read if register is not None}
+                read += analysis.written_by(action)
+            last |= dict.fromkeys(read, place)
         return last
 
     # Registers
@@ -174,6 +180,10 @@ class BlockWriter:
         for register, value in zip(action.dests, values, strict=False):
             if register is not None:
                 self._places[register] = self._merged(register, value, chosen, signed)
+
+    def keep(self, register: Register, value: Place, chosen: Place | None) -> None:
+        """Give a register a value of its width where a predicate holds."""
+        self._places[register] = self._merged(register, value, chosen, False)
 
     def resized(self, value: Place, bits: int, *, signed: bool = False) -> Place:
         """A value in another width."""

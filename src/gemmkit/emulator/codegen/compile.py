@@ -10,22 +10,30 @@ from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.kernel import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
 from gemmkit.emulator.codegen.native import compile_ir
-from gemmkit.emulator.codegen.operands import access_bytes
+from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.runtime.pieces import pieces_for
+from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.codegen.warp import write_warp
 
 _WORD = 4
 
 
-def compile_kernel(text: KernelText, run: str, *, sanitize: bool) -> CompiledKernel:
+def compile_kernel(
+    text: KernelText, run: str, *, sanitize: bool, track: bool = False
+) -> CompiledKernel:
     """Compile a kernel; `run` is the runtime's function that runs its blocks.
+
+    With `track` its code follows undefined bits.
 
     Raises:
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
     """
     flow, actions, kernel = text.flow, text.actions, text.flow.kernel
     analysis = Analysis(flow, actions, arithmetic.scalar_native)
+    if track:
+        followed = shadows(actions, analysis.unset)
+        analysis = Analysis(flow, actions, arithmetic.scalar_native, followed)
     used: set[str] = set()
     code = write_warp(analysis, actions, _symbols(text, used), sanitize=sanitize)
     return CompiledKernel(
@@ -45,8 +53,15 @@ def compile_kernel(text: KernelText, run: str, *, sanitize: bool) -> CompiledKer
         exit_block=len(flow.blocks),
         clears_registers=code.clears_registers,
         orders_blocks=any(Ordering.of(action).between_blocks.fence for action in actions),
+        tracks=track,
+        may_hold_undefined=code.clears_registers
+        or (kernel.local_bytes > 0 and any(map(_loads_local, actions))),
         outside=code.outside,
     )
+
+
+def _loads_local(action: Action) -> bool:
+    return action.operation == "load" and action.form["S"] in ("local", "")
 
 
 def _counts_as(text: KernelText) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import checks
+from gemmkit.emulator.codegen import checks, undefined
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -60,7 +60,7 @@ def count_apart(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> 
 def _load(b: BlockWriter, action: Action) -> None:
     b.make_room()
     group = b.around.areas.group_of.get(action.number)
-    if group is not None:
+    if group is not None and not b.around.shadows:
         _load_together(b, action, group)
         return
     bits, count = action.form.type.bits, len(action.dests)
@@ -72,6 +72,7 @@ def _load(b: BlockWriter, action: Action) -> None:
     checks.before(b, action)
     b.f.runtime(b.around.access(f"load_{space}_{bits}x{count}"), "void", *arguments, *results)
     checks.after(b, action, *arguments[-2:])
+    undefined.loaded(b, action, space, arguments)
     values = [b.resized(slot, bits) for slot in slots]
     b.put(action, values, signed=action.form.type.is_signed)
 
@@ -104,6 +105,7 @@ def _store(b: BlockWriter, action: Action) -> None:
     checks.before(b, action)
     b.f.runtime(b.around.access(f"store_{space}_{bits}x{count}"), "void", *arguments, *data)
     checks.after(b, action, *arguments[-2:])
+    undefined.stored(b, action, space, arguments)
 
 
 def _copy_async(b: BlockWriter, action: Action) -> None:
@@ -185,7 +187,9 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
     f = b.f
     places = [b.source(source, 32) for source in action.sources[:3]]
     slots = [b.in_memory(place, 32) for place in places]
-    checks.members(b, action, _active(b, action))
+    lanes = _active(b, action)
+    checks.members(b, action, lanes)
+    undefined.shuffled(b, action, lanes, slots)
     result = b.scratch.take(32)
     inside = f.runtime(
         f"shuffle_{action.form['M']}", "i32", b.pointer(result), *(b.pointer(s) for s in slots)
@@ -207,6 +211,7 @@ def _vote(b: BlockWriter, action: Action) -> None:
         return
     lanes = _active(b, action)
     checks.members(b, action, lanes)
+    undefined.gathered(b, action)
     voters = f.and_(lanes, members)
     set_lanes = f.and_(b.lanes(b.source(action.sources[0], 1)), voters)
     if action.operation == "ballot":
@@ -230,6 +235,7 @@ def _multiply_matrices(b: BlockWriter, action: Action) -> None:
     checks.whole_warp(b, action, _active(b, action))
     results = [b.scratch.take(bits) for bits in result_widths(action)]
     b.f.runtime(function_of(action.form), "void", *(b.pointer(each) for each in (*results, *slots)))
+    undefined.multiplied(b, action)
     b.put(action, results)
 
 
@@ -287,6 +293,7 @@ def through_python(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
         checks.members(b, action, lanes)
+        undefined.gathered(b, action)
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))

@@ -106,6 +106,8 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     exit_block: int
     clears_registers: bool
     orders_blocks: bool
+    tracks: bool
+    may_hold_undefined: bool
     outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
@@ -144,10 +146,13 @@ class LoadedKernel:
         return self.code.addresses[WARP_FUNCTION]
 
 
-def load_kernel(text: KernelText, cache: DiskCache, *, sanitize: bool = False) -> LoadedKernel:
+def load_kernel(
+    text: KernelText, cache: DiskCache, *, sanitize: bool = False, track: bool = False
+) -> LoadedKernel:
     """Compile a kernel, or take its object from the cache, and load it.
 
-    With `sanitize` its code tells the sanitizers what it does.
+    With `sanitize` its code tells the sanitizers what it does, with `track` besides where it uses
+    bits that are not defined.
 
     Raises:
         PtxSyntaxError: the PTX cannot be read.
@@ -155,12 +160,12 @@ def load_kernel(text: KernelText, cache: DiskCache, *, sanitize: bool = False) -
         DeviceError: there is no such kernel, or this host cannot run the emulator.
     """
     with first_use():
-        return _loaded(text, cache, sanitize)
+        return _loaded(text, cache, sanitize=sanitize, track=track)
 
 
-def _loaded(text: KernelText, cache: DiskCache, sanitize: bool) -> LoadedKernel:
+def _loaded(text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool) -> LoadedKernel:
     digest = hashlib.sha256(text.ptx.encode()).hexdigest()
-    flavour = "sanitized" if sanitize else "kernel"
+    flavour = "tracked" if track else "sanitized" if sanitize else "kernel"
     key = f"{flavour}/{digest}/{text.entry}/{host().key}"
     run = RUN if not sanitize else RUN_SANITIZED
 
@@ -168,7 +173,7 @@ def _loaded(text: KernelText, cache: DiskCache, sanitize: bool) -> LoadedKernel:
         load("gemmkit.emulator.codegen.compile", "gemmkit.emulator.ptx.parser")
         from gemmkit.emulator.codegen.compile import compile_kernel
 
-        return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize))
+        return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize, track=track))
 
     compiled = msgspec.msgpack.decode(cache.get_or_create(key, make), type=CompiledKernel)
     runtime().require(compiled.pieces, (*compiled.calls, run), cache)

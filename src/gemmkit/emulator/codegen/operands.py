@@ -62,7 +62,7 @@ class Action:
 
     def registers_read(self) -> list[Register]:
         """Every register it reads, the guard's included."""
-        found = [each for source in self.sources if (each := _register(source)) is not None]
+        found = [each for source in self.sources if (each := register_of(source)) is not None]
         addresses = (each for each in (self.address, self.other_address) if each is not None)
         found += [each.base for each in addresses if isinstance(each.base, Register)]
         if self.guard is not None:
@@ -124,7 +124,8 @@ def _sources(operand: Operand | None) -> list[Source]:
     return [operand] if isinstance(operand, Source) else []
 
 
-def _register(source: Source) -> Register | None:
+def register_of(source: Source) -> Register | None:
+    """The register that an operand reads, if it is one."""
     if isinstance(source, Negated):
         return source.register
     return source if isinstance(source, Register) else None

@@ -37,6 +37,8 @@ SHADOW = words(
     *("data0", "data1", "data2", "data3", "data_bits"),
     # Of an access to global memory that meets another one of its block: the other's actor and time.
     *("met", "met_time"),
+    # Where undefined bits are tracked: of each thread's local memory the bits that are defined.
+    "local_defined",
 )
 DATA = tuple(f"data{place}" for place in range(4))
 
@@ -48,9 +50,13 @@ COMMON_BYTES = 32
 
 # A warp's shadow: the place in the log where its lanes were last in step, copies by cp.async on
 # their way, the place in the log where the last of them landed, groups of copies that each lane
-# has closed (32 bits each). Then its bitmaps.
-# The time on the clock when its lanes were last in step stands behind those.
-OWN = words("in_step", "copies", "copy_queue", "landed") | {"groups": 32, "step_time": 160}
+# has closed (32 bits each), the time on the clock when its lanes were last in step, the place in
+# the log where a part of them was. Then its bitmaps.
+OWN = words("in_step", "copies", "copy_queue", "landed") | {
+    "groups": 32,
+    "step_time": 160,
+    "in_part": 168,
+}
 OWN_BITMAPS = 192
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
@@ -62,6 +68,8 @@ LOG_ENTRY_BYTES = 32
 LOG_ENTRIES = 1 << 14
 TAG_WARP, TAG_BYTES, TAG_KIND = 32, 40, 48
 LOADED, STORED, UPDATED = range(3)
+# No access: the lanes in `base` were in step.
+IN_STEP = 3
 # How far back accesses of the same warp are compared, lane with lane.
 LOOK_BACK = 64
 
@@ -92,11 +100,11 @@ SAME_STORE = 1 << 15
 # The other has brought by cp.async what this one reads.
 COPIED = 1 << 14
 # Behind those, the row of the region that the instruction touched last, the region's address,
-# whether its accesses may meet those of other blocks (and are not noted for that), and whether they
-# may meet those of their own block.
+# whether its accesses may meet those of other blocks (and are not noted for that), whether they may
+# meet those of their own block, and whether it loads what must not be written during the launch.
 SHADOW_SITE = {
     name: CLASSES * TOLD_BYTES + place
-    for name, place in words("row", "region", "strong", "strong_in_block").items()
+    for name, place in words("row", "region", "strong", "strong_in_block", "nc").items()
 }
 SHADOW_SITE_BYTES = 256
 
@@ -122,10 +130,20 @@ ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
     *("start", "writer_time", "reader_time"),
     *("writer", "writer_at", "reader", "reader_at", "other_reader", "other_reader_at"),
+    # For each granule the last that loaded it as memory which nobody writes.
+    "nc_reader",
 )
-ROW_BYTES = 128
+ROW_BYTES = 192
 KNOWN_WARPS = 64
 # A granule's writer or reader: the block plus one, the record's place among the instructions, the
 # thread. The first one's bits are inverted, so that the larger number stands for it too.
 ACTOR_BLOCK, ACTOR_SITE = 32, 10
 ACTOR_WARP = (1 << ACTOR_SITE) - LANES
+# Bits that are not defined are used: by a guard, an address, the second one, or a source and those
+# that follow, in what stands beside the instruction's number.
+USED, USED_SHIFT = CLASSES + 20, 32
+# A shuffle reads from a lane that does not take part: beside the lanes that do, its number.
+ABSENT = USED + 1
+# Bits that are not defined are stored to shared or local memory, which is no use of them.
+KEPT = USED + 2
+USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.analysis import Analysis
@@ -10,6 +10,7 @@ from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.registers import RegisterMap
 from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.ptx.module import Register
 
 # The parameters of a warp's function: the worker, the warp, scratch.
 C, W, T = (Value("ptr", f"%{name}") for name in "cwt")
@@ -33,6 +34,11 @@ class Surroundings:
     symbols: Callable[[str], Value | None]
     outside: Outside
     sanitize: bool
+
+    @property
+    def shadows(self) -> Mapping[Register, Register]:
+        """Registers whose undefined bits are tracked, each with its shadow."""
+        return self.analysis.shadows
 
     def access(self, name: str) -> str:
         """The runtime's function that makes an access."""

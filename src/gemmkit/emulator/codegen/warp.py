@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.emulator.codegen import arithmetic, checks, computing, effects
+from gemmkit.emulator.codegen import arithmetic, checks, computing, effects, undefined
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_apart
 from gemmkit.emulator.codegen.block import BlockWriter
@@ -122,6 +122,7 @@ class _WarpWriter:
         if kind != "popc":
             votes = f.compare("ne" if kind == "or" else "eq", votes, 0)
         b.put(action, [Scalar(votes)])
+        undefined.after(b, action)
         b.finish()
         self._go(number, number + 1)
 
@@ -154,21 +155,26 @@ class _WarpWriter:
         b = BlockWriter(self._around, number, mask, self._scratch)
         for action in self._actions[block.start : block.end]:
             b.at = action.number
+            undefined.before(b, action)
             if action.operation in _ENDINGS:
                 _ENDINGS[action.operation](self, b, action, number)
                 return
-            if not action.pure:
-                effects.write(b, action)
-                continue
-            if not arithmetic.native(action.form):
-                effects.through_python(b, action)
-                continue
-            if action.guard is not None:
-                lanes = b.active(action.guard)
-                effects.count_apart(b, action, lanes, lanes)
-            computing.compute(b, action)
+            self._write_action(b, action)
+            undefined.after(b, action)
         b.finish()
         self._go(number, number + 1)
+
+    def _write_action(self, b: BlockWriter, action: Action) -> None:
+        if not action.pure:
+            effects.write(b, action)
+            return
+        if not arithmetic.native(action.form):
+            effects.through_python(b, action)
+            return
+        if action.guard is not None:
+            lanes = b.active(action.guard)
+            effects.count_apart(b, action, lanes, lanes)
+        computing.compute(b, action)
 
     def _go(self, here: int, to: int) -> None:
         """All active lanes go on at a block; a way back costs time."""

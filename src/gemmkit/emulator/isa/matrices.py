@@ -85,13 +85,8 @@ def fragments(rows: int, depth: int, pair: int) -> tuple[Fragment, Fragment, Fra
 
 def multiply(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
     """The registers of D from those of A, B and C, each (…, lanes) of raw bits."""
-    rows, depth = int(form["M"]), int(form["K"])
-    kind = FORMATS[form["T"]]
-    of_a, of_b, of_c = fragments(rows, depth, 1 if kind is BINARY64 else 2)
-    counts = [rows * depth // 32, depth * 8 // 32]
-    if kind is not BINARY64:
-        counts = [count // 2 for count in counts]
-    operands = np.split(np.stack(registers, axis=-2), np.cumsum(counts), axis=-2)
+    depth, kind = int(form["K"]), FORMATS[form["T"]]
+    (of_a, of_b, of_c), operands = _operands(form, registers)
     target = kind if kind is BINARY64 else FORMATS["f32"]
     a, b, c = (_numbers(each, of) for each, of in zip(operands, (kind, kind, target), strict=True))
     left, right, total = of_a.gather(a), of_b.gather(b), of_c.gather(c)
@@ -104,6 +99,31 @@ def multiply(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
                 total = total + factors[0] * factors[1]
         numbers = total if kind is BINARY64 else round_to(total, target, "n")
     return tuple(np.moveaxis(of_c.scatter(encode(numbers, target)), -2, 0))
+
+
+def defined_products(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
+    """Which bits of D are defined, from those of A, B and C that are: all bits of an element if
+    its row of A, its column of B and its element of C are defined, else none."""
+    kind = FORMATS[form["T"]]
+    (of_a, of_b, of_c), operands = _operands(form, registers)
+    whole = [_unpacked(each) if kind.bits == 16 else each for each in operands[:2]]
+    a, b, c = (each == np.iinfo(each.dtype).max for each in (*whole, operands[2]))
+    left = np.logical_and.reduce(of_a.gather(a), axis=-1)
+    right = np.logical_and.reduce(of_b.gather(b), axis=-2)
+    defined = of_c.scatter(left[..., :, None] & right[..., None, :] & of_c.gather(c))
+    bits = np.where(defined, np.iinfo(operands[2].dtype).max, 0).astype(operands[2].dtype)
+    return tuple(np.moveaxis(bits, -2, 0))
+
+
+def _operands(
+    form: Form, registers: Sequence[Raw]
+) -> tuple[tuple[Fragment, Fragment, Fragment], list[Raw]]:
+    """How lanes hold A, B and C, and the registers of each."""
+    rows, depth = int(form["M"]), int(form["K"])
+    pair = 1 if FORMATS[form["T"]] is BINARY64 else 2
+    counts = [rows * depth // 32 // pair, depth * 8 // 32 // pair]
+    split = np.split(np.stack(registers, axis=-2), np.cumsum(counts), axis=-2)
+    return fragments(rows, depth, pair), split
 
 
 def _numbers(registers: Raw, kind: Format) -> Raw:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.matrices import defined_products
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
 from gemmkit.emulator.machine.half_atomics import RefusedAccess, atomic
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -52,11 +53,16 @@ class Operations:
         return 0
 
     def _run(self, worker: Worker, warp: int, number: int, lanes: int) -> None:
-        action = self._kernel.actions[number]
+        # By a negative number, which bits of an instruction's results are defined.
+        shadow = number < 0
+        action = self._kernel.actions[-1 - number if shadow else number]
         sources, dests = self._kernel.compiled.outside[number]
         active = (lanes >> _LANE & 1).astype(bool)
         operands = [_read(worker, *each) for each in sources]
-        results = self._compute(worker, warp, action, operands, active)
+        if shadow:
+            results = defined_products(action.form, operands)
+        else:
+            results = self._compute(worker, warp, action, operands, active)
         for (offset, bits), result in zip(dests, results, strict=False):
             _write(worker, offset, bits, result, active)
 

@@ -15,6 +15,8 @@ from gemmkit.emulator.codegen.layout import (
     LANES,
     SITE,
     SITE_BYTES,
+    STACK,
+    STACK_ENTRY,
     WARP,
     WARP_REGISTERS,
     WORKER,
@@ -185,6 +187,15 @@ class Worker:
         """One header field of every warp."""
         memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
         return memory[:, :WARP_REGISTERS].view(np.int32)[:, WARP[name] // 4]
+
+    def waiting_lanes(self, warp: int) -> list[tuple[int, int]]:
+        """Where lanes of a warp wait for their turn or for others, from the first to wait on: the
+        basic block where they go on, and a mask of them."""
+        depth = int(self.warp_fields("depth")[warp])
+        start = warp * self._warp_bytes + STACK
+        stack = self.warp_memory[start : start + STACK_ENTRY * depth].view(np.uint32)
+        entries = stack.reshape(depth, STACK_ENTRY // 4)
+        return [(int(entry[0]), int(entry[2])) for entry in entries]
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from gemmkit.emulator.codegen.operands import actions_of
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.chunk import WARP, Chunk
+from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
-from gemmkit.emulator.oracle.memory import GlobalMemory
 from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.oracle.watch import Watch
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.sites import Names
 
 __all__ = ["run"]
 
@@ -26,11 +30,12 @@ _LANES_TOGETHER = 1 << 14
 def run(
     flow: ControlFlow,
     request: LaunchRequest,
-    memory: GlobalMemory,
+    memory: DeviceMemory,
     symbols: Mapping[str, int] | None = None,
     *,
     only: range | None = None,
     watch: Watch | None = None,
+    track: bool = False,
 ) -> Execution:
     """Run a kernel.
 
@@ -43,13 +48,16 @@ def run(
         memory: global memory, read and written.
         symbols: addresses of the module's global and constant variables.
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
-        watch: is told each memory request.
+        watch: collects each memory request.
+        track: follow undefined bits; where they are used is among the `findings`.
 
     Raises:
         DeviceError: an access out of bounds or misaligned, a trap, a deadlock.
         UnsupportedInstruction: a call to a function other than printf.
     """
     started = time.perf_counter()
+    found = Collection()
+    names = Names(flow, actions_of(flow), request, memory) if track else None
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
     printed: list[str] = []
     blocks = request.grid[0] * request.grid[1] * request.grid[2]
@@ -59,6 +67,8 @@ def run(
     for first in range(wanted.start, wanted.stop, together):
         some = range(first, min(wanted.stop, first + together))
         chunk = Chunk(flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch)
-        Lockstep(flow, steps, chunk, tally, printed).run()
+        defined = Definedness(chunk, names, memory, found) if names is not None else None
+        Lockstep(flow, steps, chunk, tally, printed, defined).run()
     seconds = time.perf_counter() - started
-    return Execution(tally, seconds, tuple("".join(printed).splitlines()))
+    lines = tuple("".join(printed).splitlines())
+    return Execution(tally, seconds, lines, found.findings())

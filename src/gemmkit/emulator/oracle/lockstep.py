@@ -14,6 +14,7 @@ from gemmkit.emulator.oracle import access, warp
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
+from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -62,7 +63,9 @@ class Lockstep:
         chunk: Chunk,
         tally: Tally,
         printed: list[str],
+        defined: Definedness | None = None,
     ) -> None:
+        self._defined = defined
         self._flow, self._steps, self._chunk = flow, steps, chunk
         self._tally, self._printed = tally, printed
         self._together = not is_ordered(flow)
@@ -97,6 +100,8 @@ class Lockstep:
             lanes = self._guarded(group, step, active)
             self._tally.executed[step.number] += len(rows)
             self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
+            if self._defined is not None:
+                self._defined.step(group, step, lanes, active)
             try:
                 self._execute(group, step, lanes, active, number)
             except Fault as fault:

@@ -39,7 +39,14 @@ def _write(group: Group, step: Step, lanes: Mask, *results: Raw) -> None:
 
 def shuffle(group: Group, step: Step, lanes: Mask) -> None:
     """`shfl.sync`: each lane reads another's value, or its own where that is out of its segment."""
-    values, b, c, _ = (each.astype(np.int64) for each in _sources(group, step, lanes))
+    values, *_ = _sources(group, step, lanes)
+    other, inside = shuffle_sources(group, step, lanes)
+    _write(group, step, lanes, np.take_along_axis(values, other, axis=1), inside)
+
+
+def shuffle_sources(group: Group, step: Step, lanes: Mask) -> tuple[NDArray[np.int64], Mask]:
+    """The lane that each lane of a `shfl.sync` reads, and whether that is in its segment."""
+    _, b, c, _ = (each.astype(np.int64) for each in _sources(group, step, lanes))
     segment, clamp, offset = c >> 8 & 31, c & 31, b & 31
     first = _LANE & segment
     bound = first | (clamp & ~segment)
@@ -54,9 +61,7 @@ def shuffle(group: Group, step: Step, lanes: Mask) -> None:
             "idx": first | (offset & ~segment),
         }[mode]
         inside = other <= bound
-    other = np.where(inside, other, _LANE)
-    shuffled = np.take_along_axis(values, other, axis=1).astype(np.uint32)
-    _write(group, step, lanes, shuffled, inside)
+    return np.where(inside, other, _LANE), inside
 
 
 def _voters(lanes: Mask, masks: Bits) -> Mask:

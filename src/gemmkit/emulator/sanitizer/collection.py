@@ -29,7 +29,9 @@ class Collection:
 
     def add(self, finding: Finding, block: int) -> Key:
         """One more; `block` is the block's number in the grid."""
-        other = str(finding.other) if finding.other is not None else ""
+        # What is not defined is one cause, however many lines use it.
+        used = finding.kind in ("uninitialized", "absent lane")
+        other = "" if used or finding.other is None else str(finding.other)
         key = finding.check, finding.kind, str(finding.here), other, finding.array
         with self._lock:
             seen = self._seen.get(key)

@@ -7,6 +7,7 @@ import numpy as np
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.counters.accesses import DYNAMIC
+from gemmkit.emulator.launch import Dim3
 from gemmkit.emulator.machine.fault import ACCESS_KINDS
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import source_name
@@ -18,6 +19,8 @@ from gemmkit.emulator.sanitizer.shadow import (
 )
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import Finding
+
+LOCAL = "local memory"
 
 
 def space_at(action: Action, address: int) -> str:
@@ -123,6 +126,13 @@ def unwritten(
         lane = int(pattern.lanes[row])
         address = max(int(granules[row, column]) << shadow.shift, base + int(pattern.offsets[lane]))
         array, offset = names.shared(address)
+    elif space == "local":
+        first = worker.warp_number(worker.field("running")) * LANES
+        found = shadow.unwritten_local(worker, first, pattern, base, nbytes)
+        if found is None:
+            return None
+        lane, address = found
+        array, offset = LOCAL, address
     else:
         found = _unwritten_device(names, pattern, base, nbytes)
         if found is None:
@@ -132,15 +142,22 @@ def unwritten(
     start = base + int(pattern.offsets[lane])
     number = numbers[min((address - start) // max(nbytes // len(numbers), 1), len(numbers) - 1)]
     warp = worker.warp_number(worker.field("running"))
-    here = names.site(number, names.thread(warp * LANES + lane))
-    block = names.block(worker.field("block"))
-    where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
+    thread = names.thread(warp * LANES + lane)
+    return never_written(names, number, thread, worker.field("block"), array, offset)
+
+
+def never_written(
+    names: Names, number: int, thread: Dim3, block: int, array: str, offset: int
+) -> Finding:
+    """A read of a byte that nothing has written, by a thread of a block, given by its number."""
+    here, where = names.site(number, thread), names.block(block)
+    place = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
     return Finding(
         check="initcheck",
         kind="uninitialized",
-        message=f"uninitialized: thread {here.thread} of block {block} reads {where} at {here}, "
+        message=f"uninitialized: thread {thread} of block {where} reads {place} at {here}, "
         "which was never written",
-        block=block,
+        block=where,
         here=here,
         array=array,
         offset=offset,

@@ -10,9 +10,11 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
+    ABSENT,
     BOUNDS,
     FENCE,
     GLOBAL_RACE,
+    KEPT,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
@@ -23,6 +25,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     SYNCHRONIZES,
     UNINITIALIZED,
     UPDATED,
+    USED,
+    USED_SHIFT,
     WARP_BARRIER,
 )
 from gemmkit.emulator.launch import LaunchRequest
@@ -35,15 +39,18 @@ from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.meetings import meetings, places
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
+from gemmkit.emulator.sanitizer.read_only import written_in_spite
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Event,
     GlobalShadow,
     Pattern,
     granule_bytes,
+    loads_read_only,
 )
 from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
 
@@ -56,7 +63,8 @@ class Sanitizer:
     """Of one launch; `readers` are regions of memory whose loads are noted from the start.
 
     `readers_wanted` grows where a launch must be run again with more of those: a region that is
-    both loaded and stored to, which blocks may race for. `stop` ends the launch.
+    both loaded and stored to, which blocks may race for. `tracking_wanted` is set where it must be
+    run again by code that tracks undefined bits. `stop` ends the launch.
     """
 
     kernel: LoadedKernel
@@ -65,6 +73,7 @@ class Sanitizer:
     memory: DeviceMemory
     readers: frozenset[int] = frozenset()
     readers_wanted: set[int] = field(default_factory=set)
+    tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -72,13 +81,15 @@ class Sanitizer:
         arrays = shared_arrays(actions, self.flow.kernel.shared)
         self.names = Names(self.flow, actions, self.request, self.memory, arrays)
         self.collection = Collection()
-        self.granule = granule_bytes(actions, "shared")
+        self.tracks = self.kernel.compiled.tracks
+        self.granule = granule_bytes(actions, "shared", by_number=self.tracks)
         self.known = GlobalShadow(
             self.memory,
             self.memory.regions(),
             granule_bytes(actions, "global"),
             ordered=self.kernel.orders_blocks,
             readers=self.readers,
+            read_only=any(map(loads_read_only, actions)),
         )
         self._watches: list[_Watch] = []
 
@@ -125,6 +136,8 @@ class Sanitizer:
         numbers = places(sites.sites, sites.sites_start)
         for finding, block in meetings(self.names, self.known, numbers):
             self.collection.add(finding, block)
+        for finding, block in written_in_spite(self.names, self.known, numbers):
+            self.collection.add(finding, block)
         return self.collection.findings()
 
 
@@ -143,6 +156,7 @@ class _Watch:
         self._within_block = WithinBlock(
             sanitizer.names, worker, self._shadow, self._between_blocks.order
         )
+        self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
         # What was found last for each memory record and class, to which what is untold belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -162,6 +176,16 @@ class _Watch:
                 self._sanitizer.readers_wanted.add(base)
                 self._sanitizer.stop()
                 return 0
+            if what == USED:
+                self._hear_of_use(base, more)
+                return 1
+            if what == KEPT:
+                number = base & (1 << USED_SHIFT) - 1
+                self._undefined.keep(number, self._worker.field("block"))
+                return 1
+            if what == ABSENT:
+                self._hear_of_absence(base, more)
+                return 1
             if what in _ORDER:
                 return self._hear_of_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -170,6 +194,25 @@ class _Watch:
         except BaseException as error:
             self._worker.fail(error)
             return 0
+
+    def _hear_of_use(self, number: int, lanes: int) -> None:
+        warp = self._worker.warp_number(self._worker.field("running"))
+        operand, number = number >> USED_SHIFT, number & (1 << USED_SHIFT) - 1
+        block = self._worker.field("block")
+        self._undefined.use(Use(number, operand, block, warp, lanes & 0xFFFFFFFF))
+
+    def _hear_of_absence(self, number: int, more: int) -> None:
+        warp = self._worker.warp_number(self._worker.field("running"))
+        lanes, other, block = more & 0xFFFFFFFF, more >> 32, self._worker.field("block")
+        self._note_origin(number, absent_lane(self._names, number, block, warp, lanes, other))
+
+    def _note_origin(self, number: int, finding: Finding) -> None:
+        """A value that is not defined comes up; what matters is whether it is used, and where."""
+        if self._sanitizer.tracks:
+            self._undefined.read(number, self._worker.field("block"), finding)
+        else:
+            self._sanitizer.tracking_wanted = True
+            self._sanitizer.stop()
 
     def _hear_of_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
@@ -201,7 +244,10 @@ class _Watch:
         finding = self._explain(what, number, pattern, base, more)
         if finding is None:
             return 0
-        self._keep(number, what, finding)
+        if what == UNINITIALIZED and self._names.actions[number].operation == "load":
+            self._note_origin(number, finding)
+        else:
+            self._keep(number, what, finding)
         return 1
 
     def _keep(self, number: int, what: int, finding: Finding) -> None:
@@ -248,6 +294,10 @@ class _Watch:
         if what == WARP_BARRIER:
             self._at_warp_barrier(warp, number, lanes, members)
         elif what == MEMBERS:
+            members &= ~self._returned(warp) | lanes
+            living = self._living(warp)
+            if not (members & living & ~lanes or lanes & ~members):
+                return 0
             found = stops.absent_members(names, worker, number, lanes, members, warp)
             self._sanitizer.add(worker, found)
         else:
@@ -263,10 +313,28 @@ class _Watch:
             lanes |= self._waiting[4]
         else:
             self._nobody_came()
-        initial, exited = (int(worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
         self._waiting = None
-        if members & initial & ~exited & ~lanes or lanes & ~members:
+        living = self._living(warp) & ~self._returned(warp)
+        if members & living & ~lanes or lanes & ~members:
             self._waiting = (*here, number, lanes)
+
+    def _living(self, warp: int) -> int:
+        """Lanes that exist and have not exited."""
+        fields = (int(self._worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
+        initial, exited = fields
+        return initial & ~exited
+
+    def _returned(self, warp: int) -> int:
+        """Lanes that wait for the others before nothing but the end of the kernel: a GPU does not
+        let them wait there."""
+        names, returned, seen = self._names, 0, 0
+        for block, lanes in reversed(self._worker.waiting_lanes(warp)):
+            start = names.flow.blocks[block].start if block < len(names.flow.blocks) else -1
+            ends = start >= 0 and names.actions[start].operation == "exit"
+            if ends and names.actions[start].guard is None:
+                returned |= lanes & ~seen
+            seen |= lanes
+        return returned
 
     def _nobody_came(self) -> None:
         if self._waiting is None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.addresses import space_of
-from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WORKER
+from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WINDOWS, WORKER
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -53,15 +53,27 @@ _MEMORY = frozenset(
 )
 
 
-def granule_bytes(actions: Iterable[Action], space: str) -> int:
-    """The smallest access that the kernel makes in a space, or may make there; 4 without any."""
+def granule_bytes(actions: Iterable[Action], space: str, *, by_number: bool = False) -> int:
+    """The smallest access that the kernel makes in a space, or may make there; 4 without any.
+
+    With `by_number` the smallest number that one of them moves.
+    """
     sizes = [
-        access_bytes(action)
+        min(4, action.form.type.bytes)
+        if by_number and action.operation != "copy_async"
+        else access_bytes(action)
         for action in actions
         if action.operation in _MEMORY
         and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
     ]
     return min(sizes, default=4)
+
+
+def loads_read_only(action: Action) -> bool:
+    """Whether an instruction loads what must not be written while the kernel runs."""
+    return action.operation == "load" and (
+        ".nc" in action.form.opcode or action.form.opcode.startswith("ldu")
+    )
 
 
 class Pattern:
@@ -84,6 +96,7 @@ class GlobalShadow:
         granule: bytes of the smallest access.
         ordered: whether blocks make an order among themselves, and so run one by one.
         readers: regions (by first byte) whose loads are to be noted as well.
+        read_only: whether the kernel loads memory as such that nobody writes (`ld.global.nc`).
     """
 
     def __init__(
@@ -94,6 +107,7 @@ class GlobalShadow:
         *,
         ordered: bool,
         readers: frozenset[int],
+        read_only: bool = False,
     ) -> None:
         self.granule = granule
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
@@ -112,6 +126,8 @@ class GlobalShadow:
             names = [each.format(kind) for kind in kinds for each in (*maps, "{}", "{}_at")]
             if start in readers:
                 names += ["other_reader", "other_reader_at"]
+            if read_only and start in readers:
+                names.append("nc_reader")
             for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
@@ -162,12 +178,16 @@ class BlockShadow:
             self._pairs = flat.reshape(shape)
         self._clocks: Numbers = np.zeros((worker.warps + BARRIERS, worker.warps), np.int64)
         self._known: Numbers = np.zeros(2 * KNOWN_WARPS, np.int64)
+        tracks = worker.kernel.compiled.tracks
+        self._local = aligned_bytes(len(worker.local)) if tracks else None
         self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
         for number, place in worker.kernel.areas.sites.items():
             own = self._sites[place * SHADOW_SITE_BYTES :]
-            ordering = Ordering.of(worker.kernel.actions[number])
+            action = worker.kernel.actions[number]
+            ordering = Ordering.of(action)
             own[SHADOW_SITE["strong"]] = ordering.between_blocks.strong
             own[SHADOW_SITE["strong_in_block"]] = ordering.strong
+            own[SHADOW_SITE["nc"]] = loads_read_only(action)
         values = {
             "granule_shift": self.shift,
             "words": self.words,
@@ -184,6 +204,7 @@ class BlockShadow:
             "copies": self.copies.ctypes.data,
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
+            "local_defined": self._local.ctypes.data if self._local is not None else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value
@@ -210,6 +231,23 @@ class BlockShadow:
         bitmaps = self._warps[:, OWN_BITMAPS : OWN_BITMAPS + self.words * OWN_WORD_BYTES]
         words: Words = bitmaps.view(np.uint64).reshape(len(self._warps), self.words, 2)
         return words[:, :, offset // 8]
+
+    def unwritten_local(
+        self, worker: Worker, first: int, pattern: Pattern, base: int, nbytes: int
+    ) -> tuple[int, int] | None:
+        """The first lane that reads local memory with bits that are not defined, and the first
+        such byte; `first` is the number of the warp's first thread."""
+        assert self._local is not None
+        window = WINDOWS["local"]
+        stride = worker.field("local_stride")
+        for lane in pattern.lanes.tolist():
+            address = base + int(pattern.offsets[lane])
+            inside = address - window if address >= window else address
+            start = (first + lane) * stride + inside
+            missing = np.flatnonzero(self._local[start : start + nbytes] != 255)
+            if len(missing):
+                return lane, inside + int(missing[0])
+        return None
 
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
-from gemmkit.emulator.codegen.layout import PATTERN, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, STRIP_LANES, STRIPS
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, shadow, tell
@@ -11,6 +11,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
     COPY_THREAD,
+    IN_STEP,
     LANES_RACE,
     LOADED,
     LOG_ENTRIES,
@@ -45,14 +46,24 @@ def _define_look_back(module: Module) -> None:
         oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
                              f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
         back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOOK_BACK))
-        with f.loop(back) as step:
-            at = f.sub(f.sub(now, 1), step)
+        # Of each lane, those whose accesses before the entry that is looked at come before its own.
+        known = f.variable(literal("<32 x i32>", 0))
+        parts = f.compare("ugt", f.load("i64", own, OWN["in_part"]), oldest)
+        with f.when(parts), f.loop(LANES) as lane:
+            itself = f.shl(literal("i32", 1), f.resize(lane, 32))
+            f.store(itself, known, f.shl(lane, 2))
+        with f.loop(back) as further:
+            at = f.sub(f.sub(now, 1), further)
             place = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
             entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
             tag, p = f.load("i64", entry, LOG_ENTRY["tag"]), f.load("ptr", entry)
             warp = f.and_(f.lshr(tag, TAG_WARP), 255)
             mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
             kind = f.lshr(tag, TAG_KIND)
+            step = f.and_(f.compare("eq", kind, IN_STEP), f.compare("eq", warp, mine))
+            with f.when(f.and_(step, parts)):
+                members = f.resize(f.load("i64", entry, LOG_ENTRY["base"]), 32)
+                f.call("gemmkit.learn", "void", known, members)
             both = f.compare("eq", f.add(kind, KIND), 2 * LOADED)
             atomics = f.compare("eq", f.add(kind, KIND), 2 * UPDATED)
             worth = f.and_(f.compare("eq", warp, mine), f.not_(f.or_(both, atomics)))
@@ -62,7 +73,7 @@ def _define_look_back(module: Module) -> None:
             with f.when(real), f.when(f.compare("eq", f.load("i64", p, PATTERN.serial), serial)):
                 base = f.load("i64", entry, LOG_ENTRY["base"])
                 size = f.and_(f.lshr(tag, TAG_BYTES), 255)
-                lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size)
+                lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size, known)
                 with f.when(f.compare("sge", lanes, 0)):
                     tell(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
                     f.ret()
@@ -71,10 +82,18 @@ def _define_look_back(module: Module) -> None:
 
 
 def _define_meet(module: Module) -> None:
-    """meet(pattern, base, bytes, pattern, base, bytes) -> two lanes that touch the same byte, the
-    first in the low 8 bits, or -1."""
+    """meet(pattern, base, bytes, pattern, base, bytes, known) -> two lanes that touch the same
+    byte, the first in the low 8 bits, or -1; for each lane, those in `known` do not count."""
     q, other, size = Value("ptr", "%q"), Value("i64", "%other"), Value("i64", "%size")
-    with module.function("gemmkit.meet", "i64", (P, BASE, BYTES, q, other, size)) as f:
+    known = Value("ptr", "%known")
+    with module.function("gemmkit.learn", "void", (known, Value("i32", "%members"))) as f:
+        members = Value("i32", "%members")
+        with f.loop(LANES) as lane:
+            before = f.load("i32", known, f.shl(lane, 2))
+            joins = f.compare("ne", f.and_(before, members), 0)
+            f.store(f.select(joins, f.or_(before, members), before), known, f.shl(lane, 2))
+        f.ret()
+    with module.function("gemmkit.meet", "i64", (P, BASE, BYTES, q, other, size, known)) as f:
         lanes = f.load("i32", q, PATTERN.mask)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             start = f.add(BASE, element(f, P, lane, 64))
@@ -90,6 +109,7 @@ def _define_meet(module: Module) -> None:
                 byte = f.resize(f.value("i8", f"bitcast {touch} to i8"), 32)
                 met = f.or_(met, f.shl(byte, strip * STRIP_LANES))
             met = f.and_(met, f.not_(f.shl(literal("i32", 1), f.resize(lane, 32))))
+            met = f.and_(met, f.not_(f.load("i32", known, f.shl(lane, 2))))
             with f.when(f.compare("ne", met, 0)):
                 who = f.resize(f.lowest_bit(met), 64)
                 f.ret(f.or_(lane, f.shl(who, 8)))

@@ -76,20 +76,27 @@ def _define_shuffle(module: Module, mode: str) -> None:
         found = f.variable(literal("i32", 0))
         with f.loop(LANES) as lane:
             own = f.resize(lane, 32)
-            limits = element(f, c, lane, 32)
-            segment, clamp = f.and_(f.lshr(limits, 8), 31), f.and_(limits, 31)
-            offset = f.and_(element(f, b, lane, 32), 31)
-            outside = f.not_(segment)
-            first = f.and_(own, segment)
-            bound = f.or_(first, f.and_(clamp, outside))
-            if mode == "idx":
-                other = f.or_(first, f.and_(offset, outside))
-            else:
-                step = {"up": "sub", "down": "add", "bfly": "xor"}[mode]
-                other = f.binary(step, own, offset)
-            inside = f.compare("sge" if mode == "up" else "sle", other, bound)
+            other, inside = source_lane(f, mode, lane, b, c)
             chosen = f.resize(f.select(inside, other, own), 64)
             value = element(f, values, chosen, 32)
             f.store(value, f.value("ptr", f"getelementptr i32, {result}, {lane}"))
             f.set(found, f.or_(f.get("i32", found), f.shl(f.resize(inside, 32), own)))
         f.ret(f.get("i32", found))
+
+
+def source_lane(f: Function, mode: str, lane: Value, b: Value, c: Value) -> tuple[Value, Value]:
+    """The lane that a lane of a shuffle reads, and whether it is in its segment; `b` and `c` are
+    the vectors of those operands."""
+    own = f.resize(lane, 32)
+    limits = element(f, c, lane, 32)
+    segment, clamp = f.and_(f.lshr(limits, 8), 31), f.and_(limits, 31)
+    offset = f.and_(element(f, b, lane, 32), 31)
+    outside = f.not_(segment)
+    first = f.and_(own, segment)
+    bound = f.or_(first, f.and_(clamp, outside))
+    if mode == "idx":
+        other = f.or_(first, f.and_(offset, outside))
+    else:
+        step = {"up": "sub", "down": "add", "bfly": "xor"}[mode]
+        other = f.binary(step, own, offset)
+    return other, f.compare("sge" if mode == "up" else "sle", other, bound)

@@ -18,13 +18,18 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_NUMBER,
     COMMON,
     COMMON_BYTES,
+    IN_STEP,
     KNOWN_WARPS,
+    LOG_ENTRIES,
+    LOG_ENTRY,
+    LOG_ENTRY_BYTES,
     MEMBERS,
     OWN,
     OWN_BITMAPS,
     OWN_READ,
     OWN_WRITTEN,
     SHADOW,
+    TAG_KIND,
     TAG_WARP,
     WARP_BARRIER,
 )
@@ -64,6 +69,10 @@ def _define_fresh(module: Module) -> None:
         f.store(now, s, SHADOW["log_epoch"])
         words = f.load("i64", s, SHADOW["words"])
         f.clear(f.load("ptr", s, SHADOW["common"]), f.binary("mul", words, COMMON_BYTES))
+        kept = f.load("ptr", s, SHADOW["local_defined"])
+        with f.when(f.compare("ne", kept, NULL)):
+            threads = f.shl(f.load("i64", C, WORKER["warp_count"]), LANES.bit_length() - 1)
+            f.clear(kept, f.binary("mul", threads, f.load("i64", C, WORKER["local_stride"])))
         size = f.sub(f.load("i64", s, SHADOW["warp_bytes"]), OWN["groups"])
         with f.loop(f.load("i64", C, WORKER["warp_count"])) as warp:
             own = _own(f, s, warp)
@@ -155,7 +164,7 @@ def _define_members(module: Module) -> None:
             with f.when(f.compare("ne", f.or_(absent, unnamed), 0)):
                 both = f.or_(f.resize(_LANES, 64), f.shl(f.resize(_MEMBERS, 64), 32))
                 _event(f, what, _INSTRUCTION, both)
-            f.call("gemmkit.in_step", "void", C)
+            f.call("gemmkit.in_step_with", "void", C, W, _MEMBERS)
             f.ret()
         masks = Value("ptr", "%masks")
         each = (C, W, _LANES, masks, _INSTRUCTION)
@@ -170,7 +179,10 @@ def _define_members(module: Module) -> None:
                     both = f.or_(f.resize(_LANES, 64), f.shl(f.resize(named, 64), 32))
                     _event(f, what, _INSTRUCTION, both)
                     f.set(found, literal("i32", 1))
-            f.call("gemmkit.in_step", "void", C)
+                here = f.and_(named, _LANES)
+                below = f.and_(here, f.sub(f.shl(literal("i32", 1), f.resize(lane, 32)), 1))
+                with f.when(f.compare("eq", below, 0)):
+                    f.call("gemmkit.in_step_with", "void", C, W, named)
             f.ret()
     with module.function("gemmkit.in_step", "void", (C,)) as f:
         s = shadow(f)
@@ -178,6 +190,25 @@ def _define_members(module: Module) -> None:
         f.store(f.load("i64", s, SHADOW["log_count"]), own, OWN["in_step"])
         f.increase(s, SHADOW["time"], 1)
         f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
+        f.ret()
+    # in_step_with(worker, warp, members): these lanes are in step, which a part of a warp is by an
+    # entry of the log.
+    with module.function("gemmkit.in_step_with", "void", (C, W, _MEMBERS)) as f:
+        with f.when(f.compare("eq", f.and_(_living(f), f.not_(_MEMBERS)), 0)):
+            f.leave("gemmkit.in_step", C)
+        s = shadow(f)
+        own, count = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
+        place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+        entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+        f.clear(entry, LOG_ENTRY_BYTES)
+        f.store(f.resize(_MEMBERS, 64), entry, LOG_ENTRY["base"])
+        tag = f.or_(f.load("i64", s, SHADOW["own_tag"]), IN_STEP << TAG_KIND)
+        f.store(tag, entry, LOG_ENTRY["tag"])
+        now = f.add(count, 1)
+        f.store(now, s, SHADOW["log_count"])
+        f.store(now, own, OWN["in_part"])
+        # Whose copies have landed for whom is not told apart.
+        f.store(f.load("i64", own, OWN["in_step"]), own, OWN["landed"])
         f.ret()
 
 

@@ -24,6 +24,7 @@ from gemmkit.emulator.codegen.runtime import (
     shadow,
     shadow_global,
     spaces,
+    undefined,
     unordered,
     watched,
     within_block,
@@ -93,6 +94,7 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         ordered.define(module)
         unordered.define(module)
         within_block.define(module)
+        undefined.define(module)
         blocks.define(module, sanitize=True)
     elif piece.startswith(watched.PREFIX):
         _add(module, piece.removeprefix(watched.PREFIX), permutes, watched.Watching())

@@ -37,6 +37,7 @@ def define(module: Module) -> None:
         _define_lanes(module, kind)
     for kind in ("reader", "writer"):
         _define_act(module, kind)
+    _define_act_nc(module)
 
 
 def _define_admit(module: Module) -> None:
@@ -126,7 +127,9 @@ def _define_lanes(module: Module, kind: str) -> None:
         known = f.compare("ne", written, NULL)
         start = f.load("i64", _ROW, ROW["start"])
         missing = f.variable(literal("i1", 0))
-        weak = f.compare("eq", f.load("i64", site_shadow(f, s), SHADOW_SITE["strong"]), 0)
+        ours = site_shadow(f, s)
+        weak = f.compare("eq", f.load("i64", ours, SHADOW_SITE["strong"]), 0)
+        read_only = f.compare("ne", f.load("i64", ours, SHADOW_SITE["nc"]), 0)
         me, actor = _running(f, s), _ACTORS[kind]
         watched = f.compare("ne", f.load("ptr", _ROW, ROW[actor]), NULL)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
@@ -147,6 +150,10 @@ def _define_lanes(module: Module, kind: str) -> None:
             with f.when(watched):
                 f.call(f"gemmkit.{actor}_in_block", "void", C, SITE_POINTER, P, lane, offset, BYTES,
                        _ROW, who)  # fmt: skip
+            if kind == "load":
+                noted = f.compare("ne", f.load("ptr", _ROW, ROW["nc_reader"]), NULL)
+                with f.when(f.and_(noted, read_only)):
+                    f.call("gemmkit.act_nc", "void", C, SITE_POINTER, offset, BYTES, _ROW, who)
         with f.when(f.get("i1", missing)):
             tell(f, UNINITIALIZED, extra=BYTES)
         if kind == "update":
@@ -184,4 +191,19 @@ def _define_act(module: Module, actor: str) -> None:
                 now = f.value("i64", f"load atomic i64, {cell} monotonic, align 8")
                 with f.when(f.compare("ult", now, number)):
                     f.value("i64", f"atomicrmw umax {cell}, {number} monotonic, align 8")
+        f.ret()
+
+
+def _define_act_nc(module: Module) -> None:
+    """act_nc(worker, site, offset, bytes, row, who): these granules are loaded as memory that
+    nobody writes."""
+    offset, who = Value("i64", "%offset"), Value("i64", "%who")
+    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, who)
+    with module.function("gemmkit.act_nc", "void", parameters) as f:
+        s = shadow(f)
+        shift = f.load("i64", s, SHADOW["global_shift"])
+        map_, first = f.load("ptr", _ROW, ROW["nc_reader"]), f.lshr(offset, shift)
+        with f.loop(f.lshr(BYTES, shift)) as further:
+            cell = f.offset(map_, f.shl(f.add(first, further), 3))
+            f.value("i64", f"atomicrmw umax {cell}, {who} monotonic, align 8")
         f.ret()

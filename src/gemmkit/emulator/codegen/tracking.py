@@ -1,0 +1,89 @@
+"""Which registers may hold undefined bits, so that a run which looks for these must follow them.
+
+Each such register has a second one, its shadow, that says which of its bits are defined: 1 where
+they are, so that memory of zeros stands for registers never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from gemmkit.emulator.codegen.operands import Action, register_of
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.ptx.module import Register
+
+# Results that hold what operands hold, so that undefined bits go on to them. The results of other
+# instructions with effects are defined: an undefined operand of theirs counts as used.
+_PASSES_ON = frozenset(
+    ["shuffle", "vote", "ballot", "match_any", "match_all", "reduce_warp", "multiply_matrices"]
+)
+# Operands of these that pass nothing on: undefined bits in them count as used.
+_USED_FROM = {
+    "shuffle": 1,
+    "vote": 1,
+    "ballot": 1,
+    "match_any": 1,
+    "match_all": 1,
+    "reduce_warp": 1,
+    "copy_async": 1,
+    **dict.fromkeys(
+        (
+            *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
+            *("call", "no_operation"),
+        ),
+        0,
+    ),
+}
+
+
+def shadow_of(register: Register) -> Register:
+    """The register that says which bits of another are defined."""
+    bits = TYPES[register.type].bits
+    return Register(f"{register.name} defined", "pred" if bits == 1 else f"b{bits}")
+
+
+def used_from(action: Action) -> int:
+    """The number of the first source whose bits an instruction uses and does not pass on."""
+    return _USED_FROM.get(action.operation, len(action.sources))
+
+
+def reads_memory(action: Action) -> bool:
+    """Whether an instruction loads what may never have been written."""
+    return action.operation == "load" and action.form.modifiers.get("S") != "const"
+
+
+def shadows(actions: Sequence[Action], unset: Collection[Register]) -> Mapping[Register, Register]:
+    """The shadows of all registers that may hold undefined bits.
+
+    Args:
+        actions: the kernel's instructions.
+        unset: registers that may be read before they are written.
+    """
+    found = dict.fromkeys(unset)
+    for action in actions:
+        if reads_memory(action) or action.operation == "shuffle":
+            found |= dict.fromkeys(each for each in action.dests if each is not None)
+    changed = True
+    while changed:
+        changed = False
+        for action in actions:
+            if not (action.pure or action.operation in _PASSES_ON or action.guard is not None):
+                continue
+            passed_on = {*_passed_on(action)}
+            if passed_on.isdisjoint(found):
+                continue
+            new = [each for each in action.dests if each is not None and each not in found]
+            changed = changed or bool(new)
+            found |= dict.fromkeys(new)
+    return {register: shadow_of(register) for register in found}
+
+
+def _passed_on(action: Action) -> list[Register]:
+    """Registers that decide whether an action's results are defined."""
+    if action.pure:
+        return action.registers_read()
+    guard = [action.guard.register] if action.guard is not None else []
+    if action.operation not in _PASSES_ON:
+        return guard
+    values = (register_of(each) for each in action.sources[: used_from(action)])
+    return guard + [each for each in values if each is not None]

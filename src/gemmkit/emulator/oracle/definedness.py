@@ -1,0 +1,374 @@
+"""`Definedness`: which bits of registers and memory were given a value, and where others are used.
+
+It goes ahead of each instruction and follows the rules of `isa.definedness`. Registers and memory
+have arrays beside their own, with a 1 for each bit that is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.operands import (
+    Action,
+    extends_sign,
+    register_of,
+    result_widths,
+    source_widths,
+)
+from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE
+from gemmkit.emulator.codegen.tracking import used_from
+from gemmkit.emulator.isa.definedness import flow_of
+from gemmkit.emulator.isa.matrices import defined_products
+from gemmkit.emulator.isa.semantics import evaluate
+from gemmkit.emulator.isa.semantics.raw import Mask, Raw
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.oracle.access import WINDOWS, space_of
+from gemmkit.emulator.oracle.bit_rules import all_where, bitwise, moved, whole
+from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
+from gemmkit.emulator.oracle.memory import Addresses, Lanes, window_of
+from gemmkit.emulator.oracle.steps import Step
+from gemmkit.emulator.oracle.warp import shuffle_sources
+from gemmkit.emulator.ptx.module import Address, Immediate, Register, Source
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.memory_faults import LOCAL, never_written
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
+
+Bytes = NDArray[np.uint8]
+_ATOMICS = ("atomic", "reduction", "compare_and_swap")
+_MOVES = ("move", "call_parameter", "load_parameter")
+
+
+class Definedness:
+    """Of one chunk; what it finds goes to `collection`."""
+
+    def __init__(
+        self, chunk: Chunk, names: Names, memory: DeviceMemory, collection: Collection
+    ) -> None:
+        self._chunk, self._names, self._memory = chunk, names, memory
+        self._collection = collection
+        self._uses = UndefinedUses(names, collection)
+        self._registers: dict[Register, Raw] = {}
+        # A byte each of shared and local memory, by owner.
+        self._spaces: Mapping[str, Bytes] = {
+            space: np.zeros((int(chunk.owners[space].max()) + 1, nbytes), np.uint8)
+            for space, nbytes in (
+                ("shared", chunk.spaces["shared"].nbytes),
+                ("local", chunk.spaces["local"].nbytes),
+            )
+        }
+        sizes = [
+            min(4, action.form.type.bytes)
+            for action in names.actions
+            if action.operation in ("load", "store", *_ATOMICS)
+            and action.form["S"].removesuffix("::cta") in ("shared", "")
+        ]
+        self._granule = min(sizes, default=4)
+
+    def step(self, group: Group, step: Step, lanes: Lanes, active: Lanes) -> None:
+        """An instruction is about to run in these lanes, out of the active ones."""
+        action = self._names.actions[step.number]
+        if action.pure:
+            self._set(group, action, self._computed(group, action), lanes, active)
+            return
+        self._look_at_uses(group, action, lanes, active)
+        results = self._effects(group, step, action, lanes)
+        self._set(group, action, results or [None] * len(action.dests), lanes, active)
+
+    # Registers
+
+    def _defined(self, register: Register) -> Raw:
+        if register not in self._registers:
+            bits = TYPES[register.type].bits
+            kind = np.dtype(bool) if bits == 1 else np.dtype(f"u{bits // 8}")
+            self._registers[register] = np.zeros((self._chunk.count, WARP), kind)
+        return self._registers[register]
+
+    def _undefined(self, group: Group, source: Source, bits: int) -> Raw:
+        """The undefined bits of an operand in the width in which it is read."""
+        register = register_of(source)
+        kind = np.dtype(bool) if bits == 1 else np.dtype(f"u{bits // 8}")
+        if register is None:
+            return np.zeros((len(group.rows), WARP), kind)
+        return (~group.take(self._defined(register))).astype(kind)
+
+    def _some(self, group: Group, register: Register) -> Mask:
+        """Lanes in which a bit of a register is undefined."""
+        found: Mask = ~group.take(self._defined(register)) != 0
+        return found
+
+    def _set(
+        self,
+        group: Group,
+        action: Action,
+        undefined: Sequence[Raw | None],
+        lanes: Lanes,
+        active: Lanes,
+    ) -> None:
+        """Keep which bits of an instruction's results are undefined, none by default."""
+        guard = action.guard
+        unsure = self._some(group, guard.register) if guard and action.pure else None
+        for register, bits in zip(action.dests, undefined, strict=False):
+            if register is None:
+                continue
+            target = self._defined(register)
+            value = np.zeros((len(group.rows), WARP), target.dtype)
+            if bits is not None:
+                if extends_sign(action) and target.dtype.itemsize > bits.dtype.itemsize:
+                    bits = bits.view(f"i{bits.dtype.itemsize}")
+                value = np.broadcast_to(bits.astype(target.dtype), value.shape)
+            kept = np.where(lanes, ~value, target[group.rows])
+            if unsure is not None:
+                kept = np.where(active & unsure, np.zeros_like(kept), kept)
+            target[group.rows] = kept
+
+    def _computed(self, group: Group, action: Action) -> list[Raw | None]:
+        widths, results = source_widths(action), result_widths(action)
+        undefined = [
+            self._undefined(group, source, bits)
+            for source, bits in zip(action.sources, widths, strict=True)
+        ]
+        if action.operation in _MOVES:
+            return moved(undefined, widths, results)
+        flow, form = flow_of(action.form), action.form
+        if flow.kind == "whole":
+            return whole(undefined, results, flow.part)
+        if flow.kind == "packed":
+            high, low = (np.where(bits != 0, 0xFFFF, 0) for bits in undefined)
+            return [(high << 16 | low).astype(np.uint32)]
+        values: list[Raw | int] = [
+            source.value
+            if isinstance(source, Immediate) and action.operation == "logic3" and place == 3
+            else group.read(source, TYPES["pred" if bits == 1 else f"b{bits}"])
+            for place, (source, bits) in enumerate(zip(action.sources, widths, strict=True))
+        ]
+        if flow.kind == "bitwise":
+            return [bitwise(lambda each: evaluate(form, each)[0], values, undefined)]
+        operands = [
+            undefined[place] if place in flow.data else value for place, value in enumerate(values)
+        ]
+        (found,) = evaluate(form, operands)
+        for place, bits in enumerate(undefined):
+            if place not in flow.data:
+                found = np.where(bits != 0, ~np.zeros_like(found), found)
+        return [found]
+
+    # Uses
+
+    def _use(self, group: Group, action: Action, operand: int, lanes: Mask) -> None:
+        warps = self._chunk.warps_per_block
+        for place in np.flatnonzero(lanes.any(axis=1)).tolist():
+            row = int(group.rows[place])
+            mask = int((lanes[place].astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum())
+            block = int(self._chunk.block[row, 0])
+            self._uses.use(Use(action.number, operand, block, row % warps, mask))
+
+    def _look_at_uses(self, group: Group, action: Action, lanes: Lanes, active: Lanes) -> None:
+        guard = action.guard
+        if guard is not None:
+            unsure = active & self._some(group, guard.register)
+            self._use(group, action, USED_GUARD, unsure)
+        if action.operation != "no_operation":
+            for place, address in enumerate((action.address, action.other_address)):
+                if address is not None and isinstance(address.base, Register):
+                    found = lanes & self._some(group, address.base)
+                    self._use(group, action, USED_ADDRESS + place, found)
+        for place in range(used_from(action), len(action.sources)):
+            register = register_of(action.sources[place])
+            if register is not None:
+                self._use(group, action, USED_SOURCE + place, lanes & self._some(group, register))
+
+    # Effects
+
+    def _effects(
+        self, group: Group, step: Step, action: Action, lanes: Lanes
+    ) -> list[Raw | None] | None:
+        """What an instruction does to memory; the undefined bits of its results."""
+        operation = action.operation
+        if operation == "load" and step.form["S"] != "const":
+            return self._load(group, step, action, lanes)
+        if operation == "store":
+            self._store(group, step, action, lanes)
+        elif operation == "copy_async":
+            self._copy(group, step, action, lanes)
+        elif operation in _ATOMICS:
+            self._update(group, step, action, lanes)
+        elif operation == "shuffle":
+            return self._shuffle(group, step, action, lanes)
+        elif operation == "multiply_matrices":
+            widths = source_widths(action)
+            pairs = zip(action.sources, widths, strict=True)
+            defined = [~self._undefined(group, *each) for each in pairs]
+            return [~each for each in defined_products(action.form, defined)]
+        elif action.form.opcode_class == "warp" and used_from(action) and action.sources:
+            bits = source_widths(action)[0]
+            bad = (lanes & (self._undefined(group, action.sources[0], bits) != 0)).any(axis=1)
+            column = np.broadcast_to(bad[:, None], lanes.shape)
+            return [all_where(column, width) for width in result_widths(action)]
+        return None
+
+    def _shuffle(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
+        values = self._undefined(group, action.sources[0], 32)
+        other, _ = shuffle_sources(group, step, lanes)
+        masks = np.broadcast_to(group.read(*step.sources[3]), lanes.shape)
+        named = masks >> other.astype(np.uint32) & np.uint32(1) == 1
+        absent = lanes & ~(np.take_along_axis(lanes, other, axis=1) & named)
+        for place in np.flatnonzero(absent.any(axis=1)).tolist():
+            row, lane = int(group.rows[place]), int(absent[place].argmax())
+            block, warp = int(self._chunk.block[row, 0]), row % self._chunk.warps_per_block
+            whose = int(other[place, lane])
+            found = absent_lane(self._names, action.number, block, warp, 1 << lane, whose)
+            self._uses.read(action.number, block, found)
+        taken = np.take_along_axis(values, other, axis=1)
+        return [np.where(absent, np.uint32(0xFFFFFFFF), taken), None]
+
+    def _places(
+        self, group: Group, step: Step, address: Address, lanes: Lanes
+    ) -> list[tuple[str, Addresses, Lanes]]:
+        """Of each space that is touched: addresses in it and lanes."""
+        addresses, space = group.address(address), space_of(group, step)
+        if space != "generic":
+            return [(space, addresses, lanes)]
+        found = []
+        for each in ("shared", "local", "global"):
+            inside = lanes & window_of(addresses, each)
+            if inside.any():
+                found.append((each, addresses - np.uint64(WINDOWS.get(each, 0)), inside))
+        return found
+
+    def _each(self, group: Group, space: str, lanes: Lanes) -> list[tuple[int, int, int]]:
+        """(place in the group, lane, owner) of each active lane."""
+        owners = np.broadcast_to(
+            self._chunk.owners["local" if space == "global" else space],
+            (self._chunk.count, WARP),
+        )
+        return [
+            (place, lane, int(owners[group.rows[place], lane]))
+            for place, lane in np.argwhere(lanes).tolist()
+        ]
+
+    def _bytes(self, space: str, owner: int, address: int, nbytes: int) -> Bytes | None:
+        """What is known of bytes in memory, to read and write; None where all are defined."""
+        if space != "global":
+            return self._spaces[space][owner, address : address + nbytes]
+        found = self._memory.find(address)
+        written = self._memory.written(found.address) if found is not None else None
+        if found is None or written is None:
+            return None
+        return written[address - found.address :][:nbytes]
+
+    def _load(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
+        of, count = action.form.type, len(action.dests)
+        found = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in range(count)]
+        assert action.address is not None
+        for space, addresses, inside in self._places(group, step, action.address, lanes):
+            told: set[int] = set()
+            for place, lane, owner in self._each(group, space, inside):
+                address = int(addresses[place, lane])
+                known = self._bytes(space, owner, address, of.bytes * count)
+                if known is None:
+                    continue
+                bits = known.copy() if space == "local" else np.where(known != 0, 255, 0)
+                bits = bits.astype(np.uint8)
+                if not (bits == 255).all() and place not in told:
+                    told.add(place)
+                    first = address + int(np.flatnonzero(bits != 255)[0])
+                    self._read(group, action, place, lane, space, first)
+                numbers = ~bits.view(f"u{of.bytes}")
+                for number in range(count):
+                    spoilt = of.bytes < 4 and numbers[number]
+                    found[number][place, lane] = (
+                        ~numbers.dtype.type(0) if spoilt else numbers[number]
+                    )
+        return list(found)
+
+    def _read(
+        self, group: Group, action: Action, place: int, lane: int, space: str, address: int
+    ) -> None:
+        names, row = self._names, int(group.rows[place])
+        array, offset = LOCAL, address
+        if space != "local":
+            array, offset = (names.shared if space == "shared" else names.device)(address)
+        block = int(self._chunk.block[row, 0])
+        thread = names.lane(row % self._chunk.warps_per_block, lane)
+        finding = never_written(names, action.number, thread, block, array, offset)
+        if action.operation == "load":
+            self._uses.read(action.number, block, finding)
+        else:
+            self._collection.add(finding, block)
+
+    def _store(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
+        of = action.form.type
+        assert action.address is not None
+        for space, addresses, inside in self._places(group, step, action.address, lanes):
+            for number, source in enumerate(action.sources):
+                undefined = self._undefined(group, source, of.bits)
+                if space == "global":
+                    shown = inside & (undefined != 0)
+                    self._use(group, action, USED_SOURCE + number, shown)
+                else:
+                    self._note_kept(group, action, inside & (undefined != 0))
+                for place, lane, owner in self._each(group, space, inside):
+                    address = int(addresses[place, lane]) + number * of.bytes
+                    known = self._bytes(space, owner, address, of.bytes)
+                    if known is None:
+                        continue
+                    bits = ~undefined[place, lane : lane + 1].view(np.uint8)
+                    if space == "global":
+                        known[:] = 1
+                    elif space == "local":
+                        known[:] = bits
+                    else:
+                        known[:] = 255
+                        self._spoil(owner, address, bits)
+
+    def _note_kept(self, group: Group, action: Action, lanes: Mask) -> None:
+        for place in np.flatnonzero(lanes.any(axis=1)).tolist():
+            self._uses.keep(action.number, int(self._chunk.block[group.rows[place], 0]))
+
+    def _spoil(self, owner: int, address: int, bits: Bytes) -> None:
+        """Shared memory is known by granules: one undefined bit makes all of one undefined."""
+        for byte in np.flatnonzero(bits != 255).tolist():
+            start = (address + byte) // self._granule * self._granule
+            self._spaces["shared"][owner, start : start + self._granule] = 0
+
+    def _copy(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
+        assert action.address is not None
+        assert action.other_address is not None
+        size = action.sources[0]
+        assert isinstance(size, Immediate)
+        to, start = group.address(action.address), group.address(action.other_address)
+        length = np.full(lanes.shape, size.value, np.uint32)
+        if step.sources:
+            length = np.minimum(length, group.read(*step.sources[0]))
+        told: set[int] = set()
+        entire = ((length == size.value) | (length == 0) | ~lanes).all(axis=1)
+        for place, lane, owner in self._each(group, "shared", lanes):
+            at = int(to[place, lane])
+            self._spaces["shared"][owner, at : at + size.value] = 255
+            source = int(start[place, lane])
+            known = self._bytes("global", 0, source, int(length[place, lane]))
+            if known is not None and not known.all() and entire[place] and place not in told:
+                told.add(place)
+                first = source + int(np.flatnonzero(known == 0)[0])
+                self._read(group, action, place, lane, "global", first)
+
+    def _update(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
+        of = action.form.type
+        assert action.address is not None
+        for space, addresses, inside in self._places(group, step, action.address, lanes):
+            told: set[int] = set()
+            for place, lane, owner in self._each(group, space, inside):
+                address = int(addresses[place, lane])
+                known = self._bytes(space, owner, address, of.bytes)
+                if known is None:
+                    continue
+                if not known.all() and place not in told:
+                    told.add(place)
+                    first = address + int(np.flatnonzero(known == 0)[0])
+                    self._read(group, action, place, lane, space, first)
+                known[:] = 255 if space != "global" else 1
