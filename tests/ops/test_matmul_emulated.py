@@ -79,3 +79,12 @@ def test_any_shapes_and_strides(data):
     before = out.copy()
     assert gemmkit.matmul(a, b, out=out, c=out, beta=2, device="emulator") is out
     np.testing.assert_array_equal(out, wanted + 2 * before)
+
+
+def test_large_tiles_give_the_same_products(monkeypatch):
+    monkeypatch.setattr("gemmkit.dispatch.emulated._LARGE_FROM", 1)
+    monkeypatch.setattr("gemmkit.dispatch.emulated._RATIO", 1000)
+    # Sizes that no other test has: choices are kept.
+    a, b = whole_numbers((131, 23)), whole_numbers((23, 259), seed=1)
+    result = gemmkit.matmul(a, b, bias=b[0], epilogue="bias+relu", device="emulator")
+    np.testing.assert_array_equal(result, np.maximum(a @ b + b[0], 0))

@@ -17,13 +17,16 @@ from gemmkit.problem import GemmProblem
 
 _SMALL = {"BM": 16, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
 _LARGE = {"BM": 128, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+# As fast, and compiled sooner, where the kernel is `typed`.
+_LARGE_TYPED = {**_LARGE, "BM": 64, "BK": 8}
 _COPIES = {"stages": 2, "bursts": 1, "order": 2}
 
 # Multiply-adds from which a kernel of its own is worth two seconds of compiling, once a machine:
 # it saves some tens of milliseconds of each such product.
 _LARGE_FROM = 2**26
-# Times that a multiply-add of the small tiles takes, padding included, of one of the large ones.
-_RATIO = 3
+# How many times as long a multiply-add takes in small tiles as in large ones, padding included:
+# 2 to 4 times were measured.
+_RATIO = 2
 
 
 @lru_cache(maxsize=512)
@@ -31,10 +34,9 @@ def choose_emulated(problem: GemmProblem) -> tuple[Kernel, TileConfig]:
     """The kernel and configuration in which the emulator computes a product soonest."""
     if problem.dtype == problem.out_dtype == "float32":
         kernel = find_kernel("async_copy")
-        tiles = _LARGE if _is_large(problem) else _SMALL
-        return kernel, kernel.configure({**tiles, **_COPIES})
+        return kernel, kernel.configure({**_tiles(problem, _LARGE), **_COPIES})
     kernel = find_kernel("typed")
-    return kernel, kernel.configure(_SMALL)
+    return kernel, kernel.configure(_tiles(problem, _LARGE_TYPED))
 
 
 def grouped_tiles() -> TileConfig:
@@ -42,11 +44,12 @@ def grouped_tiles() -> TileConfig:
     return TileConfig(**_SMALL, **_COPIES)
 
 
-def _is_large(problem: GemmProblem) -> bool:
+def _tiles(problem: GemmProblem, large: dict[str, int]) -> dict[str, int]:
+    """The large tiles where they are worth it, else the small ones."""
     work = problem.m * problem.n * problem.k * problem.batch
-    if work < _LARGE_FROM:
-        return False
-    return _padded(problem, _LARGE) < _RATIO * _padded(problem, _SMALL)
+    if work >= _LARGE_FROM and _padded(problem, large) < _RATIO * _padded(problem, _SMALL):
+        return large
+    return _SMALL
 
 
 def _padded(problem: GemmProblem, tiles: dict[str, int]) -> int:

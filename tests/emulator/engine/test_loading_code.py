@@ -30,8 +30,8 @@ code = compile_ir(
 wall = reserve(8 << 30)
 while reserve(1 << 16) > wall:
     pass
-loaded = LoadedCode(code)
-pick = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p)(loaded.address("pick"))
+loaded = LoadedCode(code, ["pick"])
+pick = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p)(loaded.addresses["pick"])
 room = ctypes.c_int32()
 print(pick(2, ctypes.addressof(room)), room.value)
 """
