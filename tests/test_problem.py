@@ -54,8 +54,8 @@ def test_what_is_no_shape(text):
         ({"m": -1}, "m = -1"),
         ({"lda": 6}, "lda = 6 is shorter than a row of 7"),
         ({"ldc": -5}, "ldc = -5"),
-        ({"alpha": float("nan")}, "alpha = nan is no finite fp32 number"),
-        ({"beta": 1e39}, "beta = 1e\\+39 is no finite fp32 number"),
+        ({"alpha": float("nan")}, "alpha = nan is not a finite fp32 number"),
+        ({"beta": 1e39}, "beta = 1e\\+39 is not a finite fp32 number"),
         ({"beta": float("-inf")}, "beta = -inf"),
     ],
 )
@@ -87,14 +87,14 @@ def test_what_is_no_epilogue(text):
     [
         (lambda: Epilogue("col"), "unknown bias 'col': use 'column' or 'row'"),
         (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': use one of none, relu"),
-        (lambda: Epilogue(scale="2"), "scale = '2' is no finite fp32 number"),
-        (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is no finite fp32 number"),
+        (lambda: Epilogue(scale="2"), "scale = '2' is not a finite fp32 number"),
+        (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is not a finite fp32 number"),
         (lambda: Epilogue.custom(" "), "no single CUDA expression"),
         (lambda: Epilogue.custom("x; return 0"), "no single CUDA expression"),
         (lambda: Epilogue.custom(3), "'3' is no single CUDA expression"),
         (lambda: Epilogue.custom("x * x", x=2), "cannot be called 'x'"),
-        (lambda: Epilogue.custom("x * s", s="2"), "s = '2' is no finite fp32 number"),
-        (lambda: Epilogue.custom("x * s", s=float("nan")), "s = nan is no finite"),
+        (lambda: Epilogue.custom("x * s", s="2"), "s = '2' is not a finite fp32 number"),
+        (lambda: Epilogue.custom("x * s", s=float("nan")), "s = nan is not a finite"),
     ],
 )
 def test_epilogues_that_cannot_be_meant(make, said):

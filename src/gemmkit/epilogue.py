@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 def _finite(name: str, value: Any) -> float:
     is_number = isinstance(value, Real)  # NumPy's too, but no text
     if not is_number or not abs(value) <= LARGEST_FLOAT:
-        raise UsageError(f"{name} = {value!r} is no finite fp32 number")
+        raise UsageError(f"{name} = {value!r} is not a finite fp32 number")
     return float(value)
 
 
@@ -57,7 +57,7 @@ class Epilogue:
     matrix of the result's shape.
 
     Raises:
-        UsageError: an unknown bias or activation, or a scale that is no finite number.
+        UsageError: an unknown bias or activation, or a scale that is not a finite number.
     """
 
     bias: Bias | bool = ""

@@ -31,7 +31,7 @@ class GroupedProblem:
 
     Raises:
         UsageError: the arrays have different lengths, a size is negative, a leading dimension is
-            shorter than its row, or α or β is no finite fp32 number; the text names the product.
+            shorter than its row, or α or β is not a finite fp32 number; the text names the product.
     """
 
     m: Sizes
@@ -74,7 +74,7 @@ class GroupedProblem:
                 )
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= LARGEST_FLOAT:
-                raise UsageError(f"{name} = {getattr(self, name)} is no finite fp32 number")
+                raise UsageError(f"{name} = {getattr(self, name)} is not a finite fp32 number")
 
     @classmethod
     def of(cls, products: Sequence[GemmProblem]) -> GroupedProblem:

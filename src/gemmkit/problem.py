@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 
 FLOAT_BYTES = 4
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
@@ -41,7 +41,7 @@ class GemmProblem:
 
     Raises:
         UsageError: a size is negative, a leading dimension is shorter than its row, matrices of C
-            overlap or a stride is no number of elements, α or β is no finite fp32 number (of
+            overlap or a stride is not a number of elements, α or β is not a finite fp32 number (of
             float64 matrices fp64), or a type is unknown.
     """
 
@@ -70,7 +70,9 @@ class GemmProblem:
         for name in ("dtype", "out_dtype"):
             if getattr(self, name) not in ITEM_BYTES:
                 known = ", ".join(get_args(Dtype))
-                raise UsageError(f"{name} = {getattr(self, name)!r} is unknown: use one of {known}")
+                raise UnsupportedType(
+                    f"{name} = {getattr(self, name)!r} is unknown: use one of {known}"
+                )
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
@@ -78,7 +80,7 @@ class GemmProblem:
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):
                 kind = "fp64" if double else "fp32"
-                raise UsageError(f"{name} = {getattr(self, name)} is no finite {kind} number")
+                raise UsageError(f"{name} = {getattr(self, name)} is not a finite {kind} number")
         rows = {
             "lda": self.m if self.transa else self.k,
             "ldb": self.k if self.transb else self.n,
@@ -130,11 +132,12 @@ class GemmProblem:
         The last is how many products of that size there are: `64x64x32x1000`.
 
         Raises:
-            UsageError: the text is no shape.
+            UsageError: the text is not a valid shape.
         """
         if re.fullmatch(r"\d+(x\d+x\d+(x\d+)?)?", text.lower()) is None:
             raise UsageError(
-                f"'{text}' is no shape: write MxNxK, for example 512x300x200, or MxNxKxBATCH"
+                f"'{text}' is not a valid shape: write MxNxK, for example 512x300x200, or "
+                "MxNxKxBATCH"
             )
         sizes = [int(size) for size in text.lower().split("x")]
         m, n, k, *batch = sizes * 3 if len(sizes) == 1 else sizes
@@ -210,13 +213,13 @@ def read_problem(shape: Shape) -> GemmProblem:
     The numbers of such a text may come as a tuple, too.
 
     Raises:
-        UsageError: it is no shape.
+        UsageError: it is not a valid shape.
     """
     if isinstance(shape, (str, int)):
         return GemmProblem.from_shape(str(shape))
     if isinstance(shape, tuple):
         if len(shape) not in (3, 4):
-            raise UsageError(f"{shape} is no shape: write (M, N, K) or (M, N, K, BATCH)")
+            raise UsageError(f"{shape} is not a valid shape: write (M, N, K) or (M, N, K, BATCH)")
         m, n, k, *batch = shape
         return GemmProblem(m, n, k, batch=batch[0] if batch else 1)
     return shape

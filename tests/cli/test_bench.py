@@ -111,7 +111,7 @@ def test_a_rung(call: Callable[..., Result]) -> None:
     ("words", "reason"),
     [
         (("--lda", "3"), "No such option"),
-        (("--shape", "5x5"), "'5x5' is no shape"),
+        (("--shape", "5x5"), "'5x5' is not a valid shape"),
         (("--epilogue", "bias"), "no argument 'bias'"),
         (("--config", "BM=3"), "kernel 'my' has no key 'BM'; it has: none"),
         (("--max-steps", "0"), "--max-steps"),

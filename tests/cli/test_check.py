@@ -214,7 +214,7 @@ def test_error_in_the_middle_still_shows_what_was_found(call, fake):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("check", "naive", "--shape", "8x8"), "'8x8' is no shape"),
+        (("check", "naive", "--shape", "8x8"), "'8x8' is not a valid shape"),
         (("check", "naive", "--only", "memcheck,"), "empty part"),
         (("check", "naive", "--only", "leakcheck"), "unknown check 'leakcheck'"),
         (("check", "nave"), "unknown kernel 'nave'"),

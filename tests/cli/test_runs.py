@@ -106,7 +106,7 @@ def test_bad_options_are_refused_before_anything_runs(call, fake, words, message
         (["--kernels", "naif"], "unknown kernel 'naif': did you mean naive"),
         (["--config", "TM=2", "--kernels", "naive"], "kernel 'naive' has no key 'TM'"),
         (["--gpu", "rtx3091", "--device", "emulator"], "unknown board 'rtx3091'"),
-        (["--shape", "1x2"], "'1x2' is no shape"),
+        (["--shape", "1x2"], "'1x2' is not a valid shape"),
         (["--size", "1", "--shape", "1x2x3"], "give a size or a shape, not both"),
         (["--size", "-1"], "sizes must be 0 or more"),
         (["--epilogue", "tanh"], "unknown epilogue 'tanh'"),

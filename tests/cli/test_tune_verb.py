@@ -179,7 +179,7 @@ def test_what_was_not_tuned_is_not_explained(call, tuned, no_gpu):
         (["--explain"], "--explain wants a --shape that was tuned"),
         (["--shape", "8", "--gpu", "h100"], "--gpu is for --explain and for --device model"),
         (["--suite", "sqare"], "square"),
-        (["--shape", "8x8"], "'8x8' is no shape"),
+        (["--shape", "8x8"], "'8x8' is not a valid shape"),
         (["--shape", "8", "--kernels", "nave"], "did you mean naive"),
         (["--import", "none.json"], "cannot read none.json"),
         (["--export", "none.json"], "there is nothing to export"),

@@ -58,7 +58,7 @@ def test_another_store_is_asked(call, tmp_path):
     ("words", "message"),
     [
         (["64", "--store", "x", "--no-store"], "leave one of them out"),
-        (["64x"], "is no shape"),
+        (["64x"], "is not a valid shape"),
         (["64", "--gpu", "gtx1"], "unknown board"),
         (["64", "--epilogue", "tanh"], "unknown epilogue"),
         (["3000000000x1x1"], "no kernel takes 3000000000x1x1"),

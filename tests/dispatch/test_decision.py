@@ -112,7 +112,7 @@ def test_a_decision_for_no_board_is_for_the_default_one():
 
 @pytest.mark.parametrize(
     ("shape", "board", "message"),
-    [("12x", "h100", "is no shape"), ("64", "h10", "unknown board")],
+    [("12x", "h100", "is not a valid shape"), ("64", "h10", "unknown board")],
 )
 def test_what_cannot_be_meant_is_refused(shape, board, message):
     with pytest.raises(UsageError, match=message):

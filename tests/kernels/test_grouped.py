@@ -296,7 +296,7 @@ def test_sizes_that_cannot_be():
         GroupedProblem(ones, [1, 5], ones, ones, ones, [1, 5])
     with pytest.raises(UsageError, match="n has 1 entries where m has 2"):
         GroupedProblem(ones, [1], ones, ones, ones, ones)
-    with pytest.raises(UsageError, match="alpha = nan is no finite fp32 number"):
+    with pytest.raises(UsageError, match="alpha = nan is not a finite fp32 number"):
         GroupedProblem(*[ones] * 6, alpha=math.nan)
     with pytest.raises(UsageError, match="groups are of float32, not float64"):
         GroupedProblem.of([GemmProblem(1, 1, 1, dtype="float64")])

@@ -299,7 +299,7 @@ def test_stacks_are_told_in_few_launches(gpu, monkeypatch, a, b, launches, batch
 @pytest.mark.parametrize("stream", ["0", 0.5, True, -1, [1], object()])
 def test_streams_that_are_none_are_refused(gpu, stream):
     a, b = arrays((5, 6), (6, 7))
-    with pytest.raises(UsageError, match="is no open CUDA stream"):
+    with pytest.raises(UsageError, match="is not an open CUDA stream"):
         gemmkit.matmul(a, b, stream=stream)
     assert not gpu.launches
 

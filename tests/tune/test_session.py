@@ -249,7 +249,7 @@ def test_shapes_are_taken_in_all_forms(store, epilogue):
     ("shapes", "changes", "message"),
     [
         ("0x4x4", {}, "nothing to multiply"),
-        ((4, 4), {}, "is no shape"),
+        ((4, 4), {}, "is not a valid shape"),
         ("4x4x4", {"budget": 0}, "is no time to tune in"),
         ("4x4x4", {"strategy": "genetic"}, "unknown strategy"),
         ("4x4x4", {"kernels": ["nave"]}, "did you mean naive"),

@@ -245,7 +245,7 @@ def _pair(name: str, given: int | Pair, least: int) -> Pair:
     """A number for rows and one for columns.
 
     Raises:
-        UsageError: it is no number or pair of numbers, or too small.
+        UsageError: it is not a number or pair of numbers, or too small.
     """
     pair = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
     if len(pair) != 2 or not all(isinstance(each, int) and each >= least for each in pair):

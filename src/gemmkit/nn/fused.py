@@ -141,7 +141,7 @@ def _fused(
 ) -> list[Array] | None:
     """New arrays that a kernel fills from others, on the current stream of their library."""
     if needs_operator(inputs):
-        # The arrays' own operations, which whoever watches knows.
+        # A tracer sees the arrays' own operations, but no launch.
         return None
     library = cast(WarmLibrary, library_of(inputs[0], "an array"))
     empty = any(0 in shape for shape in shapes)

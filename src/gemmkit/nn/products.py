@@ -90,7 +90,7 @@ def project(
 
 
 def _writes_at_once(a: Array, b: Array, total: Array | None) -> bool:
-    """Whether a total is overwritten when it is given: what traces programs dislikes that."""
+    """Whether a total may be overwritten; for traced tensors the result is a new one."""
     return total is None or not needs_operator((a, b, total))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemmkit.devices.cuda_errors import cuda_errors, result
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.context import Context
 
 # Handles that mean the default stream, legacy or per thread, of whichever GPU is current.
@@ -31,8 +31,8 @@ def stream_handle(stream: Any) -> int:
     except (TypeError, ValueError):
         handle = -1
     if handle < 0 or isinstance(found, (bool, float, str)):
-        raise UsageError(
-            f"stream = {stream!r} is no open CUDA stream: give its handle, or an object of "
+        raise UnsupportedType(
+            f"stream = {stream!r} is not an open CUDA stream: give its handle, or an object of "
             "PyTorch, CuPy, Numba or cuda.core"
         )
     return handle

@@ -21,7 +21,7 @@ def compiling() -> bool:
 
 
 class _Operator(threading.local):
-    """Whether a thread is inside an operator, whose tensors have memory whoever watches."""
+    """Whether a thread is inside an operator, where tensors have memory in any mode."""
 
     running = False
 

@@ -58,7 +58,7 @@ def test_wrong_arguments_are_told():
         explain("naife")
     with pytest.raises(UsageError, match="has no key 'TM'"):
         explain("naive", 64, config={"TM": 2})
-    with pytest.raises(UsageError, match="is no shape"):
+    with pytest.raises(UsageError, match="is not a valid shape"):
         explain("naive", "64x64")
     with pytest.raises(UnsupportedProblem, match="BM, BN and BK must be equal"):
         explain("shared_tiling", 64, config={"BM": 16})

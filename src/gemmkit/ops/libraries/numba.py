@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType
 from gemmkit.ops.libraries import protocols
 from gemmkit.ops.operands import Operand
 
@@ -25,7 +25,7 @@ written_on = protocols.written_on
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
     if not hasattr(array, "__cuda_array_interface__"):
-        raise UsageError(f"{role} is a {type(array).__name__}, which is no array on a GPU")
+        raise UnsupportedType(f"{role} is a {type(array).__name__}, which is not an array on a GPU")
     return protocols.read(array, role)
 
 

@@ -108,7 +108,7 @@ def written_on(operand: Operand, stream: int) -> None:
     """As `GpuLibrary.written_on`: nothing to be noted."""
 
 
-# --- who watches --------------------------------------------------------------------------------
+# --- tracers and modes ---------------------------------------------------------------------------
 
 _compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack

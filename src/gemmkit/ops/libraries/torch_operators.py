@@ -48,7 +48,7 @@ def multiply(call: Call) -> Any:
         return made.numpy() if call.out is None else call.out
     check_tensors(zip(ARRAYS, call, strict=False))
     if compiling():
-        # What an operator's own look at shapes raises is told by the compiler at length.
+        # Here the error reaches the caller; from inside the operator it comes with Dynamo's log.
         product_shape(call.a, call.b)
     out, c, auxiliary = call.out, call.c, call.auxiliary
     if out is not None or auxiliary is not None:
@@ -129,7 +129,7 @@ def _dtype(given: Any) -> torch.dtype | None:
 
 
 def _run(call: Call) -> Any:
-    """The product of tensors with memory, whoever watches."""
+    """The product of tensors that have memory, whatever modes are active."""
     from gemmkit.ops.product import product
 
     with inside_operator():
