@@ -108,7 +108,7 @@ class Expression:
     def bound(self, values: Mapping[str, Number]) -> str:
         """The text with some names replaced by their values."""
         return re.sub(
-            r"\b[A-Za-z_]\w*\b",
+            r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\b",
             lambda found: f"({values[found[0]]})" if found[0] in values else found[0],
             self.text,
         )
@@ -164,6 +164,8 @@ def _names(node: ast.expr) -> set[str]:
             return set()
         case ast.Name(id=name):
             return set() if name in ("true", "false") else {name}
+        case ast.Attribute(value=ast.Name() | ast.Attribute()):
+            return {_dotted(node)}
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _names(left) | _names(right)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
@@ -172,6 +174,15 @@ def _names(node: ast.expr) -> set[str]:
             wanted = {"float": 1, "ceil_div": 2}.get(_function(function))
             if len(arguments) == wanted or (wanted is None and len(arguments) > 1):
                 return set().union(*map(_names, arguments))
+    raise ValueError("not allowed")
+
+
+def _dotted(node: ast.expr) -> str:
+    """The name of a struct's field, such as `A.width`."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    if isinstance(node, ast.Name):
+        return node.id
     raise ValueError("not allowed")
 
 
@@ -191,6 +202,8 @@ def _evaluate(node: ast.expr, values: Mapping[str, Number]) -> Number:
             return int(name == "true")
         case ast.Name(id=name):
             return values[name]
+        case ast.Attribute():
+            return values[_dotted(node)]
         case ast.BinOp(left=left, op=op, right=right):
             return _BINARY[type(op)](_evaluate(left, values), _evaluate(right, values))
         case ast.UnaryOp(op=unary, operand=operand):
