@@ -127,7 +127,7 @@ PLANTED = (
         problem=GemmProblem(32, 32, 16),
         old="float As[2][BK][BM + PAD];",
         new="float As[1][BK][BM + PAD];",
-        expects=("racecheck",),
+        expects=("memcheck",),
     ),
     Mutation(
         name="the next tile of A fetched as if k had not advanced",
@@ -178,7 +178,7 @@ PLANTED = (
         problem=GemmProblem(64, 64, 8),
         old="block_row + warp_row, block_col + warp_col",
         new="block_row, block_col + warp_col",
-        expects=(WRONG_RESULT,),
+        expects=("racecheck", WRONG_RESULT),
     ),
     Mutation(
         name="the tiles of B lie on the second stage of A",
