@@ -164,11 +164,12 @@ def kernel_label(record: Record) -> str:
 
 
 def correctness(record: Record) -> Cell:
-    """Largest error and its bound; a wrong result is marked by a word too, not by colour alone."""
-    if record.max_error is None or record.error_bound is None:
-        figures = "not finite"
-    else:
-        figures = f"{record.max_error:.1e} / {record.error_bound:.1e}"
+    """Error and bound of the element nearest its bound; a wrong result is marked by a word too."""
+    error, bound = record.ratio_error, record.ratio_bound
+    if bound is None:
+        # Records of older versions have the pair of the largest error alone.
+        error, bound = record.max_error, record.error_bound
+    figures = "not finite" if error is None or bound is None else f"{error:.1e} / {bound:.1e}"
     return Cell(figures, "good") if record.correct else Cell(f"WRONG {figures}", "bad")
 
 
