@@ -108,7 +108,10 @@ class LaunchPlan:
     counters in global memory that are zero before the first launch and that each leaves at zero.
     `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
     how many `runs` k is added up, whose sums are kept apart; and whether tiles come `banded`: in
-    bands of rows, column by column.
+    bands of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
+    be where that is not to be read from the kernel; `constants` are `__constant__` and `__device__`
+    variables that are set before the launch, by name, and their bytes; those that the source
+    initializes have none.
     """
 
     kernel: str
@@ -124,6 +127,9 @@ class LaunchPlan:
     fringe: tuple[int, int] = (0, 0)
     runs: int = 1
     banded: bool = False
+    compute_dtype: str = ""
+    tolerance: float | None = None
+    constants: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def threads_per_block(self) -> int:

@@ -145,10 +145,8 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
     m, n, k = scene.shape
     if not k:
         return
-    columns_first = "exchange the operands: `--args` with N,M,K and B,ldb,A,lda in place of "
-    columns_first += "M,N,K and A,lda,B,ldb"
-    a_turned = _turned(scene.inputs.a, k, m, p.lda)
-    b_turned = _turned(scene.inputs.b, n, k, p.ldb)
+    a_turned = _turned(scene.inputs.a, m, k, p.lda, p.transa)
+    b_turned = _turned(scene.inputs.b, k, n, p.ldb, p.transb)
     # A result that is stored column by column: in as much memory, or with the same `ldc`.
     stored_by_column = p.ldc == n or m == n
 
@@ -161,25 +159,28 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
 
         return values
 
-    ways: list[tuple[str, str, str, Numbers | None, Numbers | None, bool]] = [
-        ("transposed", "C = (A·B)ᵀ: the result is stored column by column", columns_first,
-         scene.a, scene.b, True),
-        ("B transposed", "C = A·Bᵀ: B is read as N × K, column by column",
-         f"try --layout {_flipped(p, b=True)}", scene.a, b_turned, False),
-        ("A transposed", "C = Aᵀ·B: A is read as K × M, column by column",
-         f"try --layout {_flipped(p, a=True)}", a_turned, scene.b, False),
-        ("column-major", "C, A and B are taken as column-major matrices", columns_first,
-         a_turned, b_turned, True),
-        ("A and B transposed", "C = Aᵀ·Bᵀ: A and B are read column by column",
-         f"try --layout {_flipped(p, a=True, b=True)}", a_turned, b_turned, False),
-        ("B and C transposed", "C = (A·Bᵀ)ᵀ: B is read and C stored column by column", "",
-         scene.a, b_turned, True),
-        ("A and C transposed", "C = (Aᵀ·B)ᵀ: A is read and C stored column by column", "",
-         a_turned, scene.b, True),
-    ]  # fmt: skip
-    for name, clause, advice, a, b, turned in ways:
-        if a is not None and b is not None and (stored_by_column or not turned):
-            yield name, clause, advice, of(a, b, turned=turned)
+    # Which of A and B are read, and whether C is stored, with rows and columns exchanged.
+    ways = (
+        ("C transposed", "(A·B)ᵀ", (False, False, True)),
+        ("B transposed", "A·Bᵀ", (False, True, False)),
+        ("A transposed", "Aᵀ·B", (True, False, False)),
+        ("A, B and C transposed", "(Aᵀ·Bᵀ)ᵀ", (True, True, True)),
+        ("A and B transposed", "Aᵀ·Bᵀ", (True, True, False)),
+        ("B and C transposed", "(A·Bᵀ)ᵀ", (False, True, True)),
+        ("A and C transposed", "(Aᵀ·B)ᵀ", (True, False, True)),
+    )
+    for name, product, turned in ways:
+        a = a_turned if turned[0] else scene.a
+        b = b_turned if turned[1] else scene.b
+        if a is None or b is None or (turned[2] and not stored_by_column):
+            continue
+        verb = "stored" if turned == (False, False, True) else "taken"
+        clause = f"C = {product}: {name.removesuffix(' transposed')} "
+        clause += f"{'is' if sum(turned) == 1 else 'are'} {verb} with rows and columns exchanged"
+        if all(turned) and p.layout == "nn":
+            clause += ", as column-major matrices"
+        advice = f"try --layout {_layout(p, *turned)}"
+        yield name, clause, advice, of(a, b, turned=turned[2])
     if m == n == k:
         yield (
             "operands exchanged",
@@ -189,23 +190,32 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
         )
 
 
-def _turned(storage: NDArray[np.float32], rows: int, columns: int, ld: int) -> Numbers | None:
-    """The transpose of the rows × columns matrix that a storage holds.
+def _turned(
+    storage: NDArray[np.float32], rows: int, columns: int, ld: int, transposed: bool
+) -> Numbers | None:
+    """A rows × columns matrix as read from its storage with rows and columns exchanged.
 
-    Its rows are `ld` apart where they have room, else tight. None where the storage is too short.
+    Lines of the storage are `ld` apart where they have room, else tight. None where the storage is
+    too short.
     """
-    apart = ld if ld >= columns and (rows - 1) * ld + columns <= storage.size else columns
-    if (rows - 1) * apart + columns > storage.size:
+    count, length = (rows, columns) if transposed else (columns, rows)
+    apart = ld if ld >= length and (count - 1) * ld + length <= storage.size else length
+    if (count - 1) * apart + length > storage.size:
         return None
     steps = (storage.itemsize * apart, storage.itemsize)
-    seen = np.lib.stride_tricks.as_strided(storage, (rows, columns), steps)
-    turned: Numbers = seen.astype(float).T
+    seen = np.lib.stride_tricks.as_strided(storage, (count, length), steps).astype(float)
+    turned: Numbers = seen if transposed else seen.T
     return None if np.isnan(turned).any() else turned
 
 
-def _flipped(problem: GemmProblem, *, a: bool = False, b: bool = False) -> str:
-    """The layout that has other letters for A or B than the problem's."""
-    return ("NT"[problem.transa != a] + "NT"[problem.transb != b]).upper()
+def _layout(problem: GemmProblem, a: bool, b: bool, c: bool) -> str:
+    """The layout, as `--layout` names it, in which some matrices lie the other way round."""
+    a, b, c = problem.transa != a, problem.transb != b, getattr(problem, "transc", False) != c
+    if not c:
+        return "NT"[a] + "NT"[b]
+    # BLAS's letters mean the other way round where all matrices are column-major.
+    letters = "TN"[a] + "TN"[b]
+    return "col" if letters == "NN" else f"col-{letters}"
 
 
 def sums(scene: Scene) -> Explanation | None:

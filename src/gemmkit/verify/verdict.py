@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
+from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.diagnosis import Wrong, diagnose
 from gemmkit.verify.freivalds import Freivalds
@@ -73,18 +75,31 @@ class Reference:
         UsageError: k is 2²⁴ or more, where fp32 rounding has no useful bound.
     """
 
-    def __init__(self, problem: GemmProblem, inputs: Inputs, method: Method = "auto") -> None:
-        self.problem, self.inputs = problem, inputs
+    def __init__(
+        self,
+        problem: GemmProblem,
+        inputs: Inputs,
+        method: Method = "auto",
+        arithmetic: Arithmetic = FP32,
+    ) -> None:
+        self.problem, self.inputs, self.arithmetic = problem, inputs, arithmetic
         work = problem.m * problem.n * max(problem.k, FULL_MIN_K) * problem.batch
         self.full = method == "full" or (method == "auto" and work <= FULL_LIMIT)
         single = problem.single
         self.products = [
-            _Product(single, inputs.of_product(problem, number), full=self.full)
+            _Product(single, inputs.of_product(problem, number), arithmetic, full=self.full)
             for number in range(problem.batch)
         ]
         self.method = self.products[0].method if self.products else "every element"
         if problem.batch > 1:
             self.method += f" of {problem.batch} products"
+
+    def under(self, arithmetic: Arithmetic) -> Reference:
+        """The same for kernels that compute in another arithmetic."""
+        other = copy(self)
+        other.arithmetic = arithmetic
+        other.products = [each.under(arithmetic) for each in self.products]
+        return other
 
     def check(self, result: NDArray[np.float32]) -> Verdict:
         """Judge C's storage as a kernel left it, of the same length as `inputs.c`."""
@@ -114,6 +129,7 @@ class Reference:
             ratio_bound=worst.ratio_bound if worst else 0.0,
             method=self.method,
             detail=detail,
+            arithmetic=self.arithmetic.reason,
             diagnosis=first.diagnosis if first is not None else None,
         )
 
@@ -125,9 +141,11 @@ class Reference:
 class _Product:
     """What the result of one product must be."""
 
-    def __init__(self, problem: GemmProblem, inputs: Inputs, *, full: bool) -> None:
+    def __init__(
+        self, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic, *, full: bool
+    ) -> None:
         self.problem, self.inputs = problem, inputs
-        self.rounding = Rounding.of(problem, inputs)
+        self.rounding = Rounding.of(problem, inputs, arithmetic)
         self.freivalds: Freivalds | None = None
         places: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
         self.method = "every element"
@@ -141,6 +159,14 @@ class _Product:
                 self.freivalds = freivalds
                 self.method += ", Freivalds' check for all"
         self.blocks = [(*place, evaluate(problem, inputs, *place)) for place in places]
+
+    def under(self, arithmetic: Arithmetic) -> _Product:
+        """The same with the bound of another arithmetic."""
+        other = copy(self)
+        other.rounding = Rounding.of(self.problem, self.inputs, arithmetic)
+        if self.freivalds is not None:
+            other.freivalds = Freivalds(self.problem, self.inputs, other.rounding)
+        return other
 
     def check(self, c: NDArray[np.float32]) -> Verdict:
         """Judge the elements, m × n; what lies between rows is not looked at."""
