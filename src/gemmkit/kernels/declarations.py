@@ -113,7 +113,7 @@ def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
     for name in _KERNEL_WORD.findall(uncommented):
         plain = re.sub(rf"\b{name}\b", "__global__", plain)
     found: dict[str, KernelDeclaration] = {}
-    aliases = _aliases(plain)
+    aliases = aliases_in(plain)
     for match in re.finditer(r"\b__global__\b", plain):
         kernel = _read_kernel(plain, match.start(), match.end(), aliases)
         if kernel is not None and (
@@ -171,7 +171,7 @@ def split_arguments(text: str) -> list[str]:
     return parts if any(parts) else []
 
 
-def _aliases(plain: str) -> dict[str, str]:
+def aliases_in(plain: str) -> dict[str, str]:
     """Types by other names that mean the same wherever they are declared."""
     found: dict[str, set[str]] = {}
     for match in (*_ALIAS.finditer(plain), *_TYPEDEF.finditer(plain)):

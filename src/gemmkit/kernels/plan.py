@@ -87,7 +87,8 @@ class SourceFile:
     Python is what such a front end read; a plan never has it.
 
     `name` is how messages and line tables call it. `include_dirs` are searched for included
-    files; `options` go to the compiler as they are.
+    files; `options` go to the compiler as they are. `assertions` are compiled after the text: what
+    must be true of a kernel's parameters, by `element_types`.
     """
 
     text: str
@@ -95,6 +96,7 @@ class SourceFile:
     language: Literal["cuda", "ptx", "python"] = "cuda"
     include_dirs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    assertions: str = ""
 
 
 @dataclass(frozen=True, slots=True)

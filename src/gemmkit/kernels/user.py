@@ -17,12 +17,14 @@ from gemmkit.kernels.declarations import (
     kernels_in,
     split_arguments,
 )
+from gemmkit.kernels.element_types import element_assertions, resolved, type_names
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, LaunchShape, Signature, SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
     SIZES,
+    hidden_elements,
     names_in,
     read_signature,
     told_signature,
@@ -70,8 +72,8 @@ def kernel_from_file(
     constants |= values
     numbers = _numbers(constants)
     if declared is not None:
-        parameters = tuple(each.resolved(values) for each in declared.parameters)
-        declared = replace(declared, parameters=parameters)
+        types = type_names((*others, text), rest)
+        declared = resolved(resolved(declared, types), types | values)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
         signature = told_signature(listed, declared, numbers)
@@ -81,9 +83,13 @@ def kernel_from_file(
         raise UsageError(
             f"the parameters of '{entry}' cannot be read from {path.name}: give --args"
         )
+    whole_name = entry or _whole_name(declared)
+    if declared is not None:
+        hidden = hidden_elements(signature, declared)
+        source = replace(source, assertions=element_assertions(whole_name, hidden))
     return user_kernel(
         source,
-        entry=entry or _whole_name(declared),
+        entry=whole_name,
         signature=signature,
         grid=grid,
         block=block,
