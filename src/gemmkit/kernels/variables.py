@@ -25,16 +25,15 @@ from gemmkit.problem import GemmProblem
 # A number, or an expression over the sizes of the problem, or several of them in order.
 Value = Number | str | Sequence[Number | str]
 
-_DECLARATION = re.compile(
-    r"^[ \t]*(?:(?:extern|static|inline|const|constexpr|volatile|alignas\s*\([^)]*\)"
-    r"|__align__\s*\([^)]*\))\s+)*(?P<space>__constant__|__device__)\s+(?P<rest>[^;(]*);",
-    re.MULTILINE,
-)
+# A bracket begins the parameters of a function, or is an initial value that the compiler knows.
+_DECLARATION = re.compile(r"\b(?P<space>__constant__|__device__)\s+(?P<rest>[^;()]*);")
 _DECLARATOR = re.compile(
     r"(?P<type>[\w:<>\s]*?[\s>])(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)(?P<data>[={].*)?",
     re.DOTALL,
 )
-_WORDS = re.compile(r"\b(?:const|volatile|static|extern|inline|constexpr|__restrict__)\b")
+_WORDS = re.compile(
+    r"\b(?:const|volatile|static|extern|inline|constexpr|__restrict__|__constant__|__device__)\b"
+)
 _TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("float",), np.float32),
     **dict.fromkeys(("double",), np.float64),

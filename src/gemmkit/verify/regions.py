@@ -65,7 +65,7 @@ def lines(found: Places, size: int, what: str) -> str:
     for period in PERIODS:
         residues = np.unique(found % period)
         whole = np.flatnonzero(np.isin(np.arange(size) % period, residues))
-        if residues.size < period and whole.size == found.size:
+        if 2 * residues.size <= found.size == whole.size and residues.size < period:
             return f"the {what}s {_residues(residues, period)}"
     if found.size <= LISTED:
         return f"{what}s {', '.join(map(str, found[:-1]))} and {last}"

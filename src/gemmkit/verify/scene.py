@@ -100,8 +100,7 @@ class Scene:
         """log₁₀ of the chance that a false formula gives one of the wrong elements."""
         # Numbers of the problem's kind come by accident as near as this to any given one.
         step = 1.0 if self.inputs.kind == "integer" else 2 * self.tolerance
-        spread = float(np.std(self.right)) if self.right.size > 1 else 0.0
-        spread = max(spread, float(np.abs(self.right).max(initial=0.0)) / 2, 1e-300)
+        spread = max(float(np.std(self.found)), float(np.abs(self.found).max()) / 2, 1e-300)
         return min(0.0, float(np.log10(step / spread)))
 
     def convincing(self, tried: float = 1.0, *, free: int = 0) -> bool:
