@@ -119,6 +119,7 @@ def test_a_variable_that_was_never_set_is_named(kernel, missing):
     [
         ({"tabel": 1}, "no __constant__ or __device__ variable 'tabel'; there are: depth, factors"),
         ({"depth": 1.5}, "give whole numbers"),
+        ({"depth": 2**40}, "type int, which does not hold 1099511627776"),
         ({"table": [1, 2, 3]}, "'table' has 2 elements, and --constant gives 3"),
         ({"gain": "M+"}, "M\\+"),
     ],

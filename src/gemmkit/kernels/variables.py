@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import (
@@ -34,19 +33,18 @@ _DECLARATOR = re.compile(
 _WORDS = re.compile(
     r"\b(?:const|volatile|static|extern|inline|constexpr|__restrict__|__constant__|__device__)\b"
 )
-_TYPES: Mapping[str, type[np.generic]] = {
-    **dict.fromkeys(("float",), np.float32),
-    **dict.fromkeys(("double",), np.float64),
-    **dict.fromkeys(("half", "__half"), np.float16),
-    **dict.fromkeys(("char", "signed char", "int8_t"), np.int8),
-    **dict.fromkeys(("unsigned char", "uint8_t", "bool"), np.uint8),
-    **dict.fromkeys(("short", "int16_t"), np.int16),
-    **dict.fromkeys(("unsigned short", "uint16_t"), np.uint16),
-    **dict.fromkeys(("int", "int32_t", "signed", "signed int"), np.int32),
-    **dict.fromkeys(("unsigned", "unsigned int", "uint", "uint32_t"), np.uint32),
-    **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), np.int64),
-    **dict.fromkeys(("unsigned long", "unsigned long long", "size_t", "uint64_t"), np.uint64),
-}  # fmt: skip
+# As `struct` calls them.
+_TYPES: Mapping[str, str] = {
+    **{"float": "f", "double": "d", "half": "e", "__half": "e"},
+    **dict.fromkeys(("char", "signed char", "int8_t"), "b"),
+    **dict.fromkeys(("unsigned char", "uint8_t", "bool"), "B"),
+    **dict.fromkeys(("short", "int16_t"), "h"),
+    **dict.fromkeys(("unsigned short", "uint16_t"), "H"),
+    **dict.fromkeys(("int", "int32_t", "signed", "signed int"), "i"),
+    **dict.fromkeys(("unsigned", "unsigned int", "uint", "uint32_t"), "I"),
+    **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), "q"),
+    **dict.fromkeys(("unsigned long", "unsigned long long", "size_t", "uint64_t"), "Q"),
+}
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Constants that follow from others, so many times over.
 _MOST_STEPS = 4
@@ -89,12 +87,17 @@ class DeviceVariable:
                 f"'{self.name}' has {self.count} element{'s' * (self.count != 1)}, and --constant "
                 f"gives {len(values)}"
             )
-        if issubclass(scalar, np.integer) and any(int(each) != each for each in values):
+        floating = scalar in "edf"
+        if not floating and any(int(each) != each for each in values):
             raise UsageError(f"'{self.name}' is of type {self.type}: give whole numbers")
         try:
-            return np.array(values).astype(scalar).tobytes()
-        except OverflowError:
-            raise UsageError(f"'{self.name}' is of type {self.type}: {values} do not fit") from None
+            numbers = values if floating else map(int, values)
+            return struct.pack(f"<{len(values)}{scalar}", *numbers)
+        except (struct.error, OverflowError):
+            shown = ", ".join(map(str, values))
+            raise UsageError(
+                f"'{self.name}' is of type {self.type}, which does not hold {shown}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def make_inputs(
 
     "normal" draws from N(0, 1). "integer" draws non-zero integers so small that every partial sum
     of A·B is an integer that fp32 represents: the product is exact in any order of summation.
-    Their Σ|A|·|B| is at most `sum_limit`; where that is less than k, most elements of A are zero.
+    With a smaller `sum_limit`, Σ|A|·|B| is that at most: if k is larger, most of A is zero.
     With a ReLU each column of B, C and the bias then has one sign, chosen so that whole columns
     of the result are cut to zero and the others are not: that makes the result a linear function
     of its inputs, which `freivalds` needs.
@@ -172,7 +172,7 @@ def make_inputs(
     alpha_sign, beta_sign = (np.int8(-1 if x < 0 else 1) for x in (problem.alpha, problem.beta))
     in_a, in_b, in_c = layouts(problem)
     a = laid_out(in_a, np.ones(problem.k, np.int8))
-    if kind == "integer" and problem.k > sum_limit:
+    if kind == "integer" and sum_limit < min(problem.k, INTEGER_SUM_LIMIT):
         _thin_out(in_a.view(a).reshape(-1, problem.k), sum_limit, rng)
     b = laid_out(in_b, signs * alpha_sign)
     c = canaries(in_c.size) if problem.beta == 0 else laid_out(in_c, signs * beta_sign)
