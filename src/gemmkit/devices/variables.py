@@ -40,6 +40,8 @@ def refuse_unset(binary: Binary, plan: LaunchPlan) -> None:
     Raises:
         UsageError: there is one; the text names it, the line that reads it, and how to set it.
     """
+    if ".const ." not in binary.ptx and ".global ." not in binary.ptx:
+        return
     unset = {found["name"]: found for found in _UNSET.finditer(binary.ptx)}
     given = {find_symbol(name, unset) for name, _ in plan.constants}
     names = [name for name in unset if name not in given]

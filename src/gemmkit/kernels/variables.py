@@ -35,7 +35,10 @@ _WORDS = re.compile(
 )
 # As `struct` calls them.
 _TYPES: Mapping[str, str] = {
-    **{"float": "f", "double": "d", "half": "e", "__half": "e"},
+    "float": "f",
+    "double": "d",
+    "half": "e",
+    "__half": "e",
     **dict.fromkeys(("char", "signed char", "int8_t"), "b"),
     **dict.fromkeys(("unsigned char", "uint8_t", "bool"), "B"),
     **dict.fromkeys(("short", "int16_t"), "h"),
