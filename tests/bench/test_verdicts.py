@@ -89,7 +89,9 @@ def test_what_a_kernel_is_meant_to_compute_in_overrides_what_it_does(kernel):
     (strict,) = check(kernel(HALVES, entry=entry, compute_dtype="float32"), SHAPES)
     assert strict.verdict == "wrong result"
     assert strict.diagnosis.hypothesis == "imprecise"
-    (loose,) = check(kernel(HALVES, entry="halves<false,1>", tolerance=2.0), SHAPES)
+    (strict,) = check(kernel(HALVES, entry=entry), SHAPES, compute_dtype="float32")
+    assert strict.verdict == "wrong result"
+    (loose,) = check(kernel(HALVES, entry="halves<false,1>"), SHAPES, tolerance=2.0)
     assert loose.verdict == "ok"
     assert "tolerance of 2" in loose.arithmetic
 

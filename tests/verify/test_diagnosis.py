@@ -145,6 +145,24 @@ FAULTS = {
         "k short",
         "k = 8 to 15",
     ),
+    "last of each tile": (
+        CUBE,
+        lambda c: c.a[:, np.arange(48) % 16 < 15] @ c.b[np.arange(48) % 16 < 15],
+        "part of each tile",
+        "the last of every 16 steps of k is left out",
+    ),
+    "every other tile": (
+        CUBE,
+        lambda c: c.a[:, np.arange(48) % 16 < 8] @ c.b[np.arange(48) % 16 < 8],
+        "part of each tile",
+        "the last 8 of every 16 steps of k are left out",
+    ),
+    "last step alone": (
+        PLAIN,
+        lambda c: c.a[:, -1:] @ c.b[-1:],
+        "k short",
+        "k is short by 36: only the last step (k = 36",
+    ),
     "k too many": (PLAIN, lambda c: c.right + c.a[:, -1:] @ c.b[-1:], "k twice", "added twice"),
     "stale tile": (
         CUBE,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.verify.scene import Numbers, Places, Scene
+from gemmkit.verify.scene import Numbers, Scene
 
 # Elements on which ranges of k are tried; they are held against all others afterwards.
 TRIED = 48
@@ -16,8 +17,18 @@ ANY_RANGE = 1024
 # Steps of k that kernels take at once.
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 
-# First and last (exclusive) step of k, and how often more than once it is added.
-Change = tuple[int, int, int]
+# How often more than once each step of k is added: −1 where it is left out.
+Weights = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A change of the sums over k: its name, a clause, and how many of its kind are tried."""
+
+    name: str
+    clause: str
+    weights: Weights
+    tried: float
 
 
 def missing_terms(scene: Scene) -> tuple[str, str] | None:
@@ -31,58 +42,91 @@ def missing_terms(scene: Scene) -> tuple[str, str] | None:
     chosen = scene.sample[:: max(1, scene.sample.size // TRIED)]
     rows, columns = scene.rows[chosen], scene.columns[chosen]
     terms = scene.alpha * scene.a[rows] * scene.b.T[columns]
-    prefix = np.concatenate([np.zeros((rows.size, 1)), np.cumsum(terms, axis=1)], axis=1)
     more = scene.found[chosen] - scene.right[chosen]
-    for changes, tried in _candidates(prefix, more, 2 * scene.tolerance):
-        if scene.convincing(tried) and _holds(scene, changes):
-            return _words(changes, k)
+    for change in _candidates(terms, more, 2 * scene.tolerance):
+        if scene.convincing(change.tried) and _holds(scene, change.weights):
+            return change.name, change.clause
     return None
 
 
-def _candidates(
-    prefix: Numbers, more: Numbers, tolerance: float
-) -> Iterator[tuple[list[Change], float]]:
-    """Changes of the sums that give the differences, the simplest first, with how many there are.
+def _candidates(terms: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
+    """Changes of the sums that give the differences, the simplest first.
 
-    `prefix` holds the partial sums of each element, `more` by how much it is too large.
+    `terms` holds the terms of each element's sum, `more` by how much the element is too large.
     """
+    prefix = np.concatenate([np.zeros((terms.shape[0], 1)), np.cumsum(terms, axis=1)], axis=1)
+    yield from _ranges(prefix, more, tolerance)
+    if terms.shape[1] <= ANY_RANGE:
+        yield from _periodic(terms, more, tolerance)
+        yield from _stale(prefix, more, tolerance)
+
+
+def _ranges(prefix: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
+    """Steps in one piece that are left out or added twice; those at an end of k first."""
     k = prefix.shape[1] - 1
     total = prefix[:, -1:]
     for times in (-1, 1):
         target = times * more[:, None]
         for end in np.flatnonzero(_all_near(prefix, target, tolerance)):
             if end:
-                yield [(0, int(end), times)], 4 * k
+                yield _range(0, int(end), times, k, 4 * k)
         for start in np.flatnonzero(_all_near(total - prefix, target, tolerance)):
             if start < k:
-                yield [(int(start), k, times)], 4 * k
-    if k <= ANY_RANGE:
-        first = prefix[0]
-        for times in (-1, 1):
-            gaps = np.abs(first[None, :] - first[:, None] - times * more[0]) <= tolerance
-            for start, end in np.argwhere(np.triu(gaps, 1)):
-                within = prefix[:, [end]] - prefix[:, [start]]
-                if _all_near(within, times * more[:, None], tolerance)[0]:
-                    yield [(int(start), int(end), times)], float(k * k)
-    yield from _stale(prefix, more, tolerance)
+                yield _range(int(start), k, times, k, 4 * k)
+    if k > ANY_RANGE:
+        return
+    first = prefix[0]
+    for times in (-1, 1):
+        gaps = np.abs(first[None, :] - first[:, None] - times * more[0]) <= tolerance
+        for start, end in np.argwhere(np.triu(gaps, 1)):
+            within = prefix[:, [end]] - prefix[:, [start]]
+            if _all_near(within, times * more[:, None], tolerance)[0]:
+                yield _range(int(start), int(end), times, k, k * k)
 
 
-def _stale(
-    prefix: Numbers, more: Numbers, tolerance: float
-) -> Iterator[tuple[list[Change], float]]:
-    """A step used again in place of another one."""
+def _range(start: int, end: int, times: int, k: int, tried: float) -> Change:
+    weights = np.zeros(k)
+    weights[start:end] = times
+    name, clause = _words(start, end, times, k)
+    return Change(name, clause, weights, tried)
+
+
+def _periodic(terms: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
+    """The first or last steps of every tile that are left out."""
+    k = terms.shape[1]
+    for period in STEPS:
+        if period >= k:
+            return
+        place = np.arange(k) % period
+        for count in range(1, period):
+            for which, chosen in (("last", place >= period - count), ("first", place < count)):
+                if _all_near(terms[:, chosen].sum(axis=1), -more, tolerance):
+                    steps = f"the {which} {count if count > 1 else ''} of every {period} steps of k"
+                    clause = f"{' '.join(steps.split())} {_is(count)} left out"
+                    yield Change("part of each tile", clause, -chosen.astype(float), 4.0 * period)
+
+
+def _stale(prefix: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
+    """A tile along k that is used again in place of another one."""
     k = prefix.shape[1] - 1
     for step in STEPS:
-        if step >= k or k > ANY_RANGE:
-            continue
+        if step >= k:
+            return
         edges = np.minimum(np.arange(0, k + step, step), k)
         tiles = np.diff(prefix[:, edges], axis=1)
         near = np.abs(tiles[0][:, None] - tiles[0][None, :] - more[0]) <= tolerance
         for again, lost in np.argwhere(near):
             fits = np.abs(tiles[:, again] - tiles[:, lost] - more) <= tolerance
-            if again != lost and fits.all():
-                spans = [(int(edges[each]), int(edges[each + 1])) for each in (lost, again)]
-                yield [(*spans[0], -1), (*spans[1], 1)], 8.0 * tiles.shape[1] ** 2
+            if again == lost or not fits.all():
+                continue
+            weights = np.zeros(k)
+            weights[edges[again] : edges[again + 1]] += 1
+            weights[edges[lost] : edges[lost + 1]] -= 1
+            used, missing = (
+                f"k = {edges[each]} to {edges[each + 1] - 1}" for each in (again, lost)
+            )
+            clause = f"{used} is used again in place of {missing}"
+            yield Change("stale tile", clause, weights, 8.0 * tiles.shape[1] ** 2)
 
 
 def _all_near(values: Numbers, target: Numbers, tolerance: float) -> NDArray[np.bool_]:
@@ -90,35 +134,26 @@ def _all_near(values: Numbers, target: Numbers, tolerance: float) -> NDArray[np.
     return near
 
 
-def _holds(scene: Scene, changes: list[Change]) -> bool:
-    """Whether all wrong elements differ by these changes from what is right."""
-
-    def change(rows: Places, columns: Places) -> Numbers:
-        total = np.zeros(rows.size)
-        for start, end, times in changes:
-            a, b = scene.a[:, start:end], scene.b[start:end]
-            total += times * scene.alpha * scene.products(rows, columns, a, b)
-        return total
-
+def _holds(scene: Scene, weights: Weights) -> bool:
+    """Whether all wrong elements differ from what is right by these steps of k."""
+    steps = np.flatnonzero(weights)
+    a, b = scene.a[:, steps] * (scene.alpha * weights[steps]), scene.b[steps]
     return all(
-        scene.fits(scene.right[part] + change(rows, columns), part)
+        scene.fits(scene.right[part] + scene.products(rows, columns, a, b), part)
         for rows, columns, part in scene.parts()
     )
 
 
-def _words(changes: list[Change], k: int) -> tuple[str, str]:
-    if len(changes) == 2:
-        (start, end, _), (again, again_end, _) = changes
-        return (
-            "stale tile",
-            f"k = {again} to {again_end - 1} is used again in place of k = {start} to {end - 1}",
-        )
-    start, end, times = changes[0]
+def _words(start: int, end: int, times: int, k: int) -> tuple[str, str]:
     count = end - start
     if times > 0:
         return "k twice", f"{_steps(start, end, k)} of k {_is(count)} added twice"
     if count == k:
         return "product left out", "nothing of A·B is added"
+    if 2 * count > k and (end == k or start == 0):
+        rest = (0, start) if end == k else (end, k)
+        added = f"only {_steps(*rest, k)} of k {_is(rest[1] - rest[0])} added"
+        return "k short", f"k is short by {count}: {added}"
     if end == k:
         return "k short", f"k is short by {count}: {_steps(start, end, k)} {_is(count)} left out"
     return "k short", f"{_steps(start, end, k)} of k {_is(count)} left out"
