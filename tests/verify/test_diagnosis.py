@@ -131,6 +131,12 @@ FAULTS = {
     ),
     "bias": (FUSED, lambda c: c.finish(c.a @ c.b, bias=0), "bias ignored", "bias is left out"),
     "ReLU": (FUSED, lambda c: c.finish(c.a @ c.b, relu=False), "ReLU ignored", "ReLU"),
+    "late bias": (
+        FUSED,
+        lambda c: np.maximum(c.a @ c.b, 0) + c.inputs.bias,
+        "bias after ReLU",
+        "the bias is added after the ReLU",
+    ),
     "last step of k": (PLAIN, lambda c: c.a[:, :-1] @ c.b[:-1], "k short", "short by 1: the last"),
     "rest of k": (
         SCALED,

@@ -122,6 +122,22 @@ def _factors(scene: Scene) -> Iterator[tuple[str, str, dict[str, float | bool]]]
         yield "ReLU ignored", "the ReLU is left out", {"relu": False}
 
 
+def late_bias(scene: Scene) -> Explanation | None:
+    """The bias added after the ReLU, not before it."""
+    bias = scene.inputs.bias
+    if bias is None or scene.problem.epilogue.activation != "relu":
+        return None
+
+    def formula(rows: Places, columns: Places) -> Numbers:
+        values = scene.finished(scene.products(rows, columns), rows, columns, bias=0.0)
+        values += bias[columns]
+        return values
+
+    if not explains(scene, formula):
+        return None
+    return Explanation("bias after ReLU", "the bias is added after the ReLU, not before it")
+
+
 def layouts(scene: Scene) -> Explanation | None:
     """Operands read, or a result stored, with rows and columns exchanged."""
     p = scene.problem
@@ -311,6 +327,7 @@ HYPOTHESES: Sequence[Hypothesis] = (
     constant,
     negated,
     scales,
+    late_bias,
     layouts,
     sums,
     factor,
