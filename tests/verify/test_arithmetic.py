@@ -6,7 +6,7 @@ import pytest
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import Reference, make_inputs
-from gemmkit.verify.arithmetic import FORMATS, FP32, Arithmetic, Rounded, told_arithmetic
+from gemmkit.verify.arithmetic import FORMATS, FP32, Arithmetic, Rounded, named_arithmetic
 from gemmkit.verify.bounds import exact_sums, is_exact
 from gemmkit.verify.roundings import arithmetic_of
 
@@ -158,7 +158,7 @@ def emulated(a, b, operand, total=None):
 def test_the_bound_holds_and_shows_a_missing_step(k, total):
     problem = GemmProblem(24, 20, k)
     text = "float16" if total is None else "float16,float16"
-    arithmetic = told_arithmetic(text, None)
+    arithmetic = named_arithmetic(text, None)
     inputs = make_inputs(problem, 1)
     a, b = inputs.a.reshape(24, k), inputs.b.reshape(k, 20)
     right, short = emulated(a, b, "f2", total), emulated(a[:, :-1], b[:-1], "f2", total)
@@ -178,9 +178,9 @@ def test_the_bound_holds_and_shows_a_missing_step(k, total):
 
 
 def test_the_bound_is_as_tight_as_the_theory_allows():
-    operands = told_arithmetic("bfloat16", None)
+    operands = named_arithmetic("bfloat16", None)
     assert operands.relative(64, 0.0) == pytest.approx(2 * 2**-8 + 2**-16)
-    sums = told_arithmetic("float16,float16", None)
+    sums = named_arithmetic("float16,float16", None)
     assert sums.relative(64, 0.0) == pytest.approx((1 + 2**-11) ** 68 - 1)
     assert np.isfinite(sums.relative(10**6, 0.0))
     assert FP32.relative(64, 1e-6) == pytest.approx(1e-6)
@@ -188,7 +188,7 @@ def test_the_bound_is_as_tight_as_the_theory_allows():
 
 def test_sparse_integers_keep_long_sums_exact():
     problem = GemmProblem(8, 9, 1000, beta=0.5, alpha=-1.5)
-    arithmetic = told_arithmetic("bfloat16,bfloat16", None)
+    arithmetic = named_arithmetic("bfloat16,bfloat16", None)
     limit = exact_sums(problem, arithmetic)
     assert 0 < limit <= 2**8
     inputs = make_inputs(problem, 0, "integer", limit)
@@ -200,7 +200,7 @@ def test_sparse_integers_keep_long_sums_exact():
 
 def test_factors_that_a_type_does_not_hold_have_no_exact_test():
     problem = GemmProblem(4, 4, 4, alpha=0.1)
-    assert exact_sums(problem, told_arithmetic("float16", None)) == 0
+    assert exact_sums(problem, named_arithmetic("float16", None)) == 0
 
 
 def test_a_tolerance_replaces_the_bound():
@@ -208,7 +208,7 @@ def test_a_tolerance_replaces_the_bound():
     inputs = make_inputs(problem)
     right = inputs.a.reshape(4, 8) @ inputs.b.reshape(8, 4)
     for factor, passes in ((1.009, True), (1.5, False)):
-        arithmetic = told_arithmetic("", 0.01)
+        arithmetic = named_arithmetic("", 0.01)
         reference = Reference(problem, inputs, arithmetic=arithmetic)
         assert reference.check((right * np.float32(factor)).ravel()).correct is passes
     assert "tolerance of 0.01" in reference.check(right.ravel()).arithmetic
@@ -225,10 +225,10 @@ def test_a_tolerance_replaces_the_bound():
 )
 def test_what_cannot_be_meant_is_refused(text, tolerance, words):
     with pytest.raises(UsageError, match=words):
-        told_arithmetic(text, tolerance)
+        named_arithmetic(text, tolerance)
 
 
-def test_nothing_told_is_left_to_the_kernel():
-    assert told_arithmetic("", None) is None
-    assert told_arithmetic("float32", None).plain
+def test_what_is_not_named_is_left_to_the_kernel():
+    assert named_arithmetic("", None) is None
+    assert named_arithmetic("float32", None).plain
     assert Arithmetic().plain

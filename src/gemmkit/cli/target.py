@@ -138,9 +138,9 @@ def find_target(
     )
     if not (constants or compute_dtype or tolerance is not None):
         return kernel
-    from gemmkit.verify.arithmetic import told_arithmetic
+    from gemmkit.verify.arithmetic import named_arithmetic
 
-    told_arithmetic(compute_dtype or "", tolerance)
+    named_arithmetic(compute_dtype or "", tolerance)
     return kernel.given(constants, compute_dtype or "", tolerance)
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gemmkit.emulator.ptx.module import Address, Instruction, Operand, Symbol
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.kernels.ptx import readable_name
-
-_UNSET = re.compile(
-    r"^\s*(?:\.(?:visible|weak)\s+)*\.(?P<space>const|global)\s+(?:\.align\s+\d+\s+)?"
-    r"(?:\.attribute\([^)]*\)\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$]+)(?:\[(?P<count>\d+)\])?\s*;",
-    re.MULTILINE,
-)
+from gemmkit.kernels.variables import PTX_VARIABLE
 
 
 def find_symbol(name: str, symbols: Iterable[str]) -> str | None:
@@ -27,8 +21,8 @@ def find_symbol(name: str, symbols: Iterable[str]) -> str | None:
 
 
 def variable_symbols(ptx: str) -> tuple[str, ...]:
-    """The symbols of a PTX text's module-scope variables without initial values."""
-    return tuple(found["name"] for found in _UNSET.finditer(ptx))
+    """The symbols of a PTX text's module-scope variables."""
+    return tuple(each["name"] for each in PTX_VARIABLE.finditer(ptx))
 
 
 def refuse_unset(binary: Binary, plan: LaunchPlan) -> None:
@@ -42,25 +36,24 @@ def refuse_unset(binary: Binary, plan: LaunchPlan) -> None:
     """
     if ".const ." not in binary.ptx and ".global ." not in binary.ptx:
         return
-    unset = {found["name"]: found for found in _UNSET.finditer(binary.ptx)}
+    declared = PTX_VARIABLE.finditer(binary.ptx)
+    unset = {each["name"]: each["space"] for each in declared if each["data"] is None}
     given = {find_symbol(name, unset) for name, _ in plan.constants}
-    names = [name for name in unset if name not in given]
-    if not names:
-        return
-    readers = _readers(binary, names)
-    for name in names:
-        if name not in readers:
-            continue
-        kind = "__constant__" if unset[name]["space"] == "const" else "__device__"
+    unset = {name: space for name, space in unset.items() if name not in given}
+    for name, where in _readers(binary, unset).items() if unset else ():
+        kind = "__constant__" if unset[name] == "const" else "__device__"
         raise UsageError(
             f"'{readable_name(name)}' ({kind}) was never set, and '{plan.kernel}' reads it at "
-            f"{readers[name]}: give --constant {readable_name(name)}=VALUE (in Python "
+            f"{where}: give --constant {readable_name(name)}=VALUE (in Python "
             f'constants={{"{readable_name(name)}": VALUE}}), as the host code does'
         )
 
 
-def _readers(binary: Binary, names: Iterable[str]) -> dict[str, str]:
-    """For each variable that the kernel reads, and does not write, where it does so first."""
+def _readers(binary: Binary, spaces: Mapping[str, str]) -> dict[str, str]:
+    """For each variable that the kernel reads, and does not write, where it does so first.
+
+    `spaces` are the variables that are looked for, with the state space of each.
+    """
     from gemmkit.emulator.ptx.parser import parse
 
     try:
@@ -68,19 +61,14 @@ def _readers(binary: Binary, names: Iterable[str]) -> dict[str, str]:
         body = module.kernels[binary.entry].body
     except (GemmkitError, KeyError):
         return {}
-    wanted, found, written = set(names), dict[str, str](), set[str]()
+    found, written = dict[str, str](), set[str]()
     for instruction in body:
-        for name in _symbols(instruction) & wanted:
+        for name in _symbols(instruction) & spaces.keys():
             found.setdefault(name, instruction.where)
-            constant = instruction.opcode.startswith("ld.")
             # A variable whose address is taken may be written by way of that.
-            if not constant and not _is_constant(binary.ptx, name):
+            if spaces[name] != "const" and not instruction.opcode.startswith("ld."):
                 written.add(name)
     return {name: where for name, where in found.items() if name not in written}
-
-
-def _is_constant(ptx: str, name: str) -> bool:
-    return any(each["name"] == name and each["space"] == "const" for each in _UNSET.finditer(ptx))
 
 
 def _symbols(instruction: Instruction) -> set[str]:

@@ -124,7 +124,7 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
 
 
 def hidden_elements(signature: Signature, kernel: KernelDeclaration) -> list[int]:
-    """The numbers of the parameters that get matrices whose elements the text does not tell."""
+    """The numbers of the parameters that get matrices whose elements the text does not show."""
     unknown = set(unclear(kernel.parameters, _NOT_FLOAT))
     return [
         number for number, name in enumerate(signature) if name in POINTERS and number in unknown

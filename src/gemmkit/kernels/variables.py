@@ -52,7 +52,7 @@ _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Constants that follow from others, so many times over.
 _MOST_STEPS = 4
 # As PTX declares them, where that is all there is.
-_PTX = re.compile(
+PTX_VARIABLE = re.compile(
     r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.(?P<space>const|global)\s+(?:\.align\s+\d+\s+)?"
     r"(?:\.attribute\([^)]*\)\s+)?\.(?P<type>[busf])(?P<bits>\d+)\s+(?P<name>[\w$]+)"
     r"(?:\[(?P<count>\d+)\])?\s*(?P<data>=[^;]*)?;",
@@ -171,7 +171,7 @@ def _of_ptx(ptx: str, given: Mapping[str, Value] | None) -> DeviceVariables:
     """Those of a PTX text; arrays, which it declares as bytes, take the type of their values."""
     spaces = {"const": "__constant__", "global": "__device__"}
     declared = []
-    for found in _PTX.finditer(ptx):
+    for found in PTX_VARIABLE.finditer(ptx):
         kinds = {"f": {"16": "half", "32": "float", "64": "double"}}
         wide = {"8": "char", "16": "short", "32": "int", "64": "long long"}
         kind = kinds.get(found["type"], wide).get(found["bits"], "")

@@ -133,7 +133,7 @@ class Arithmetic:
 FP32 = Arithmetic()
 
 
-def told_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic | None:
+def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic | None:
     """The arithmetic that a user names, or None if that is to be read from the kernel.
 
     Args:

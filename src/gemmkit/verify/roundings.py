@@ -23,7 +23,7 @@ from gemmkit.verify.arithmetic import (
     Arithmetic,
     Format,
     Rounded,
-    told_arithmetic,
+    named_arithmetic,
 )
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def arithmetic_for(
     """The arithmetic that a user names, or else the one that a kernel's instructions have.
 
     Raises:
-        UsageError: as `told_arithmetic`.
+        UsageError: as `named_arithmetic`.
     """
-    told = told_arithmetic(compute_dtype, tolerance)
-    return told if told is not None else arithmetic_of(ptx, entry)
+    named = named_arithmetic(compute_dtype, tolerance)
+    return named if named is not None else arithmetic_of(ptx, entry)
 
 
 @lru_cache(maxsize=64)
