@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import Rounding, single
-from gemmkit.verify.inputs import Inputs, matrix
+from gemmkit.verify.inputs import Inputs, layouts
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -57,14 +57,12 @@ class Scene:
     @cached_property
     def a(self) -> Numbers:
         """A, m × k."""
-        p = self.problem
-        return matrix(self.inputs.a, p.m, p.k, p.lda).astype(float)
+        return self._elements(0, self.inputs.a)
 
     @cached_property
     def b(self) -> Numbers:
         """B, k × n."""
-        p = self.problem
-        return matrix(self.inputs.b, p.k, p.n, p.ldb).astype(float)
+        return self._elements(1, self.inputs.b)
 
     @cached_property
     def sample(self) -> Places:
@@ -92,8 +90,11 @@ class Scene:
     @cached_property
     def c(self) -> Numbers:
         """C before the launch, m × n."""
-        p = self.problem
-        return matrix(self.inputs.c, p.m, p.n, p.ldc).astype(float)
+        return self._elements(2, self.inputs.c)
+
+    def _elements(self, number: int, storage: NDArray[np.float32]) -> Numbers:
+        found: Numbers = layouts(self.problem)[number].view(storage)[0].astype(float)
+        return found
 
     @cached_property
     def _log_chance(self) -> float:
