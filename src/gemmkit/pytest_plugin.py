@@ -131,7 +131,10 @@ class KernelUnderTest:
             problem = GemmProblem(m, n, k, alpha=alpha, beta=beta)
             found = count(self.kernel, problem, config=config, gpu=self.gpu, seed=seed)
         if not found.record.correct:
-            pytest.fail(f"{self.kernel.name}, {m}x{n}x{k}: {found.record.check}")
+            from gemmkit.report.wrong_result import wrong_result
+
+            wrong = wrong_result(found.record.diagnosis, found.record.check)
+            pytest.fail(f"{self.kernel.name}, {m}x{n}x{k}: {wrong}")
         return found
 
     def __repr__(self) -> str:

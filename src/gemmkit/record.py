@@ -222,6 +222,25 @@ class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: int
 
 
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What a wrong result looks like.
+
+    `summary` is one sentence; `hypothesis` names the explanation that reproduces the wrong
+    elements, such as "negated" or "k short", and is empty where none does. `wrong` of `elements`
+    elements of C lie outside their bounds, in the rows and columns from the first to the last of
+    `rows` and `columns`. `details` are further sentences: where the wrong elements lie, and what
+    to try.
+    """
+
+    summary: str
+    hypothesis: str
+    wrong: int
+    elements: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    details: tuple[str, ...] = ()
+
+
 class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
     """What is written as one line of JSON."""
 
@@ -244,11 +263,13 @@ class Record(JsonLine, frozen=True, kw_only=True):
 
     `counters` maps Nsight Compute metric names to values; it is empty where nothing was counted.
     `time_us`, `tflops`, `peak_fraction` and `baseline` are null on the emulator;
-    `emulation_seconds` is null on a GPU. `max_error` is the largest |C - reference|,
-    `error_bound` the bound at that element, `error_ratio` the largest error / bound over all
-    elements; null means not finite. `resources` and `occupancy` are null where no assembler has
+    `emulation_seconds` is null on a GPU. `max_error` is the largest |C - reference| and
+    `error_bound` the bound of that element. `error_ratio` is the largest error / bound over all
+    elements, `ratio_error` and `ratio_bound` the error and the bound of the element that has it;
+    null means not finite. `arithmetic` says from which roundings the bounds follow, and why.
+    `resources` and `occupancy` are null where no assembler has
     told what a kernel takes (PTX of another front end, no ptxas at hand). `check` says which
-    elements were compared, or what is wrong with a wrong result.
+    elements were compared, or what is wrong with a wrong result; `diagnosis` what that looks like.
 
     The last fields are those of a comparison with `peers`: the suite, why this kernel and
     configuration were taken, `ratio_to_cublas` (the fastest of cuBLAS's candidates' time / the
@@ -276,6 +297,10 @@ class Record(JsonLine, frozen=True, kw_only=True):
     environment: dict[str, Any]
     seed: int
     check: str = ""
+    ratio_error: float | None = None
+    ratio_bound: float | None = None
+    arithmetic: str = ""
+    diagnosis: Diagnosis | None = None
     suite: str = ""
     choice: str = ""
     ratio_to_cublas: float | None = None
@@ -293,8 +318,8 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     `verdict` is "findings" where there are any, whatever the result, and "failed" where the launch
     ended with an error instead of one. `detail` says which elements were compared, what is wrong
     with a wrong result, how the launch failed, or why the kernel refuses the problem. `correct`
-    and the errors (as in `Record`) are null where there is no result; `max_error` and
-    `error_ratio` also where they are not finite.
+    and the errors (as in `Record`) are null where there is no result; the errors and `error_ratio`
+    also where they are not finite. `arithmetic` and `diagnosis` are as in `Record`.
     """
 
     kernel: str
@@ -309,6 +334,10 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     max_error: float | None = None
     error_bound: float | None = None
     error_ratio: float | None = None
+    ratio_error: float | None = None
+    ratio_bound: float | None = None
+    arithmetic: str = ""
+    diagnosis: Diagnosis | None = None
     findings: tuple[Finding, ...] = ()
     emulation_seconds: float | None = None
     environment: dict[str, Any] = {}

@@ -48,6 +48,43 @@ def test_another_configuration_of_the_same_kernel_as_json(call):
     assert all(sentence["evidence"] for sentence in found["comparison"])
 
 
+def test_a_wrong_result_comes_first_and_ends_with_1(call, tmp_path):
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "__constant__ float scale;\n"
+        "__global__ void own(int M, int N, int K, const float* A, const float* B, float* C) {\n"
+        "  int row = blockIdx.y, col = blockIdx.x * 32 + threadIdx.x;\n"
+        "  float sum = 0;\n"
+        "  for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];\n"
+        "  C[row * N + col] = scale * sum;\n"
+        "}\n"
+    )
+    words = ("explain", path, "--grid", "N/32,M", "--block", "32", *SMALL)
+    unset = call(*words)
+    assert unset.exit_code == 2
+    assert "'scale' (__constant__) was never set, and 'own' reads it at own.cu:6" in unset.stderr
+    wrong = call(*words, "--constant", "scale=2")
+    assert wrong.exit_code == 1
+    assert wrong.stdout.splitlines()[2].startswith("WRONG RESULT of own at 64x64x32: All 4,096")
+    assert call(*words, "--constant", "scale=alpha", "--json").exit_code == 0
+    assert call(*words, "--constant", "scale=2", "--tolerance", "1.5", "--json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--constant", "scale"), "'scale' is not NAME=VALUE"),
+        (("--constant", "x=1"), "no __constant__ or __device__ variable 'x'"),
+        (("--compute-dtype", "half"), "unknown compute type 'half': give one of float32, tf32"),
+        (("--tolerance", "-1"), "give a number of 0 or more"),
+    ],
+)
+def test_options_that_cannot_be_meant(call, words, message):
+    result = call("explain", "naive", *SMALL, *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_a_file_of_ones_own(call, tmp_path):
     path = tmp_path / "mine.cu"
     path.write_text(

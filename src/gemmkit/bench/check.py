@@ -48,6 +48,8 @@ def check(
     device: Device | None = None,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
+    compute_dtype: str | None = None,
+    tolerance: float | None = None,
 ) -> list[CheckRecord]:
     """Run a kernel on several problems, look for broken rules, and check each result.
 
@@ -71,6 +73,8 @@ def check(
         device: an open emulator whose sanitizers are on, in place of `gpu` and `max_steps`.
         progress: is told what happens.
         cache_dir: root of the compiler's cache; by default the user's.
+        compute_dtype, tolerance: how exact results must be, in place of what the kernel says: see
+            `Kernel.given`.
 
     Raises:
         UsageError: an argument cannot be meant.
@@ -87,6 +91,10 @@ def check(
         raise UsageError("gpu is for a device that is yet to be opened")
     progress = progress or Progress()
     found = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    if compute_dtype is not None:
+        found = replace(found, compute_dtype=compute_dtype)
+    if tolerance is not None:
+        found = replace(found, tolerance=tolerance)
     chosen = found.configure(config or {})
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
@@ -203,6 +211,10 @@ def _run(
         max_error=finite(seen.max_error),
         error_bound=finite(seen.error_bound),
         error_ratio=finite(seen.error_ratio),
+        ratio_error=finite(seen.ratio_error),
+        ratio_bound=finite(seen.ratio_bound),
+        arithmetic=seen.arithmetic,
+        diagnosis=seen.diagnosis,
         findings=findings,
         emulation_seconds=launch.emulation_seconds,
         environment=environment,

@@ -21,11 +21,15 @@ from gemmkit.devices.device import (
     TimedDevice,
     bind_arguments,
 )
+from gemmkit.devices.variables import refuse_unset
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
-from gemmkit.verify import InputKind, Inputs, Reference, Verdict, make_inputs
+from gemmkit.verify import Arithmetic, InputKind, Inputs, Reference, Verdict, make_inputs
+from gemmkit.verify.bounds import exact_sums
+from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
+from gemmkit.verify.roundings import arithmetic_for
 
 # Sets below some hundred KiB all stay in L2 under this cap, as such small ones do in any use.
 MAX_BUFFER_SETS = 256
@@ -37,7 +41,9 @@ class Workload:
 
     Inputs are random normal. Where the problem is too large to compare every element, each kernel
     also runs integer inputs, whose product is exact: Freivalds' check then shows any single wrong
-    element for sure.
+    element for sure. A kernel that computes in narrower types than fp32 (see
+    `gemmkit.verify.roundings`) is held against the bound of its arithmetic, and also runs integers
+    that this arithmetic keeps exact, however large the problem is.
 
     Raises:
         DeviceError: the matrices do not fit on the device.
@@ -54,6 +60,7 @@ class Workload:
             raise DeviceError(
                 f"the host has not enough memory for the matrices of {problem.shape}"
             ) from None
+        self._narrow: dict[Arithmetic, list[Case]] = {}
         self.kept: list[Buffer] = []
         # What the last kernel printed in the first of its launches.
         self.printed: tuple[str, ...] = ()
@@ -64,13 +71,33 @@ class Workload:
 
         Raises:
             DeviceError: the launch failed, or the kernel did.
+            UsageError: the kernel reads a variable that was never set, or `compute_dtype` or
+                `tolerance` of the plan cannot be meant.
         """
+        refuse_unset(binary, plan)
+        arithmetic = arithmetic_for(binary.ptx, binary.entry, plan.compute_dtype, plan.tolerance)
         launches, verdicts = zip(
-            *(case.run(self.problem, self.device, binary, plan) for case in self.cases),
+            *(
+                case.run(self.problem, self.device, binary, plan)
+                for case in self._cases_for(arithmetic)
+            ),
             strict=True,
         )
         self.printed = launches[0].printed
         return launches[0], _worst(verdicts)
+
+    def _cases_for(self, arithmetic: Arithmetic) -> list[Case]:
+        """The cases for a kernel that computes in this arithmetic."""
+        if arithmetic.plain:
+            return self.cases
+        if arithmetic not in self._narrow:
+            found = [case.under(arithmetic) for case in self.cases]
+            limit = min(exact_sums(self.problem, arithmetic), INTEGER_SUM_LIMIT)
+            if limit and arithmetic.tolerance is None:
+                case = Case.make(self.problem, self.device, self.seed, "integer", limit)
+                found = [found[0], case.under(arithmetic)]
+            self._narrow[arithmetic] = found
+        return self._narrow[arithmetic]
 
     def judge(
         self, compute: Callable[[Arguments], None], problem: GemmProblem | None = None
@@ -159,13 +186,20 @@ class Case:
     others: dict[GemmProblem, Reference] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, problem: GemmProblem, device: Device, seed: int, kind: InputKind) -> Case:
-        """Inputs of a kind, uploaded, and their reference.
+    def make(
+        cls,
+        problem: GemmProblem,
+        device: Device,
+        seed: int,
+        kind: InputKind,
+        sum_limit: int = INTEGER_SUM_LIMIT,
+    ) -> Case:
+        """Inputs of a kind, uploaded, and their reference; `sum_limit` is as in `make_inputs`.
 
         Raises:
             DeviceError: the matrices do not fit on the device.
         """
-        inputs = make_inputs(problem, seed, kind)
+        inputs = make_inputs(problem, seed, kind, sum_limit)
         # By the BLAS rules nobody reads A and B where α = 0, nor C where β = 0.
         read = problem.alpha != 0
         return cls(
@@ -175,6 +209,10 @@ class Case:
             b=device.upload(inputs.b, initialized=read),
             bias=device.upload(inputs.bias) if inputs.bias is not None else None,
         )
+
+    def under(self, arithmetic: Arithmetic) -> Case:
+        """The same inputs for a kernel that computes in another arithmetic."""
+        return replace(self, reference=self.reference.under(arithmetic), others={})
 
     def run(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.options import config_option, debug_option, gpu_option, read_settings
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmkit.analysis.explain import Facts
+    from gemmkit.analysis.explain import Explanation, Facts
     from gemmkit.analysis.ncu_report import MeasuredLaunch
     from gemmkit.cli.output import Printer
     from gemmkit.kernels.kernel import Kernel
@@ -88,6 +89,8 @@ def command(
     slower than another kernel, each reason with the metrics that it rests on. No GPU is needed.
 
     Without --gpu, for the GPU here, or else for an RTX 3090.
+
+    The exit status is 1 if a result is wrong, which is said before all else.
     """
     from gemmkit.analysis.explain import explain_facts, gather
     from gemmkit.analysis.ncu_report import read_report
@@ -117,6 +120,7 @@ def command(
         import msgspec
 
         click.echo(msgspec.json.encode(explained).decode())
+        _end(explained)
         return
     from gemmkit.report.explain_text import explanation_text
 
@@ -134,6 +138,13 @@ def command(
 
         for drawn in board_pictures(gathered):
             out.print(f"wrote {drawn.save(folder, form)}")
+    _end(explained)
+
+
+def _end(explained: Explanation) -> None:
+    """End with the status of a wrong result, if there is one."""
+    if any(each.wrong for each in (explained, explained.against) if each is not None):
+        raise SystemExit(WRONG_RESULT)
 
 
 def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:

@@ -9,13 +9,33 @@ import click
 
 from gemmkit.cli.options import combine
 from gemmkit.errors import UsageError
+from gemmkit.kernels.expressions import split_list
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gemmkit.kernels.kernel import Kernel
+    from gemmkit.kernels.variables import Value
 
 # Suffixes that make a target a file even where there is none of that name.
 CUDA_SUFFIXES = (".cu", ".cuh", ".cuda")
 PTX_SUFFIX = ".ptx"
+
+
+def _constants(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, list[str]]:
+    """Read `NAME=VALUE,…`, each time it is given."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, _equals, values = (word.strip() for word in text.partition("="))
+        if not (name and values):
+            raise click.BadParameter(f"'{text}' is not NAME=VALUE")
+        if name in found:
+            raise click.BadParameter(f"'{name}' is given twice")
+        found[name] = split_list(values)
+    return found
+
 
 _launch_options = combine(
     click.option(
@@ -55,9 +75,36 @@ _launch_options = combine(
         multiple=True,
         help="Option for the compiler: --option=-DTILE=16.",
     ),
+    click.option(
+        "--constant",
+        "constants",
+        metavar="NAME=VALUE,…",
+        multiple=True,
+        callback=_constants,
+        help="Value of a __constant__ or __device__ variable that host code would set: a number or "
+        "an expression over M, N, K, alpha, beta, several for an array.",
+    ),
 )
-target_options = combine(click.argument("target"), _launch_options)
-optional_target_options = combine(click.argument("target", required=False), _launch_options)
+_exactness_options = combine(
+    click.option(
+        "--compute-dtype",
+        metavar="TYPE[,SUMS]",
+        help="Judge results as of a kernel that rounds operands to this type, and keeps sums in "
+        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2.  [default: as its "
+        "instructions say, sums float32]",
+    ),
+    click.option(
+        "--tolerance",
+        type=float,
+        metavar="X",
+        help="Allow errors up to this share of |α|·Σ|A|·|B| + |β·C| instead of the bound from "
+        "rounding theory.",
+    ),
+)
+target_options = combine(click.argument("target"), _launch_options, _exactness_options)
+optional_target_options = combine(
+    click.argument("target", required=False), _launch_options, _exactness_options
+)
 
 
 def find_target(
@@ -70,6 +117,9 @@ def find_target(
     shared: str | None = None,
     include_dirs: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
+    constants: Mapping[str, Value] | None = None,
+    compute_dtype: str | None = None,
+    tolerance: float | None = None,
 ) -> Kernel:
     """The kernel that the words of `target_options` mean.
 
@@ -77,6 +127,36 @@ def find_target(
         UsageError: no such rung or file, options that a rung does not take, or any that
             `Kernel.from_file` or `Kernel.from_ptx` refuses.
     """
+    kernel = _named_kernel(
+        target,
+        entry=entry,
+        args=args,
+        grid=grid,
+        block=block,
+        shared=shared,
+        include_dirs=include_dirs,
+        options=options,
+    )
+    if not (constants or compute_dtype or tolerance is not None):
+        return kernel
+    from gemmkit.verify.arithmetic import named_arithmetic
+
+    named_arithmetic(compute_dtype or "", tolerance)
+    return kernel.given(constants, compute_dtype or "", tolerance)
+
+
+def _named_kernel(
+    target: str,
+    *,
+    entry: str | None,
+    args: str | None,
+    grid: str | None,
+    block: str | None,
+    shared: str | None,
+    include_dirs: tuple[str, ...],
+    options: tuple[str, ...],
+) -> Kernel:
+    """The kernel by itself, as its rung or its file has it."""
     from gemmkit.kernels.kernel import Kernel
 
     launch: dict[str, Any] = {"entry": entry, "args": args, "grid": grid, "block": block}

@@ -89,6 +89,7 @@ class CudaDevice:
         self.name = str(name)
         self.spec = spec_of(self.name, (int(major), int(minor)), properties)
         self._kernels: dict[tuple[str, str], Any] = {}
+        self._libraries: dict[tuple[str, str], Any] = {}
 
     def empty(self, nbytes: int) -> CudaBuffer:
         """Device memory, its content undefined.
@@ -158,6 +159,8 @@ class CudaDevice:
         if plan.blocks == 0:
             return _nothing
         kernel = self._kernel(binary, plan)
+        if plan.constants:
+            self._set_variables(binary, plan)
         values = bound_values(binary, plan, arguments)
         if plan.structs:
             return self._packed_work(kernel, plan, packed(binary, values))
@@ -257,6 +260,7 @@ class CudaDevice:
                 )
                 kernel = code.get_kernel(binary.entry)
                 self._kernels[binary.key, binary.entry] = kernel
+                self._libraries[binary.key, binary.entry] = code
             if plan.shared_bytes:
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 result(
@@ -265,6 +269,21 @@ class CudaDevice:
                     )
                 )
         return kernel
+
+    def _set_variables(self, binary: Binary, plan: LaunchPlan) -> None:
+        """Fill `__constant__` and `__device__` variables, as `cudaMemcpyToSymbol` does."""
+        from cuda.bindings import driver
+
+        from gemmkit.devices.variables import find_symbol, variable_symbols
+
+        for name, data in plan.constants:
+            symbol = find_symbol(name, variable_symbols(binary.ptx)) if data else None
+            if symbol is None:
+                continue
+            with cuda_errors(f"setting '{name}'"):
+                library = self._libraries[binary.key, binary.entry].handle
+                address = result(driver.cuLibraryGetGlobal(library, symbol.encode()))
+                result(driver.cuMemcpyHtoD(address, data, len(data)))
 
 
 def copy_work(source: Buffer, target: Buffer) -> Work:

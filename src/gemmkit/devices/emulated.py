@@ -218,9 +218,21 @@ class EmulatedDevice:
         program = self._program(binary, plan)
         self._check(plan, program)
         parameters = packed(binary, bound_values(binary, plan, arguments))
+        if plan.constants:
+            self._set_variables(program, plan)
         for name in address_names(plan):
             self.memory.rename(int(arguments[name]), name)
         return program, LaunchRequest(plan.grid, plan.block, parameters, plan.shared_bytes)
+
+    def _set_variables(self, program: Program, plan: LaunchPlan) -> None:
+        """Fill `__constant__` and `__device__` variables, as `cudaMemcpyToSymbol` does."""
+        from gemmkit.devices.variables import find_symbol
+
+        for name, data in plan.constants:
+            symbol = find_symbol(name, program.module.globals) if data else None
+            # What the kernel does not use is not in its PTX.
+            if symbol is not None:
+                program.set_variable(self.memory, symbol, data)
 
     def _program(self, binary: Binary, plan: LaunchPlan) -> Program:
         from gemmkit.emulator import load

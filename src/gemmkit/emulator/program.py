@@ -141,6 +141,19 @@ class Program:
                 max_steps=max_steps,
             )
 
+    def set_variable(self, memory: DeviceMemory, name: str, data: bytes) -> None:
+        """Fill a module-scope variable from its start, as `cudaMemcpyToSymbol` does.
+
+        Raises:
+            DeviceError: the kernel has no variable of that symbol, or a smaller one.
+        """
+        variable = self.module.globals.get(name)
+        if variable is None or len(data) > variable.size:
+            size = f"only {variable.size} bytes" if variable is not None else "no variable"
+            raise DeviceError(f"the kernel has {size} of the name '{name}'")
+        start = self._variables_in(memory, self.module.initial_globals) + variable.offset
+        memory.view(start, len(data))[:] = np.frombuffer(data, np.uint8)
+
     def prepare(self, *, sanitize: bool) -> None:
         """Compile the kernel, with or without sanitizers, before it runs.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gemmkit.cores import usable_cores
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import CompilerMissing
+from gemmkit.errors import CompileError, CompilerMissing, UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.cache import BinaryCache, Request, included_headers
@@ -17,6 +17,7 @@ from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
 from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
 from gemmkit.kernels import include_files
+from gemmkit.kernels.element_types import refused_parameter
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, SourceFile
 from gemmkit.problem import GemmProblem
@@ -75,14 +76,39 @@ def compile_source(
     Raises:
         CompileError: the compiler refused, or an included file is missing.
         CompilerMissing: as `compile_kernel`.
+        UnsupportedProblem: the kernel's matrices do not have fp32 elements.
     """
     from gemmkit.jit.translation import translate
 
     unit = translate(source, include_files())
     standard = any(option.startswith(("--std", "-std")) for option in unit.options)
     defaults = [each for each in DEFAULT_OPTIONS if not (standard and each.startswith("--std"))]
-    request = Request(unit.text, entry, arch, unit.headers, source.name, (*defaults, *unit.options))
-    return _compile(request, cache_dir, with_cuda_headers=bool(unit.cuda_headers))
+    request = Request(
+        unit.text + source.assertions,
+        entry,
+        arch,
+        unit.headers,
+        source.name,
+        (*defaults, *unit.options),
+    )
+    try:
+        return _compile(request, cache_dir, with_cuda_headers=bool(unit.cuda_headers))
+    except CompileError as error:
+        number = refused_parameter(str(error)) if source.assertions else None
+        if number is None:
+            raise
+        raise UnsupportedProblem(_other_elements(entry, number)) from error
+
+
+def _other_elements(entry: str, number: int) -> str:
+    if number < 0:
+        return (
+            f"the element types of '{entry}' cannot be determined: declare its matrices as float *"
+        )
+    return (
+        f"parameter {number + 1} of '{entry}' does not point to fp32 elements; problems here are "
+        "fp32"
+    )
 
 
 def _compile(

@@ -114,7 +114,7 @@ def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
     for name in _KERNEL_WORD.findall(uncommented):
         plain = re.sub(rf"\b{name}\b", "__global__", plain)
     found: dict[str, KernelDeclaration] = {}
-    aliases = types_in(plain)
+    aliases = aliases_in(plain)
     for match in re.finditer(r"\b__global__\b", plain):
         kernel = _read_kernel(plain, match.start(), match.end(), aliases)
         if kernel is not None and (
@@ -172,7 +172,7 @@ def split_arguments(text: str) -> list[str]:
     return parts if any(parts) else []
 
 
-def types_in(plain: str) -> dict[str, str]:
+def aliases_in(plain: str) -> dict[str, str]:
     """Types by other names that mean the same wherever a text without comments declares them."""
     found: dict[str, set[str]] = {}
     for match in (*_ALIAS.finditer(plain), *_TYPEDEF.finditer(plain)):

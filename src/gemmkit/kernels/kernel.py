@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -29,6 +29,7 @@ from gemmkit.problem import Dtype, GemmProblem
 
 if TYPE_CHECKING:
     from gemmkit.kernels.user import Extent
+    from gemmkit.kernels.variables import DeviceVariables, Value
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Kernel:
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `layouts` (of A and B, by BLAS's letters) and `dtypes` are those it reads in place. `structs`
-    are those that it takes by value (see `LaunchPlan`).
+    are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance` say how
+    exact its results must be, where that is not to be read from its instructions: see
+    `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
+    variables.
     """
 
     name: str
@@ -67,6 +71,9 @@ class Kernel:
     pairing: Callable[[GemmProblem, TileConfig, GpuSpec], str | None] | None = None
     translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
     structs: tuple[StructPlace | None, ...] = ()
+    compute_dtype: str = ""
+    tolerance: float | None = None
+    variables: DeviceVariables | None = None
 
     @classmethod
     def from_file(
@@ -81,6 +88,9 @@ class Kernel:
         name: str | None = None,
         include_dirs: Sequence[str | Path] = (),
         options: Sequence[str] = (),
+        constants: Mapping[str, Value] | None = None,
+        compute_dtype: str = "",
+        tolerance: float | None = None,
     ) -> Kernel:
         """A `.cu` file of your own.
 
@@ -98,13 +108,14 @@ class Kernel:
             name: what tables call it; by default the file's name without suffix.
             include_dirs: searched for included files, after the file's own folder.
             options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
+            constants, compute_dtype, tolerance: see `Kernel.given`.
 
         Raises:
             UsageError: no such file, entry or name, or an argument that cannot be meant.
         """
         from gemmkit.kernels.user import kernel_from_file
 
-        return kernel_from_file(
+        kernel = kernel_from_file(
             path,
             entry=entry,
             args=args,
@@ -115,6 +126,7 @@ class Kernel:
             include_dirs=include_dirs,
             options=options,
         )
+        return kernel.given(constants, compute_dtype, tolerance)
 
     @classmethod
     def from_ptx(
@@ -127,6 +139,9 @@ class Kernel:
         block: Extent,
         shared: str | int = "0",
         name: str | None = None,
+        constants: Mapping[str, Value] | None = None,
+        compute_dtype: str = "",
+        tolerance: float | None = None,
     ) -> Kernel:
         """PTX that any compiler has written.
 
@@ -140,15 +155,17 @@ class Kernel:
             block: threads along x, y and z, alike.
             shared: bytes of dynamic shared memory, alike.
             name: what tables call it; by default the kernel's name in the source.
+            constants, compute_dtype, tolerance: see `Kernel.given`.
 
         Raises:
             UsageError: no such file or entry, no PTX, or an argument that cannot be meant.
         """
         from gemmkit.kernels.ptx import kernel_from_ptx
 
-        return kernel_from_ptx(
+        kernel = kernel_from_ptx(
             ptx, entry=entry, args=args, grid=grid, block=block, shared=shared, name=name
         )
+        return kernel.given(constants, compute_dtype, tolerance)
 
     @classmethod
     def from_numba(
@@ -194,6 +211,35 @@ class Kernel:
         if self.file is not None:
             return self.file.text
         return (resources.files("gemmkit.kernels") / f"{self.name}.cu").read_text("utf-8")
+
+    def given(
+        self,
+        constants: Mapping[str, Value] | None = None,
+        compute_dtype: str = "",
+        tolerance: float | None = None,
+    ) -> Kernel:
+        """The kernel with values that host code would set, and with how exact it has to be.
+
+        Args:
+            constants: values of `__constant__` and `__device__` variables, by name: a number, an
+                expression over M, N, K, lda, ldb, ldc, alpha and beta, or several of them.
+            compute_dtype: the type to which it rounds operands, and after a comma the one in which
+                it keeps sums where that is not fp32: `"float16"`, `"float16,float16"`; by default
+                as its instructions say. See `gemmkit.verify.arithmetic` for the types.
+            tolerance: the allowed |error|, as a share of |α|·Σ|A|·|B| + |β·C|, in place of the
+                bound from rounding theory.
+
+        Raises:
+            UsageError: there is no such variable, or a value cannot be read.
+        """
+        from gemmkit.kernels.variables import variables_of
+
+        return replace(
+            self,
+            variables=variables_of(self.file, constants),
+            compute_dtype=compute_dtype,
+            tolerance=tolerance,
+        )
 
     def configure(self, changes: Mapping[str, int]) -> TileConfig:
         """The default configuration with some keys changed.
@@ -312,6 +358,9 @@ class Kernel:
             runs=shape.runs,
             banded=shape.banded,
             structs=self.structs,
+            compute_dtype=self.compute_dtype,
+            tolerance=self.tolerance,
+            constants=self.variables.packed(problem) if self.variables is not None else (),
         )
 
     def _policy(self, problem: GemmProblem) -> tuple[str, ...]:

@@ -87,7 +87,8 @@ class SourceFile:
     Python is what such a front end read; a plan never has it.
 
     `name` is how messages and line tables call it. `include_dirs` are searched for included
-    files; `options` go to the compiler as they are.
+    files; `options` go to the compiler as they are. `assertions` are compiled after the text: what
+    must be true of a kernel's parameters, by `element_types`.
     """
 
     text: str
@@ -95,6 +96,7 @@ class SourceFile:
     language: Literal["cuda", "ptx", "python"] = "cuda"
     include_dirs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    assertions: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,10 @@ class LaunchPlan:
     counters in global memory that are zero before the first launch and that each leaves at zero.
     `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
     how many `runs` k is added up, whose sums are kept apart; and whether tiles come `banded`: in
-    bands of rows, column by column.
+    bands of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
+    be where that is not to be read from the kernel; `constants` are `__constant__` and `__device__`
+    variables that are set before the launch, by name, and their bytes; those that the source
+    initializes have none.
     """
 
     kernel: str
@@ -150,6 +155,9 @@ class LaunchPlan:
     runs: int = 1
     banded: bool = False
     structs: tuple[StructPlace | None, ...] = ()
+    compute_dtype: str = ""
+    tolerance: float | None = None
+    constants: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def arguments(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import KernelDeclaration, Parameter
+from gemmkit.kernels.element_types import unclear
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
 from gemmkit.kernels.struct_arguments import grouped, is_matrix, matrix_field
@@ -29,6 +30,8 @@ _FLOATS = frozenset(["float", "double"])
 _NOT_FLOAT = _INTEGERS - {"char"} | {
     *("double", "half", "__half", "half2", "__half2", "nv_bfloat16", "__nv_bfloat16"),
     *("nv_bfloat162", "__nv_bfloat162", "int2", "int4", "double2", "uint4"),
+    *("__nv_fp8_e4m3", "__nv_fp8_e5m2", "signed char", "unsigned char", "uchar", "unsigned short"),
+    *("short int", "long long int", "char4", "uchar4", "cuComplex", "cuFloatComplex"),
 }
 
 # A letter between prefixes and suffixes such as those of `d_A`, `ptr_a`, `A_dev` and `matC_`.
@@ -128,6 +131,14 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
         if parameter.pointer and parameter.type in _NOT_FLOAT:
             return f"its parameter '{parameter}' holds {parameter.type}; problems here are fp32"
     return None
+
+
+def hidden_elements(signature: Signature, kernel: KernelDeclaration) -> list[int]:
+    """The numbers of the parameters that get matrices whose elements the text does not show."""
+    unknown = set(unclear(kernel.parameters, _NOT_FLOAT))
+    return [
+        number for number, name in enumerate(signature) if name in POINTERS and number in unknown
+    ]
 
 
 def names_in(signature: Signature) -> frozenset[str]:

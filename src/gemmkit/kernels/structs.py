@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import (
     KernelDeclaration,
     Parameter,
+    aliases_in,
     closing,
     read_parameter,
     split_arguments,
     template_names,
-    types_in,
     without_comments,
     without_directives,
 )
@@ -109,7 +109,7 @@ class Structs:
         types: dict[str, str] = {}
         for text in texts:
             plain = without_directives(without_comments(text))
-            types |= types_in(plain)
+            types |= aliases_in(plain)
             enums |= {each["name"]: (each["type"] or "int").strip() for each in _enums(plain)}
             declared |= {each.name: each for each in _structs(plain)}
         return cls(declared, enums, types, numbers)
@@ -341,3 +341,17 @@ def _structs(plain: str) -> Iterator[StructDeclaration]:
 
 def _enums(plain: str) -> Iterator[re.Match[str]]:
     return _ENUM.finditer(plain)
+
+
+def own_numbers(numbers: Iterable[int], structs: Sequence[StructPlace | None]) -> list[int]:
+    """Which of a kernel's own parameters these are, fields of structs left out.
+
+    `numbers` count parameters and fields, as `Structs.flattened` lists them.
+    """
+    own = [
+        None if struct is not None else number
+        for number, struct in enumerate(structs)
+        for _ in range(1 if struct is None else len(struct.fields))
+    ]
+    found = (own[number] if own else number for number in numbers)
+    return [number for number in found if number is not None]

@@ -17,6 +17,7 @@ from gemmkit.kernels.declarations import (
     kernels_in,
     split_arguments,
 )
+from gemmkit.kernels.element_types import element_assertions, resolved, type_names
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
@@ -32,13 +33,14 @@ from gemmkit.kernels.plan import (
 from gemmkit.kernels.refusals import check_parameters
 from gemmkit.kernels.signatures import (
     SIZES,
+    hidden_elements,
     names_in,
     read_signature,
     told_signature,
     wrong_matrices,
 )
 from gemmkit.kernels.struct_arguments import expanded
-from gemmkit.kernels.structs import Structs
+from gemmkit.kernels.structs import Structs, own_numbers
 from gemmkit.problem import GemmProblem
 
 # One to three expressions in CUDA's x, y, z order, or a single number.
@@ -82,8 +84,6 @@ def kernel_from_file(
     constants |= values
     numbers = _numbers(constants)
     if declared is not None:
-        parameters = tuple(each.resolved(values) for each in declared.parameters)
-        declared = replace(declared, parameters=parameters)
     structs: tuple[StructPlace | None, ...] = ()
     refuses, here = None, path.name
     if declared is not None:
@@ -92,6 +92,8 @@ def kernel_from_file(
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
         declared, structs = known.flattened(declared, values, here)
+        types = type_names((*others, text), rest)
+        declared = resolved(resolved(declared, types), types | values)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
         if declared is not None and structs:
@@ -103,9 +105,13 @@ def kernel_from_file(
         raise UsageError(
             f"the parameters of '{entry}' cannot be read from {path.name}: give --args"
         )
+    whole_name = entry or _whole_name(declared)
+    if declared is not None:
+        hidden = own_numbers(hidden_elements(signature, declared), structs)
+        source = replace(source, assertions=element_assertions(whole_name, hidden))
     kernel = user_kernel(
         source,
-        entry=entry or _whole_name(declared),
+        entry=whole_name,
         signature=signature,
         grid=grid,
         block=block,

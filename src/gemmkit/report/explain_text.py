@@ -19,6 +19,7 @@ from gemmkit.report.layout import (
     wrapped,
 )
 from gemmkit.report.units import readable
+from gemmkit.report.wrong_result import wrong_result
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -37,6 +38,11 @@ def explanation_text(explained: Explanation, width: int | None = None) -> Text:
 
     text = Text()
     text.append(_heading(explained), "bold")
+    for each in (explained, explained.against):
+        if each is not None and each.wrong:
+            wrong = wrong_result(each.diagnosis, each.wrong)
+            shown = f"WRONG RESULT of {each.kernel} at {each.counted}: {wrong}."
+            text.append(f"\n{wrapped(shown, around)}", "bold red")
     text.append("\n" + wrapped(explained.idea, around) if explained.idea else "")
     if explained.counted != explained.problem:
         text.append(

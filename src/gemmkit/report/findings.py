@@ -14,6 +14,7 @@ from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, Finding, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+from gemmkit.report.wrong_result import bound_notes, wrong_result
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -55,6 +56,7 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
         f"{title}, checked on the emulator for {first.device.gpu}",
         columns if any(record.case for record in records) else columns[1:],
         tuple(_row(record, named=any(each.case for each in records)) for record in records),
+        bound_notes(record.arithmetic for record in records),
     )
 
 
@@ -73,7 +75,7 @@ def _row(record: CheckRecord, *, named: bool) -> Row:
         Cell(_ratio(record)),
         Cell(", ".join(f"{count} {kind}" for kind, count in kinds.items()) or MISSING),
     ]
-    note = record.detail if record.correct is not True else ""
+    note = wrong_result(record.diagnosis, record.detail) if record.correct is not True else ""
     return Row(tuple(cells if named else cells[1:]), note)
 
 

@@ -9,6 +9,7 @@ from gemmkit.analysis import count_loads
 from gemmkit.bench.baseline import HOW_TO_GET
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.wrong_result import bound_notes, wrong_result
 
 _COUNTED = (
     "Emulated, so there are no times: with an NVIDIA GPU, `--device cuda` measures them. Requests "
@@ -135,7 +136,11 @@ def bench_table(records: Sequence[Record]) -> Table:
     notes = _footnotes(records, timed)
     if timed and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
-    wrong = tuple(f"{each.problem.shape}: {each.check}." for each in records if not each.correct)
+    wrong = tuple(
+        f"{each.problem.shape}: {wrong_result(each.diagnosis, each.check)}."
+        for each in records
+        if not each.correct
+    )
     return Table(_caption(records, shape=False), columns, rows, wrong + notes)
 
 
@@ -164,11 +169,12 @@ def kernel_label(record: Record) -> str:
 
 
 def correctness(record: Record) -> Cell:
-    """Largest error and its bound; a wrong result is marked by a word too, not by colour alone."""
-    if record.max_error is None or record.error_bound is None:
-        figures = "not finite"
-    else:
-        figures = f"{record.max_error:.1e} / {record.error_bound:.1e}"
+    """Error and bound of the element nearest its bound; a wrong result is marked by a word too."""
+    error, bound = record.ratio_error, record.ratio_bound
+    if bound is None:
+        # Records of older versions have the pair of the largest error alone.
+        error, bound = record.max_error, record.error_bound
+    figures = "not finite" if error is None or bound is None else f"{error:.1e} / {bound:.1e}"
     return Cell(figures, "good") if record.correct else Cell(f"WRONG {figures}", "bad")
 
 
@@ -273,6 +279,7 @@ def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:
     if wrong:
         names = ", ".join(dict.fromkeys(each.kernel for each in wrong))
         notes.append(f"WRONG RESULTS: {len(wrong)} of {len(records)} ({names}).")
+    notes += bound_notes(each.arithmetic for each in records)
     if records and not timed:
         notes.append(_COUNTED)
     return tuple(notes)

@@ -19,7 +19,8 @@ The activations have slope at most one and so keep the bound. Gradual underflow 
 The float64 reference is itself rounded, by γ_n with u = 2⁻⁵³, in D and in S; twice that is added.
 
 Where all terms are multiples of one power of two and S stays within 24 bits of it, nothing rounds
-in any order, and the bound is zero.
+in any order, and the bound is zero. A kernel that computes in narrower types has another bound, and
+fewer bits for that: see `arithmetic`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from numpy.typing import NDArray
 
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bands import over_bands
-from gemmkit.verify.inputs import Inputs, matrix
+from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrix
 
 UNIT_ROUNDOFF = 2.0**-24
 UNIT_ROUNDOFF_64 = 2.0**-53
 HALF_SMALLEST = 2.0**-150
-EXACT_INTEGERS = 2**24
 
 
 def gamma(n: int, unit: float) -> float:
@@ -65,34 +66,47 @@ class Rounding:
     absolute: float
 
     @classmethod
-    def of(cls, problem: GemmProblem, inputs: Inputs) -> Rounding:
-        """The bound's two factors for this problem and these values.
+    def of(cls, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> Rounding:
+        """The bound's two factors for this problem, these values and a kernel's arithmetic.
 
         Raises:
             UsageError: k is 2²⁴ or more.
         """
-        if is_exact(problem, inputs):
+        if arithmetic.tolerance is None and is_exact(problem, inputs, arithmetic):
             return cls(0.0, 0.0)
         alpha = abs(single(problem.alpha))
         k = problem.k if alpha else 0
         n = k + (problem.beta != 0) + bool(problem.epilogue.bias) + (alpha != 1)
         relative = gamma(n, UNIT_ROUNDOFF) + 2 * gamma(n, UNIT_ROUNDOFF_64)
-        return cls(relative, 2 * HALF_SMALLEST * (k * alpha + 2))
+        absolute = 2 * HALF_SMALLEST * (k * alpha + 2)
+        if arithmetic.plain:
+            return cls(relative, absolute)
+        if k:
+            largest = (float(np.nanmax(np.abs(x), initial=0.0)) for x in (inputs.a, inputs.b))
+            absolute += max(alpha, 1.0) * arithmetic.underflow(k, *largest)
+        return cls(arithmetic.relative(k, relative), absolute)
 
     def bound(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
         """The largest allowed |D − exact| for each S."""
         return self.relative * magnitude + self.absolute
 
 
-def is_exact(problem: GemmProblem, inputs: Inputs) -> bool:
+def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> bool:
     """Whether no operation of the kernel rounds, in any order: see the module's last paragraph."""
     alpha, beta = single(problem.alpha), single(problem.beta)
+    operands = 2**arithmetic.operand_bits
     terms: list[tuple[float, NDArray[np.float32]]] = []
     magnitude = 0.0
     if alpha != 0 and problem.k:
         a = matrix(inputs.a, problem.m, problem.k, problem.lda)
         b = matrix(inputs.b, problem.k, problem.n, problem.ldb)
-        product = problem.k * _largest_integer(a) * _largest_integer(b)
+        largest_a, largest_b = _largest_integer(a), _largest_integer(b)
+        terms_of_a_sum: float = problem.k
+        if not arithmetic.plain:
+            terms_of_a_sum = float(np.count_nonzero(a, axis=1).max(initial=0))
+            if max(largest_a, largest_b) > operands:
+                return False
+        product = terms_of_a_sum * largest_a * largest_b
         # The product is summed first, or scaled first: both must fit.
         magnitude += max(1.0, abs(alpha)) * product
     if beta != 0:
@@ -103,8 +117,28 @@ def is_exact(problem: GemmProblem, inputs: Inputs) -> bool:
     # α = p / q with q a power of two: every term is a multiple of the smallest step 1 / q.
     if not (np.isfinite(alpha) and np.isfinite(beta)):
         return False
-    steps = max(x.as_integer_ratio()[1] for x in (alpha, beta))
-    return magnitude * steps <= EXACT_INTEGERS
+    steps = steps_of(problem)
+    whole = bool(steps * max(abs(alpha), abs(beta)) <= operands)
+    return whole and bool(magnitude * steps <= 2**arithmetic.sum_bits)
+
+
+def steps_of(problem: GemmProblem) -> int:
+    """The power of two that makes α and β whole numbers."""
+    return max(single(x).as_integer_ratio()[1] for x in (problem.alpha, problem.beta))
+
+
+def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
+    """The largest Σ|A|·|B| for which a kernel's arithmetic stays exact on small integers.
+
+    C and the bias are taken to be as large as `make_inputs` makes them; 0 where there is none.
+    """
+    alpha, beta = abs(single(problem.alpha)), abs(single(problem.beta))
+    steps = steps_of(problem)
+    if steps * max(alpha, beta) > 2**arithmetic.operand_bits:
+        return 0
+    others = MAX_INTEGER * (beta + bool(problem.epilogue.bias))
+    left = 2**arithmetic.sum_bits / steps - others
+    return max(0, int(left / max(1.0, alpha)))
 
 
 def _largest_integer(values: NDArray[np.float32]) -> float:

@@ -120,11 +120,17 @@ def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
     )
 
 
-def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal") -> Inputs:
+def make_inputs(
+    problem: GemmProblem,
+    seed: int = 0,
+    kind: InputKind = "normal",
+    sum_limit: int = INTEGER_SUM_LIMIT,
+) -> Inputs:
     """Random inputs for a problem, the same for the same arguments.
 
     "normal" draws from N(0, 1). "integer" draws non-zero integers so small that every partial sum
     of A·B is an integer that fp32 represents: the product is exact in any order of summation.
+    With a smaller `sum_limit`, Σ|A|·|B| is that at most: if k is larger, most of A is zero.
     With a ReLU each column of B, C and the bias then has one sign, chosen so that whole columns
     of the result are cut to zero and the others are not: that makes the result a linear function
     of its inputs, which `freivalds` needs.
@@ -134,7 +140,7 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
     """
     _refuse_others(problem)
     rng = np.random.default_rng(seed)
-    limit = min(MAX_INTEGER, max(1, math.isqrt(INTEGER_SUM_LIMIT // max(problem.k, 1))))
+    limit = min(MAX_INTEGER, max(1, math.isqrt(sum_limit // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)
     one_signed = kind == "integer" and problem.epilogue.activation == "relu"
     if one_signed:
@@ -166,10 +172,18 @@ def make_inputs(problem: GemmProblem, seed: int = 0, kind: InputKind = "normal")
     alpha_sign, beta_sign = (np.int8(-1 if x < 0 else 1) for x in (problem.alpha, problem.beta))
     in_a, in_b, in_c = layouts(problem)
     a = laid_out(in_a, np.ones(problem.k, np.int8))
+    if kind == "integer" and sum_limit < min(problem.k, INTEGER_SUM_LIMIT):
+        _thin_out(in_a.view(a).reshape(-1, problem.k), sum_limit, rng)
     b = laid_out(in_b, signs * alpha_sign)
     c = canaries(in_c.size) if problem.beta == 0 else laid_out(in_c, signs * beta_sign)
     bias = draw(1, problem.n, signs)[0] if problem.epilogue.bias else None
     return Inputs(a, b, c, bias, kind, seed)
+
+
+def _thin_out(rows: NDArray[np.float32], kept: int, rng: np.random.Generator) -> None:
+    """Leave so many elements of each row, at random, and make the others zero."""
+    for row in rows:
+        row[rng.permutation(row.size)[kept:]] = 0.0
 
 
 def _refuse_others(problem: GemmProblem) -> None:

@@ -69,14 +69,22 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The worst element of a block: its place, error, bound, and error / bound (NaN never less)."""
+    """Two elements of a block: the one with the largest error, and the one nearest its bound.
+
+    `max_error` and `max_error_bound` are of the first; `ratio`, `error`, `bound`, `row` and
+    `column` of the second, whose error / bound is the largest (a NaN counts as infinite). `wrong`
+    marks the wrong elements, and is None where there are none.
+    """
 
     correct: bool
     max_error: float
-    bound: float
+    max_error_bound: float
     ratio: float
+    error: float
+    bound: float
     row: int
     column: int
+    wrong: NDArray[np.bool_] | None = None
 
 
 def compare(
@@ -91,7 +99,7 @@ def compare(
     terms of that sign add up to more than fp32 holds, so that some order of summation overflows.
     """
     if result.size == 0:
-        return Comparison(True, 0.0, 0.0, 0.0, 0, 0)
+        return Comparison(True, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
     with np.errstate(all="ignore"):
         error = np.abs(result - expected.values)
         bound = rounding.bound(expected.magnitude)
@@ -105,15 +113,18 @@ def compare(
     # What no comparison holds for (NaN) counts as infinitely wrong.
     ratio[np.isnan(ratio)] = np.inf
     error[np.isnan(error)] = np.inf
-    worst = int(np.argmax(ratio))
-    row, column = (int(each) for each in np.unravel_index(worst, ratio.shape))
+    largest = np.unravel_index(int(np.argmax(error)), error.shape)
+    row, column = (int(each) for each in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
     return Comparison(
         correct=bool(passed.all()),
-        max_error=float(error.max()),
-        bound=float(bound[row, column]),
+        max_error=float(error[largest]),
+        max_error_bound=float(bound[largest]),
         ratio=float(ratio[row, column]),
+        error=float(error[row, column]),
+        bound=float(bound[row, column]),
         row=row,
         column=column,
+        wrong=None if passed.all() else ~passed,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
+from gemmkit.record import Diagnosis
+from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
+from gemmkit.verify.diagnosis import Wrong, diagnose
 from gemmkit.verify.freivalds import Freivalds
 from gemmkit.verify.inputs import CANARY_BITS, Inputs, layouts
-from gemmkit.verify.reference import EVERYTHING, Comparison, Selection, compare, evaluate
+from gemmkit.verify.reference import (
+    EVERYTHING,
+    Comparison,
+    Expected,
+    Selection,
+    compare,
+    evaluate,
+)
 
+_Block = tuple[Selection, Selection, Expected]
 Method = Literal["auto", "full", "sampled"]
 
 # Up to m·n·k = 2³⁴ the two float64 products take about a second on two cores (70 GFLOP/s).
@@ -29,18 +42,25 @@ EXAMINED_SUSPECTS = 8
 class Verdict:
     """Whether a result is right, and by how much.
 
-    `max_error` is the largest |C - reference| seen, `error_ratio` the largest error / bound and
-    `error_bound` the bound of that element; infinite where an element is NaN or wrongly infinite.
-    `method` says which elements were compared; `detail` is one sentence on the worst element of a
-    wrong result, with the seed that reproduces it, and empty for a right one.
+    `max_error` is the largest |C - reference| seen and `error_bound` the bound of that element.
+    `error_ratio` is the largest error / bound, `ratio_error` and `ratio_bound` the error and the
+    bound of the element that has it, often another one. Errors and the ratio are infinite where an
+    element is NaN or wrongly infinite. `method` says which elements were compared; `detail` is one
+    sentence on the worst element of a wrong result, with the seed that reproduces it, and empty for
+    a right one; `diagnosis` says what a wrong result looks like. `arithmetic` says which
+    roundings the bounds allow for, and why.
     """
 
     correct: bool
     max_error: float
     error_bound: float
     error_ratio: float
+    ratio_error: float
+    ratio_bound: float
     method: str
     detail: str = ""
+    arithmetic: str = ""
+    diagnosis: Diagnosis | None = None
 
 
 class Reference:
@@ -55,18 +75,31 @@ class Reference:
         UsageError: k is 2²⁴ or more, where fp32 rounding has no useful bound.
     """
 
-    def __init__(self, problem: GemmProblem, inputs: Inputs, method: Method = "auto") -> None:
-        self.problem, self.inputs = problem, inputs
+    def __init__(
+        self,
+        problem: GemmProblem,
+        inputs: Inputs,
+        method: Method = "auto",
+        arithmetic: Arithmetic = FP32,
+    ) -> None:
+        self.problem, self.inputs, self.arithmetic = problem, inputs, arithmetic
         work = problem.m * problem.n * max(problem.k, FULL_MIN_K) * problem.batch
         self.full = method == "full" or (method == "auto" and work <= FULL_LIMIT)
         single = problem.single
         self.products = [
-            _Product(single, inputs.of_product(problem, number), full=self.full)
+            _Product(single, inputs.of_product(problem, number), arithmetic, full=self.full)
             for number in range(problem.batch)
         ]
         self.method = self.products[0].method if self.products else "every element"
         if problem.batch > 1:
             self.method += f" of {problem.batch} products"
+
+    def under(self, arithmetic: Arithmetic) -> Reference:
+        """The same for kernels that compute in another arithmetic."""
+        other = copy(self)
+        other.arithmetic = arithmetic
+        other.products = [each.under(arithmetic) for each in self.products]
+        return other
 
     def check(self, result: NDArray[np.float32]) -> Verdict:
         """Judge C's storage as a kernel left it, of the same length as `inputs.c`."""
@@ -84,14 +117,20 @@ class Reference:
                 detail = f"{count} of {len(seen)} products are wrong; number {wrong}: {detail}"
         elif touched := self._touched_gaps(layout.gaps(result)):
             detail = f"{touched} elements of C's padding were written (seed {self.inputs.seed})"
+        largest = max(seen, key=lambda each: each.max_error, default=None)
         worst = max(seen, key=lambda each: each.error_ratio, default=None)
+        first = seen[wrong] if wrong is not None else None
         return Verdict(
             correct=not detail,
-            max_error=max((each.max_error for each in seen), default=0.0),
-            error_bound=worst.error_bound if worst else 0.0,
+            max_error=largest.max_error if largest else 0.0,
+            error_bound=largest.error_bound if largest else 0.0,
             error_ratio=worst.error_ratio if worst else 0.0,
+            ratio_error=worst.ratio_error if worst else 0.0,
+            ratio_bound=worst.ratio_bound if worst else 0.0,
             method=self.method,
             detail=detail,
+            arithmetic=self.arithmetic.reason,
+            diagnosis=first.diagnosis if first is not None else None,
         )
 
     @staticmethod
@@ -102,9 +141,11 @@ class Reference:
 class _Product:
     """What the result of one product must be."""
 
-    def __init__(self, problem: GemmProblem, inputs: Inputs, *, full: bool) -> None:
+    def __init__(
+        self, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic, *, full: bool
+    ) -> None:
         self.problem, self.inputs = problem, inputs
-        self.rounding = Rounding.of(problem, inputs)
+        self.rounding = Rounding.of(problem, inputs, arithmetic)
         self.freivalds: Freivalds | None = None
         places: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
         self.method = "every element"
@@ -118,6 +159,14 @@ class _Product:
                 self.freivalds = freivalds
                 self.method += ", Freivalds' check for all"
         self.blocks = [(*place, evaluate(problem, inputs, *place)) for place in places]
+
+    def under(self, arithmetic: Arithmetic) -> _Product:
+        """The same with the bound of another arithmetic."""
+        other = copy(self)
+        other.rounding = Rounding.of(self.problem, self.inputs, arithmetic)
+        if self.freivalds is not None:
+            other.freivalds = Freivalds(self.problem, self.inputs, other.rounding)
+        return other
 
     def check(self, c: NDArray[np.float32]) -> Verdict:
         """Judge the elements, m × n; what lies between rows is not looked at."""
@@ -141,14 +190,38 @@ class _Product:
             detail = self._describe(c, _at(rows, worst.row), _at(columns, worst.column), worst)
         elif suspects.size:
             detail = f"row {suspects[0]} fails Freivalds' check (seed {self.inputs.seed})"
+        largest = max(compared, key=lambda each: each.max_error)
         return Verdict(
             correct=not detail,
-            max_error=max(each.max_error for each in compared),
-            error_bound=worst.bound,
+            max_error=largest.max_error,
+            error_bound=largest.max_error_bound,
             error_ratio=worst.ratio,
+            ratio_error=worst.error,
+            ratio_bound=worst.bound,
             method=self.method,
             detail=detail,
+            diagnosis=self._diagnosis(c, blocks, compared),
         )
+
+    def _diagnosis(
+        self, c: NDArray[np.float32], blocks: Sequence[_Block], compared: Sequence[Comparison]
+    ) -> Diagnosis | None:
+        """What the wrong elements look like, of the block that has most of them."""
+        counts = [0 if each.wrong is None else int(each.wrong.sum()) for each in compared]
+        number = int(np.argmax(counts))
+        mask = compared[number].wrong
+        if mask is None:
+            return None
+        rows, columns, expected = blocks[number]
+        down, along = np.nonzero(mask)
+        wrong = Wrong(
+            rows=np.arange(self.problem.m)[rows][down],
+            columns=np.arange(self.problem.n)[columns][along],
+            right=expected.values[mask],
+            magnitudes=expected.magnitude[mask],
+            compared=mask.size,
+        )
+        return diagnose(self.problem, self.inputs, self.rounding, c, wrong)
 
     def _describe(self, c: NDArray[np.float32], row: int, column: int, worst: Comparison) -> str:
         found = c[row, column]

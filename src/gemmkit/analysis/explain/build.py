@@ -96,6 +96,8 @@ def _alone(facts: Facts, name: str, metrics: Mapping[str, float]) -> Explanation
         operands=tuple(map(_operand, facts.accesses)),
         source=_source(facts),
         sentences=remarks(facts, metrics),
+        wrong=facts.verdict.detail,
+        diagnosis=facts.verdict.diagnosis,
     )
 
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from gemmkit.record import Diagnosis
+
 Favours = Literal["this", "other", "neither"]
 
 
@@ -85,7 +87,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     `kernel` is its name with what of the configuration is not the default. Counters, operands and
     source lines are of the problem `counted`, which is smaller than `problem` where that is large;
     occupancy, waves and predictions are of `problem`. `sentences` are about the kernel alone,
-    `comparison` holds it against `against`, the reasons of the faster one first.
+    `comparison` holds it against `against`, the reasons of the faster one first. `wrong` is empty
+    where the result of the counted launch is right, else it says what is wrong with it, and
+    `diagnosis` what that looks like.
     """
 
     kernel: str
@@ -99,5 +103,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     operands: tuple[Operand, ...]
     source: tuple[SourceLine, ...]
     sentences: tuple[Sentence, ...]
+    wrong: str = ""
+    diagnosis: Diagnosis | None = None
     against: Explanation | None = None
     comparison: tuple[Sentence, ...] = ()

@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from gemmkit.analysis.memory import MemoryRow, array_table
 from gemmkit.analysis.model import Prediction, predict, refuse_batch
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.devices.device import Launch, Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.variables import refuse_unset
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
-from gemmkit.verify import make_inputs
+from gemmkit.verify import Reference, Verdict, make_inputs
+from gemmkit.verify.roundings import arithmetic_for
 
 # No extent beyond this is emulated: 1024³ takes a second or two.
 LARGEST_COUNTED = 1024
@@ -30,7 +34,8 @@ class Facts:
 
     `problem` is what was asked about; `counted` is the problem of which counters and accesses are,
     smaller where the asked one takes the emulator long. Occupancy, waves and the prediction are
-    those of `problem`. `occupancy` is None where nothing is known of the registers or the grid is
+    those of `problem`. `verdict` says whether the result of the counted launch is right.
+    `occupancy` is None where nothing is known of the registers or the grid is
     empty; `prediction` also where a block does not fit on an SM.
     """
 
@@ -44,6 +49,7 @@ class Facts:
     launch: Launch
     occupancy: Occupancy | None
     prediction: Prediction | None
+    verdict: Verdict
 
     @property
     def name(self) -> str:
@@ -96,7 +102,7 @@ def gather(
         cache_dir: root of the caches; by default the user's.
 
     Raises:
-        UsageError: the problem is a batch.
+        UsageError: the problem is a batch, or the kernel reads a variable that was never set.
         UnsupportedProblem: the kernel refuses the problem or the configuration.
         CompileError: the kernel does not compile.
         DeviceError: the launch failed, or the kernel did.
@@ -109,7 +115,7 @@ def gather(
     smaller = kernel.plan(counted, config, gpu)
     device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir)
     run = binary if smaller == plan else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
-    launch = _launch(device, counted, smaller, run)
+    launch, verdict = _launch(device, counted, smaller, run)
     resident = None
     if binary.resources is not None and plan.blocks:
         resident = launch_occupancy(plan, binary, gpu)
@@ -127,6 +133,7 @@ def gather(
         launch=launch,
         occupancy=resident,
         prediction=prediction,
+        verdict=verdict,
     )
 
 
@@ -139,11 +146,18 @@ def _affordable(problem: GemmProblem) -> GemmProblem:
 
 def _launch(
     device: EmulatedDevice, problem: GemmProblem, plan: LaunchPlan, binary: Binary
-) -> Launch:
-    if not plan.blocks:
-        return Launch()
+) -> tuple[Launch, Verdict]:
+    """What the launch showed, and whether its result is right."""
+    refuse_unset(binary, plan)
     inputs = make_inputs(problem, 0, "normal")
+    arithmetic = arithmetic_for(binary.ptx, binary.entry, plan.compute_dtype, plan.tolerance)
+    reference = Reference(problem, inputs, arithmetic=arithmetic)
+    if not plan.blocks:
+        return Launch(), reference.check(inputs.c)
     bias = device.upload(inputs.bias) if inputs.bias is not None else None
     a, b, c = (device.upload(array) for array in (inputs.a, inputs.b, inputs.c))
     scratch = Scratch.of(device, plan)
-    return device.launch(binary, plan, bind_arguments(problem, a, b, c, bias, scratch))
+    launch = device.launch(binary, plan, bind_arguments(problem, a, b, c, bias, scratch))
+    result = np.empty_like(inputs.c)
+    device.download(c, result)
+    return launch, reference.check(result)

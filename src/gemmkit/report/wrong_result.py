@@ -1,0 +1,24 @@
+"""What a wrong result looks like, and by which bound results were judged, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmkit.record import Diagnosis
+
+_PLAIN = ("", "fp32")
+
+
+def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
+    """One sentence that says what is wrong, what to try, and one element of it."""
+    if diagnosis is None:
+        return detail
+    example = f"For example, {detail}" if diagnosis.wrong > 1 and detail[:2] == "C[" else detail
+    sentences = (f"{diagnosis.summary}.", *diagnosis.details, example)
+    return " ".join(filter(None, sentences))
+
+
+def bound_notes(arithmetics: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for each arithmetic other than plain fp32 by whose bound results were judged."""
+    seen = dict.fromkeys(each for each in arithmetics if each not in _PLAIN)
+    return tuple(f"Error bounds are those of: {each}." for each in seen)

@@ -1,0 +1,163 @@
+"""What a wrong result looks like: how many elements, where they lie, and which formula gives them.
+
+It is worked out for wrong results alone, from the inputs that are known: see `hypotheses`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.problem import GemmProblem
+from gemmkit.record import Diagnosis
+from gemmkit.verify.bounds import Rounding
+from gemmkit.verify.hypotheses import HYPOTHESES, Explanation
+from gemmkit.verify.inputs import CANARY_BITS, Inputs
+from gemmkit.verify.regions import region
+from gemmkit.verify.scene import Numbers, Places, Scene
+
+# Larger operands are not copied to float64 for the sake of hypotheses.
+MOST_ELEMENTS = 2**24
+# Multiplications that it may take to compute all wrong elements once: of more, some are taken.
+MOST_WORK = 2**23
+
+# By how little results err whose operands were rounded to a type, as a share of the sum of the
+# terms' magnitudes: two unit roundoffs, and a little for the sum.
+_ROUNDED = {"float16": 2.0**-9.5, "bfloat16": 2.0**-6.5, "float8_e4m3": 2.0**-2.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The wrong elements of one product: where, and what they must be.
+
+    `magnitudes` are the sums of the magnitudes of their terms, `compared` how many elements were
+    held against the reference: where these are not all, nothing is said of where wrong ones lie.
+    """
+
+    rows: Places
+    columns: Places
+    right: Numbers
+    magnitudes: Numbers
+    compared: int
+
+
+def diagnose(
+    problem: GemmProblem,
+    inputs: Inputs,
+    rounding: Rounding,
+    stored: NDArray[np.float32],
+    wrong: Wrong,
+) -> Diagnosis:
+    """Explain a wrong result of one product, m × n, as the kernel left it in `stored`."""
+    found = stored[wrong.rows, wrong.columns]
+    count = wrong.rows.size
+    parts: list[tuple[int, str, Explanation | None]] = []
+    for chosen, explanation in _kinds(problem, inputs, found, wrong.right):
+        if not chosen.any():
+            continue
+        if explanation is None:
+            explanation = _finite(problem, inputs, rounding, stored, wrong, chosen)
+        places = wrong.rows[chosen], wrong.columns[chosen]
+        where = region(*places, (problem.m, problem.n))
+        parts.append((int(np.count_nonzero(chosen)), where, explanation))
+    if wrong.compared != problem.m * problem.n:
+        parts = [(size, "", each) for size, _, each in parts]
+    parts.sort(key=lambda each: -each[0])
+    _, where, first = parts[0]
+    if len(parts) > 1 and where:
+        where = region(wrong.rows, wrong.columns, (problem.m, problem.n))
+    clauses = []
+    for size, place, each in parts:
+        clause = each.clause if each is not None else "no simple explanation fits"
+        if len(parts) > 1:
+            clause = f"{size:,} of them{place and f' ({place})'}: {clause}"
+        clauses.append(clause)
+    details = [f"{each.advice[0].upper()}{each.advice[1:]}." for _, _, each in parts
+               if each is not None and each.advice]  # fmt: skip
+    return Diagnosis(
+        summary=f"{_counted(count, wrong.compared, where)}: {'; '.join(clauses)}",
+        hypothesis=first.name if first is not None else "",
+        wrong=count,
+        elements=wrong.compared,
+        rows=(int(wrong.rows.min()), int(wrong.rows.max())),
+        columns=(int(wrong.columns.min()), int(wrong.columns.max())),
+        details=tuple(details),
+    )
+
+
+def _kinds(
+    problem: GemmProblem, inputs: Inputs, found: NDArray[np.float32], right: Numbers
+) -> list[tuple[NDArray[np.bool_], Explanation | None]]:
+    """Which of the wrong elements hold what: poison, another NaN, an infinity, zero, a number."""
+    poison = found.view(np.uint32) == CANARY_BITS
+    unwritten = Explanation("not written", "C was never written there (it still holds poison)")
+    nan = Explanation(
+        "NaN", "C is NaN, as where a sum starts from a NaN, or memory past a matrix is read"
+    )
+    if problem.beta == 0:
+        clause = "C is NaN: its previous contents (NaN here) were read though β is 0"
+        nan = Explanation("previous contents read", f"{clause}, or memory past a matrix was")
+    # Sums of integers may well be zero by accident, those of reals are not.
+    zeros = (found == 0) & (right != 0) & (inputs.kind == "normal")
+    infinite = Explanation("infinite", "C is infinite")
+    return [
+        (poison, unwritten),
+        (np.isnan(found) & ~poison, nan),
+        (np.isinf(found), infinite),
+        (zeros, Explanation("zero", "C is zero")),
+        (np.isfinite(found) & ~zeros, None),
+    ]
+
+
+def _finite(
+    problem: GemmProblem,
+    inputs: Inputs,
+    rounding: Rounding,
+    stored: NDArray[np.float32],
+    wrong: Wrong,
+    chosen: NDArray[np.bool_],
+) -> Explanation | None:
+    """The first hypothesis that explains the wrong elements that hold numbers."""
+    right = wrong.right[chosen]
+    largest = max(problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
+    if largest > MOST_ELEMENTS or not np.isfinite(right).all():
+        return None
+    some = np.flatnonzero(chosen)
+    count = max(1, MOST_WORK // max(problem.k, 1))
+    if some.size > count:
+        some = some[np.linspace(0, some.size - 1, count).astype(np.intp)]
+    rows, columns, right = wrong.rows[some], wrong.columns[some], wrong.right[some]
+    found = stored[rows, columns].astype(float)
+    scene = Scene(problem, inputs, rounding, rows, columns, found, right, stored)
+    with np.errstate(all="ignore"):
+        for hypothesis in HYPOTHESES:
+            explanation = hypothesis(scene)
+            if explanation is not None:
+                return explanation
+    if 2 * np.count_nonzero(chosen) < wrong.compared:
+        return None
+    return _imprecise(scene, wrong.magnitudes[some])
+
+
+def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:
+    """Errors like those of arithmetic with fewer digits: small ones, of many elements alike."""
+    shares = np.abs(scene.found - scene.right) / np.maximum(magnitudes, 1e-300)
+    worst = float(shares.max())
+    name = next((each for each, share in _ROUNDED.items() if worst <= share), None)
+    # A few terms that are left out of long sums make small errors, too, but not everywhere.
+    if name is None or worst > 50 * float(np.median(shares)):
+        return None
+    clause = f"errors as of rounding: at most 2^{np.log2(worst):.1f} of the terms' magnitudes"
+    advice = f"if the kernel is meant to compute in a narrower type, try --compute-dtype {name}"
+    return Explanation("imprecise", clause, advice)
+
+
+def _counted(count: int, compared: int, where: str) -> str:
+    if count == compared:
+        text = f"all {count:,} elements are wrong" if count > 1 else "the only element is wrong"
+    else:
+        text = f"{count:,} of {compared:,} elements {'is' if count == 1 else 'are'} wrong"
+        text += f" ({where})" if where else ""
+    return text[0].upper() + text[1:]

@@ -1,0 +1,168 @@
+"""`Scene`: the wrong elements of one result, and what other formulas would give in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.problem import GemmProblem
+from gemmkit.verify.bounds import Rounding, single
+from gemmkit.verify.inputs import Inputs, layouts
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+# Float64 numbers that are held at once while products of single elements are computed.
+CHUNK = 2**21
+# Elements that every hypothesis is tried on before it is held against all.
+SAMPLE = 256
+# A chance of 1 in 1000 that a hypothesis fits by accident is too much.
+LOG_CHANCE = -3.0
+# Elements whose chance is counted: more evidence than these give is not needed.
+COUNTED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One wrong product of a problem: where it is wrong, what was found and what is right there.
+
+    `rows`, `columns` and `found` are the wrong elements that are finite; `right` holds what they
+    must be. `stored` is all of C, m × n, as the kernel left it.
+    """
+
+    problem: GemmProblem
+    inputs: Inputs
+    rounding: Rounding
+    rows: Places
+    columns: Places
+    found: Numbers
+    right: Numbers
+    stored: NDArray[np.float32]
+    alpha: float = field(init=False)
+    beta: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", single(self.problem.alpha))
+        object.__setattr__(self, "beta", single(self.problem.beta))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return self.problem.m, self.problem.n, self.problem.k
+
+    @cached_property
+    def a(self) -> Numbers:
+        """A, m × k."""
+        return self._elements(0, self.inputs.a)
+
+    @cached_property
+    def b(self) -> Numbers:
+        """B, k × n."""
+        return self._elements(1, self.inputs.b)
+
+    @cached_property
+    def sample(self) -> Places:
+        """Numbers of some wrong elements, spread evenly over all of them."""
+        count = min(self.rows.size, SAMPLE)
+        return np.linspace(0, self.rows.size - 1, count).astype(np.intp)
+
+    @cached_property
+    def tolerance(self) -> float:
+        """How far an element may lie from what a formula gives, by the rounding of such sums.
+
+        The bound for the largest |α|·‖a_i‖·‖b_j‖ + |β·C| + |bias|, which is no less than S of
+        `bounds` (Cauchy and Schwarz); where nothing rounds, what float64 sums may be off by.
+        """
+        largest = 0.0
+        if self.shape[2] and self.alpha:
+            norms = np.linalg.norm(self.a, axis=1).max(), np.linalg.norm(self.b, axis=0).max()
+            largest += max(abs(self.alpha), 1.0) * float(norms[0] * norms[1])
+        if self.beta:
+            largest += max(abs(self.beta), 1.0) * float(np.abs(self.c).max())
+        if self.inputs.bias is not None:
+            largest += float(np.abs(self.inputs.bias).max())
+        return max(self.rounding.relative, 2.0**-40) * largest + self.rounding.absolute
+
+    @cached_property
+    def c(self) -> Numbers:
+        """C before the launch, m × n."""
+        return self._elements(2, self.inputs.c)
+
+    def _elements(self, number: int, storage: NDArray[np.float32]) -> Numbers:
+        found: Numbers = layouts(self.problem)[number].view(storage)[0].astype(float)
+        return found
+
+    @cached_property
+    def _log_chance(self) -> float:
+        """log₁₀ of the chance that a false formula gives one of the wrong elements."""
+        # Numbers of the problem's kind come by accident as near as this to any given one.
+        step = 1.0 if self.inputs.kind == "integer" else 2 * self.tolerance
+        spread = max(float(np.std(self.found)), float(np.abs(self.found).max()) / 2, 1e-300)
+        return min(0.0, float(np.log10(step / spread)))
+
+    def convincing(self, tried: float = 1.0, *, free: int = 0) -> bool:
+        """Whether a fit on all wrong elements is no accident.
+
+        `tried` is the number of formulas of that kind, `free` how many of a formula's parameters
+        were taken from the elements themselves.
+        """
+        counted = min(self.rows.size - free, COUNTED)
+        return counted * self._log_chance + float(np.log10(tried)) <= LOG_CHANCE
+
+    @cached_property
+    def whole(self) -> Numbers:
+        """What the product must be, all m × n elements in order."""
+        m, n, _ = self.shape
+        rows, columns = np.divmod(np.arange(m * n), n)
+        return self.finished((self.a @ self.b).ravel(), rows, columns)
+
+    def products(
+        self, rows: Places, columns: Places, a: Numbers | None = None, b: Numbers | None = None
+    ) -> Numbers:
+        """Σ_p A[row, p]·B[p, column] of single elements; of other matrices where given."""
+        a, b = self.a if a is None else a, self.b if b is None else b
+        by_column = np.ascontiguousarray(b.T) if rows.size > b.shape[1] else b.T
+        values = np.zeros(rows.size)
+        step = max(1, CHUNK // max(a.shape[1], 1))
+        for start in range(0, rows.size, step):
+            part = slice(start, start + step)
+            values[part] = np.einsum("ij,ij->i", a[rows[part]], by_column[columns[part]])
+        return values
+
+    def finished(
+        self,
+        product: Numbers,
+        rows: Places,
+        columns: Places,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        bias: float = 1.0,
+        relu: bool = True,
+    ) -> Numbers:
+        """act(α·product + β·C + bias) of single elements, with other factors where given."""
+        values = (self.alpha if alpha is None else alpha) * product
+        beta = self.beta if beta is None else beta
+        # C is NaN where the problem's β is 0, and no formula reads it then.
+        if beta and self.beta:
+            values = values + beta * self.c[rows, columns]
+        if self.inputs.bias is not None and bias:
+            values = values + bias * self.inputs.bias[columns].astype(float)
+        if relu and self.problem.epilogue.activation == "relu":
+            values = np.maximum(values, 0.0)
+        return values
+
+    def fits(self, values: Numbers, chosen: Places | slice = slice(None)) -> bool:
+        """Whether those wrong elements are these values, as nearly as rounding lets one say."""
+        return bool((np.abs(self.found[chosen] - values) <= self.tolerance).all())
+
+    def parts(self) -> Iterator[tuple[Places, Places, slice]]:
+        """Rows and columns of the wrong elements, some at a time."""
+        step = max(1, CHUNK // max(self.shape[2], 1))
+        for start in range(0, self.rows.size, step):
+            part = slice(start, start + step)
+            yield self.rows[part], self.columns[part], part
