@@ -165,13 +165,13 @@ def test_a_wrong_result_is_shown_with_its_element_and_seed(report):
     unwrapped = " ".join(failure.replace("\nE", "").split())
     assert re.search(r"C\[\d+, \d+\] is \S+, not \S+ ± \S+ \(normal inputs, seed 0\)", unwrapped)
     counted = report["test_wrong_while_counting"]
-    assert re.search(r"E +Failed: wrong, 32x32x8: C\[\d+, \d+\] is ", counted)
+    assert re.search(r"E +Failed: sgemm<32,32,8,4,4>, 32x32x8: C\[\d+, \d+\] is ", counted)
 
 
 def test_an_exceeded_budget_shows_the_figure(report):
     failure = report["test_budget"]
     assert re.search(r"E +assert \d\S* <= 2\n", failure)
-    assert re.search(r"<sgemm at 64x64x32: sectors_per_request \d", failure)
+    assert re.search(r"<sgemm<32,32,8,4,4> at 64x64x32: sectors_per_request \d", failure)
 
 
 @pytest.mark.parametrize(

@@ -39,17 +39,22 @@ class Workload:
     also runs integer inputs, whose product is exact: Freivalds' check then shows any single wrong
     element for sure.
 
+    By the BLAS rules nobody reads A and B where α = 0: they count as never written then, unless
+    `written` says that they do not.
+
     Raises:
         DeviceError: the matrices do not fit on the device.
         UsageError: k is too large for any check.
     """
 
-    def __init__(self, problem: GemmProblem, device: Device, seed: int = 0) -> None:
+    def __init__(
+        self, problem: GemmProblem, device: Device, seed: int = 0, *, written: bool = False
+    ) -> None:
         self.problem, self.device, self.seed = problem, device, seed
         try:
-            self.cases = [Case.make(problem, device, seed, "normal")]
+            self.cases = [Case.make(problem, device, seed, "normal", written=written)]
             if not self.cases[0].reference.full:
-                self.cases.append(Case.make(problem, device, seed, "integer"))
+                self.cases.append(Case.make(problem, device, seed, "integer", written=written))
         except MemoryError:
             raise DeviceError(
                 f"the host has not enough memory for the matrices of {problem.shape}"
@@ -159,7 +164,15 @@ class Case:
     others: dict[GemmProblem, Reference] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, problem: GemmProblem, device: Device, seed: int, kind: InputKind) -> Case:
+    def make(
+        cls,
+        problem: GemmProblem,
+        device: Device,
+        seed: int,
+        kind: InputKind,
+        *,
+        written: bool = False,
+    ) -> Case:
         """Inputs of a kind, uploaded, and their reference.
 
         Raises:
@@ -167,7 +180,7 @@ class Case:
         """
         inputs = make_inputs(problem, seed, kind)
         # By the BLAS rules nobody reads A and B where α = 0, nor C where β = 0.
-        read = problem.alpha != 0
+        read = problem.alpha != 0 or written
         return cls(
             inputs,
             Reference(problem, inputs),

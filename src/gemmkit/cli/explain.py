@@ -111,7 +111,7 @@ def command(
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
             bar.show(done, len(chosen), each.name)
-            gathered.append(gather(each, problem, board, config=settings))
+            gathered.append(gather(each, each.lay_out(problem), board, config=settings))
     explained = explain_facts(*gathered)
     if as_json:
         import msgspec

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gemmkit.jit.binary import Binary
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import LaunchPlan, TileConfig
+    from gemmkit.problem import GemmProblem
 
 
 @click.command("show")
@@ -52,7 +53,7 @@ def command(
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    problem = GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue))
+    problem = found.lay_out(GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue)))
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)
@@ -74,7 +75,7 @@ def command(
         out.print(wrapped(found.idea, out.width or TEXT_WIDTH))
     if settings.as_dict():
         out.print(_configurations(found, settings, board))
-    out.print(_launch(plan, binary, board, problem.shape))
+    out.print(_launch(plan, binary, board, problem))
     if out.is_terminal:
         theme = "ansi_dark"
         out.console.print(Syntax(found.source, "cuda", theme=theme, background_color="default"))
@@ -94,9 +95,12 @@ def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str:
+def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, problem: GemmProblem) -> str:
+    from gemmkit.kernels.layouts import layout_text
+
+    layout = "" if problem.layout == "nn" else f", {layout_text(problem.layout)}"
     rows = {
-        "problem": f"{shape} on {board.name} ({board.arch})",
+        "problem": f"{problem.shape}{layout} on {board.name} ({board.arch})",
         "entry": plan.entry,
         "arguments": ", ".join(plan.signature),
         "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",

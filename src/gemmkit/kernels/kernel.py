@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -27,7 +28,8 @@ from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.user import Extent
+    from gemmkit.kernels.launch_rule import Extent
+    from gemmkit.kernels.sizes import SizeRule
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Kernel:
     the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
-    `layouts` (of A and B, by BLAS's letters) and `dtypes` are those it reads in place.
+    `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place.
+    `sizes` says which sizes a user's kernel takes.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Kernel:
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
     pairing: Callable[[GemmProblem, TileConfig, GpuSpec], str | None] | None = None
     translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
+    sizes: SizeRule | None = None
 
     @classmethod
     def from_file(
@@ -75,6 +79,8 @@ class Kernel:
         grid: Extent | None = None,
         block: Extent | None = None,
         shared: str | int = "0",
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
         include_dirs: Sequence[str | Path] = (),
         options: Sequence[str] = (),
@@ -86,13 +92,16 @@ class Kernel:
             entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`; not needed
                 where the file has one kernel that is no template.
             args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each
-                parameter, in their order; not needed where the parameters' names tell it. For a
-                column-major kernel exchange what belongs to rows and columns: `N,M,K,B,ldb,A,lda…`.
-            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the template
-                arguments and the constants of the file: `"(N+127)/128,(M+127)/128"`.
+                parameter, in their order; not needed where the parameters' names say it.
+            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's
+                own names of them, the template arguments and the constants of the file:
+                `"(N+127)/128,(M+127)/128"`.
             block: threads along x, y and z, alike.
             shared: bytes of dynamic shared memory, alike.
-            name: what tables call it; by default the file's name without suffix.
+            layout: how A, B and C lie in memory: "NN", "NT", "TN" or "TT" (A and B row-major or
+                transposed, C row-major), or "col", "col-NT" … (all column-major, BLAS's letters).
+            multiple_of: what M, N and K must be multiples of, one number or three: `"128,128,8"`.
+            name: what tables call it; by default the kernel's name in the file.
             include_dirs: searched for included files, after the file's own folder.
             options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
 
@@ -108,6 +117,8 @@ class Kernel:
             grid=grid,
             block=block,
             shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
             name=name,
             include_dirs=include_dirs,
             options=options,
@@ -123,6 +134,8 @@ class Kernel:
         grid: Extent,
         block: Extent,
         shared: str | int = "0",
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
     ) -> Kernel:
         """PTX that any compiler has written.
@@ -136,6 +149,8 @@ class Kernel:
             grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc.
             block: threads along x, y and z, alike.
             shared: bytes of dynamic shared memory, alike.
+            layout: how A, B and C lie in memory, as for `from_file`.
+            multiple_of: what M, N and K must be multiples of, alike.
             name: what tables call it; by default the kernel's name in the source.
 
         Raises:
@@ -144,7 +159,15 @@ class Kernel:
         from gemmkit.kernels.ptx import kernel_from_ptx
 
         return kernel_from_ptx(
-            ptx, entry=entry, args=args, grid=grid, block=block, shared=shared, name=name
+            ptx,
+            entry=entry,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
         )
 
     @classmethod
@@ -221,6 +244,12 @@ class Kernel:
         told = ",".join(f"{key}={values[key]}" for key in keys)
         return f"{self.name}:{told}" if told else self.name
 
+    def lay_out(self, problem: GemmProblem) -> GemmProblem:
+        """A problem of plain layout as the kernel reads it; others stay as they are."""
+        if problem.layout != "nn" or "nn" in self.layouts:
+            return problem
+        return problem.laid_out(self.layouts[0])
+
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on this board."""
         fixed = self.default.as_dict()
@@ -261,10 +290,11 @@ class Kernel:
                     f"'{self.name}' is for {', '.join(self.dtypes)}, not {dtype}; 'typed' takes it"
                 )
         if problem.layout not in self.layouts:
-            return (
-                f"'{self.name}' reads A and B as they are ({', '.join(self.layouts)}), not "
-                f"transposed ({problem.layout}); 'async_copy' and the rungs after it do"
-            )
+            shown = ", ".join(map(layout_text, self.layouts))
+            others = "'async_copy' and the rungs after it take NT, TN and TT"
+            if self.rung is None:
+                others = "--layout says otherwise"
+            return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
         if problem.batch != 1 and not self.takes_batches:
             return (
                 f"'{self.name}' computes one product a launch; 'async_copy' and the rungs after "

@@ -21,10 +21,11 @@ from gemmkit.errors import CompileError, CompilerMissing, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.expressions import Expression, split_list
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launch_rule import Extent
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile
 from gemmkit.kernels.ptx import entries_in, find_entry
 from gemmkit.kernels.signatures import POINTERS, SCALES, told_signature
-from gemmkit.kernels.user import Extent, user_kernel
+from gemmkit.kernels.user import user_kernel
 
 HOW_TO_GET = "install it with `pip install 'gemmkit[numba]'`"
 

@@ -9,10 +9,10 @@ from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import KernelDeclaration, Parameter
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
+from gemmkit.kernels.sizes import SIZES
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
-SIZES = ("M", "N", "K")
 LEADING_DIMENSIONS = ("lda", "ldb", "ldc")
 SCALES = ("alpha", "beta")
 NULL = ("0", "nullptr", "NULL")

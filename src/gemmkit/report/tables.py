@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmkit.analysis import count_loads
 from gemmkit.bench.baseline import HOW_TO_GET
+from gemmkit.kernels.layouts import layout_text
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 
@@ -158,9 +159,10 @@ def sweep_table(records: Sequence[Record]) -> Table:
 
 
 def kernel_label(record: Record) -> str:
-    """The kernel's name, with what it fuses."""
-    epilogue = record.problem.epilogue
-    return record.kernel if epilogue == "none" else f"{record.kernel} + {epilogue}"
+    """The kernel's name, with what it fuses, and the layout where that is not row-major."""
+    epilogue, layout = record.problem.epilogue, record.problem.layout
+    fused = record.kernel if epilogue == "none" else f"{record.kernel} + {epilogue}"
+    return fused if layout == "nn" else f"{fused}, {layout_text(layout)}"
 
 
 def correctness(record: Record) -> Cell:
