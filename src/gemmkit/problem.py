@@ -87,12 +87,7 @@ class GemmProblem:
                 object.__setattr__(self, name, row)
             elif given < row:
                 raise UsageError(f"{name} = {given} is shorter than a row of {row} elements")
-        gapless = (
-            (self.k if self.transa else self.m) * self.lda,
-            (self.n if self.transb else self.k) * self.ldb,
-            (self.n if self.transc else self.m) * self.ldc,
-        )
-        for name, size in zip(("stride_a", "stride_b", "stride_c"), gapless, strict=True):
+        for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
             object.__setattr__(self, name, self._stride(name, size))
         if self.batch > 1 and self._overlaps():
             rows_c, columns_c = self._stored_c
@@ -213,6 +208,15 @@ class GemmProblem:
             for row, ld, tight in zip(changed.tight, given, self.tight, strict=True)
         )
         return replace(changed, lda=lda, ldb=ldb, ldc=ldc, **strides)
+
+    @property
+    def pitched(self) -> tuple[int, int, int]:
+        """Elements of A, B and C of one product with the whole of each row's leading dimension."""
+        return (
+            (self.k if self.transa else self.m) * self.lda,
+            (self.n if self.transb else self.k) * self.ldb,
+            (self.n if self.transc else self.m) * self.ldc,
+        )
 
     @property
     def tight(self) -> tuple[int, int, int]:

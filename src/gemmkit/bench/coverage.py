@@ -33,8 +33,8 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
 def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multiples | None:
     """What M, N and K must be multiples of for every problem to be clean.
 
-    Each is 1 or that of `tiles`, as few as possible of them; None where that does not tell clean
-    problems from the others, or where all are clean.
+    Each is 1 or that of `tiles`, as few of them as the problems that ran can tell apart; None where
+    multiples make no difference, or where all problems are clean.
     """
     ran = [record for record in records if record.verdict != "refused"]
     if all(record.clean for record in ran):
@@ -45,7 +45,13 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
             m, n, k = (tiles[axis] if axis in chosen else 1 for axis in range(len(SIZES)))
             whole = [each for each in ran if _divides((m, n, k), each.problem)]
             shapes = {each.problem.shape for each in whole if _products(each.problem) > 1}
-            if len(shapes) >= EVIDENCE and all(each.clean for each in whole):
+            # That the others need not be multiples has been seen as well.
+            free = all(
+                any(_sizes(each.problem)[axis] % tiles[axis] for each in whole)
+                for axis in axes
+                if axis not in chosen
+            )
+            if len(shapes) >= EVIDENCE and free and all(each.clean for each in whole):
                 return m, n, k
     return None
 
@@ -55,5 +61,10 @@ def _products(problem: ProblemRecord) -> int:
 
 
 def _divides(multiples: Multiples, problem: ProblemRecord) -> bool:
-    sizes = problem.m, problem.n, problem.k
-    return not any(size % multiple for size, multiple in zip(sizes, multiples, strict=True))
+    return not any(
+        size % multiple for size, multiple in zip(_sizes(problem), multiples, strict=True)
+    )
+
+
+def _sizes(problem: ProblemRecord) -> tuple[int, int, int]:
+    return problem.m, problem.n, problem.k
