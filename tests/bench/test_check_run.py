@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from gemmkit.bench.edge_cases import edge_cases
 from gemmkit.bench.check import check
+from gemmkit.bench.edge_cases import edge_cases
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError

@@ -145,7 +145,5 @@ def _shallow(problem: GemmProblem, plan: LaunchPlan, block: int) -> GemmProblem:
     m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
     if "lda" in plan.signature:
         return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH))
-    ldb, ldc = (
-        getattr(problem, name) if name in plan.signature else 0 for name in ("ldb", "ldc")
-    )
+    ldb, ldc = (getattr(problem, name) if name in plan.signature else 0 for name in ("ldb", "ldc"))
     return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH_TIGHT), lda=0, ldb=ldb, ldc=ldc)

@@ -11,6 +11,8 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.plan import (
     ARGUMENT_NAMES,
+    MAX_BLOCK,
+    MAX_GRID_X,
     MAX_GRID_YZ,
     Dim3,
     LaunchShape,
@@ -23,9 +25,6 @@ from gemmkit.problem import GemmProblem
 
 # One to three expressions in CUDA's x, y, z order, or a single number.
 Extent = str | int | Sequence[str | int]
-
-MAX_GRID_X = 2**31 - 1
-MAX_BLOCK: Dim3 = (1024, 1024, 64)
 
 
 @dataclass(frozen=True)
