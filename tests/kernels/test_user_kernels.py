@@ -342,9 +342,11 @@ def test_declarations() -> None:
 def test_constants() -> None:
     text = (
         "#define A (1 + 2) // three\n#define F(x) x\nconstexpr int B = A * 2;\n"
-        "const float c = 1;\nstatic constexpr unsigned D{4};"
+        "const float c = 1;\nstatic constexpr unsigned D{4};\nconst int E = f(1, 2), G = D / 2;\n"
+        "enum Sizes : int { H = 1 << 4, I, J = 8 };"
     )
-    assert constants_in(text) == {"A": "(1 + 2)", "B": "A * 2"}
+    wanted = {"A": "(1 + 2)", "B": "A * 2", "D": "4", "E": "f(1, 2)", "G": "D / 2"}
+    assert constants_in(text) == wanted | {"H": "1 << 4", "J": "8"}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from gemmkit.problem import BROADCAST, GemmProblem
 QUAD = 4
 # More than the few rows and columns past the last tiles for which some rungs have strips.
 SOME = 11
-# Times that a circular buffer of stages is gone through.
-ROUNDS = 3
+# Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
+ROUNDS, LEAST_STEPS = 3, 10
 
 
 def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str, GemmProblem]:
@@ -36,7 +36,7 @@ def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str
     found = {
         "whole tiles": GemmProblem(rows, columns, depth),
         "several blocks": GemmProblem(2 * rows, 2 * columns, depth + step),
-        "many steps": GemmProblem(rows, columns, (ROUNDS * stages + 1) * step),
+        "many steps": GemmProblem(rows, columns, max(ROUNDS * stages + 1, LEAST_STEPS) * step),
         "one more": GemmProblem(m, n, k),
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),

@@ -24,8 +24,10 @@ _KERNEL_WORD = re.compile(
 )
 _CONSTANT = re.compile(
     r"\b(?:(?:static|inline|const|constexpr|__device__|__constant__)\s+)+"
-    r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+)\s*=\s*([^;{}\"]+);"
+    r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+\s*[={][^;\"]+);"
 )
+_ENUMERATORS = re.compile(r"\benum\b[^{;()]*\{([^{}]*)\}")
+_INITIALIZED = re.compile(r"(\w+)\s*(?:=\s*([^{}]+)|\{([^{}]+)\})")
 _ALIAS = re.compile(r"\busing\s+(?P<name>\w+)\s*=\s*(?P<type>[^;{}()]+);")
 _TYPEDEF = re.compile(r"\btypedef\s+(?P<type>[^;{}()\[\]]*[\s*&])(?P<name>\w+)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -127,7 +129,11 @@ def constants_in(text: str) -> dict[str, str]:
     """Object-like macros and constant integers of a text, each with the text of its value."""
     plain = without_comments(text)
     found = {name: value.strip() for name, value in _DEFINE.findall(plain)}
-    found |= {name: value.strip() for name, value in _CONSTANT.findall(without_directives(plain))}
+    code = without_directives(plain)
+    for declared in (*_CONSTANT.findall(code), *_ENUMERATORS.findall(code)):
+        for part in map(_INITIALIZED.fullmatch, split_arguments(declared)):
+            if part is not None:
+                found[part[1]] = (part[2] or part[3]).strip()
     return found
 
 
