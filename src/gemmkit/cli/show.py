@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from gemmkit.kernels.plan import LaunchPlan, TileConfig
     from gemmkit.problem import GemmProblem
 
+DEFAULT_SHAPE = "1024x1024x1024"
+
 
 @click.command("show")
 @target_options
 @click.option(
     "--shape",
-    default="1024x1024x1024",
     metavar="MxNxK",
-    show_default=True,
-    help="The problem to plan the launch for.",
+    help="The problem to plan the launch for.  [default: 1024x1024x1024, or the nearest that the "
+    "kernel takes]",
 )
 @epilogue_option
 @gpu_option
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--sass", "form", flag_value="sass", help="Print the SASS, and nothing else.")
 @debug_option
 def command(
-    shape: str,
+    shape: str | None,
     epilogue: str,
     gpu: str | None,
     config: dict[str, int] | None,
@@ -49,11 +50,13 @@ def command(
     from gemmkit.cli.target import find_target
     from gemmkit.epilogue import Epilogue
     from gemmkit.jit.compiler import compile_plan
+    from gemmkit.kernels.fitting import default_problem
     from gemmkit.problem import GemmProblem
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    problem = found.lay_out(GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue)))
+    problem = GemmProblem.from_shape(shape or DEFAULT_SHAPE, epilogue=Epilogue.parse(epilogue))
+    problem = found.lay_out(problem) if shape else default_problem(found, problem)
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)

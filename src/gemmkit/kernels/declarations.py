@@ -27,6 +27,7 @@ _CONSTANT = re.compile(
     r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+\s*[={][^;\"]+);"
 )
 _ENUMERATORS = re.compile(r"\benum\b[^{;()]*\{([^{}]*)\}")
+_COMMA = re.compile(r",(?![^(]*\))")
 _INITIALIZED = re.compile(r"(\w+)\s*(?:=\s*([^{}]+)|\{([^{}]+)\})")
 _ALIAS = re.compile(r"\busing\s+(?P<name>\w+)\s*=\s*(?P<type>[^;{}()]+);")
 _TYPEDEF = re.compile(r"\btypedef\s+(?P<type>[^;{}()\[\]]*[\s*&])(?P<name>\w+)\s*;")
@@ -131,7 +132,8 @@ def constants_in(text: str) -> dict[str, str]:
     found = {name: value.strip() for name, value in _DEFINE.findall(plain)}
     code = without_directives(plain)
     for declared in (*_CONSTANT.findall(code), *_ENUMERATORS.findall(code)):
-        for part in map(_INITIALIZED.fullmatch, split_arguments(declared)):
+        parts = (part.strip() for part in _COMMA.split(declared))
+        for part in map(_INITIALIZED.fullmatch, parts):
             if part is not None:
                 found[part[1]] = (part[2] or part[3]).strip()
     return found

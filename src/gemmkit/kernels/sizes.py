@@ -54,12 +54,15 @@ class SizeRule:
             return f"its only size is {self.only}, so it takes square matrices only"
         for name, value in self.fixed.items():
             if sizes[name] != value:
-                return f"{name} is {value}, a constant of its source, so it takes no other {name}"
+                return (
+                    f"{name} is {value}, a constant of its source, so it takes no other {name}; "
+                    f"the nearest is {self.nearest(problem).shape}"
+                )
         for (name, size), multiple in zip(sizes.items(), self.multiples, strict=True):
             if size % multiple:
                 return (
                     f"it takes multiples of {multiple} only as {name}, by --multiple-of, and "
-                    f"{size} is none"
+                    f"{size} is none; the nearest is {self.nearest(problem).shape}"
                 )
         return None
 
