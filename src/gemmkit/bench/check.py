@@ -26,6 +26,7 @@ from gemmkit.kernels.fitting import expressible, fitting, in_whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.sizes import SIZES
 from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
@@ -103,6 +104,7 @@ def check(
     )
     progress.opened(device, "")
     if shapes is None:
+        _say_what_the_grid_covers(found, chosen, progress)
         cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue)
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
@@ -156,8 +158,8 @@ def _default_cases(
         problem = each
         if not rung:
             problem = expressible(kernel, each)
-            if replace(problem, epilogue=each.epilogue) != each:
-                # Without its scales or its padding it is another of the cases.
+            if _special(each) and not _special(problem):
+                # Without its scales and its padding it is another of the cases.
                 continue
             problem = in_whole_tiles(problem, tiles.multiples)
         problem = _changed(problem, alpha, beta, epilogue)
@@ -166,6 +168,24 @@ def _default_cases(
             problem = fitting(kernel, problem, gpu, config, whole)
         found.setdefault(problem, name)
     return [(name, problem) for problem, name in found.items()]
+
+
+def _special(problem: GemmProblem) -> bool:
+    """Whether it has scales or padding."""
+    leading = problem.lda, problem.ldb, problem.ldc
+    return (problem.alpha, problem.beta) != (1.0, 0.0) or leading != problem.tight
+
+
+def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Progress) -> None:
+    """Say that sizes are multiples where the grid has blocks for whole tiles only."""
+    multiples = tiles_of(kernel, config).multiples
+    if max(multiples) > 1:
+        sizes = " and ".join(
+            f"{name} of {multiple}"
+            for name, multiple in zip(SIZES, multiples, strict=True)
+            if multiple > 1
+        )
+        progress.note(f"The grid rounds down, so only multiples are tried: {sizes}.")
 
 
 def _changed(

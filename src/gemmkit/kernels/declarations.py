@@ -139,6 +139,17 @@ def constants_in(text: str) -> dict[str, str]:
     return found
 
 
+def body_of(kernel: KernelDeclaration, text: str) -> str:
+    """The code of a kernel between its braces; empty where the text does not define it."""
+    plain = without_comments(text)
+    for match in re.finditer(rf"\b{kernel.name.split('::')[-1]}\s*\(", plain):
+        close = closing(plain, match.end() - 1)
+        opening = re.compile(r"\s*\{").match(plain, close + 1) if close >= 0 else None
+        if opening is not None:
+            return plain[opening.end() : closing(plain, opening.end() - 1)]
+    return ""
+
+
 def head_comment(text: str) -> str:
     """The first line with words of the comment that a text begins with; empty if there is none."""
     match = re.match(r"\s*(/\*.*?\*/|(?://[^\n]*\n?\s*)+)", text, re.DOTALL)

@@ -108,7 +108,7 @@ class LaunchRule:
             if unknown:
                 raise UsageError(
                     f"'{expression.text}' uses {', '.join(unknown)}; grid, block and shared memory "
-                    f"may use {', '.join(known)}"
+                    f"may use {', '.join(sorted(known, key=self.constants.__contains__))}"
                 )
 
     def _values(self, problem: GemmProblem) -> dict[str, Number]:
@@ -116,7 +116,7 @@ class LaunchRule:
         leading = {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
         values: dict[str, Number] = {**sizes, **leading}
         own = {name: each.evaluate(values) for name, each in self.aliases.items()}
-        return {**values, **own, **self.constants}
+        return {**self.constants, **own, **values}
 
 
 def condition_of(

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gemmkit.errors import UsageError
-from gemmkit.kernels.expressions import Number
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.problem import GemmProblem
 
@@ -31,19 +30,15 @@ class SizeRule:
 
     @classmethod
     def of(
-        cls, names: Collection[str], constants: Mapping[str, Number], multiples: Multiples
+        cls, names: Collection[str], compiled_in: Mapping[str, int], multiples: Multiples
     ) -> SizeRule:
-        """What follows from the names in a signature and the constants of a source.
+        """What follows from the names in a signature and the sizes that are constants.
 
         A size that is no argument but a constant is fixed. A kernel whose only size, argument or
         constant, is called N, say, is for square matrices.
         """
         passed = [name for name in SIZES if name in names]
-        fixed = {
-            name: int(constants[name])
-            for name in SIZES
-            if name not in passed and isinstance(constants.get(name), int)
-        }
+        fixed = {name: value for name, value in compiled_in.items() if name not in passed}
         known = [*passed, *fixed]
         return cls(known[0] if len(known) == 1 else "", fixed, multiples)
 

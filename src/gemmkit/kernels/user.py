@@ -10,6 +10,7 @@ from pathlib import Path
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import (
     KernelDeclaration,
+    body_of,
     closing,
     constants_in,
     head_comment,
@@ -21,17 +22,18 @@ from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_rule import Extent, LaunchRule, condition_of
 from gemmkit.kernels.layouts import read_layout
-from gemmkit.kernels.plan import Signature, SourceFile, TileConfig
+from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
     names_in,
     read_signature,
     told_signature,
     wrong_matrices,
 )
-from gemmkit.kernels.sizes import SizeRule, read_multiples
+from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 
 
@@ -70,7 +72,8 @@ def kernel_from_file(
         declared = replace(declared, parameters=parameters)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
-        signature = told_signature(listed, declared, numbers)
+        others_named = {key: value for key, value in numbers.items() if key not in ARGUMENT_NAMES}
+        signature = told_signature(listed, declared, others_named)
     elif declared is not None:
         signature = read_signature(declared, path.name)
     else:
@@ -89,6 +92,7 @@ def kernel_from_file(
         name=name or _shown_name(path.stem, entry, declared, kernels_in(text)),
         idea=head_comment(text),
         constants=numbers,
+        sizes=_sizes_used((text, *others), declared, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=wrong_matrices(signature, declared) if declared is not None else None,
     )
@@ -107,6 +111,7 @@ def user_kernel(
     name: str,
     idea: str = "",
     constants: Mapping[str, Number] | None = None,
+    sizes: Mapping[str, int] | None = None,
     parameters: Sequence[str] = (),
     refuses: str | None = None,
 ) -> Kernel:
@@ -125,6 +130,7 @@ def user_kernel(
         name: what tables call it.
         idea: what it is about, if that is known.
         constants: names with fixed values that the expressions may use.
+        sizes: those of M, N and K that are compiled in.
         parameters: the names of its parameters, in the order of the signature.
         refuses: why it takes no problem at all.
 
@@ -147,7 +153,7 @@ def user_kernel(
         signature=signature,
         parameters=parameters,
     )
-    sizes = SizeRule.of(names_in(signature), rule.constants, read_multiples(multiple_of))
+    taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(multiple_of))
     return Kernel(
         name=name,
         rung=None,
@@ -158,10 +164,10 @@ def user_kernel(
         rule=lambda config, gpu: None,  # noqa: ARG005
         signature=signature,
         layouts=(read_layout(layout),),
-        sizes=sizes,
+        sizes=taken,
         file=source,
         entry=entry,
-        condition=condition_of(signature, rule, sizes, refuses),
+        condition=condition_of(signature, rule, taken, refuses),
     )
 
 
@@ -283,6 +289,30 @@ def _numbers(texts: Mapping[str, str]) -> dict[str, Number]:
         if not progress:
             break
     return found
+
+
+def _sizes_used(
+    texts: Sequence[str],
+    kernel: KernelDeclaration | None,
+    constants: Mapping[str, str],
+    numbers: Mapping[str, Number],
+) -> dict[str, int]:
+    """Constants called M, N or K that the kernel's own code uses; not those of the host's alone."""
+    if kernel is None:
+        return {}
+    code = " ".join(body_of(kernel, text) for text in texts)
+    used: set[str] = set()
+    new = set(_NAME.findall(code))
+    while new:
+        used |= new
+        new = {
+            word for name in new & constants.keys() for word in _NAME.findall(constants[name])
+        } - used
+    return {
+        name: value
+        for name in SIZES
+        if name in used and isinstance(value := numbers.get(name), int)
+    }
 
 
 def _shown_name(
