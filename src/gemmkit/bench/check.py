@@ -153,8 +153,9 @@ def _default_cases(
     tiles = tiles_of(kernel, config)
     rung = kernel.rung is not None
     fusing = rung and kernel.fuses and epilogue is None
+    extents = tiles if rung else tiles.enough
     found: dict[GemmProblem, str] = {}
-    for name, each in edge_cases(tiles, fusing=fusing, batched=kernel.takes_batches).items():
+    for name, each in edge_cases(extents, fusing=fusing, batched=kernel.takes_batches).items():
         problem = each
         if not rung:
             problem = expressible(kernel, each)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.expressions import Number
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_rule import LaunchRule
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples, SizeRule
 from gemmkit.problem import GemmProblem
 
@@ -33,7 +33,7 @@ _AXES = {
     "K": re.compile(rf"k?(?:{_WORD}{_EXTENT}k|k{_WORD}{_EXTENT}|kstep|stepk){_EXTENT}"),
 }
 _SQUARE = re.compile(
-    rf"k?(?:(?:block|tile|ts|bs|tb){_EXTENT}|(?:tile|block)?(?:side|edge|width)|threads?per(?:side|dim))"
+    rf"k?(?:(?:block|tile|ts|bs|tb|t){_EXTENT}|(?:tile|block)?(?:side|edge|width)|threads?per(?:side|dim))"
 )
 _STAGES = re.compile(
     r"k?(?:num|n|number(?:of)?)?(?:pipe(?:line)?)?(?:stages?|depth|buf(?:fer)?s?)(?:count|num)?"
@@ -54,6 +54,12 @@ class Tiles:
     stages: int
     multiples: Multiples = (1, 1, 1)
 
+    @property
+    def enough(self) -> Tiles:
+        """So many of them, where they are small, that a product is worth a run."""
+        rows, columns = (tile * ceil_div(LEAST, tile) for tile in (self.rows, self.columns))
+        return replace(self, rows=rows, columns=columns)
+
 
 def tiles_of(kernel: Kernel, config: TileConfig) -> Tiles:
     """The tiles of a rung's configuration, or what can be seen of a user's kernel."""
@@ -72,12 +78,9 @@ def tiles_of(kernel: Kernel, config: TileConfig) -> Tiles:
     square = named.get("square", 0)
     rows = seen.get("M") or named.get("M") or square or seen.get("N") or ASSUMED_TILE
     columns = seen.get("N") or named.get("N") or square or rows
-    step = named.get("K") or square or seen.get("K")
-    step = step or (min(rows, columns) if seen and not named else ASSUMED_STEP)
+    step = named.get("K") or square or seen.get("K") or min(rows, columns, ASSUMED_STEP)
     m, n, k = (steps[name].size if steps[name].floors else 1 for name in SIZES)
-    return Tiles(
-        _at_least(rows), _at_least(columns), step, named.get("stages", 0), multiples=(m, n, k)
-    )
+    return Tiles(rows, columns, step, named.get("stages", 0), multiples=(m, n, k))
 
 
 def _named(constants: Mapping[str, Number]) -> Iterator[tuple[str, int]]:
@@ -136,8 +139,3 @@ def _growing(blocks: Callable[[int], int]) -> Iterator[int]:
         if found == 3:
             return
         before = now
-
-
-def _at_least(tile: int) -> int:
-    """Whole tiles that are enough rows, or columns, to be worth a run."""
-    return tile * -(-LEAST // tile)
