@@ -123,9 +123,10 @@ def test_sizes_that_are_compiled_in(kernel):
 def test_multiples_that_the_user_gives(kernel):
     told = kernel(multiple_of="64,32,8")
     reason = str(told.supports(GemmProblem(64, 33, 8), told.default, BOARD))
-    assert "multiples of 32 only as N, by --multiple-of, and 33 is none" in reason
+    assert "multiples of 32 only as N, by --multiple-of, and not 33" in reason
     assert "the nearest is 64x64x8" in reason
     assert fitting(told, GemmProblem(1, 33, 17), BOARD) == GemmProblem(64, 64, 24)
+    assert fitting(told, GemmProblem(1, 33, 0), BOARD) == GemmProblem(64, 64, 8)
     square = kernel(SQUARE, multiple_of=(4, 6, 1))
     assert fitting(square, GemmProblem(1, 13, 5), BOARD) == GemmProblem(24, 24, 24)
 

@@ -159,8 +159,8 @@ def _default_cases(
         problem = each
         if not rung:
             problem = expressible(kernel, each)
-            if _special(each) and not _special(problem):
-                # Without its scales and its padding it is another of the cases.
+            if (_scaled(each), _padded(each)) != (_scaled(problem), _padded(problem)):
+                # Without its scales or its padding it is another of the cases.
                 continue
             problem = in_whole_tiles(problem, tiles.multiples)
         problem = _changed(problem, alpha, beta, epilogue)
@@ -171,10 +171,12 @@ def _default_cases(
     return [(name, problem) for problem, name in found.items()]
 
 
-def _special(problem: GemmProblem) -> bool:
-    """Whether it has scales or padding."""
-    leading = problem.lda, problem.ldb, problem.ldc
-    return (problem.alpha, problem.beta) != (1.0, 0.0) or leading != problem.tight
+def _scaled(problem: GemmProblem) -> bool:
+    return (problem.alpha, problem.beta) != (1.0, 0.0)
+
+
+def _padded(problem: GemmProblem) -> bool:
+    return (problem.lda, problem.ldb, problem.ldc) != problem.tight
 
 
 def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Progress) -> None:

@@ -34,9 +34,9 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
     """What M, N and K must be multiples of for every problem to be clean.
 
     Each is 1 or that of `tiles`, as few of them as the problems that ran can tell apart; None where
-    multiples make no difference, or where all problems are clean.
+    multiples make no difference, or where all problems are clean. Empty problems do not count.
     """
-    ran = [record for record in records if record.verdict != "refused"]
+    ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
     if all(record.clean for record in ran):
         return None
     axes = [axis for axis in range(len(SIZES)) if tiles[axis] > 1]

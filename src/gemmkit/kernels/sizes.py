@@ -21,7 +21,7 @@ class SizeRule:
     """`only` is the name of the one size of a kernel for square matrices, empty for others.
 
     `fixed` holds sizes that are constants of the source, `multiples` what M, N and K have to be
-    multiples of.
+    multiples of: at least one whole tile, where that is more than 1.
     """
 
     only: str = ""
@@ -54,23 +54,23 @@ class SizeRule:
                     f"the nearest is {self.nearest(problem).shape}"
                 )
         for (name, size), multiple in zip(sizes.items(), self.multiples, strict=True):
-            if size % multiple:
+            if multiple > 1 and (size == 0 or size % multiple):
                 return (
-                    f"it takes multiples of {multiple} only as {name}, by --multiple-of, and "
-                    f"{size} is none; the nearest is {self.nearest(problem).shape}"
+                    f"it takes multiples of {multiple} only as {name}, by --multiple-of, and not "
+                    f"{size}; the nearest is {self.nearest(problem).shape}"
                 )
         return None
 
     def nearest(self, problem: GemmProblem) -> GemmProblem:
         """The nearest problem that the rule takes, no smaller where nothing is fixed.
 
-        An empty problem stays empty.
+        An empty problem stays empty, but for sizes that are to be multiples.
         """
         sizes = [problem.m, problem.n, problem.k]
         if self.only:
             sizes = [0 if 0 in sizes else max(sizes)] * 3
         wanted = [
-            ceil_div(size, multiple) * multiple
+            max(ceil_div(size, multiple), multiple > 1) * multiple
             for size, multiple in zip(sizes, self._multiples, strict=True)
         ]
         for place, name in enumerate(SIZES):

@@ -30,7 +30,7 @@ _UNREAD = {
     "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
     "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",
     "C": "By the BLAS rules β = 0 never reads C, which is left unwritten then. "
-    "If the kernel is to add to C, check it with --beta 1.",
+    "Whether the kernel is right for another β, or adds to C, --beta 1 checks.",
 }
 
 _STYLES: dict[CheckVerdict, Style] = {
