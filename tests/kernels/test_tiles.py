@@ -112,6 +112,13 @@ def test_sizes_that_are_compiled_in(kernel):
     assert "the nearest is 20x40x5" in str(fixed.sizes.refusal(GemmProblem(20, 40, 6)))
     cube = kernel(none, "#define N 64", "C[N] = A[N];")
     assert default_problem(cube, GemmProblem(9, 9, 9)).shape == "64x64x64"
+    width = kernel(none, "#define MATRIX_SIZE 48\n#define TILE_WIDTH 8", "C[MATRIX_SIZE] = A[0];")
+    assert default_problem(width, GemmProblem(9, 9, 9)).shape == "48x48x48"
+    extents = kernel(none, "enum { A_ROWS = 3, WIDTH_A = 4, B_COLS = 5 };",
+                     "C[A_ROWS] = A[WIDTH_A] * B[B_COLS];")  # fmt: skip
+    assert default_problem(extents, GemmProblem(9, 9, 9)).shape == "3x5x4"
+    local = kernel(SQUARE, body="const int k = 8, width = 4; c[k] = a[width];")
+    assert local.sizes == SizeRule("N")
     template = kernel(SQUARE, "template <int M>", "c[M] = n;", entry="own<8>")
     assert default_problem(template, GemmProblem(9, 7, 5)).shape == "8x7x5"
     # What the host's code alone calls M and N is none of the kernel's.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SHAPE = "1024x1024x1024"
 
+# What a host program has to do that launches as much.
+_OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
+
 
 @click.command("show")
 @target_options
@@ -117,6 +120,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, problem: GemmProbl
 
 def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, str]:
     from gemmkit.analysis import occupancy
+    from gemmkit.devices.limits import MAX_STATIC_SHARED
 
     taken = binary.resources
     if taken is None:
@@ -133,7 +137,8 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
         "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
         f"{taken.local_bytes} bytes of local memory",
         "shared": f"{shared:,} bytes a block"
-        + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else ""),
+        + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
+        + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
         "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "
         f"SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",

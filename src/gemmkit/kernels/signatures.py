@@ -41,6 +41,7 @@ _EXTENTS = {
     ("rows", "c"): "M", ("cols", "c"): "N",
 }  # fmt: skip
 _SQUARE = frozenset(["n", "m", "k", "width", "size", "dim", "len", "length"])
+_MATRIX_WORD = re.compile(r"^(?:matrix|mat|problem)|(?:matrix|mat)$")
 
 
 def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
@@ -118,6 +119,18 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
         if parameter.pointer and parameter.type in _NOT_FLOAT:
             return f"its parameter '{parameter}' holds {parameter.type}; problems here are fp32"
     return None
+
+
+def named_size(name: str) -> str:
+    """Which of M, N and K a constant of a source is by its name; N for `WIDTH` or `MATRIX_SIZE`.
+
+    Empty for any other name.
+    """
+    plain = name.lower()
+    if plain in ("m", "n", "k"):
+        return plain.upper()
+    bare = _MATRIX_WORD.sub("", plain.replace("_", ""))
+    return _extent(plain) or ("N" if bare in _SQUARE else "")
 
 
 def names_in(signature: Signature) -> frozenset[str]:

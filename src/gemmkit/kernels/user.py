@@ -24,6 +24,7 @@ from gemmkit.kernels.launch_rule import Extent, LaunchRule, condition_of
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
+    named_size,
     names_in,
     read_signature,
     told_signature,
@@ -92,7 +93,7 @@ def kernel_from_file(
         name=name or _shown_name(path.stem, entry, declared, kernels_in(text)),
         idea=head_comment(text),
         constants=numbers,
-        sizes=_sizes_used((text, *others), declared, constants, numbers),
+        sizes=_sizes_used((text, *others), declared, signature, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=wrong_matrices(signature, declared) if declared is not None else None,
     )
@@ -294,10 +295,15 @@ def _numbers(texts: Mapping[str, str]) -> dict[str, Number]:
 def _sizes_used(
     texts: Sequence[str],
     kernel: KernelDeclaration | None,
+    signature: Signature,
     constants: Mapping[str, str],
     numbers: Mapping[str, Number],
 ) -> dict[str, int]:
-    """Constants called M, N or K that the kernel's own code uses; not those of the host's alone."""
+    """Those of M, N and K that are constants which the kernel's own code uses, by their names.
+
+    What the host's code alone calls N is none of them. Beside a size that is an argument, a local
+    constant `k` or `width` may be anything, and only M, N and K themselves count.
+    """
     if kernel is None:
         return {}
     code = " ".join(body_of(kernel, text) for text in texts)
@@ -308,11 +314,15 @@ def _sizes_used(
         new = {
             word for name in new & constants.keys() for word in _NAME.findall(constants[name])
         } - used
-    return {
-        name: value
-        for name in SIZES
-        if name in used and isinstance(value := numbers.get(name), int)
-    }
+    found: dict[str, int] = {}
+    passes_any = bool(names_in(signature) & set(SIZES))
+    other = (lambda _: "") if passes_any else named_size
+    # M, N and K themselves before other names for them.
+    for name in sorted(used & numbers.keys(), key=lambda name: (name not in SIZES, name)):
+        size, value = name if name in SIZES else other(name), numbers[name]
+        if size and isinstance(value, int) and value > 0:
+            found.setdefault(size, value)
+    return found
 
 
 def _shown_name(

@@ -58,11 +58,19 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
     return Table(
         f"{title}, checked on the emulator for {first.device.gpu}",
         columns if any(record.case for record in records) else columns[1:],
-        tuple(_row(record, named=any(each.case for each in records)) for record in records),
+        tuple(
+            _row(record, named=any(each.case for each in records), again=_noted(record, before))
+            for record, before in ((each, records[:number]) for number, each in enumerate(records))
+        ),
     )
 
 
-def _row(record: CheckRecord, *, named: bool) -> Row:
+def _noted(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
+    """Whether a row above says of another problem what there is to say of this one."""
+    return any((each.detail, each.verdict) == (record.detail, record.verdict) for each in before)
+
+
+def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
     verdict = record.verdict
     if verdict == "findings" and record.correct is False:
         verdict_text = "findings, wrong result"
@@ -77,7 +85,7 @@ def _row(record: CheckRecord, *, named: bool) -> Row:
         Cell(_ratio(record)),
         Cell(", ".join(f"{count} {kind}" for kind, count in kinds.items()) or MISSING),
     ]
-    note = record.detail if record.correct is not True else ""
+    note = record.detail if record.correct is not True and not again else ""
     return Row(tuple(cells if named else cells[1:]), note)
 
 

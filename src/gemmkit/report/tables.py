@@ -134,7 +134,8 @@ def bench_table(records: Sequence[Record]) -> Table:
     )
     columns = (*_BENCH_HEAD, *(_BENCHED if timed else _COUNTERS), *_RESIDENCY)
     notes = _footnotes(records, timed)
-    if timed and all(record.baseline is None for record in records):
+    plain = any(record.problem.layout == "nn" for record in records)
+    if timed and plain and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
     wrong = tuple(f"{each.problem.shape}: {each.check}." for each in records if not each.correct)
     return Table(_caption(records, shape=False), columns, rows, wrong + notes)
