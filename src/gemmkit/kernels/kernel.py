@@ -180,6 +180,8 @@ class Kernel:
         block: Extent,
         shared: str | int = "0",
         types: str | Sequence[Any] | None = None,
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
     ) -> Kernel:
         """A numba-cuda kernel; it is compiled for each board on its first launch there.
@@ -196,6 +198,8 @@ class Kernel:
                 `"float32[:,:], float32[:,:], float32[:,:], int32"`. By default what numba takes
                 contiguous fp32 arrays, Python ints and Python floats for. Arrays may also be
                 `CPointer(float32)`.
+            layout: how A, B and C lie in memory, as for `from_file`; arrays have those shapes.
+            multiple_of: what M, N and K must be multiples of, alike.
             name: what tables call it; by default the function's name.
 
         Raises:
@@ -205,7 +209,15 @@ class Kernel:
         from gemmkit.kernels.numba_kernel import kernel_from_numba
 
         return kernel_from_numba(
-            function, args=args, grid=grid, block=block, shared=shared, types=types, name=name
+            function,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            types=types,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
         )
 
     @cached_property
