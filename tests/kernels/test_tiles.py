@@ -120,11 +120,20 @@ def test_sizes_that_are_compiled_in(kernel):
     local = kernel(SQUARE, body="const int k = 8, width = 4; c[k] = a[width];")
     assert local.sizes == SizeRule("N")
     template = kernel(SQUARE, "template <int M>", "c[M] = n;", entry="own<8>")
-    assert default_problem(template, GemmProblem(9, 7, 5)).shape == "8x7x5"
+    assert default_problem(template, GemmProblem(9, 7, 5)).shape == "8x9x9"
     # What the host's code alone calls M and N is none of the kernel's.
     host = kernel(SQUARE, "int main() { const int N = 1024, M = 8; }", grid="N/8,N/8")
     assert host.sizes == SizeRule("N")
     assert host.plan(GemmProblem(16, 16, 16), host.default, BOARD).grid == (2, 2, 1)
+
+
+def test_a_k_that_is_no_argument_makes_cubes(kernel):
+    own = kernel("float* A, float* B, float* C, int N, int M")
+    assert default_problem(own, GemmProblem(5, 9, 7)).shape == "9x9x9"
+    # Whoever knows better may ask for it.
+    assert own.supports(GemmProblem(5, 9, 7), own.default, BOARD) is None
+    from_grid = kernel("float* C, float* A, float* B, int wA, int wB")
+    assert default_problem(from_grid, GemmProblem(5, 9, 7)).shape == "5x9x7"
 
 
 def test_multiples_that_the_user_gives(kernel):

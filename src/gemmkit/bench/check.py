@@ -22,7 +22,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.fitting import expressible, fitting, in_whole_tiles
+from gemmkit.kernels.fitting import default_problem, expressible, fitting, in_whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
@@ -162,7 +162,7 @@ def _default_cases(
             if (_scaled(each), _padded(each)) != (_scaled(problem), _padded(problem)):
                 # Without its scales or its padding it is another of the cases.
                 continue
-            problem = in_whole_tiles(problem, tiles.multiples)
+            problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
         problem = _changed(problem, alpha, beta, epilogue)
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step

@@ -21,12 +21,14 @@ class SizeRule:
     """`only` is the name of the one size of a kernel for square matrices, empty for others.
 
     `fixed` holds sizes that are constants of the source, `multiples` what M, N and K have to be
-    multiples of: at least one whole tile, where that is more than 1.
+    multiples of: at least one whole tile, where that is more than 1. `tied` says that M and N are
+    arguments and nothing says what K is, so that it may be either: a cube suits both.
     """
 
     only: str = ""
     fixed: Mapping[str, int] = field(default_factory=dict)
     multiples: Multiples = (1, 1, 1)
+    tied: bool = False
 
     @classmethod
     def of(
@@ -39,8 +41,9 @@ class SizeRule:
         """
         passed = [name for name in SIZES if name in names]
         fixed = {name: value for name, value in compiled_in.items() if name not in passed}
-        known = [*passed, *fixed]
-        return cls(known[0] if len(known) == 1 else "", fixed, multiples)
+        known = {*passed, *fixed}
+        tied = known == {"M", "N"} and not {"lda", "ldb"} & set(names)
+        return cls(known.pop() if len(known) == 1 else "", fixed, multiples, tied)
 
     def refusal(self, problem: GemmProblem) -> str | None:
         """Why a kernel does not take a problem of these sizes, or None."""
@@ -67,7 +70,7 @@ class SizeRule:
         An empty problem stays empty, but for sizes that are to be multiples.
         """
         sizes = [problem.m, problem.n, problem.k]
-        if self.only:
+        if self.only or self.tied:
             sizes = [0 if 0 in sizes else max(sizes)] * 3
         wanted = [
             max(ceil_div(size, multiple), multiple > 1) * multiple
@@ -81,7 +84,7 @@ class SizeRule:
 
     @property
     def _multiples(self) -> Multiples:
-        if not self.only:
+        if not (self.only or self.tied):
             return self.multiples
         common = math.lcm(*self.multiples)
         return common, common, common
