@@ -68,6 +68,17 @@ def test_board(gemm_kernel):
     gemm_kernel("sgemm.cu", gpu="rtx1", **LAUNCH).check(SHAPES)
 
 
+SQUARE = dict(grid="ceil_div(width,8),ceil_div(width,8)", block="8,8")
+
+
+def test_square(gemm_kernel):
+    gemm_kernel("square.cu", **SQUARE).check()
+
+
+def test_too_little(gemm_kernel):
+    gemm_kernel("square.cu", **SQUARE).check(["1x1x1", "8x9x10"])
+
+
 def test_kernels_of_other_kinds(gemm_kernel):
     from gemmkit import find_kernel
 
@@ -80,6 +91,22 @@ def test_kernels_of_other_kinds(gemm_kernel):
         gemm_kernel(print, grid=1, block=1)
 """
 
+# The second barrier of the loop is missing.
+MISSING_BARRIER = """
+__global__ void square(const float *a, const float *b, float *c, int width) {
+  __shared__ float As[8][8], Bs[8][8];
+  int row = blockIdx.y * 8 + threadIdx.y, col = blockIdx.x * 8 + threadIdx.x;
+  float sum = 0;
+  for (int k0 = 0; k0 < width; k0 += 8) {
+    int along = k0 + threadIdx.x, down = k0 + threadIdx.y;
+    As[threadIdx.y][threadIdx.x] = row < width && along < width ? a[row * width + along] : 0.f;
+    Bs[threadIdx.y][threadIdx.x] = down < width && col < width ? b[down * width + col] : 0.f;
+    __syncthreads();
+    for (int k = 0; k < 8; ++k) sum += As[threadIdx.y][k] * Bs[k][threadIdx.x];
+  }
+  if (row < width && col < width) c[row * width + col] = sum;
+}
+"""
 GUIDE = Path(__file__).parent.parent / "docs" / "check-your-kernel-in-ci.md"
 PTX = """
 .version 7.0
@@ -101,6 +128,7 @@ def project(tmp_path_factory):
         "wrong.cu": text.replace("sum[i][j] + old", "sum[i][j] + old + 1.0f"),
         "broken.cu": text.replace("float sum[TM]", "flat sum[TM]"),
         "zero.ptx": PTX,
+        "square.cu": MISSING_BARRIER,
         "test_kernels.py": TESTS,
         "test_guide.py": documented,
         "pytest.ini": "[pytest]\ngemmkit_gpu = rtx3080\nfilterwarnings = error\n",
@@ -131,7 +159,7 @@ def report(project):
 
 
 def test_right_kernels_pass_and_the_others_fail(report):
-    assert "8 failed, 7 passed" in report[""]
+    assert "10 failed, 7 passed" in report[""]
     assert {"test_passing", "test_kernels_of_other_kinds"}.isdisjoint(report)
     assert "test_guide.py ...." in report[""]
 
@@ -153,6 +181,12 @@ def test_an_access_out_of_bounds_is_shown_with_line_and_thread(report):
         assert "pytest_plugin.py" not in failure
 
 
+def test_a_square_kernel_without_its_second_barrier_fails_on_cubes(report):
+    failure = report["test_square"]
+    assert re.search(r"E +Failed: \d+ problems: \d+ with findings, .*racecheck", failure)
+    assert "88x88x88" in failure or "80x80x80" in failure
+
+
 def test_many_problems_with_one_bug_do_not_fill_the_screen(report):
     failure = report["test_out_of_bounds[None]"]
     assert re.search(r"… and \d+ problems more", failure)
@@ -166,14 +200,16 @@ def test_a_wrong_result_is_shown_with_its_element_and_seed(report):
     assert re.search(r"C\[\d+, \d+\] is \S+, not \S+ ± \S+ \(normal inputs, seed 0\)", unwrapped)
     counted = report["test_wrong_while_counting"]
     assert re.search(
-        r"E +Failed: wrong, 32x32x8: All 1,024 elements are wrong: .*C\[\d+, \d+\] is ", counted
+        r"E +Failed: sgemm<32,32,8,4,4>, 32x32x8: All 1,024 elements are wrong: .*"
+        r"C\[\d+, \d+\] is ",
+        counted,
     )
 
 
 def test_an_exceeded_budget_shows_the_figure(report):
     failure = report["test_budget"]
     assert re.search(r"E +assert \d\S* <= 2\n", failure)
-    assert re.search(r"<sgemm at 64x64x32: sectors_per_request \d", failure)
+    assert re.search(r"<sgemm<32,32,8,4,4> at 64x64x32: sectors_per_request \d", failure)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +218,7 @@ def test_an_exceeded_budget_shows_the_figure(report):
         ("test_no_such_file", r"cannot read \S+absent\.cu: No such file"),
         ("test_does_not_compile", r"broken\.cu does not compile"),
         ("test_board", "unknown board 'rtx1'"),
+        ("test_too_little", r"square: too little ran to say anything: nothing larger than 1x1x1"),
     ],
 )
 def test_errors_are_one_message_at_the_line_of_the_test(report, test, message):

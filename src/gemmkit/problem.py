@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
@@ -26,8 +26,9 @@ class GemmProblem:
 
     A is m×k, B is k×n and C is m×n; element (row, col) of X lies at `row * ldx + col`. With
     `transa` the memory of A holds its transpose, k×m, whose rows are `lda` apart: element (row,
-    col) lies at `col * lda + row`; `transb` says the same of B. A leading dimension of 0 means
-    tight rows. By the BLAS rules, β = 0 never reads C, and α = 0 never reads A or B.
+    col) lies at `col * lda + row`; `transb` and `transc` say the same of B and C, so that all
+    three together are the column-major product. A leading dimension of 0 means tight rows. By the
+    BLAS rules, β = 0 never reads C, and α = 0 never reads A or B.
 
     A and B hold elements of `dtype`, C, bias, residual and auxiliary output those of `out_dtype`,
     by default the same. Sums are fp32, of float64 matrices fp64. `alignment` is what the addresses
@@ -63,6 +64,7 @@ class GemmProblem:
     dtype: Dtype = "float32"
     out_dtype: Dtype | None = None
     alignment: int = 256
+    transc: bool = False
 
     def __post_init__(self) -> None:
         if self.out_dtype is None:
@@ -81,28 +83,19 @@ class GemmProblem:
             if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):
                 kind = "fp64" if double else "fp32"
                 raise UsageError(f"{name} = {getattr(self, name)} is not a finite {kind} number")
-        rows = {
-            "lda": self.m if self.transa else self.k,
-            "ldb": self.k if self.transb else self.n,
-            "ldc": self.n,
-        }
-        for name, row in rows.items():
+        for name, row in zip(("lda", "ldb", "ldc"), self.tight, strict=True):
             given = getattr(self, name)
             if given == 0:
-                object.__setattr__(self, name, max(row, 1))
-            elif given < max(row, 1):
+                object.__setattr__(self, name, row)
+            elif given < row:
                 raise UsageError(f"{name} = {given} is shorter than a row of {row} elements")
-        tight = (
-            (self.k if self.transa else self.m) * self.lda,
-            (self.n if self.transb else self.k) * self.ldb,
-            self.m * self.ldc,
-        )
-        for name, size in zip(("stride_a", "stride_b", "stride_c"), tight, strict=True):
+        for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
             object.__setattr__(self, name, self._stride(name, size))
         if self.batch > 1 and self._overlaps():
+            rows_c, columns_c = self._stored_c
             raise UsageError(
                 f"stride_c = {self.stride_c} lets the matrices of C overlap: leave at least "
-                f"{(self.m - 1) * self.ldc + self.n} elements from one to the next"
+                f"{(rows_c - 1) * self.ldc + columns_c} elements from one to the next"
             )
 
     def _stride(self, name: str, tight: int) -> int:
@@ -120,10 +113,16 @@ class GemmProblem:
         """Whether two products of the batch write the same element."""
         if not (self.m and self.n):
             return False
-        apart = self.stride_c >= (self.m - 1) * self.ldc + self.n
-        row = (self.batch - 1) * self.stride_c + self.n
-        inside = self.stride_c >= self.n and (self.m == 1 or row <= self.ldc)
+        rows, columns = self._stored_c
+        apart = self.stride_c >= (rows - 1) * self.ldc + columns
+        row = (self.batch - 1) * self.stride_c + columns
+        inside = self.stride_c >= columns and (rows == 1 or row <= self.ldc)
         return not (apart or inside)
+
+    @property
+    def _stored_c(self) -> tuple[int, int]:
+        """Rows and columns of C as its memory holds them."""
+        return (self.n, self.m) if self.transc else (self.m, self.n)
 
     @classmethod
     def from_shape(cls, text: str, **rest: object) -> GemmProblem:
@@ -177,8 +176,59 @@ class GemmProblem:
 
     @property
     def layout(self) -> str:
-        """The layouts of A and B by BLAS's letters: `nn`, `nt`, `tn` or `tt`."""
-        return "nt"[self.transa] + "nt"[self.transb]
+        """The layouts of A and B by BLAS's letters: `nn`, `nt`, `tn` or `tt`.
+
+        A third letter, `t`, follows where C is transposed: `ttt` is column-major.
+        """
+        return "nt"[self.transa] + "nt"[self.transb] + "t" * self.transc
+
+    def laid_out(self, layout: str) -> GemmProblem:
+        """The same product with A, B and C stored as `layout` says, in the form of `layout`.
+
+        What a leading dimension has beyond its row stays; strides of a batch become gapless.
+        """
+        return self._reshaped(
+            transa=layout[0] == "t", transb=layout[1] == "t", transc=layout[2:] == "t"
+        )
+
+    def resized(self, m: int, n: int, k: int) -> GemmProblem:
+        """The same problem of another size.
+
+        What a leading dimension has beyond its row stays; strides of a batch become gapless.
+        """
+        return self._reshaped(m=m, n=n, k=k)
+
+    def _reshaped(self, **changes: Any) -> GemmProblem:
+        strides: dict[str, Any] = {
+            "stride_a": min(self.stride_a, 0),
+            "stride_b": min(self.stride_b, 0),
+            "stride_c": 0,
+        }
+        changed = replace(self, **changes, lda=0, ldb=0, ldc=0, **strides)
+        given = self.lda, self.ldb, self.ldc
+        lda, ldb, ldc = (
+            row + ld - tight
+            for row, ld, tight in zip(changed.tight, given, self.tight, strict=True)
+        )
+        return replace(changed, lda=lda, ldb=ldb, ldc=ldc, **strides)
+
+    @property
+    def pitched(self) -> tuple[int, int, int]:
+        """Elements of A, B and C of one product with the whole of each row's leading dimension."""
+        return (
+            (self.k if self.transa else self.m) * self.lda,
+            (self.n if self.transb else self.k) * self.ldb,
+            (self.n if self.transc else self.m) * self.ldc,
+        )
+
+    @property
+    def tight(self) -> tuple[int, int, int]:
+        """The least leading dimensions of A, B and C: the lengths of their rows, at least 1."""
+        return (
+            max(self.m if self.transa else self.k, 1),
+            max(self.k if self.transb else self.n, 1),
+            max(self.m if self.transc else self.n, 1),
+        )
 
     @property
     def flops(self) -> int:

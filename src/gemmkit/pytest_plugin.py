@@ -95,11 +95,11 @@ class KernelUnderTest:
         self.kernel, self.gpu = kernel, gpu
 
     def check(self, shapes: Sequence[Shape] | None = None, **options: Any) -> list[CheckRecord]:
-        """Hold its results against a reference and look for broken rules, on awkward problems.
+        """Hold its results against a reference and look for broken rules, on edge cases.
 
         `shapes` are texts `MxNxK`, (M, N, K) or problems in place of those; other arguments are
         those of `gemmkit.check`. The test fails, with the findings and their source lines, if a
-        result is wrong or a sanitizer finds something.
+        result is wrong or a sanitizer finds something, and if too little ran to say anything.
         """
         __tracebackhide__ = True
         from gemmkit.bench.check import check
@@ -143,12 +143,14 @@ class KernelUnderTest:
 
 def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: Kernel) -> str:
     """A summary in the first line, which pytest repeats; then what is wrong, problem by problem."""
-    from gemmkit.report.findings import check_table, findings_text, summary
+    from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
 
     table = check_table(bad[:_SHOWN_PROBLEMS]).to_text().plain.rstrip()
     left = len(bad) - _SHOWN_PROBLEMS
     more = f"\n… and {left} problems more" if left > 0 else ""
-    return f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
+    text = f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
+    hint = multiples_hint(records, kernel)
+    return f"{text}\n\n{hint}" if hint else text
 
 
 class _ErrorsFail:

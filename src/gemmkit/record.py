@@ -13,7 +13,8 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The problem as asked for; sizes in elements.
 
     `batch` is the number of products; the strides between their matrices are 0 where there is one
-    only, and -1 where all share an operand.
+    only, and -1 where all share an operand. `layout` says which matrices lie transposed in memory,
+    as `GemmProblem.layout` does.
     """
 
     m: int
@@ -29,6 +30,7 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     stride_a: int = 0
     stride_b: int = 0
     stride_c: int = 0
+    layout: str = "nn"
 
     @property
     def shape(self) -> str:

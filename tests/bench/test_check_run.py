@@ -7,13 +7,14 @@ import re
 
 import pytest
 
-from gemmkit.bench.awkward import awkward_problems
 from gemmkit.bench.check import check
+from gemmkit.bench.edge_cases import edge_cases
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessSite, CheckRecord, Finding
 
@@ -145,9 +146,9 @@ def test_bad_arguments(fake_device, arguments, message):
 @pytest.mark.parametrize(
     "kernel", [each for each in LADDER if each.condition is None], ids=lambda kernel: kernel.name
 )
-def test_awkward_problems_meet_edges_and_every_vector_width(kernel):
+def test_edge_cases_meet_residues_and_every_vector_width(kernel):
     batched = kernel.takes_batches
-    problems = awkward_problems(kernel.default, fusing=kernel.fuses, batched=batched)
+    problems = edge_cases(tiles_of(kernel, kernel.default), fusing=kernel.fuses, batched=batched)
     tile = kernel.default
     shapes = {(each.m % tile.BM, each.n % tile.BN) for each in problems.values()}
     assert {(0, 0), (1, 1), (tile.BM - 1, tile.BN - 1), (4, 4)} <= shapes

@@ -45,8 +45,8 @@ def test_a_file_is_measured_like_a_rung(call: Callable[..., Result], file: Path)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("first: ") == 3
     assert "first: 21.0\n" in result.stdout
-    rows = [line.split()[:2] for line in result.stdout.splitlines() if " my " in line]
-    assert rows == [["33x18x21", "my"], ["40x40x40", "my"], ["8x8x8", "my"]]
+    rows = [line.split()[:2] for line in result.stdout.splitlines() if " gemm " in line]
+    assert rows == [["33x18x21", "gemm"], ["40x40x40", "gemm"], ["8x8x8", "gemm"]]
 
 
 def test_records(file: Path) -> None:
@@ -54,7 +54,7 @@ def test_records(file: Path) -> None:
     result = CliRunner().invoke(gemmkit, words)
     assert result.exit_code == 0
     record = json.loads(result.stdout)
-    assert (record["kernel"], record["rung"], record["config"]) == ("my", None, {})
+    assert (record["kernel"], record["rung"], record["config"]) == ("gemm", None, {})
     assert record["correct"]
     assert record["counters"]["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] > 0
     assert record["idea"] == "One thread a result"
@@ -115,7 +115,7 @@ def test_a_rung(call: Callable[..., Result]) -> None:
         (("--lda", "3"), "No such option"),
         (("--shape", "5x5"), "'5x5' is not a valid shape"),
         (("--epilogue", "bias"), "no argument 'bias'"),
-        (("--config", "BM=3"), "kernel 'my' has no key 'BM'; it has: none"),
+        (("--config", "BM=3"), "kernel 'gemm' has no key 'BM'; it has: none"),
         (("--max-steps", "0"), "--max-steps"),
     ],
 )
@@ -133,8 +133,8 @@ def test_on_a_gpu_a_file_is_timed(call: Callable[..., Result], file: Path) -> No
     words = (*LAUNCH[:4], "--device", "cuda", "--shape", "33x18x21,256", "--beta", "0.5")
     result = call("bench", file, *words)
     assert result.exit_code == 0, result.stderr
-    rows = [line.split()[:2] for line in result.stdout.splitlines() if " my " in line]
-    assert rows == [["33x18x21", "my"], ["256x256x256", "my"]]
+    rows = [line.split()[:2] for line in result.stdout.splitlines() if " gemm " in line]
+    assert rows == [["33x18x21", "gemm"], ["256x256x256", "gemm"]]
     assert "median" in result.stdout
 
 

@@ -72,7 +72,7 @@ def test_show_takes_a_file(call: Callable[..., Result], file: Path) -> None:
     result = call("show", file, *words, "--shape", "5x64x3", "--gpu", "rtx3090")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0] == "my"
+    assert lines[0] == "gemm<8>"
     assert {"entry      gemm<8>", "arguments  M, N, K, A, B, C"} <= set(lines)
     assert "grid       8 × 1 × 1 = 8 blocks" in lines
     assert result.stdout.endswith(SOURCE)

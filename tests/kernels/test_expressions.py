@@ -32,6 +32,7 @@ VALUES = {"M": 300, "N": 200, "K": 7}
         ("1e-3", 1e-3),
         ("true", 1),
         ("7/2.0", 3.5),
+        ("(1 << 4) + (M >> 2)", 91),
     ],
 )
 def test_values(text: str, value: float | None) -> None:
@@ -74,7 +75,7 @@ def test_division_as_in_c(a: int, b: int) -> None:
         "'text'",
         "M ** 9999",
         "M if N else K",
-        "1 << 60",
+        "1 ^ 60",
         "abs(M)",
         "min(M)",
         "ceil_div(M)",

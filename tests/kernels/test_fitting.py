@@ -1,4 +1,4 @@
-"""The likest problem that a kernel takes."""
+"""The nearest problem that a kernel takes."""
 
 from __future__ import annotations
 

@@ -193,6 +193,22 @@ def test_what_else_numba_offers(function, launch, board):
     assert record.correct, record.check
 
 
+def transposed(A, B, C):
+    row, column = cuda.grid(2)
+    if row < C.shape[0] and column < C.shape[1]:
+        sum_ = float32(0)
+        for k in range(B.shape[1]):
+            sum_ += A[k, row] * B[column, k]
+        C[row, column] = sum_
+
+
+def test_arrays_have_the_shapes_of_the_layout():
+    kernel = Kernel.from_numba(transposed, grid="(M+7)/8,(N+7)/8", block="8,8", layout="TT")
+    record = run_kernel(kernel, GemmProblem(9, 7, 5), EmulatedDevice(find_board("a100")))
+    assert record.correct
+    assert record.problem.layout == "tt"
+
+
 def test_a_kernel_is_compiled_for_each_board_once():
     kernel = Kernel.from_numba(tiled, **LAUNCH)
     boards = [find_board(each) for each in ("rtx3090", "h100", "rtx3090")]

@@ -49,7 +49,7 @@ def write(tmp_path: Path) -> Any:
 def test_a_plain_kernel(write: Any) -> None:
     path = write(PLAIN)
     kernel = Kernel.from_file(path, **LAUNCH)
-    assert (kernel.name, kernel.rung, kernel.idea, kernel.space) == ("my", None, "", {})
+    assert (kernel.name, kernel.rung, kernel.idea, kernel.space) == ("gemm", None, "", {})
     assert kernel.source == PLAIN
     plan = planned(kernel)
     assert (plan.entry, plan.signature) == ("gemm", ("M", "N", "K", "A", "B", "C"))
@@ -210,7 +210,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason
 @pytest.mark.parametrize(
     ("launch", "reason"),
     [
-        ({"grid": "1"}, "how is 'my' launched.*Give --block"),
+        ({"grid": "1"}, "how is 'gemm' launched.*Give --block"),
         ({}, "Give --grid and --block"),
         ({"grid": "T/2", "block": 1}, r"'T/2' uses T; grid, block and shared memory may use M, N"),
         ({"grid": "1,1,1,1", "block": 1}, "has 4 parts"),
@@ -236,7 +236,7 @@ def test_launches_that_cannot_be_meant(write: Any, launch: Any, reason: str) -> 
 )
 def test_launches_that_fail_for_a_problem(write: Any, launch: Any, reason: str) -> None:
     kernel = Kernel.from_file(write(PLAIN), **launch)
-    with pytest.raises(UnsupportedProblem, match=f"^my: .*{reason}"):
+    with pytest.raises(UnsupportedProblem, match=f"^gemm: .*{reason}"):
         planned(kernel)
 
 
@@ -342,9 +342,11 @@ def test_declarations() -> None:
 def test_constants() -> None:
     text = (
         "#define A (1 + 2) // three\n#define F(x) x\nconstexpr int B = A * 2;\n"
-        "const float c = 1;\nstatic constexpr unsigned D{4};"
+        "const float c = 1;\nstatic constexpr unsigned D{4};\nconst int E = f(1, 2), G = D / 2;\n"
+        "enum Sizes : int { H = 1 << 4, I, J = 8 };"
     )
-    assert constants_in(text) == {"A": "(1 + 2)", "B": "A * 2"}
+    wanted = {"A": "(1 + 2)", "B": "A * 2", "D": "4", "E": "f(1, 2)", "G": "D / 2"}
+    assert constants_in(text) == wanted | {"H": "1 << 4", "J": "8"}
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,6 @@ def test_views_refuse_short_storage():
 @pytest.mark.parametrize(
     "other",
     [
-        {"transa": True},
         {"dtype": "float64"},
         {"out_dtype": "float16"},
         {"epilogue": Epilogue(activation="gelu")},

@@ -235,13 +235,8 @@ def _executed(
     device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
 ) -> tuple[ControlFlow, NDArray[np.float64]]:
     """Executions of each instruction by an average block."""
-    extents = (
-        (problem.m, problem.lda),
-        (problem.k, problem.ldb),
-        (problem.m, problem.ldc),
-        (1, problem.n),
-    )
-    a, b, c, bias = (device.empty(FLOAT_BYTES * rows * pitch) for rows, pitch in extents)
+    sizes = (*problem.pitched, problem.n)
+    a, b, c, bias = (device.empty(FLOAT_BYTES * size) for size in sizes)
     scratch = Scratch.of(device, plan)  # must outlive the launch
     arguments = bind_arguments(problem, a, b, c, bias, scratch)
     flow, tally = device.count(binary, plan, arguments)

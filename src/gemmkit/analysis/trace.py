@@ -68,11 +68,17 @@ class Trace:
 
     def element(self, array: str, offset: int) -> tuple[int, int] | None:
         """Row and column, in A, B or C, of the element at a byte offset; None in other arrays."""
-        pitches = {"A": self.problem.lda, "B": self.problem.ldb, "C": self.problem.ldc}
+        problem = self.problem
+        pitches = {
+            "A": (problem.lda, problem.transa),
+            "B": (problem.ldb, problem.transb),
+            "C": (problem.ldc, problem.transc),
+        }
         if array not in pitches:
             return None
-        row, col = divmod(offset // FLOAT_BYTES, pitches[array])
-        return row, col
+        pitch, transposed = pitches[array]
+        row, col = divmod(offset // FLOAT_BYTES, pitch)
+        return (col, row) if transposed else (row, col)
 
     def representatives(self, warp: int = 0) -> tuple[WatchedAccess, ...]:
         """A warp's accesses that differ by array, kind, source line or pattern, first use first.
@@ -127,12 +133,7 @@ def trace(
         raise UsageError(f"there is no block {block} in a grid of {plan.blocks:,} blocks")
     binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
-    rows = (shallow.m, shallow.k, shallow.m)
-    pitches = (shallow.lda, shallow.ldb, shallow.ldc)
-    a, b, c = (
-        device.empty(FLOAT_BYTES * count * pitch)
-        for count, pitch in zip(rows, pitches, strict=True)
-    )
+    a, b, c = (device.empty(FLOAT_BYTES * size) for size in shallow.pitched)
     bias = device.empty(FLOAT_BYTES * shallow.n) if shallow.epilogue.bias else None
     scratch = Scratch.of(device, plan)  # must outlive the launch
     arguments = bind_arguments(shallow, a, b, c, bias, scratch)
@@ -144,5 +145,5 @@ def _shallow(problem: GemmProblem, plan: LaunchPlan, block: int) -> GemmProblem:
     m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
     if "lda" in plan.signature:
         return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH))
-    k = min(problem.k, TRACED_DEPTH_TIGHT)
-    return replace(problem, m=m, k=k, lda=k)
+    ldb, ldc = (getattr(problem, name) if name in plan.signature else 0 for name in ("ldb", "ldc"))
+    return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH_TIGHT), lda=0, ldb=ldb, ldc=ldc)

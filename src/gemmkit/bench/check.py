@@ -1,15 +1,17 @@
-"""`check`: a kernel over awkward problems on the emulator, with its sanitizers switched on."""
+"""`check`: a kernel over edge cases on the emulator, with its sanitizers switched on."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 
-from gemmkit.bench.awkward import awkward_problems
+from gemmkit.bench.coverage import too_little
+from gemmkit.bench.edge_cases import edge_cases
 from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
@@ -20,10 +22,12 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import default_problem, expressible, fitting, in_whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.sizes import SIZES
+from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
 
@@ -59,12 +63,12 @@ def check(
 
     Args:
         kernel: a rung's name, or a kernel of your own.
-        shapes: texts `MxNxK`, numbers, (M, N, K), or problems; by default `awkward_problems` of the
-            configuration.
+        shapes: texts `MxNxK`, numbers, (M, N, K), or problems; by default `edge_cases` of the
+            kernel's tiles, or the nearest problems to them that it takes.
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
         epilogue: fused into every write-back: "none", "bias", "relu" or "bias+relu"; by default
-            each problem its own; one of the awkward ones has bias and ReLU, where a rung fuses.
+            each problem its own; one of the edge cases has bias and ReLU, where a rung fuses.
         alpha: of every problem; by default each its own.
         beta: of every problem; by default each its own.
         checks: findings of other checks are left out.
@@ -78,7 +82,8 @@ def check(
 
     Raises:
         UsageError: an argument cannot be meant.
-        UnsupportedProblem: the kernel refuses the configuration, or each of the problems.
+        UnsupportedProblem: the kernel refuses the configuration, or all problems of more than one
+            element, and nothing was found in the others.
         CompileError: the kernel does not compile.
         UnsupportedInstruction: it has an instruction that the emulator lacks.
         DeviceError: the host has not enough memory.
@@ -99,8 +104,8 @@ def check(
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
     cases = [
-        (name, _changed(problem, alpha, beta, epilogue))
-        for name, problem in _problems(found, chosen, shapes, epilogue)
+        ("", found.lay_out(_changed(read_problem(shape), alpha, beta, epilogue)))
+        for shape in shapes or ()
     ]
     device = device or open_device(
         "emulator",
@@ -112,7 +117,8 @@ def check(
     )
     progress.opened(device, "")
     if shapes is None:
-        cases = [(name, _fitted(found, chosen, problem, device.spec)) for name, problem in cases]
+        _say_what_the_grid_covers(found, chosen, progress)
+        cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue)
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
@@ -135,24 +141,67 @@ def check(
         if isinstance(plan, str):
             record = msgspec.structs.replace(blank, detail=plan)
         else:
-            workload = Workload(problem, device, seed)
+            # Few kernels but gemmkit's own leave A and B unread where α is 0.
+            written = found.rung is None and alpha is None
+            workload = Workload(problem, device, seed, written=written)
             record = _run(blank, workload, next(binaries), plan, checks)
             progress.printed(workload.printed)
         progress.checked(record)
         records.append(record)
+    missing = too_little(records)
+    if missing is not None and all(record.clean for record in records):
+        raise UnsupportedProblem(f"{found.name}: {missing}")
     return records
 
 
-def _problems(
-    kernel: Kernel, config: TileConfig, shapes: Sequence[Shape] | None, epilogue: Epilogue | None
+def _default_cases(
+    kernel: Kernel,
+    config: TileConfig,
+    gpu: GpuSpec,
+    alpha: float | None,
+    beta: float | None,
+    epilogue: Epilogue | None,
 ) -> list[tuple[str, GemmProblem]]:
-    """The problems to check; those that were asked for have no names."""
-    if shapes is None:
-        rung = kernel.rung is not None
-        fusing = rung and kernel.fuses and epilogue is None
-        found = awkward_problems(config, fusing=fusing, blas=rung, batched=kernel.takes_batches)
-        return list(found.items())
-    return [("", read_problem(shape)) for shape in shapes]
+    """The edge cases, or the nearest problems to them that the kernel takes, each once."""
+    tiles = tiles_of(kernel, config)
+    rung = kernel.rung is not None
+    fusing = rung and kernel.fuses and epilogue is None
+    extents = tiles if rung else tiles.enough
+    found: dict[GemmProblem, str] = {}
+    for name, each in edge_cases(extents, fusing=fusing, batched=kernel.takes_batches).items():
+        problem = each
+        if not rung:
+            problem = expressible(kernel, each)
+            if (_scaled(each), _padded(each)) != (_scaled(problem), _padded(problem)):
+                # Without its scales or its padding it is another of the cases.
+                continue
+            problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
+        problem = _changed(problem, alpha, beta, epilogue)
+        with suppress(UnsupportedProblem):
+            whole = tiles.rows, tiles.columns, tiles.step
+            problem = fitting(kernel, problem, gpu, config, whole)
+        found.setdefault(problem, name)
+    return [(name, problem) for problem, name in found.items()]
+
+
+def _scaled(problem: GemmProblem) -> bool:
+    return (problem.alpha, problem.beta) != (1.0, 0.0)
+
+
+def _padded(problem: GemmProblem) -> bool:
+    return (problem.lda, problem.ldb, problem.ldc) != problem.tight
+
+
+def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Progress) -> None:
+    """Say that sizes are multiples where the grid has blocks for whole tiles only."""
+    multiples = tiles_of(kernel, config).multiples
+    if max(multiples) > 1:
+        sizes = " and ".join(
+            f"{name} of {multiple}"
+            for name, multiple in zip(SIZES, multiples, strict=True)
+            if multiple > 1
+        )
+        progress.note(f"The grid rounds down, so only multiples are tried: {sizes}.")
 
 
 def _changed(
@@ -165,14 +214,6 @@ def _changed(
         beta=problem.beta if beta is None else beta,
         epilogue=epilogue or problem.epilogue,
     )
-
-
-def _fitted(kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec) -> GemmProblem:
-    """The likest problem that the kernel takes; the problem itself where it takes none."""
-    try:
-        return fitting(kernel, problem, gpu, config)
-    except UnsupportedProblem:
-        return problem
 
 
 def _plan(

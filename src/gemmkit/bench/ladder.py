@@ -139,6 +139,7 @@ def _plan(
     kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec, *, required: bool
 ) -> _Run | str:
     """The run, or why it is left out."""
+    problem = kernel.lay_out(problem)
     try:
         return _Run(kernel, config, problem, kernel.plan(problem, config, gpu))
     except UnsupportedProblem as refusal:
@@ -181,9 +182,9 @@ def _run_all(
             workload = None
             workload = Workload(run.problem, device, seed)
         try:
-            record = run_binary(
-                run.kernel, run.config, run.plan, binary, workload, baseline=baseline
-            )
+            # The peers here multiply row-major matrices.
+            peer = baseline if run.problem.layout == "nn" else None
+            record = run_binary(run.kernel, run.config, run.plan, binary, workload, baseline=peer)
         except DeviceError as error:
             progress.printed(error.printed)
             raise

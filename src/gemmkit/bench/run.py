@@ -43,7 +43,7 @@ def run_kernel(
 
     Args:
         kernel: what to run.
-        problem: what to compute.
+        problem: what to compute; one of plain layout is laid out as the kernel reads it.
         device: where.
         config: the kernel's default where none is given.
         seed: of the inputs.
@@ -58,6 +58,7 @@ def run_kernel(
         DeviceError: there is not enough memory, or the launch failed.
     """
     config = config or kernel.default
+    problem = kernel.lay_out(problem)
     plan = kernel.plan(problem, config, device.spec)
     binary = compile_plan(plan, device.spec.arch, cache_dir=cache_dir)
     workload = workload or Workload(problem, device, seed)
@@ -169,6 +170,7 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         stride_a=problem.stride_a,
         stride_b=problem.stride_b,
         stride_c=problem.stride_c,
+        layout=problem.layout,
     )
 
 

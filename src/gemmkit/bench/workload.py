@@ -45,17 +45,22 @@ class Workload:
     `gemmkit.verify.roundings`) is held against the bound of its arithmetic, and also runs integers
     that this arithmetic keeps exact, however large the problem is.
 
+    By the BLAS rules nobody reads A and B where α = 0: they count as never written then, unless
+    `written` says that they do not.
+
     Raises:
         DeviceError: the matrices do not fit on the device.
         UsageError: k is too large for any check.
     """
 
-    def __init__(self, problem: GemmProblem, device: Device, seed: int = 0) -> None:
+    def __init__(
+        self, problem: GemmProblem, device: Device, seed: int = 0, *, written: bool = False
+    ) -> None:
         self.problem, self.device, self.seed = problem, device, seed
         try:
-            self.cases = [Case.make(problem, device, seed, "normal")]
+            self.cases = [Case.make(problem, device, seed, "normal", written=written)]
             if not self.cases[0].reference.full:
-                self.cases.append(Case.make(problem, device, seed, "integer"))
+                self.cases.append(Case.make(problem, device, seed, "integer", written=written))
         except MemoryError:
             raise DeviceError(
                 f"the host has not enough memory for the matrices of {problem.shape}"
@@ -193,6 +198,8 @@ class Case:
         seed: int,
         kind: InputKind,
         sum_limit: int = INTEGER_SUM_LIMIT,
+        *,
+        written: bool = False,
     ) -> Case:
         """Inputs of a kind, uploaded, and their reference; `sum_limit` is as in `make_inputs`.
 
@@ -201,7 +208,7 @@ class Case:
         """
         inputs = make_inputs(problem, seed, kind, sum_limit)
         # By the BLAS rules nobody reads A and B where α = 0, nor C where β = 0.
-        read = problem.alpha != 0
+        read = problem.alpha != 0 or written
         return cls(
             inputs,
             Reference(problem, inputs),

@@ -94,7 +94,7 @@ def command(
     TARGET is a rung, or a CUDA C++ or PTX file of your own. On a GPU it is timed in turn with
     cuBLAS, where that is installed. Without one its PTX runs on the CPU, and the table has the
     counts that explain the times. Each result is checked against a float64 reference. Without
-    --shape, at 1024x1024x1024.
+    --shape, at 1024x1024x1024 or the nearest that the kernel takes.
 
     With --suite or --against, what gemmkit picks for each problem (or TARGET) is timed in turn with
     all peers, over rotating buffers beyond the L2 cache. This needs a GPU.
@@ -103,6 +103,7 @@ def command(
     """
     from gemmkit.cli.target import find_target
     from gemmkit.epilogue import Epilogue
+    from gemmkit.kernels.fitting import default_problem
     from gemmkit.problem import GemmProblem
 
     fused = Epilogue.parse(epilogue)
@@ -111,7 +112,8 @@ def command(
     ]
     kernel = None if target["target"] is None else find_target(**target)
     if kernel is not None and not (suites or problems):
-        problems = [GemmProblem.from_shape(DEFAULT_SHAPE, alpha=alpha, beta=beta, epilogue=fused)]
+        default = GemmProblem.from_shape(DEFAULT_SHAPE, alpha=alpha, beta=beta, epilogue=fused)
+        problems = [default_problem(kernel, default)]
     if suites or against or profile or resume:
         from gemmkit.cli.comparison import compare_command
 

@@ -73,17 +73,18 @@ def command(
 ) -> None:
     """Look for bugs in a kernel: a rung, or a CUDA C++ or PTX file of your own.
 
-    It runs on the emulator, over shapes that kernels get wrong (or those of --shape). Each result
-    is held against a float64 reference, and each access is watched: memory out of bounds or
-    misaligned, reads of what was never written, races in shared and global memory, barriers that
-    not all threads reach, deadlocks.
+    It runs on the emulator, over shapes that kernels get wrong, or the nearest that this one takes
+    (or those of --shape). Each result is held against a float64 reference, and each access is
+    watched: memory out of bounds or misaligned, reads of what was never written, races in shared
+    and global memory, barriers that not all threads reach, deadlocks.
 
-    The exit status is 1 if there is a finding or a wrong result.
+    The exit status is 1 if there is a finding or a wrong result, and 2 if too little ran to say
+    anything.
     """
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch, run_and_show
-    from gemmkit.report.findings import check_table, findings_text, summary
+    from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
     from gemmkit.report.layout import Table
 
     kernel = find_target(**target)
@@ -109,6 +110,9 @@ def command(
     def closing(watch: Watch, out: Printer) -> None:
         out.print(findings_text(watch.checks, kernel), end="")
         out.print("\n" + summary(watch.checks))
+        hint = multiples_hint(watch.checks, kernel)
+        if hint:
+            out.print(hint)
 
     watch = run_and_show(run, tables, asked="emulator", json_path=json_path, closing=closing)
     if not all(record.clean for record in watch.checks):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
 
+DEFAULT_SHAPE = "1024"
+
 # Of a report that holds many, such as one of a whole application.
 MOST_LAUNCHES = 8
 
@@ -34,7 +36,9 @@ MOST_LAUNCHES = 8
     "target itself with another configuration.",
 )
 @click.option(
-    "--shape", default="1024", metavar="N|MxNxK", show_default=True, help="The problem to explain."
+    "--shape",
+    metavar="N|MxNxK",
+    help="The problem to explain.  [default: 1024, or the nearest that the kernel takes]",
 )
 @gpu_option
 @config_option
@@ -71,7 +75,7 @@ MOST_LAUNCHES = 8
 @debug_option
 def command(
     against: str | None,
-    shape: str,
+    shape: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     folder: Path | None,
@@ -109,12 +113,14 @@ def command(
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    problem, board = GemmProblem.from_shape(shape), board_at_hand(gpu)
+    problem, board = GemmProblem.from_shape(shape or DEFAULT_SHAPE), board_at_hand(gpu)
+    if shape is None and kernel.sizes is not None:
+        problem = kernel.sizes.nearest(problem)
     with StepBar() as bar:
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
             bar.show(done, len(chosen), each.name)
-            gathered.append(gather(each, problem, board, config=settings))
+            gathered.append(gather(each, each.lay_out(problem), board, config=settings))
     explained = explain_facts(*gathered)
     if as_json:
         import msgspec

@@ -14,16 +14,21 @@ if TYPE_CHECKING:
     from gemmkit.jit.binary import Binary
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import LaunchPlan, TileConfig
+    from gemmkit.problem import GemmProblem
+
+DEFAULT_SHAPE = "1024x1024x1024"
+
+# What a host program has to do that launches as much.
+_OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 
 
 @click.command("show")
 @target_options
 @click.option(
     "--shape",
-    default="1024x1024x1024",
     metavar="MxNxK",
-    show_default=True,
-    help="The problem to plan the launch for.",
+    help="The problem to plan the launch for.  [default: 1024x1024x1024, or the nearest that the "
+    "kernel takes]",
 )
 @epilogue_option
 @gpu_option
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--sass", "form", flag_value="sass", help="Print the SASS, and nothing else.")
 @debug_option
 def command(
-    shape: str,
+    shape: str | None,
     epilogue: str,
     gpu: str | None,
     config: dict[str, int] | None,
@@ -48,11 +53,13 @@ def command(
     from gemmkit.cli.target import find_target
     from gemmkit.epilogue import Epilogue
     from gemmkit.jit.compiler import compile_plan
+    from gemmkit.kernels.fitting import default_problem
     from gemmkit.problem import GemmProblem
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    problem = GemmProblem.from_shape(shape, epilogue=Epilogue.parse(epilogue))
+    problem = GemmProblem.from_shape(shape or DEFAULT_SHAPE, epilogue=Epilogue.parse(epilogue))
+    problem = found.lay_out(problem) if shape else default_problem(found, problem)
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)
@@ -74,7 +81,7 @@ def command(
         out.print(wrapped(found.idea, out.width or TEXT_WIDTH))
     if settings.as_dict():
         out.print(_configurations(found, settings, board))
-    out.print(_launch(plan, binary, board, problem.shape))
+    out.print(_launch(plan, binary, board, problem))
     if out.is_terminal:
         theme = "ansi_dark"
         out.console.print(Syntax(found.source, "cuda", theme=theme, background_color="default"))
@@ -94,9 +101,12 @@ def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str:
+def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, problem: GemmProblem) -> str:
+    from gemmkit.kernels.layouts import layout_text
+
+    layout = "" if problem.layout == "nn" else f", {layout_text(problem.layout)}"
     rows = {
-        "problem": f"{shape} on {board.name} ({board.arch})",
+        "problem": f"{problem.shape}{layout} on {board.name} ({board.arch})",
         "entry": plan.entry,
         "arguments": plan.arguments,
         "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
@@ -110,6 +120,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, shape: str) -> str
 
 def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, str]:
     from gemmkit.analysis import occupancy
+    from gemmkit.devices.limits import MAX_STATIC_SHARED
 
     taken = binary.resources
     if taken is None:
@@ -126,7 +137,8 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
         "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
         f"{taken.local_bytes} bytes of local memory",
         "shared": f"{shared:,} bytes a block"
-        + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else ""),
+        + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
+        + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
         "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "
         f"SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +55,24 @@ _launch_options = combine(
     click.option(
         "--grid",
         metavar="X,Y,Z",
-        help="Blocks, as expressions over M, N, K: '(N+127)/128,(M+127)/128'.",
+        help="Blocks, as expressions over M, N, K or the kernel's own names of them: "
+        "'(N+127)/128,(M+127)/128'.",
     ),
     click.option("--block", metavar="X,Y,Z", help="Threads a block, alike: '16,16' or 256."),
     click.option(
         "--shared", metavar="BYTES", help="Dynamic shared memory a block, alike.  [default: 0]"
+    ),
+    click.option(
+        "--layout",
+        metavar="NN|NT|TN|TT|col",
+        help="How A and B lie in memory: N row-major, T transposed. NT is C = A·B with B stored "
+        "N×K. col, col-NT … for column-major A, B and C, with BLAS's letters.  [default: NN]",
+    ),
+    click.option(
+        "--multiple-of",
+        metavar="M,N,K",
+        help="The kernel takes multiples of these only, as 128,128,8, or 16 for all three: other "
+        "problems are refused, not run.",
     ),
     click.option(
         "--include",
@@ -115,6 +129,8 @@ def find_target(
     grid: str | None = None,
     block: str | None = None,
     shared: str | None = None,
+    layout: str | None = None,
+    multiple_of: str | None = None,
     include_dirs: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
     constants: Mapping[str, Value] | None = None,
@@ -134,6 +150,8 @@ def find_target(
         grid=grid,
         block=block,
         shared=shared,
+        layout=layout,
+        multiple_of=multiple_of,
         include_dirs=include_dirs,
         options=options,
     )
@@ -153,6 +171,8 @@ def _named_kernel(
     grid: str | None,
     block: str | None,
     shared: str | None,
+    layout: str | None,
+    multiple_of: str | None,
     include_dirs: tuple[str, ...],
     options: tuple[str, ...],
 ) -> Kernel:
@@ -160,25 +180,41 @@ def _named_kernel(
     from gemmkit.kernels.kernel import Kernel
 
     launch: dict[str, Any] = {"entry": entry, "args": args, "grid": grid, "block": block}
-    if shared is not None:
-        launch["shared"] = shared
+    rest = {"shared": shared, "layout": layout, "multiple_of": multiple_of}
+    launch |= {name: value for name, value in rest.items() if value is not None}
     suffix = Path(target).suffix.lower()
     if suffix == PTX_SUFFIX:
         if include_dirs or options:
             raise UsageError(f"{target} is compiled already: leave out --include and --option")
         if args is None:
-            raise UsageError(f"{target} does not tell what its parameters are: give --args")
+            raise UsageError(f"{target} does not say what its parameters are: give --args")
         return Kernel.from_ptx(target, **launch)
     if suffix in CUDA_SUFFIXES or "/" in target or Path(target).exists():
         return Kernel.from_file(target, **launch, include_dirs=include_dirs, options=options)
-    given = [name for name, value in launch.items() if value is not None]
+    given = [name for name, value in launch.items() if value is not None and name != "layout"]
+    given = [name.replace("_", "-") for name in given]
     given += ["include"] * bool(include_dirs) + ["option"] * bool(options)
     if given:
         raise UsageError(
             f"'{target}' is no file, and a rung of the ladder has its own launch: leave out "
             + ", ".join(f"--{name}" for name in given)
         )
-    return find_rung(target)
+    return find_rung(target) if layout is None else in_layout(find_rung(target), layout)
+
+
+def in_layout(rung: Kernel, layout: str) -> Kernel:
+    """The rung for matrices that lie as `layout` says.
+
+    Raises:
+        UsageError: it is no layout, or none that the rung reads.
+    """
+    from gemmkit.kernels.layouts import layout_text, read_layout
+
+    asked = read_layout(layout)
+    if asked not in rung.layouts:
+        taken = ", ".join(map(layout_text, rung.layouts))
+        raise UsageError(f"'{rung.name}' takes {taken}, not {layout_text(asked)}")
+    return replace(rung, layouts=(asked,))
 
 
 def find_rung(name: str) -> Kernel:

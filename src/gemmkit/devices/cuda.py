@@ -14,7 +14,9 @@ from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import spec_of
 from gemmkit.devices.device import Launch, Work
 from gemmkit.devices.host import host_environment, package_version
+from gemmkit.devices.limits import refusal
 from gemmkit.devices.packing import ParameterSpace, bound_values, packed
+from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 
@@ -143,10 +145,17 @@ class CudaDevice:
         Raises:
             DeviceError: the launch failed, or the kernel did.
         """
-        work = self.work(binary, plan, arguments)
-        with cuda_errors(f"'{plan.kernel}'"):
-            work(self.stream)
-            self.stream.sync()
+        try:
+            work = self.work(binary, plan, arguments)
+            with cuda_errors(f"'{plan.kernel}'"):
+                work(self.stream)
+                self.stream.sync()
+        except DeviceError as error:
+            static = binary.resources.shared_bytes if binary.resources is not None else 0
+            reason = refusal(self.spec, binary, plan, static)
+            if reason is None:
+                raise
+            raise DeviceError(f"{reason}. {error}") from error
         return Launch()
 
     def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Work:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gemmkit.cores import usable_cores
 from gemmkit.devices.device import Buffer, Launch
 from gemmkit.devices.host import host_environment, package_version
+from gemmkit.devices.limits import refusal
 from gemmkit.devices.packing import address_names, bound_values, packed
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
@@ -216,7 +217,7 @@ class EmulatedDevice:
         from gemmkit.emulator import LaunchRequest
 
         program = self._program(binary, plan)
-        self._check(plan, program)
+        self._check(binary, plan, program)
         parameters = packed(binary, bound_values(binary, plan, arguments))
         if plan.constants:
             self._set_variables(program, plan)
@@ -249,18 +250,9 @@ class EmulatedDevice:
             )
         return self._programs[key]
 
-    def _check(self, plan: LaunchPlan, program: Program) -> None:
-        limits = self.spec.capability
-        shared = program.shared_bytes + plan.shared_bytes
-        if shared > limits.max_shared_per_block:
-            raise DeviceError(
-                f"'{plan.kernel}' wants {shared:,} bytes of shared memory a block; "
-                f"{self.spec.name} has {limits.max_shared_per_block:,}"
-            )
-        if plan.threads_per_block > limits.max_threads_per_block:
-            raise DeviceError(
-                f"'{plan.kernel}' wants {plan.threads_per_block:,} threads a block; "
-                f"{self.spec.name} has {limits.max_threads_per_block:,}"
-            )
+    def _check(self, binary: Binary, plan: LaunchPlan, program: Program) -> None:
+        reason = refusal(self.spec, binary, plan, program.shared_bytes)
+        if reason is not None:
+            raise DeviceError(reason)
         if plan.cluster != (1, 1, 1):
             raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")

@@ -24,8 +24,11 @@ _KERNEL_WORD = re.compile(
 )
 _CONSTANT = re.compile(
     r"\b(?:(?:static|inline|const|constexpr|__device__|__constant__)\s+)+"
-    r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+)\s*=\s*([^;{}\"]+);"
+    r"(?:unsigned\s+)?(?:int|unsigned|long|size_t|u?int32_t|auto)\s+(\w+\s*[={][^;\"]+);"
 )
+_ENUMERATORS = re.compile(r"\benum\b[^{;()]*\{([^{}]*)\}")
+_COMMA = re.compile(r",(?![^(]*\))")
+_INITIALIZED = re.compile(r"(\w+)\s*(?:=\s*([^{}]+)|\{([^{}]+)\})")
 _ALIAS = re.compile(r"\busing\s+(?P<name>\w+)\s*=\s*(?P<type>[^;{}()]+);")
 _TYPEDEF = re.compile(r"\btypedef\s+(?P<type>[^;{}()\[\]]*[\s*&])(?P<name>\w+)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -128,8 +131,24 @@ def constants_in(text: str) -> dict[str, str]:
     """Object-like macros and constant integers of a text, each with the text of its value."""
     plain = without_comments(text)
     found = {name: value.strip() for name, value in _DEFINE.findall(plain)}
-    found |= {name: value.strip() for name, value in _CONSTANT.findall(without_directives(plain))}
+    code = without_directives(plain)
+    for declared in (*_CONSTANT.findall(code), *_ENUMERATORS.findall(code)):
+        parts = (part.strip() for part in _COMMA.split(declared))
+        for part in map(_INITIALIZED.fullmatch, parts):
+            if part is not None:
+                found[part[1]] = (part[2] or part[3]).strip()
     return found
+
+
+def body_of(kernel: KernelDeclaration, text: str) -> str:
+    """The code of a kernel between its braces; empty where the text does not define it."""
+    plain = without_comments(text)
+    for match in re.finditer(rf"\b{kernel.name.split('::')[-1]}\s*\(", plain):
+        close = closing(plain, match.end() - 1)
+        opening = re.compile(r"\s*\{").match(plain, close + 1) if close >= 0 else None
+        if opening is not None:
+            return plain[opening.end() : closing(plain, opening.end() - 1)]
+    return ""
 
 
 def head_comment(text: str) -> str:

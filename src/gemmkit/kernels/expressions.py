@@ -17,6 +17,8 @@ from gemmkit.errors import UsageError
 Number = int | float
 
 _LONGEST = 400
+# Bits of the widest integer that a shift may be meant for.
+_WIDEST = 64
 _FLOAT_SUFFIX = re.compile(r"(?<![\w.])((?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)[fF](?!\w)")
 _INTEGER_SUFFIX = re.compile(r"(?<![\w.])(0[xX][0-9a-fA-F]+|\d+)[uUlL]{1,3}(?!\w)")
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*(\w+)\s*\)")
@@ -39,6 +41,13 @@ def _ceil_div(left: Number, right: Number) -> Number:
     return -(-left // right)
 
 
+def _shift(left: Number, right: Number) -> Number:
+    """`left << right`; to the right where `right` is negative."""
+    if not (isinstance(left, int) and isinstance(right, int) and abs(right) < _WIDEST):
+        raise OverflowError
+    return left << right if right >= 0 else left >> -right
+
+
 _BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -46,6 +55,8 @@ _BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Div: _divide,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: _remainder,
+    ast.LShift: _shift,
+    ast.RShift: lambda left, right: _shift(left, -right),
 }
 _UNARY: Mapping[type[ast.unaryop], Callable[[Number], Number]] = {
     ast.UAdd: operator.pos,
@@ -66,9 +77,10 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str | int) -> Expression:
-        """Read one expression: numbers, names, `+ - * / // % ( )`, min, max, ceil_div, sizeof.
+        """Read one expression: numbers, names, `+ - * / // % << >> ( )`, and some functions.
 
-        `/` between integers divides as in C; suffixes of literals (`1.0f`, `4u`) are allowed.
+        They are min, max, ceil_div and sizeof. `/` between integers divides as in C; suffixes of
+        literals (`1.0f`, `4u`) are allowed.
 
         Raises:
             UsageError: the text is anything else.
@@ -148,8 +160,8 @@ def _parse(text: str) -> Expression:
 
 def _no_expression(text: str) -> UsageError:
     return UsageError(
-        f"'{text}' is no expression: it may have numbers, names, + - * / // % ( ), min, max and "
-        "ceil_div, as in (M+127)/128"
+        f"'{text}' is no expression: it may have numbers, names, + - * / // % << >> ( ), min, max "
+        "and ceil_div, as in (M+127)/128"
     )
 
 

@@ -1,13 +1,18 @@
-"""`fitting`: the likest problem that a kernel takes, for kernels of one kind of shape only."""
+"""`fitting`: the nearest problem that a kernel takes, for kernels of one kind of shape only."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
+from gemmkit.kernels.sizes import Multiples
 from gemmkit.problem import GemmProblem
 
 # The most rows (or columns) of a product that counts as skinny.
@@ -15,22 +20,70 @@ SKINNY = 16
 
 
 def fitting(
-    kernel: Kernel, problem: GemmProblem, gpu: GpuSpec, config: TileConfig | None = None
+    kernel: Kernel,
+    problem: GemmProblem,
+    gpu: GpuSpec,
+    config: TileConfig | None = None,
+    tiles: Multiples = (1, 1, 1),
 ) -> GemmProblem:
-    """The problem itself where the kernel takes it, else with `SKINNY` rows, else columns.
+    """The problem itself where the kernel takes it, else the first of its neighbours that it takes.
 
-    Pitches and strides that a smaller problem does not need any more become tight.
+    They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
+    a cube, a cube of whole tiles, `SKINNY` rows, and `SKINNY` columns. Pitches and strides that
+    another size does not need become tight, or keep the padding that they had.
 
     Raises:
         UnsupportedProblem: the kernel takes none of them.
     """
     config = config or kernel.default
-    rows, columns = min(problem.m, SKINNY), min(problem.n, SKINNY)
-    narrow = replace(
-        problem, n=columns, ldb=0, ldc=0, stride_b=min(problem.stride_b, 0), stride_c=0
-    )
-    likest = (problem, replace(problem, m=rows), narrow)
-    for each in likest:
+    for each in _neighbours(kernel, kernel.lay_out(problem), tiles):
         if kernel.supports(each, config, gpu) is None:
             return each
     raise UnsupportedProblem(f"{kernel.name}: {kernel.supports(problem, config, gpu)}")
+
+
+def _neighbours(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterator[GemmProblem]:
+    yield problem
+    if kernel.sizes is not None:
+        yield kernel.sizes.nearest(problem)
+        yield kernel.sizes.nearest(in_whole_tiles(problem, tiles))
+    yield in_whole_tiles(problem, tiles)
+    largest = max(problem.m, problem.n, problem.k) if problem.flops else 0
+    cube = problem.resized(largest, largest, largest)
+    yield cube
+    yield in_whole_tiles(cube, tiles)
+    rows, columns = min(problem.m, SKINNY), min(problem.n, SKINNY)
+    yield replace(problem, m=rows)
+    yield replace(problem, n=columns, ldb=0, ldc=0, stride_b=min(problem.stride_b, 0), stride_c=0)
+
+
+def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
+    """The problem with M, N and K rounded up to multiples of these."""
+    sizes = (problem.m, problem.n, problem.k)
+    return problem.resized(
+        *(ceil_div(size, tile) * tile for size, tile in zip(sizes, tiles, strict=True))
+    )
+
+
+def default_problem(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
+    """A problem that nobody asked for by its sizes, of the sizes and layout that a kernel takes."""
+    problem = kernel.lay_out(problem)
+    return problem if kernel.sizes is None else kernel.sizes.nearest(problem)
+
+
+def expressible(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
+    """The problem without what no argument of a user's kernel can pass on, and with its bias.
+
+    α becomes 1, β becomes 0 and rows become tight where the kernel's signature lacks them.
+    """
+    if kernel.rung is not None:
+        return problem
+    used = names_in(kernel.signature)
+    epilogue = Epilogue(True, problem.epilogue.activation) if "bias" in used else problem.epilogue
+    if "alpha" not in used:
+        problem = replace(problem, alpha=1.0)
+    if "beta" not in used:
+        problem = replace(problem, beta=0.0)
+    lacking = (name for name in LEADING_DIMENSIONS if name not in used)
+    tight: dict[str, Any] = dict.fromkeys(lacking, 0)
+    return replace(problem, epilogue=epilogue, **tight)

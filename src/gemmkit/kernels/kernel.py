@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -28,7 +29,8 @@ from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.user import Extent
+    from gemmkit.kernels.launch_rule import Extent
+    from gemmkit.kernels.sizes import SizeRule
     from gemmkit.kernels.variables import DeviceVariables, Value
 
 
@@ -45,11 +47,11 @@ class Kernel:
     the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
-    `layouts` (of A and B, by BLAS's letters) and `dtypes` are those it reads in place. `structs`
-    are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance` say how
-    exact its results must be, where that is not to be read from its instructions: see
+    `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place.
+    `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
+    say how exact its results must be, where that is not to be read from its instructions: see
     `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
-    variables.
+    variables. `sizes` says which sizes a user's kernel takes.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Kernel:
     compute_dtype: str = ""
     tolerance: float | None = None
     variables: DeviceVariables | None = None
+    sizes: SizeRule | None = None
 
     @classmethod
     def from_file(
@@ -85,6 +88,8 @@ class Kernel:
         grid: Extent | None = None,
         block: Extent | None = None,
         shared: str | int = "0",
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
         include_dirs: Sequence[str | Path] = (),
         options: Sequence[str] = (),
@@ -99,13 +104,16 @@ class Kernel:
             entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`; not needed
                 where the file has one kernel that is no template.
             args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each
-                parameter, in their order; not needed where the parameters' names tell it. For a
-                column-major kernel exchange what belongs to rows and columns: `N,M,K,B,ldb,A,lda…`.
-            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the template
-                arguments and the constants of the file: `"(N+127)/128,(M+127)/128"`.
+                parameter, in their order; not needed where the parameters' names say it.
+            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's
+                own names of them, the template arguments and the constants of the file:
+                `"(N+127)/128,(M+127)/128"`.
             block: threads along x, y and z, alike.
             shared: bytes of dynamic shared memory, alike.
-            name: what tables call it; by default the file's name without suffix.
+            layout: how A, B and C lie in memory: "NN", "NT", "TN" or "TT" (A and B row-major or
+                transposed, C row-major), or "col", "col-NT" … (all column-major, BLAS's letters).
+            multiple_of: what M, N and K must be multiples of, one number or three: `"128,128,8"`.
+            name: what tables call it; by default the kernel's name in the file.
             include_dirs: searched for included files, after the file's own folder.
             options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
             constants, compute_dtype, tolerance: see `Kernel.given`.
@@ -122,6 +130,8 @@ class Kernel:
             grid=grid,
             block=block,
             shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
             name=name,
             include_dirs=include_dirs,
             options=options,
@@ -138,6 +148,8 @@ class Kernel:
         grid: Extent,
         block: Extent,
         shared: str | int = "0",
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
         constants: Mapping[str, Value] | None = None,
         compute_dtype: str = "",
@@ -154,6 +166,8 @@ class Kernel:
             grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc.
             block: threads along x, y and z, alike.
             shared: bytes of dynamic shared memory, alike.
+            layout: how A, B and C lie in memory, as for `from_file`.
+            multiple_of: what M, N and K must be multiples of, alike.
             name: what tables call it; by default the kernel's name in the source.
             constants, compute_dtype, tolerance: see `Kernel.given`.
 
@@ -163,7 +177,15 @@ class Kernel:
         from gemmkit.kernels.ptx import kernel_from_ptx
 
         kernel = kernel_from_ptx(
-            ptx, entry=entry, args=args, grid=grid, block=block, shared=shared, name=name
+            ptx,
+            entry=entry,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
         )
         return kernel.given(constants, compute_dtype, tolerance)
 
@@ -177,6 +199,8 @@ class Kernel:
         block: Extent,
         shared: str | int = "0",
         types: str | Sequence[Any] | None = None,
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
     ) -> Kernel:
         """A numba-cuda kernel; it is compiled for each board on its first launch there.
@@ -193,6 +217,8 @@ class Kernel:
                 `"float32[:,:], float32[:,:], float32[:,:], int32"`. By default what numba takes
                 contiguous fp32 arrays, Python ints and Python floats for. Arrays may also be
                 `CPointer(float32)`.
+            layout: how A, B and C lie in memory, as for `from_file`; arrays have those shapes.
+            multiple_of: what M, N and K must be multiples of, alike.
             name: what tables call it; by default the function's name.
 
         Raises:
@@ -202,7 +228,15 @@ class Kernel:
         from gemmkit.kernels.numba_kernel import kernel_from_numba
 
         return kernel_from_numba(
-            function, args=args, grid=grid, block=block, shared=shared, types=types, name=name
+            function,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            types=types,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
         )
 
     @cached_property
@@ -270,6 +304,12 @@ class Kernel:
         told = ",".join(f"{key}={values[key]}" for key in keys)
         return f"{self.name}:{told}" if told else self.name
 
+    def lay_out(self, problem: GemmProblem) -> GemmProblem:
+        """A problem of plain layout as the kernel reads it; others stay as they are."""
+        if problem.layout != "nn" or "nn" in self.layouts:
+            return problem
+        return problem.laid_out(self.layouts[0])
+
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on this board."""
         fixed = self.default.as_dict()
@@ -310,10 +350,11 @@ class Kernel:
                     f"'{self.name}' is for {', '.join(self.dtypes)}, not {dtype}; 'typed' takes it"
                 )
         if problem.layout not in self.layouts:
-            return (
-                f"'{self.name}' reads A and B as they are ({', '.join(self.layouts)}), not "
-                f"transposed ({problem.layout}); 'async_copy' and the rungs after it do"
-            )
+            shown = ", ".join(map(layout_text, self.layouts))
+            others = "'async_copy' and the rungs after it take NT, TN and TT"
+            if self.rung is None:
+                others = "--layout says otherwise"
+            return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
         if problem.batch != 1 and not self.takes_batches:
             return (
                 f"'{self.name}' computes one product a launch; 'async_copy' and the rungs after "

@@ -21,10 +21,12 @@ from gemmkit.errors import CompileError, CompilerMissing, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.expressions import Expression, split_list
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launch_rule import Extent
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile
 from gemmkit.kernels.ptx import entries_in, find_entry
 from gemmkit.kernels.signatures import POINTERS, SCALES, told_signature
-from gemmkit.kernels.user import Extent, user_kernel
+from gemmkit.kernels.user import user_kernel
 
 HOW_TO_GET = "install it with `pip install 'gemmkit[numba]'`"
 
@@ -48,6 +50,8 @@ def kernel_from_numba(
     block: Extent,
     shared: str | int = "0",
     types: str | Sequence[Any] | None = None,
+    layout: str = "nn",
+    multiple_of: str | int | Sequence[int] = 1,
     name: str | None = None,
 ) -> Kernel:
     """See `Kernel.from_numba`."""
@@ -61,6 +65,7 @@ def kernel_from_numba(
         arguments,
         _types(plain.__name__, arguments, types),
         {key: value for key in _OPTIONS if (value := _option(function, key)) is not None},
+        read_layout(layout),
     )
     kernel = user_kernel(
         front_end.source,
@@ -69,6 +74,8 @@ def kernel_from_numba(
         grid=grid,
         block=block,
         shared=shared,
+        layout=layout,
+        multiple_of=multiple_of,
         name=name or plain.__name__,
         idea=(inspect.getdoc(plain) or "").partition("\n")[0],
     )
@@ -77,12 +84,16 @@ def kernel_from_numba(
 
 @dataclass(frozen=True)
 class _FrontEnd:
-    """A Python function, what each of its arguments is, and of which numba type."""
+    """A Python function, what each of its arguments is, and of which numba type.
+
+    Arrays have the shapes that lie in memory by `layout`, that of `GemmProblem`.
+    """
 
     function: FunctionType
     arguments: Signature
     types: tuple[Any, ...]
     options: dict[str, Any]
+    layout: str
 
     @functools.cached_property
     def source(self) -> SourceFile:
@@ -148,6 +159,8 @@ class _FrontEnd:
             yield name
             return
         rows, columns, leading = _EXTENTS[name]
+        if dict(zip("ABC", self.layout, strict=False)).get(name) == "t":
+            rows, columns = columns, rows
         pitch = columns if kind.layout == "C" else leading
         shape = (rows, columns)[-kind.ndim :]
         strides = (f"4*{pitch}", "4")[-kind.ndim :]

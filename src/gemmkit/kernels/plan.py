@@ -33,7 +33,9 @@ FULL_SCRATCH_SIGNATURE: Signature = (*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS, *EPIL
 # How A and B lie in memory, by BLAS's letters, for kernels that read all of them in place.
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
-MAX_GRID_YZ = 65535
+# CUDA's limits, the same for every board.
+MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
+MAX_BLOCK: Dim3 = (1024, 1024, 64)
 
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
 MAX_EXTENT = 2**31 - 2**17

@@ -12,15 +12,16 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.declarations import head_comment
 from gemmkit.kernels.expressions import split_list
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launch_rule import Extent
 from gemmkit.kernels.plan import SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
     LEADING_DIMENSIONS,
     POINTERS,
     SCALES,
-    SIZES,
     told_signature,
 )
-from gemmkit.kernels.user import Extent, read_source, user_kernel
+from gemmkit.kernels.sizes import SIZES
+from gemmkit.kernels.user import read_source, user_kernel
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
@@ -37,6 +38,8 @@ def kernel_from_ptx(
     grid: Extent,
     block: Extent,
     shared: str | int = "0",
+    layout: str = "nn",
+    multiple_of: str | int | Sequence[int] = 1,
     name: str | None = None,
 ) -> Kernel:
     """See `Kernel.from_ptx`."""
@@ -65,6 +68,8 @@ def kernel_from_ptx(
         grid=grid,
         block=block,
         shared=shared,
+        layout=layout,
+        multiple_of=multiple_of,
         name=name,
         idea=_idea(text),
     )

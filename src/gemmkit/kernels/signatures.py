@@ -11,11 +11,11 @@ from gemmkit.kernels.declarations import KernelDeclaration, Parameter
 from gemmkit.kernels.element_types import unclear
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
+from gemmkit.kernels.sizes import SIZES
 from gemmkit.kernels.struct_arguments import grouped, is_matrix, matrix_field
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
-SIZES = ("M", "N", "K")
 LEADING_DIMENSIONS = ("lda", "ldb", "ldc")
 SCALES = ("alpha", "beta")
 NULL = ("0", "nullptr", "NULL")
@@ -49,6 +49,7 @@ _EXTENTS = {
     ("rows", "c"): "M", ("cols", "c"): "N",
 }  # fmt: skip
 _SQUARE = frozenset(["n", "m", "k", "width", "size", "dim", "len", "length"])
+_MATRIX_WORD = re.compile(r"^(?:matrix|mat|problem)|(?:matrix|mat)$")
 
 
 def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
@@ -139,6 +140,18 @@ def hidden_elements(signature: Signature, kernel: KernelDeclaration) -> list[int
     return [
         number for number, name in enumerate(signature) if name in POINTERS and number in unknown
     ]
+
+
+def named_size(name: str) -> str:
+    """Which of M, N and K a constant of a source is by its name; N for `WIDTH` or `MATRIX_SIZE`.
+
+    Empty for any other name.
+    """
+    plain = name.lower()
+    if plain in ("m", "n", "k"):
+        return plain.upper()
+    bare = _MATRIX_WORD.sub("", plain.replace("_", ""))
+    return _extent(plain) or ("N" if bare in _SQUARE else "")
 
 
 def names_in(signature: Signature) -> frozenset[str]:

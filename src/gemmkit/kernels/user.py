@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gemmkit.errors import UsageError
-from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.declarations import (
     KernelDeclaration,
+    body_of,
     closing,
     constants_in,
     head_comment,
@@ -21,10 +21,10 @@ from gemmkit.kernels.element_types import element_assertions, resolved, type_nam
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launch_rule import Extent, LaunchRule, condition_of
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import (
-    MAX_GRID_YZ,
-    Dim3,
-    LaunchShape,
+    ARGUMENT_NAMES,
     Signature,
     SourceFile,
     StructPlace,
@@ -32,26 +32,21 @@ from gemmkit.kernels.plan import (
 )
 from gemmkit.kernels.refusals import check_parameters
 from gemmkit.kernels.signatures import (
-    SIZES,
     hidden_elements,
+    named_size,
     names_in,
     read_signature,
     told_signature,
     wrong_matrices,
 )
+from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
 from gemmkit.kernels.struct_arguments import expanded
 from gemmkit.kernels.structs import Structs, own_numbers
-from gemmkit.problem import GemmProblem
-
-# One to three expressions in CUDA's x, y, z order, or a single number.
-Extent = str | int | Sequence[str | int]
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
-
-MAX_GRID_X = 2**31 - 1
-MAX_BLOCK: Dim3 = (1024, 1024, 64)
 
 
 def kernel_from_file(
@@ -62,6 +57,8 @@ def kernel_from_file(
     grid: Extent | None = None,
     block: Extent | None = None,
     shared: str | int = "0",
+    layout: str = "nn",
+    multiple_of: str | int | Sequence[int] = 1,
     name: str | None = None,
     include_dirs: Sequence[str | Path] = (),
     options: Sequence[str] = (),
@@ -83,22 +80,22 @@ def kernel_from_file(
     values = _template_values(entry, declared)
     constants |= values
     numbers = _numbers(constants)
-    if declared is not None:
     structs: tuple[StructPlace | None, ...] = ()
     refuses, here = None, path.name
     if declared is not None:
+        types = type_names((*others, text), rest)
+        declared = resolved(resolved(declared, types), types | values)
         here = _file_of(declared, path, included)
         check_parameters(declared, here)
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
         declared, structs = known.flattened(declared, values, here)
-        types = type_names((*others, text), rest)
-        declared = resolved(resolved(declared, types), types | values)
     if args is not None:
         listed = split_list(args) if isinstance(args, str) else list(args)
         if declared is not None and structs:
             listed = expanded(listed, declared, structs)
-        signature = told_signature(listed, declared, numbers)
+        others_named = {key: value for key, value in numbers.items() if key not in ARGUMENT_NAMES}
+        signature = told_signature(listed, declared, others_named)
     elif declared is not None:
         signature = read_signature(declared, here)
     else:
@@ -116,9 +113,13 @@ def kernel_from_file(
         grid=grid,
         block=block,
         shared=shared,
-        name=name or path.stem,
+        layout=layout,
+        multiple_of=multiple_of,
+        name=name or _shown_name(path.stem, entry, declared, kernels_in(text)),
         idea=head_comment(text),
         constants=numbers,
+        sizes=_sizes_used((text, *others), declared, signature, constants, numbers),
+        parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
     )
     return replace(kernel, structs=structs)
@@ -145,9 +146,13 @@ def user_kernel(
     grid: Extent | None,
     block: Extent | None,
     shared: str | int = "0",
+    layout: str = "nn",
+    multiple_of: str | int | Sequence[int] = 1,
     name: str,
     idea: str = "",
     constants: Mapping[str, Number] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    parameters: Sequence[str] = (),
     refuses: str | None = None,
 ) -> Kernel:
     """A kernel without rung from what is known of it, whatever language it was written in.
@@ -156,12 +161,17 @@ def user_kernel(
         source: what it is compiled from.
         entry: its name expression, or its symbol in PTX.
         signature: a name or an expression for each parameter.
-        grid: blocks along x, y, z: expressions over M, N, K, lda, ldb, ldc and the constants.
+        grid: blocks along x, y, z: expressions over M, N, K, lda, ldb, ldc, the constants and
+            the kernel's own names of its sizes.
         block: threads along x, y, z, alike.
         shared: bytes of dynamic shared memory, alike.
+        layout: how it takes A, B and C: see `read_layout`.
+        multiple_of: what M, N and K are multiples of in every problem that it takes.
         name: what tables call it.
         idea: what it is about, if that is known.
         constants: names with fixed values that the expressions may use.
+        sizes: those of M, N and K that are compiled in.
+        parameters: the names of its parameters, in the order of the signature.
         refuses: why it takes no problem at all.
 
     Raises:
@@ -175,10 +185,15 @@ def user_kernel(
             f"how is '{name}' launched? Give {missing}, in x,y,z order as in CUDA, for example "
             "--grid '(N+127)/128,(M+127)/128' --block 256"
         )
-    rule = LaunchRule(
-        _extents(grid, "grid"), _extents(block, "block"), Expression.parse(shared), constants or {}
+    rule = LaunchRule.read(
+        grid,
+        block,
+        shared,
+        constants=constants or {},
+        signature=signature,
+        parameters=parameters,
     )
-    rule.check_names()
+    taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(multiple_of))
     return Kernel(
         name=name,
         rung=None,
@@ -188,65 +203,12 @@ def user_kernel(
         launch=rule,
         rule=lambda config, gpu: None,  # noqa: ARG005
         signature=signature,
+        layouts=(read_layout(layout),),
+        sizes=taken,
         file=source,
         entry=entry,
-        condition=_condition(signature, rule, refuses),
+        condition=condition_of(signature, rule, taken, refuses),
     )
-
-
-@dataclass(frozen=True)
-class LaunchRule:
-    """Grid, block and shared memory as expressions; called, it gives the launch for a problem."""
-
-    grid: tuple[Expression, ...]
-    block: tuple[Expression, ...]
-    shared: Expression
-    constants: Mapping[str, Number]
-
-    def __call__(
-        self,
-        problem: GemmProblem,
-        config: TileConfig,  # noqa: ARG002
-        gpu: GpuSpec,  # noqa: ARG002
-    ) -> LaunchShape:
-        """The launch.
-
-        Raises:
-            UsageError: an expression fails, or its result is no possible extent.
-        """
-        values = self._values(problem)
-        grid = [
-            _within(expression, values, "grid", 0, limit)
-            for expression, limit in zip(
-                self.grid, (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ), strict=False
-            )
-        ]
-        block = [
-            _within(expression, values, "block", 1, limit)
-            for expression, limit in zip(self.block, MAX_BLOCK, strict=False)
-        ]
-        return LaunchShape(
-            template=(),
-            grid=_three(grid),
-            block=_three(block),
-            shared_bytes=_within(self.shared, values, "shared", 0, 2**31 - 1),
-        )
-
-    def check_names(self) -> None:
-        """Raise a UsageError for a name that no problem gives a value."""
-        known = self._values(GemmProblem(1, 1, 1))
-        for expression in (*self.grid, *self.block, self.shared):
-            unknown = sorted(expression.names - known.keys())
-            if unknown:
-                raise UsageError(
-                    f"'{expression.text}' uses {', '.join(unknown)}; grid, block and shared memory "
-                    f"may use {', '.join(known)}"
-                )
-
-    def _values(self, problem: GemmProblem) -> dict[str, Number]:
-        sizes = {"M": problem.m, "N": problem.n, "K": problem.k}
-        leading = {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
-        return {**sizes, **leading, **self.constants}
 
 
 def read_source(path: Path) -> str:
@@ -369,64 +331,47 @@ def _numbers(texts: Mapping[str, str]) -> dict[str, Number]:
     return found
 
 
-def _extents(given: Extent, what: str) -> tuple[Expression, ...]:
-    if isinstance(given, int):
-        given = [given]
-    parts = split_list(given) if isinstance(given, str) else [str(each) for each in given]
-    if not 1 <= len(parts) <= 3:
-        raise UsageError(f"--{what} '{given}' has {len(parts)} parts: give x, y and z at most")
-    return tuple(Expression.parse(part) for part in parts)
+def _sizes_used(
+    texts: Sequence[str],
+    kernel: KernelDeclaration | None,
+    signature: Signature,
+    constants: Mapping[str, str],
+    numbers: Mapping[str, Number],
+) -> dict[str, int]:
+    """Those of M, N and K that are constants which the kernel's own code uses, by their names.
+
+    What the host's code alone calls N is none of them. Beside a size that is an argument, a local
+    constant `k` or `width` may be anything, and only M, N and K themselves count.
+    """
+    if kernel is None:
+        return {}
+    code = " ".join(body_of(kernel, text) for text in texts)
+    used: set[str] = set()
+    new = set(_NAME.findall(code))
+    while new:
+        used |= new
+        new = {
+            word for name in new & constants.keys() for word in _NAME.findall(constants[name])
+        } - used
+    found: dict[str, int] = {}
+    passes_any = bool(names_in(signature) & set(SIZES))
+    other = (lambda _: "") if passes_any else named_size
+    # M, N and K themselves before other names for them.
+    for name in sorted(used & numbers.keys(), key=lambda name: (name not in SIZES, name)):
+        size, value = name if name in SIZES else other(name), numbers[name]
+        if size and isinstance(value, int) and value > 0:
+            found.setdefault(size, value)
+    return found
 
 
-def _within(
-    expression: Expression, values: Mapping[str, Number], what: str, least: int, most: int
-) -> int:
-    value = expression.integer(values)
-    if not least <= value <= most:
-        raise UsageError(
-            f"{what} '{expression.text}' is {value:,} here; it must be {least} to {most:,}"
-        )
-    return value
-
-
-def _three(extents: Sequence[int]) -> Dim3:
-    x, y, z = [*extents, 1, 1][:3]
-    return x, y, z
-
-
-def _condition(
-    signature: Signature, rule: LaunchRule, refuses: str | None
-) -> Callable[[GemmProblem, GpuSpec], str | None]:
-    used = names_in(signature)
-    sizes = used & set(SIZES)
-    square = len(sizes) == 1 and not set(SIZES) & rule.constants.keys()
-
-    def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-        if refuses is not None:
-            return refuses
-        if square and not problem.m == problem.n == problem.k:
-            return f"its only size is {min(sizes)}, so it takes square matrices only"
-        if bool(problem.epilogue.bias) != ("bias" in used):
-            has = "has an argument 'bias': give an epilogue with bias" if "bias" in used else (
-                "has no argument 'bias'"
-            )  # fmt: skip
-            return f"its signature {has}"
-        for name, asked, plain in (
-            ("alpha", problem.alpha, 1.0),
-            ("beta", problem.beta, 0.0),
-            ("lda", problem.lda, max(problem.k, 1)),
-            ("ldb", problem.ldb, max(problem.n, 1)),
-            ("ldc", problem.ldc, max(problem.n, 1)),
-        ):
-            if name not in used and asked != plain:
-                return f"its signature has no argument '{name}', so {name} can only be {plain:g}"
-        try:
-            shape = rule(problem, TileConfig(), gpu)
-        except UsageError as error:
-            return str(error)
-        threads = shape.block[0] * shape.block[1] * shape.block[2]
-        if threads > gpu.capability.max_threads_per_block:
-            return f"{threads} threads a block are more than {gpu.name} allows"
-        return None
-
-    return condition
+def _shown_name(
+    stem: str,
+    entry: str | None,
+    declared: KernelDeclaration | None,
+    own: Sequence[KernelDeclaration],
+) -> str:
+    """What tables call a kernel: the file's name where that is its own, else as it is entered."""
+    whole = entry or (declared.name if declared is not None else stem)
+    if whole.split("::")[-1].strip() == stem and len(own) == 1:
+        return stem
+    return re.sub(r"\s*([<>,])\s*", r"\1", whole).strip()

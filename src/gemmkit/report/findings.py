@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmkit.bench.coverage import right_multiples
 from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.layouts import layout_text
+from gemmkit.kernels.sizes import SIZES
+from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, Finding, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
@@ -27,7 +31,8 @@ SHOWN_OTHERS = 4
 _UNREAD = {
     "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
     "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",
-    "C": "By the BLAS rules β = 0 never reads C, which is left unwritten then.",
+    "C": "By the BLAS rules β = 0 never reads C, which is left unwritten then. "
+    "Whether the kernel is right for another β, or adds to C, --beta 1 checks.",
 }
 
 _STYLES: dict[CheckVerdict, Style] = {
@@ -55,12 +60,20 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
     return Table(
         f"{title}, checked on the emulator for {first.device.gpu}",
         columns if any(record.case for record in records) else columns[1:],
-        tuple(_row(record, named=any(each.case for each in records)) for record in records),
+        tuple(
+            _row(record, named=any(each.case for each in records), again=_noted(record, before))
+            for record, before in ((each, records[:number]) for number, each in enumerate(records))
+        ),
         bound_notes(record.arithmetic for record in records),
     )
 
 
-def _row(record: CheckRecord, *, named: bool) -> Row:
+def _noted(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
+    """Whether a row above says of another problem what there is to say of this one."""
+    return any((each.detail, each.verdict) == (record.detail, record.verdict) for each in before)
+
+
+def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
     verdict = record.verdict
     if verdict == "findings" and record.correct is False:
         verdict_text = "findings, wrong result"
@@ -75,20 +88,26 @@ def _row(record: CheckRecord, *, named: bool) -> Row:
         Cell(_ratio(record)),
         Cell(", ".join(f"{count} {kind}" for kind, count in kinds.items()) or MISSING),
     ]
-    note = wrong_result(record.diagnosis, record.detail) if record.correct is not True else ""
+    wrong = record.correct is not True and not again
+    note = wrong_result(record.diagnosis, record.detail) if wrong else ""
     return Row(tuple(cells if named else cells[1:]), note)
 
 
 def extras(problem: ProblemRecord) -> str:
-    """What of a problem is not as by default: α, β, epilogue, leading dimensions, strides."""
-    words = []
+    """What of a problem is not as by default: layout, α, β, epilogue, row lengths, strides."""
+    words = [layout_text(problem.layout)] if problem.layout != "nn" else []
     if problem.alpha != 1:
         words.append(f"α={problem.alpha:g}")
     if problem.beta != 0:
         words.append(f"β={problem.beta:g}")
     if problem.epilogue != "none":
         words.append(problem.epilogue)
-    tight = {"lda": problem.k, "ldb": problem.n, "ldc": problem.n}
+    transposed = [letter == "t" for letter in problem.layout.ljust(3, "n")]
+    rows = ((problem.k, problem.m), (problem.n, problem.k), (problem.n, problem.m))
+    tight = {
+        name: row[swapped]
+        for name, row, swapped in zip(("lda", "ldb", "ldc"), rows, transposed, strict=True)
+    }
     words += [
         f"{name}={getattr(problem, name)}"
         for name, row in tight.items()
@@ -207,6 +226,26 @@ def summary(records: Sequence[CheckRecord]) -> str:
         listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         found = f"{_counted(kinds.total(), 'distinct finding')} ({listed})"
     return f"{_counted(len(records), 'problem')}: {parts}; {found}"
+
+
+def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
+    """A sentence for a kernel that is right for multiples of its tiles alone; else empty."""
+    if kernel.rung is not None:
+        return ""
+    tiles = tiles_of(kernel, kernel.default)
+    found = right_multiples(records, (tiles.rows, tiles.columns, tiles.step))
+    if found is None:
+        return ""
+    whole = " and ".join(
+        f"{name} is a multiple of {multiple}"
+        for name, multiple in zip(SIZES, found, strict=True)
+        if multiple > 1
+    )
+    option = ",".join(map(str, found))
+    return (
+        f"All is well wherever {whole}. If the kernel is meant for such sizes alone, say so by "
+        f"--multiple-of {option} (in Python multiple_of=({option}))"
+    )
 
 
 def _counted(count: int, what: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmkit.analysis import count_loads
 from gemmkit.bench.baseline import HOW_TO_GET
+from gemmkit.kernels.layouts import layout_text
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.wrong_result import bound_notes, wrong_result
@@ -134,7 +135,8 @@ def bench_table(records: Sequence[Record]) -> Table:
     )
     columns = (*_BENCH_HEAD, *(_BENCHED if timed else _COUNTERS), *_RESIDENCY)
     notes = _footnotes(records, timed)
-    if timed and all(record.baseline is None for record in records):
+    plain = any(record.problem.layout == "nn" for record in records)
+    if timed and plain and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
     wrong = tuple(
         f"{each.problem.shape}: {wrong_result(each.diagnosis, each.check)}."
@@ -163,9 +165,10 @@ def sweep_table(records: Sequence[Record]) -> Table:
 
 
 def kernel_label(record: Record) -> str:
-    """The kernel's name, with what it fuses."""
-    epilogue = record.problem.epilogue
-    return record.kernel if epilogue == "none" else f"{record.kernel} + {epilogue}"
+    """The kernel's name, with what it fuses, and the layout where that is not row-major."""
+    epilogue, layout = record.problem.epilogue, record.problem.layout
+    fused = record.kernel if epilogue == "none" else f"{record.kernel} + {epilogue}"
+    return fused if layout == "nn" else f"{fused}, {layout_text(layout)}"
 
 
 def correctness(record: Record) -> Cell:

@@ -34,7 +34,7 @@ from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bands import over_bands
-from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrix
+from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices
 
 UNIT_ROUNDOFF = 2.0**-24
 UNIT_ROUNDOFF_64 = 2.0**-53
@@ -98,8 +98,7 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
     terms: list[tuple[float, NDArray[np.float32]]] = []
     magnitude = 0.0
     if alpha != 0 and problem.k:
-        a = matrix(inputs.a, problem.m, problem.k, problem.lda)
-        b = matrix(inputs.b, problem.k, problem.n, problem.ldb)
+        a, b, _ = matrices(problem, inputs)
         largest_a, largest_b = _largest_integer(a), _largest_integer(b)
         terms_of_a_sum: float = problem.k
         if not arithmetic.plain:
@@ -110,7 +109,7 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
         # The product is summed first, or scaled first: both must fit.
         magnitude += max(1.0, abs(alpha)) * product
     if beta != 0:
-        terms.append((beta, matrix(inputs.c, problem.m, problem.n, problem.ldc)))
+        terms.append((beta, matrices(problem, inputs)[2]))
     if inputs.bias is not None:
         terms.append((1.0, inputs.bias))
     magnitude += sum(abs(factor) * _largest_integer(values) for factor, values in terms)

@@ -27,7 +27,7 @@ from gemmkit.epilogue import LARGEST_FLOAT
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bands import over_bands
 from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, single
-from gemmkit.verify.inputs import Inputs, matrix
+from gemmkit.verify.inputs import Inputs, matrices
 
 VECTORS = 16
 DEVIATIONS = 8.0
@@ -60,16 +60,16 @@ class Freivalds:
         sums = np.zeros((m, VECTORS))
         norms = np.zeros(m)
         self.largest = 0.0
+        a, b, c = matrices(problem, inputs)
         if alpha != 0 and k:
-            b = matrix(inputs.b, k, n, problem.ldb)
             bx, b_norms = _times(b, kept)
             b_norm = float(np.sqrt(np.sum(b_norms**2)))
-            abx, a_norms = _times(matrix(inputs.a, m, k, problem.lda), bx)
+            abx, a_norms = _times(a, bx)
             sums += alpha * abx
             norms += abs(alpha) * b_norm * a_norms
             self.largest += float(a_norms.max(initial=0)) * b_norm * max(1.0, abs(alpha))
         if beta != 0:
-            cx, c_norms = _times(matrix(inputs.c, m, n, problem.ldc), kept)
+            cx, c_norms = _times(c, kept)
             sums += beta * cx
             norms += abs(beta) * c_norms
         if inputs.bias is not None:
@@ -105,7 +105,7 @@ def column_signs(problem: GemmProblem, inputs: Inputs) -> NDArray[np.float64] | 
     alpha = single(problem.alpha)
     if alpha == 0:
         return None
-    first_row = matrix(inputs.b, problem.k, problem.n, problem.ldb)[0].astype(float)
+    first_row = matrices(problem, inputs)[1][0].astype(float)
     signs: NDArray[np.float64] = np.sign(alpha * first_row)
     return signs
 

@@ -19,6 +19,7 @@ from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify.bands import bands, over_bands
 
 InputKind = Literal["normal", "integer"]
+Matrix = NDArray[np.float32]
 
 # A quiet NaN whose payload random data does not hold.
 CANARY_BITS = np.uint32(0x7FC0DEAD)
@@ -33,12 +34,13 @@ ONE_STREAM_ELEMENTS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a kernel is given: row-major storage of A, B and C, each 1-D float32, and the bias.
+    """What a kernel is given: storage of A, B and C as the problem lays them out, and the bias.
 
-    Element (row, col) of X lies at `row * ldx + col`, that of product i of a batch `i * stride_x`
-    further. `c` holds the canary everywhere if β = 0 (so an element that is read or left unwritten
-    shows) and in its padding always. `bias` has n elements, or is None if the epilogue has none.
-    `kind` and `seed` reproduce all of it.
+    Each is 1-D float32. Element (row, col) of X lies at `row * ldx + col`, of a transposed X at
+    `col * ldx + row`; that of product i of a batch `i * stride_x` further. `c` holds the canary
+    everywhere if β = 0 (so an element that is read or left unwritten shows) and in its padding
+    always. `bias` has n elements, or is None if the epilogue has none. `kind` and `seed` reproduce
+    all of it.
     """
 
     a: NDArray[np.float32]
@@ -61,18 +63,23 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How `count` matrices of rows × columns lie in memory, each `stride` after the one before."""
+    """How `count` matrices of rows × columns lie in memory, each `stride` after the one before.
+
+    Where they are `transposed`, memory holds columns `ld` apart.
+    """
 
     count: int
     rows: int
     columns: int
     ld: int
     stride: int
+    transposed: bool = False
 
     @property
     def matrix_size(self) -> int:
         """Elements from the first to the last of one matrix; 0 if it has none."""
-        return storage_size(self.rows, self.columns, self.ld)
+        rows, columns = (self.rows, self.columns)[:: -1 if self.transposed else 1]
+        return storage_size(rows, columns, self.ld)
 
     @property
     def size(self) -> int:
@@ -83,10 +90,9 @@ class Layout:
 
     @property
     def gapless(self) -> bool:
-        """Whether every element of the storage belongs to a matrix, in its order."""
-        return self.columns == self.ld and (
-            self.count <= 1 or self.stride == self.rows * self.columns
-        )
+        """Whether every element of the storage belongs to a matrix."""
+        row = self.rows if self.transposed else self.columns
+        return row == self.ld and (self.count <= 1 or self.stride == self.rows * self.columns)
 
     def view(self, storage: NDArray[Any]) -> NDArray[Any]:
         """The elements, as a view of count × rows × columns."""
@@ -96,7 +102,8 @@ class Layout:
         if not self.size:
             return np.empty(shape, storage.dtype)
         width = storage.itemsize
-        steps = (width * self.stride, width * self.ld, width)
+        down, along = (1, self.ld) if self.transposed else (self.ld, 1)
+        steps = (width * self.stride, width * down, width * along)
         return np.lib.stride_tricks.as_strided(storage, shape, steps)
 
     def gaps(self, storage: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -113,11 +120,23 @@ def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
     p = problem
     stride_a, stride_b, stride_c = p.strides
     once = min(p.batch, 1)
-    return (
-        Layout(once if p.stride_a == BROADCAST else p.batch, p.m, p.k, p.lda, stride_a),
-        Layout(once if p.stride_b == BROADCAST else p.batch, p.k, p.n, p.ldb, stride_b),
-        Layout(p.batch, p.m, p.n, p.ldc, stride_c),
+    count_a, count_b = (
+        once if stride == BROADCAST else p.batch for stride in (p.stride_a, p.stride_b)
     )
+    return (
+        Layout(count_a, p.m, p.k, p.lda, stride_a, p.transa),
+        Layout(count_b, p.k, p.n, p.ldb, stride_b, p.transb),
+        Layout(p.batch, p.m, p.n, p.ldc, stride_c, p.transc),
+    )
+
+
+def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Matrix, Matrix, Matrix]:
+    """The elements of A (m×k), B (k×n) and C (m×n) of a single product, as views."""
+    a, b, c = (
+        layout.view(storage)[0]
+        for layout, storage in zip(layouts(problem), (inputs.a, inputs.b, inputs.c), strict=True)
+    )
+    return a, b, c
 
 
 def make_inputs(
@@ -162,7 +181,7 @@ def make_inputs(
 
     def laid_out(layout: Layout, sign: NDArray[np.int8]) -> NDArray[np.float32]:
         values = draw(layout.count * layout.rows, layout.columns, sign)
-        if layout.gapless:
+        if layout.gapless and not layout.transposed:
             return values.ravel()
         storage = canaries(layout.size)
         layout.view(storage)[:] = values.reshape(layout.count, layout.rows, layout.columns)
@@ -191,10 +210,10 @@ def _refuse_others(problem: GemmProblem) -> None:
     epilogue = problem.epilogue
     plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
     floats = {problem.dtype, problem.out_dtype} == {"float32"}
-    if problem.layout != "nn" or not floats or not plain or epilogue.takes_matrices:
+    if not floats or not plain or epilogue.takes_matrices:
         raise UsageError(
-            "kernels are checked and timed on float32 matrices that are not transposed, with a "
-            "bias for each column, relu, both or none; gemmkit.matmul computes other products"
+            "kernels are checked and timed on float32 matrices, with a bias for each column, relu, "
+            "both or none; gemmkit.matmul computes other products"
         )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import LARGEST_FLOAT
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import Rounding, single
-from gemmkit.verify.inputs import Inputs, matrix
+from gemmkit.verify.inputs import Inputs, matrices
 
 Selection = slice | NDArray[np.intp]
 EVERYTHING = slice(None)
@@ -46,15 +46,14 @@ def evaluate(
     alpha, beta = single(problem.alpha), single(problem.beta)
     shape = (_count(m, rows), _count(n, columns))
     before, magnitude = np.zeros(shape), np.zeros(shape)
+    a, b, c = matrices(problem, inputs)
     with np.errstate(all="ignore"):
         if alpha != 0 and k:
-            a = matrix(inputs.a, m, k, problem.lda)[rows]
-            b = matrix(inputs.b, k, n, problem.ldb)[:, columns]
-            _multiply(a, b, before, magnitude)
+            _multiply(a[rows], b[:, columns], before, magnitude)
             before *= alpha
             magnitude *= abs(alpha)
         if beta != 0:
-            addend = beta * matrix(inputs.c, m, n, problem.ldc)[rows][:, columns].astype(float)
+            addend = beta * c[rows][:, columns].astype(float)
             before += addend
             magnitude += np.abs(addend, out=addend)
         if inputs.bias is not None:

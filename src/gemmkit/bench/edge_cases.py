@@ -1,33 +1,29 @@
-"""Problems that kernels get wrong: edges, primes, empty sizes, padding, epilogues, batches."""
+"""Problems that kernels get wrong: residues, primes, empty sizes, padding, scales, batches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.tiles import Tiles
 from gemmkit.problem import BROADCAST, GemmProblem
 
-# Stands for the tile of a kernel that does not tell its own.
-ASSUMED_TILE, ASSUMED_STEP = 128, 32
 QUAD = 4
 # More than the few rows and columns past the last tiles for which some rungs have strips.
 SOME = 11
+# Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
+ROUNDS, LEAST_STEPS = 3, 10
 
 
-def awkward_problems(
-    config: TileConfig, *, fusing: bool, blas: bool = True, batched: bool = False
-) -> dict[str, GemmProblem]:
-    """Problems by name, a few tiles of the configuration in size, so that emulating them is quick.
+def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str, GemmProblem]:
+    """Problems by name, a few tiles in size, so that emulating them is quick.
 
-    With `fusing`, one has an epilogue, with `batched` some have several products. With `blas`, one
-    has α = 0, where BLAS reads neither A nor B: few kernels but its own follow that, and without
-    NaN in A or B it makes no difference.
+    With `fusing`, one has an epilogue, with `batched` some have several products.
     """
-    rows, columns = config.BM or ASSUMED_TILE, config.BN or ASSUMED_TILE
-    step = config.BK or ASSUMED_STEP
-    # A ring of stages must go round once, and two steps are what a missing barrier needs.
-    depth = max(config.stages or 0, 2) * step
+    rows, columns, step = tiles.rows, tiles.columns, tiles.step
+    # A circular buffer must wrap once, and two steps are what a missing barrier needs.
+    stages = max(tiles.stages, 2)
+    depth = stages * step
     m, n, k = rows + 1, columns + 1, depth + 1
     padded = GemmProblem(
         rows + QUAD,
@@ -40,6 +36,7 @@ def awkward_problems(
     found = {
         "whole tiles": GemmProblem(rows, columns, depth),
         "several blocks": GemmProblem(2 * rows, 2 * columns, depth + step),
+        "many steps": GemmProblem(rows, columns, max(ROUNDS * stages + 1, LEAST_STEPS) * step),
         "one more": GemmProblem(m, n, k),
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),
@@ -56,10 +53,10 @@ def awkward_problems(
         "padded rows": padded,
         "odd padding": GemmProblem(m, n, k, lda=k + 1, ldb=n + 3, ldc=n + 2),
         "alpha and beta": GemmProblem(m, n, k, alpha=-1.5, beta=0.5),
+        "negative beta": GemmProblem(rows, columns, depth, alpha=0.75, beta=-2.0),
         "padded, alpha, beta": replace(padded, alpha=-1.5, beta=0.5),
+        "alpha 0": GemmProblem(m, n, k, alpha=0.0, beta=0.5),
     }
-    if blas:
-        found["alpha 0"] = GemmProblem(m, n, k, alpha=0.0, beta=0.5)
     if fusing:
         found["bias and relu"] = GemmProblem(m, n, k, -1.5, 0.5, epilogue=Epilogue(True, "relu"))
     if batched:

@@ -1,0 +1,70 @@
+"""Whether what a check ran says anything, and for which multiples a kernel is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from gemmkit.kernels.sizes import SIZES, Multiples
+from gemmkit.record import CheckRecord, ProblemRecord
+
+# Clean problems of different sizes that it takes to say that a kernel is right for multiples.
+EVIDENCE = 2
+
+
+def too_little(records: Sequence[CheckRecord]) -> str | None:
+    """Why a check without a finding says nothing of the kernel, or None.
+
+    It ran one element or empty matrices at most, and refused all that was larger.
+    """
+    refused = [record for record in records if record.verdict == "refused"]
+    ran = [record for record in records if record.verdict != "refused"]
+    if not refused or any(_products(record.problem) > 1 for record in ran):
+        return None
+    reasons = "; ".join(dict.fromkeys(record.detail for record in refused))
+    shapes = ", ".join(dict.fromkeys(record.problem.shape for record in ran))
+    what = f"nothing larger than {shapes} ran" if ran else "nothing ran"
+    return (
+        f"too little ran to say anything: {what}, and {len(refused)} of {len(records)} problems "
+        f"were refused ({reasons}); give shapes that the kernel takes by --shape"
+    )
+
+
+def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multiples | None:
+    """What M, N and K must be multiples of for every problem to be clean.
+
+    Each is 1 or that of `tiles`, as few of them as the problems that ran can tell apart; None where
+    multiples make no difference, or where all problems are clean. Empty problems do not count.
+    """
+    ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
+    if all(record.clean for record in ran):
+        return None
+    axes = [axis for axis in range(len(SIZES)) if tiles[axis] > 1]
+    for count in range(1, len(axes) + 1):
+        for chosen in combinations(axes, count):
+            m, n, k = (tiles[axis] if axis in chosen else 1 for axis in range(len(SIZES)))
+            whole = [each for each in ran if _divides((m, n, k), each.problem)]
+            shapes = {each.problem.shape for each in whole if _products(each.problem) > 1}
+            # That the others need not be multiples has been seen as well.
+            free = all(
+                any(_sizes(each.problem)[axis] % tiles[axis] for each in whole)
+                for axis in axes
+                if axis not in chosen
+            )
+            if len(shapes) >= EVIDENCE and free and all(each.clean for each in whole):
+                return m, n, k
+    return None
+
+
+def _products(problem: ProblemRecord) -> int:
+    return problem.m * problem.n * problem.k * problem.batch
+
+
+def _divides(multiples: Multiples, problem: ProblemRecord) -> bool:
+    return not any(
+        size % multiple for size, multiple in zip(_sizes(problem), multiples, strict=True)
+    )
+
+
+def _sizes(problem: ProblemRecord) -> tuple[int, int, int]:
+    return problem.m, problem.n, problem.k

@@ -1,0 +1,205 @@
+"""`LaunchRule`: grid, block and shared memory of a user's kernel, and which problems fit them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gemmkit.errors import UsageError
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.expressions import Expression, Number, split_list
+from gemmkit.kernels.plan import (
+    ARGUMENT_NAMES,
+    MAX_BLOCK,
+    MAX_GRID_X,
+    MAX_GRID_YZ,
+    Dim3,
+    LaunchShape,
+    Signature,
+    TileConfig,
+)
+from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
+from gemmkit.kernels.sizes import SIZES, SizeRule
+from gemmkit.problem import GemmProblem
+
+# One to three expressions in CUDA's x, y, z order, or a single number.
+Extent = str | int | Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class LaunchRule:
+    """Grid, block and shared memory as expressions; called, it gives the launch for a problem.
+
+    `aliases` are the kernel's own names of what it is given, such as `width` for N.
+    """
+
+    grid: tuple[Expression, ...]
+    block: tuple[Expression, ...]
+    shared: Expression
+    constants: Mapping[str, Number]
+    aliases: Mapping[str, Expression] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls,
+        grid: Extent,
+        block: Extent,
+        shared: str | int,
+        *,
+        constants: Mapping[str, Number],
+        signature: Signature,
+        parameters: Sequence[str],
+    ) -> LaunchRule:
+        """Read what a user wrote; `parameters` are the kernel's own names of its signature.
+
+        Raises:
+            UsageError: it is no expression, or one that uses unknown names.
+        """
+        aliases = _aliases(signature, parameters)
+        extents = _extents(grid, "grid"), _extents(block, "block")
+        rule = cls(*extents, Expression.parse(shared), constants, aliases)
+        rule._check_names()
+        return rule
+
+    def __call__(
+        self,
+        problem: GemmProblem,
+        config: TileConfig,  # noqa: ARG002
+        gpu: GpuSpec,  # noqa: ARG002
+    ) -> LaunchShape:
+        """The launch.
+
+        Raises:
+            UsageError: an expression fails, or its result is no possible extent.
+        """
+        values = self._values(problem)
+        block = [
+            _within(expression, values, "block", 1, limit)
+            for expression, limit in zip(self.block, MAX_BLOCK, strict=False)
+        ]
+        return LaunchShape(
+            template=(),
+            grid=self.extents(problem),
+            block=_three(block),
+            shared_bytes=_within(self.shared, values, "shared", 0, 2**31 - 1),
+        )
+
+    def extents(self, problem: GemmProblem) -> Dim3:
+        """The grid.
+
+        Raises:
+            UsageError: an expression fails, or its result is no possible extent.
+        """
+        values = self._values(problem)
+        limits = MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ
+        return _three(
+            [
+                _within(expression, values, "grid", 0, limit)
+                for expression, limit in zip(self.grid, limits, strict=False)
+            ]
+        )
+
+    def _check_names(self) -> None:
+        """Raise a UsageError for a name that no problem gives a value."""
+        known = self._values(GemmProblem(1, 1, 1))
+        for expression in (*self.grid, *self.block, self.shared):
+            unknown = sorted(expression.names - known.keys())
+            if unknown:
+                raise UsageError(
+                    f"'{expression.text}' uses {', '.join(unknown)}; grid, block and shared memory "
+                    f"may use {', '.join(sorted(known, key=self.constants.__contains__))}"
+                )
+
+    def _values(self, problem: GemmProblem) -> dict[str, Number]:
+        sizes = {"M": problem.m, "N": problem.n, "K": problem.k}
+        leading = {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
+        values: dict[str, Number] = {**sizes, **leading}
+        own = {name: each.evaluate(values) for name, each in self.aliases.items()}
+        return {**self.constants, **own, **values}
+
+
+def condition_of(
+    signature: Signature, rule: LaunchRule, sizes: SizeRule, refuses: str | None
+) -> Callable[[GemmProblem, GpuSpec], str | None]:
+    """Why a problem is refused, as a function of the problem and the board: see `Kernel`."""
+    used = names_in(signature)
+
+    def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+        reason = refuses or sizes.refusal(problem) or _not_passed(used, problem)
+        if reason is not None:
+            return reason
+        try:
+            shape = rule(problem, TileConfig(), gpu)
+        except UsageError as error:
+            return str(error)
+        threads = math.prod(shape.block)
+        limit = gpu.capability.max_threads_per_block
+        if threads > limit:
+            return f"{threads} threads a block are more than the {limit} that {gpu.name} allows"
+        if problem.m and problem.n and 0 in shape.grid:
+            empty = rule.grid[shape.grid.index(0)].text
+            return (
+                f"grid '{empty}' is 0 here: CUDA refuses an empty grid "
+                "(cudaErrorInvalidConfiguration); round up, as in ceil_div(M,16)"
+            )
+        return None
+
+    return condition
+
+
+def _not_passed(used: frozenset[str], problem: GemmProblem) -> str | None:
+    """What a problem asks for that no argument passes to the kernel, or None."""
+    if bool(problem.epilogue.bias) != ("bias" in used):
+        has = "has an argument 'bias': give an epilogue with bias" if "bias" in used else (
+            "has no argument 'bias'"
+        )  # fmt: skip
+        return f"its signature {has}"
+    told = "; if one of its parameters is {}, say which with --args"
+    for name, asked, plain, more in (
+        ("alpha", problem.alpha, (1.0, -1.0), ", or -1 for a kernel that subtracts" + told),
+        ("beta", problem.beta, (0.0, 1.0), ", or 1 for a kernel that adds to C (--beta 1)" + told),
+        *(
+            (name, getattr(problem, name), (tight,), "")
+            for name, tight in zip(LEADING_DIMENSIONS, problem.tight, strict=True)
+        ),
+    ):
+        if name not in used and asked not in plain:
+            only = f"so {name} can only be {plain[0]:g}{more.format(name)}"
+            return f"its signature has no argument '{name}', {only}"
+    return None
+
+
+def _aliases(signature: Signature, parameters: Sequence[str]) -> dict[str, Expression]:
+    """The kernel's own names of sizes and leading dimensions, with what each is given."""
+    found = {}
+    for text, name in zip(signature, parameters, strict=False):
+        expression = Expression.parse(text)
+        if name not in ("", *ARGUMENT_NAMES) and expression.names <= {*SIZES, *LEADING_DIMENSIONS}:
+            found[name] = expression
+    return found
+
+
+def _extents(given: Extent, what: str) -> tuple[Expression, ...]:
+    if isinstance(given, int):
+        given = [given]
+    parts = split_list(given) if isinstance(given, str) else [str(each) for each in given]
+    if not 1 <= len(parts) <= 3:
+        raise UsageError(f"--{what} '{given}' has {len(parts)} parts: give x, y and z at most")
+    return tuple(Expression.parse(part) for part in parts)
+
+
+def _within(
+    expression: Expression, values: Mapping[str, Number], what: str, least: int, most: int
+) -> int:
+    value = expression.integer(values)
+    if not least <= value <= most:
+        raise UsageError(
+            f"{what} '{expression.text}' is {value:,} here; it must be {least} to {most:,}"
+        )
+    return value
+
+
+def _three(extents: Sequence[int]) -> Dim3:
+    x, y, z = [*extents, 1, 1][:3]
+    return x, y, z

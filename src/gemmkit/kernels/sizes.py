@@ -1,0 +1,112 @@
+"""`SizeRule`: which M, N and K a kernel of a user's own takes, and the nearest that it does."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gemmkit.errors import UsageError
+from gemmkit.kernels.plan import ceil_div
+from gemmkit.problem import GemmProblem
+
+SIZES = ("M", "N", "K")
+
+Multiples = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRule:
+    """`only` is the name of the one size of a kernel for square matrices, empty for others.
+
+    `fixed` holds sizes that are constants of the source, `multiples` what M, N and K have to be
+    multiples of: at least one whole tile, where that is more than 1. `tied` says that M and N are
+    arguments and nothing says what K is, so that it may be either: a cube suits both.
+    """
+
+    only: str = ""
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    multiples: Multiples = (1, 1, 1)
+    tied: bool = False
+
+    @classmethod
+    def of(
+        cls, names: Collection[str], compiled_in: Mapping[str, int], multiples: Multiples
+    ) -> SizeRule:
+        """What follows from the names in a signature and the sizes that are constants.
+
+        A size that is no argument but a constant is fixed. A kernel whose only size, argument or
+        constant, is called N, say, is for square matrices.
+        """
+        passed = [name for name in SIZES if name in names]
+        fixed = {name: value for name, value in compiled_in.items() if name not in passed}
+        known = {*passed, *fixed}
+        tied = known == {"M", "N"} and not {"lda", "ldb"} & set(names)
+        return cls(known.pop() if len(known) == 1 else "", fixed, multiples, tied)
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        """Why a kernel does not take a problem of these sizes, or None."""
+        sizes = dict(zip(SIZES, (problem.m, problem.n, problem.k), strict=True))
+        if self.only and not problem.m == problem.n == problem.k:
+            return f"its only size is {self.only}, so it takes square matrices only"
+        for name, value in self.fixed.items():
+            if sizes[name] != value:
+                return (
+                    f"{name} is {value}, a constant of its source, so it takes no other {name}; "
+                    f"the nearest is {self.nearest(problem).shape}"
+                )
+        for (name, size), multiple in zip(sizes.items(), self.multiples, strict=True):
+            if multiple > 1 and (size == 0 or size % multiple):
+                return (
+                    f"it takes multiples of {multiple} only as {name}, by --multiple-of, and not "
+                    f"{size}; the nearest is {self.nearest(problem).shape}"
+                )
+        return None
+
+    def nearest(self, problem: GemmProblem) -> GemmProblem:
+        """The nearest problem that the rule takes, no smaller where nothing is fixed.
+
+        An empty problem stays empty, but for sizes that are to be multiples.
+        """
+        sizes = [problem.m, problem.n, problem.k]
+        if self.only or self.tied:
+            sizes = [0 if 0 in sizes else max(sizes)] * 3
+        wanted = [
+            max(ceil_div(size, multiple), multiple > 1) * multiple
+            for size, multiple in zip(sizes, self._multiples, strict=True)
+        ]
+        for place, name in enumerate(SIZES):
+            wanted[place] = self.fixed.get(name, wanted[place])
+        if self.only and self.fixed:
+            wanted = [*self.fixed.values()] * 3
+        return problem.resized(*wanted)
+
+    @property
+    def _multiples(self) -> Multiples:
+        if not (self.only or self.tied):
+            return self.multiples
+        common = math.lcm(*self.multiples)
+        return common, common, common
+
+
+def read_multiples(given: str | int | Sequence[int]) -> Multiples:
+    """What M, N and K must be multiples of, from `128,128,8`, `16`, a number or three of them.
+
+    Raises:
+        UsageError: it is anything else, or one is not positive.
+    """
+    if isinstance(given, str):
+        parts = [part.strip() for part in re.split(r"[,x]", given)]
+        numbers = [int(part) if part.isdecimal() else 0 for part in parts]
+    else:
+        numbers = [given] if isinstance(given, int) else list(given)
+    if len(numbers) == 1:
+        numbers *= 3
+    if len(numbers) != 3 or min(numbers) < 1:
+        raise UsageError(
+            f"'{given}' does not say what M, N and K are multiples of: write, for example, "
+            "128,128,8, or 16 for all three"
+        )
+    m, n, k = numbers
+    return m, n, k
