@@ -1,7 +1,7 @@
 """gemmkit.matmul on NumPy's arrays, by NumPy's rules; gemmkit.gemm by those of BLAS.
 
-With a GPU, arrays are copied there and back. Without one, the very kernel that a GPU would run is
-emulated: slow, so that small products show what there is to show.
+With a GPU, arrays are copied there and back. Without one, a warning says why, and the products are
+emulated: slow, so that small ones show what there is to show.
 """
 
 import numpy as np
