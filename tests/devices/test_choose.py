@@ -55,7 +55,13 @@ def test_auto_takes_the_emulator_for_another_board(h100):
 
 def test_emulator_is_given_its_settings(h100):
     seen = []
-    settings = {"threads": 3, "progress": seen.append, "sanitize": True, "max_steps": 9}
+    settings = {
+        "threads": 3,
+        "progress": seen.append,
+        "sanitize": True,
+        "max_steps": 9,
+        "warp_seed": 5,
+    }
     device = open_device("emulator", "a100", **settings)
     assert device.spec.name == "A100"
     assert device.settings == settings

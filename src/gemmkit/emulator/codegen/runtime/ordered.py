@@ -49,7 +49,7 @@ class Known:
         return f.and_(same, f.compare("ule", time, f.load("i64", self._entry, 8)))
 
     def learn(self, time: Value) -> None:
-        """It does."""
+        """All that the actor's warp did until then does come before."""
         self._f.store(self._warp, self._entry)
         self._f.store(time, self._entry, 8)
 

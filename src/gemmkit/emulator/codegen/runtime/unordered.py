@@ -64,7 +64,7 @@ def _barrier_number(f: Function) -> Value:
 
 
 def clock(f: Function, s: Value, observer: Value, actor: Value) -> Value:
-    """Where it stands up to when the observer knows what the actor, a warp, did."""
+    """The place of the time up to which an observer knows what the actor, a warp, did."""
     index = f.add(f.binary("mul", observer, _warps(f)), actor)
     return f.offset(f.load("ptr", s, SHADOW["clocks"]), f.shl(index, 3))
 

@@ -67,7 +67,7 @@ def _note(
 
 
 def _remember(f: Function, kind: str, space: str, size: int, data: Sequence[Value]) -> None:
-    """Leave word of what a store to global memory is about to write."""
+    """Note the registers that a store to global memory is about to write, for `same_value`."""
     if kind != "store" or space != "global":
         return
     s = shadow(f)
