@@ -1,4 +1,4 @@
-"""Variables whose use before they are set NVRTC sees, though the PTX shows nothing of it."""
+"""Variables used before they are set, where only NVRTC's warnings show it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_a_variable_of_which_the_ptx_shows_nothing(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, KERNEL.replace("SET", ""))
     assert (found.check, found.kind) == ("initcheck", "uninitialized")
     assert (found.here.file, found.here.line) == ("own.cu", 7)
-    assert "the compiler sees that 'first' is used" in found.message
-    # That of the other kernel is no matter of this one.
+    assert "NVRTC warns that 'first' is used before it is set" in found.message
+    # The other kernel of the file has such a variable too.
     assert not findings(tmp_path, KERNEL.replace("SET", "= 0"))

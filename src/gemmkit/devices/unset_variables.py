@@ -1,5 +1,5 @@
-"""Variables that the compiler saw to be used before they are set: it may have left no trace of them
-in the PTX, so that no run shows it."""
+"""Variables used before they are set, by the compiler's warnings: the PTX may hold no trace of
+them, so that no run shows it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def compiler_findings(
         if (file, line) in known or not (within or (file, line) in lines):
             continue
         here = AccessSite(file=file, line=line, instruction="", thread=None)
-        message = (
-            f"uninitialized: the compiler sees that '{name}' is used at {here} before it is set"
-        )
+        message = f"uninitialized: NVRTC warns that '{name}' is used before it is set, at {here}"
         findings.append(
             Finding(
                 check="initcheck", kind="uninitialized", message=message, block=(0, 0, 0), here=here

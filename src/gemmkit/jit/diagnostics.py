@@ -53,7 +53,7 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
 
 
 def unset_variables(log: str) -> list[tuple[str, int, str]]:
-    """File, line and name of each variable that NVRTC saw to be used before it is set."""
+    """File, line and name of each variable that a log warns is used before it is set."""
     found = [(each["file"], int(each["line"]), each["name"]) for each in _UNSET.finditer(log)]
     return list(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""What lanes of a warp owe each other: shuffles from lanes that are there, barriers of a part."""
+"""Rules of warp-wide instructions: shuffles, masks, partial barriers, read-only loads."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_read_only_loads_of_memory_that_the_kernel_writes() -> None:
 
 
 def test_read_only_loads_of_what_another_block_writes() -> None:
-    """It is no matter which of both comes first; other places in the same array are no matter."""
+    """Whichever comes first; other places in the same array do not count."""
     source = """k(float* out, const float* in) {
         if (blockIdx.x == 0) out[threadIdx.x] = __ldg(out + 32 + threadIdx.x);
         else out[threadIdx.x + 32 DISTANCE] = 2;

@@ -151,7 +151,7 @@ def load_kernel(
 ) -> LoadedKernel:
     """Compile a kernel, or take its object from the cache, and load it.
 
-    With `sanitize` its code tells the sanitizers what it does, with `track` besides where it uses
+    With `sanitize` its code reports to the sanitizers what it does, with `track` also where it uses
     bits that are not defined.
 
     Raises:

@@ -184,7 +184,7 @@ def multiplied(b: BlockWriter, action: Action) -> None:
 
 
 def _use(b: BlockWriter, action: Action, register: Register, lanes: Value, how: int) -> None:
-    """Tell of lanes that use undefined bits of a register."""
+    """Report lanes that use undefined bits of a register."""
     if register not in b.around.shadows:
         return
     f = b.f

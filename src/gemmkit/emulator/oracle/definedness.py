@@ -266,7 +266,7 @@ class Definedness:
         found = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in range(count)]
         assert action.address is not None
         for space, addresses, inside in self._places(group, step, action.address, lanes):
-            told: set[int] = set()
+            reported: set[int] = set()
             for place, lane, owner in self._each(group, space, inside):
                 address = int(addresses[place, lane])
                 known = self._bytes(space, owner, address, of.bytes * count)
@@ -274,8 +274,8 @@ class Definedness:
                     continue
                 bits = known.copy() if space == "local" else np.where(known != 0, 255, 0)
                 bits = bits.astype(np.uint8)
-                if not (bits == 255).all() and place not in told:
-                    told.add(place)
+                if not (bits == 255).all() and place not in reported:
+                    reported.add(place)
                     first = address + int(np.flatnonzero(bits != 255)[0])
                     self._read(group, action, place, lane, space, first)
                 numbers = ~bits.view(f"u{of.bytes}")
@@ -345,15 +345,15 @@ class Definedness:
         length = np.full(lanes.shape, size.value, np.uint32)
         if step.sources:
             length = np.minimum(length, group.read(*step.sources[0]))
-        told: set[int] = set()
+        reported: set[int] = set()
         entire = ((length == size.value) | (length == 0) | ~lanes).all(axis=1)
         for place, lane, owner in self._each(group, "shared", lanes):
             at = int(to[place, lane])
             self._spaces["shared"][owner, at : at + size.value] = 255
             source = int(start[place, lane])
             known = self._bytes("global", 0, source, int(length[place, lane]))
-            if known is not None and not known.all() and entire[place] and place not in told:
-                told.add(place)
+            if known is not None and not known.all() and entire[place] and place not in reported:
+                reported.add(place)
                 first = source + int(np.flatnonzero(known == 0)[0])
                 self._read(group, action, place, lane, "global", first)
 
@@ -361,14 +361,14 @@ class Definedness:
         of = action.form.type
         assert action.address is not None
         for space, addresses, inside in self._places(group, step, action.address, lanes):
-            told: set[int] = set()
+            reported: set[int] = set()
             for place, lane, owner in self._each(group, space, inside):
                 address = int(addresses[place, lane])
                 known = self._bytes(space, owner, address, of.bytes)
                 if known is None:
                     continue
-                if not known.all() and place not in told:
-                    told.add(place)
+                if not known.all() and place not in reported:
+                    reported.add(place)
                     first = address + int(np.flatnonzero(known == 0)[0])
                     self._read(group, action, place, lane, space, first)
                 known[:] = 255 if space != "global" else 1

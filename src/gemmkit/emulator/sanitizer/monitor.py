@@ -39,7 +39,7 @@ from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.meetings import meetings, places
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
-from gemmkit.emulator.sanitizer.read_only import written_in_spite
+from gemmkit.emulator.sanitizer.read_only import read_only_writes
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Event,
@@ -136,7 +136,7 @@ class Sanitizer:
         numbers = places(sites.sites, sites.sites_start)
         for finding, block in meetings(self.names, self.known, numbers):
             self.collection.add(finding, block)
-        for finding, block in written_in_spite(self.names, self.known, numbers):
+        for finding, block in read_only_writes(self.names, self.known, numbers):
             self.collection.add(finding, block)
         return self.collection.findings()
 
@@ -177,14 +177,14 @@ class _Watch:
                 self._sanitizer.stop()
                 return 0
             if what == USED:
-                self._hear_of_use(base, more)
+                self._note_use(base, more)
                 return 1
             if what == KEPT:
                 number = base & (1 << USED_SHIFT) - 1
                 self._undefined.keep(number, self._worker.field("block"))
                 return 1
             if what == ABSENT:
-                self._hear_of_absence(base, more)
+                self._note_absence(base, more)
                 return 1
             if what in _ORDER:
                 return self._hear_of_global_order(what, site, pattern, base, more)
@@ -195,13 +195,13 @@ class _Watch:
             self._worker.fail(error)
             return 0
 
-    def _hear_of_use(self, number: int, lanes: int) -> None:
+    def _note_use(self, number: int, lanes: int) -> None:
         warp = self._worker.warp_number(self._worker.field("running"))
         operand, number = number >> USED_SHIFT, number & (1 << USED_SHIFT) - 1
         block = self._worker.field("block")
         self._undefined.use(Use(number, operand, block, warp, lanes & 0xFFFFFFFF))
 
-    def _hear_of_absence(self, number: int, more: int) -> None:
+    def _note_absence(self, number: int, more: int) -> None:
         warp = self._worker.warp_number(self._worker.field("running"))
         lanes, other, block = more & 0xFFFFFFFF, more >> 32, self._worker.field("block")
         self._note_origin(number, absent_lane(self._names, number, block, warp, lanes, other))

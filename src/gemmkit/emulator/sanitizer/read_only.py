@@ -13,7 +13,7 @@ from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.record import Finding
 
 
-def written_in_spite(
+def read_only_writes(
     names: Names, known: GlobalShadow, numbers: dict[int, int]
 ) -> Iterator[tuple[Finding, int]]:
     """One finding for each pair of a load and a store, with the number of the load's block.

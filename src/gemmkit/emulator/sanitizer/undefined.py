@@ -62,7 +62,7 @@ class UndefinedUses:
         # the block.
         self._kept: dict[str, tuple[int, int]] = {}
         self._sources: dict[Register, frozenset[int]] = {}
-        self._told: dict[tuple[int, int, int], Key] = {}
+        self._reported: dict[tuple[int, int, int], Key] = {}
 
     def read(self, number: int, block: int, finding: Finding) -> None:
         """A load brings bytes that nothing has written, or a shuffle what a lane gives that does
@@ -89,8 +89,8 @@ class UndefinedUses:
     def use(self, use: Use) -> None:
         """Bits that are not defined are used."""
         key = use.number, use.operand, use.block
-        if key in self._told:
-            self._collection.more(self._told[key], 1)
+        if key in self._reported:
+            self._collection.more(self._reported[key], 1)
             return
         names, action = self._names, self._names.actions[use.number]
         lane = (use.lanes & -use.lanes).bit_length() - 1
@@ -99,7 +99,7 @@ class UndefinedUses:
         what = _what(action, use.operand)
         read = self._read_behind(_operand(action, use.operand), use.block)
         finding = _finding(here, block, what, read)
-        self._told[key] = self._collection.add(finding, use.block)
+        self._reported[key] = self._collection.add(finding, use.block)
 
     def _read_behind(self, register: Register | None, block: int) -> Finding | None:
         """The load or shuffle that an undefined value is made of: the first that the block met."""

@@ -1,4 +1,4 @@
-"""Which bits of memory are defined, for runs that track this, and what is told of their use.
+"""Which bits of memory are defined, for runs that track this, and reports of where others are used.
 
 Of shared memory the bitmap `initialized` says it, of global memory the bytes noted as written, of
 local memory a copy of it that holds a 1 for each bit that is defined.
@@ -84,7 +84,7 @@ def _event(f: Function, what: int, more: Value) -> None:
 
 def _define_absent(module: Module, mode: str) -> None:
     """absent_<mode>(worker, lanes, b, c, masks, instruction) -> lanes of a shuffle that read from
-    a lane which does not take part, or which their mask does not name; tells the first."""
+    a lane which does not take part, or which their mask does not name; reports the first."""
     lanes = Value("i32", "%lanes")
     b, c, masks = (Value("ptr", f"%{name}") for name in ("choice", "limits", "masks"))
     parameters = (C, lanes, b, c, masks, _NUMBER)
