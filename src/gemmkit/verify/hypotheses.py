@@ -226,7 +226,7 @@ def _turned(
 
 def _layout(problem: GemmProblem, a: bool, b: bool, c: bool) -> str:
     """The layout, as `--layout` names it, in which some matrices lie the other way round."""
-    a, b, c = problem.transa != a, problem.transb != b, getattr(problem, "transc", False) != c
+    a, b, c = problem.transa != a, problem.transb != b, problem.transc != c
     if not c:
         return "NT"[a] + "NT"[b]
     # BLAS's letters mean the other way round where all matrices are column-major.
