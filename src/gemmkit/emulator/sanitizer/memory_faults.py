@@ -6,7 +6,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.machine.fault import ACCESS_KINDS
+from gemmkit.emulator.machine.fault import ACCESS_KINDS, reserved_memory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
@@ -62,9 +62,12 @@ def _place(
         return "", None, f"at byte {address} of {nbytes} bytes of local memory"
     if space == "shared":
         array, offset = names.shared(address)
-        end = worker.shared_bytes
-        if address + size > end:
-            return array, offset, f"at byte {address} of {end} bytes of shared memory"
+        base = worker.shared_base
+        if address < base:
+            return "", None, f"at shared address {address:#x}, {reserved_memory(base)}"
+        if address + size > worker.shared_end:
+            end = worker.shared_bytes
+            return array, offset, f"at byte {address - base} of {end} bytes of shared memory"
         return array, offset, f"at byte {offset} of '{array}'"
     array, offset = names.device(address)
     nearest = names.memory.nearest(address)

@@ -56,8 +56,9 @@ class Names:
         for name, variable in self.flow.kernel.shared.items():
             if variable.offset <= address < variable.offset + variable.size:
                 return source_name(name), address - variable.offset
-        start = self.flow.kernel.shared_bytes
-        return DYNAMIC, address - start if address >= start else address
+        kernel = self.flow.kernel
+        start = kernel.shared_base + kernel.shared_bytes
+        return DYNAMIC, address - (start if address >= start else kernel.shared_base)
 
     def device(self, address: int) -> tuple[str, int]:
         """The allocation nearest to an address, and the byte in it (or outside of it)."""

@@ -45,7 +45,8 @@ def _define_admit(module: Module) -> None:
     with module.function("gemmkit.admit_shared", "i1", parameters) as f:
         limit = f.load("i64", C, WORKER["shared_bytes"])
         room = f.sub(limit, BYTES)
-        inside = f.and_(f.compare("ule", _ADDRESS, room), f.compare("sge", room, 0))
+        place = f.sub(_ADDRESS, f.load("i64", C, WORKER["shared_base"]))
+        inside = f.and_(f.compare("ule", place, room), f.compare("sge", room, 0))
         f.ret(f.and_(inside, f.compare(aligned[0], aligned[1](f), 0)))
     with module.function("gemmkit.admit_global", "i1", parameters) as f:
         with f.when(f.compare("ne", aligned[1](f), 0)):
