@@ -19,8 +19,10 @@ def addresses(named: str, target: str = "sm_86") -> dict[str, int]:
     inside = [f".shared .align {a} .b8 {n}[{size}];" for n, (a, size) in OWN.items()]
     uses = [f"st.shared.u32 [{n}], 1;" for n in named.split()]
     text = "\n".join(
-        [".version 8.5", f".target {target}", ".address_size 64", *outside]
-        + [".visible .entry k() {", *inside, *uses, "ret; }"]
+        (
+            *(".version 8.5", f".target {target}", ".address_size 64", *outside),
+            *(".visible .entry k() {", *inside, *uses, "ret; }"),
+        )
     )
     return {name: each.offset for name, each in parse(text).kernels["k"].shared.items()}
 
@@ -43,8 +45,10 @@ def test_each_dynamic_array_has_its_own_alignment() -> None:
 
 @pytest.mark.parametrize(
     ("target", "base"),
-    [("sm_75", 0), ("sm_80", 0), ("sm_89", 0), ("sm_90", 0x400), ("sm_90a", 0x400)]
-    + [("sm_100f", 0x400), ("sm_120", 0x400)],
+    [
+        *(("sm_75", 0), ("sm_80", 0), ("sm_89", 0)),
+        *(("sm_90", 0x400), ("sm_90a", 0x400), ("sm_100f", 0x400), ("sm_120", 0x400)),
+    ],
 )
 def test_the_system_keeps_the_first_kibibyte_from_compute_capability_9(
     target: str, base: int
