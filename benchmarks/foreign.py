@@ -1,18 +1,24 @@
 """Predicted beside measured speed of public SGEMM kernels, none of which is part of gemmkit.
 
-`foreign_kernels.json` names the kernels, their repositories, files and launches; FOLDER holds those
-files under the paths given there. On a GPU, `python benchmarks/foreign.py measure FOLDER` checks and
-times them and writes `results/<gpu>-foreign.json`, one record a line. Without one, `python
-benchmarks/foreign.py predict FOLDER` predicts every record of `results/h100-foreign.json`, writes
-`results/h100-foreign-predicted.json` and the tables of `docs/predicted-speed.md`; `render` makes the
-tables from the file as it is.
+`foreign_kernels.json` names the kernels: repository, file, launch. FOLDER holds the files under the
+paths given there. Compilation is not always repeatable, so all three steps share BINARIES, a file
+that `compile` writes, with any machine's NVRTC:
+
+    python benchmarks/foreign.py compile FOLDER BINARIES
+    python benchmarks/foreign.py measure FOLDER BINARIES    # on a GPU
+    python benchmarks/foreign.py predict FOLDER BINARIES
+
+`measure` checks and times, and writes `results/h100-foreign.json`, one record a line. Kernels that
+read C compute C = A·B + C. `predict` writes `results/h100-foreign-predicted.json` and the tables of
+`docs/predicted-speed.md`; `render` makes the tables from the file as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,11 +27,13 @@ from predict import PAGE, RESULTS, WRITER, write
 from gemmkit.analysis.accuracy import PredictedRow
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.model import predict_profile
-from gemmkit.bench.run import run_kernel
+from gemmkit.bench.run import run_binary
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.errors import GemmkitError
 from gemmkit.gpu import find_board
+from gemmkit.jit.binary import Binary
+from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -74,18 +82,33 @@ def listed() -> Listed:
     return msgspec.json.decode((HERE / "foreign_kernels.json").read_bytes(), type=Listed)
 
 
-def measured(folder: Path, seconds_note: str | None) -> Iterator[Record]:
+def compiled(folder: Path) -> dict[str, Binary]:
+    """Every kernel for an H100, by its name."""
+    board, problem, found = find_board("H100"), GemmProblem(4096, 4096, 4096), {}
+    for each in listed().kernels:
+        kernel = each.kernel(folder)
+        found[each.name] = compile_plan(kernel.plan(problem, kernel.default, board), board.arch)
+    return found
+
+
+def measured(folder: Path, binaries: Mapping[str, Binary], commit: str | None) -> Iterator[Record]:
     """Every kernel that takes each shape, checked and timed on this machine's GPU."""
     device, everything = open_device("cuda"), listed()
     added = {"command": " ".join(["python", *sys.argv])}
-    if seconds_note:
-        added["commit"] = seconds_note
+    if commit:
+        added["commit"] = commit
     for shape in everything.sizes:
-        problem = GemmProblem.from_shape(shape)
-        workload = Workload(problem, device)
+        workloads: dict[bool, Workload] = {}
         for each in everything.kernels:
+            kernel = each.kernel(folder)
+            adds = "beta" in kernel.signature
+            if adds not in workloads:
+                problem = replace(GemmProblem.from_shape(shape), beta=float(adds))
+                workloads[adds] = Workload(problem, device)
+            workload = workloads[adds]
             try:
-                record = run_kernel(each.kernel(folder), problem, device, workload=workload)
+                plan = kernel.plan(workload.problem, kernel.default, device.spec)
+                record = run_binary(kernel, kernel.default, plan, binaries[each.name], workload)
             except GemmkitError as error:
                 print(f"left out: {each.name} at {shape}: {error}", flush=True)
                 continue
@@ -95,15 +118,17 @@ def measured(folder: Path, seconds_note: str | None) -> Iterator[Record]:
             yield msgspec.structs.replace(record, environment=environment)
 
 
-def predicted(folder: Path) -> Iterator[PredictedRow]:
-    """Every record that is right, predicted."""
+def predicted(folder: Path, binaries: Mapping[str, Binary]) -> Iterator[PredictedRow]:
+    """Every timed record, predicted."""
     board = find_board("H100")
-    kernels = {each.name: each for each in listed().kernels}
+    kernels = {each.name: each.kernel(folder) for each in listed().kernels}
     for record in read_records(MEASURED):
-        if not record.correct or record.time_us is None or record.tflops is None:
+        if record.time_us is None:
             continue
         problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
-        profile = profile_block(kernels[record.kernel].kernel(folder), problem, board)
+        profile = profile_block(
+            kernels[record.kernel], problem, board, binary=binaries[record.kernel]
+        )
         yield _row(record, profile, problem)
 
 
@@ -151,23 +176,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("measure", "predict"):
+    for verb in ("compile", "measure", "predict"):
         added = verbs.add_parser(verb)
         added.add_argument("folder", type=Path)
+        added.add_argument("binaries", type=Path)
         added.add_argument("--results", type=Path, help="file to write")
         added.add_argument("--commit", help="of this tree, where git does not tell")
     verbs.add_parser("render")
     arguments = parser.parse_args()
+    if arguments.verb == "compile":
+        arguments.binaries.write_bytes(msgspec.msgpack.encode(compiled(arguments.folder)))
+        return
+    if arguments.verb != "render":
+        kept = arguments.binaries.read_bytes()
+        binaries = msgspec.msgpack.decode(kept, type=dict[str, Binary])
     if arguments.verb == "measure":
-        path = arguments.results or MEASURED
-        with path.open("w", encoding="utf-8") as file:
-            for record in measured(arguments.folder, arguments.commit):
+        with (arguments.results or MEASURED).open("w", encoding="utf-8") as file:
+            for record in measured(arguments.folder, binaries, arguments.commit):
                 print(record.to_json(), file=file, flush=True)
-    elif arguments.verb == "predict":
-        write(arguments.results or PREDICTED, list(predicted(arguments.folder)))
-        render()
-    else:
-        render()
+        return
+    if arguments.verb == "predict":
+        write(arguments.results or PREDICTED, list(predicted(arguments.folder, binaries)))
+    render()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from gemmkit.errors import GemmkitError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.jit.ffma import multiply_adds
+from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
 from gemmkit.kernels.skinny import is_tall
@@ -51,7 +51,10 @@ class BlockProfile:
     `stored_bytes` are those that it writes, with what goes by way of a workspace both ways.
     `columns_on_x` says whether blocks that follow each other compute neighbouring columns.
     `unroll` is how often ptxas repeats the body of a short loop, `ffma_issue` the cycles in which
-    its multiply-adds issue; both are read off the machine code.
+    its multiply-adds issue, `shared_load_share` the loads from shared memory that its main loop
+    makes, over those of the PTX after merging: less than 1 where ptxas merges loads of several
+    turns. All three are read off the machine code, whose `main_loop` is None where it cannot be
+    read.
     """
 
     plan: LaunchPlan
@@ -71,6 +74,8 @@ class BlockProfile:
     columns_on_x: bool
     unroll: int
     ffma_issue: float
+    shared_load_share: float
+    main_loop: MultiplyAdds | None
 
     def executed(self, k: int) -> NDArray[np.float64]:
         """Executions by the block's warps of each instruction, at depth k."""
@@ -156,7 +161,9 @@ def profile_block(
     if "workspace" in kernel.signature:
         rows, columns = _tile(config, problem)
         stored = FLOAT_BYTES * rows * columns * tiles + 2 * whole.workspace_bytes / whole.blocks
-    unroll, ffma_issue = _machine_code(binary, flow)
+    gone = frozenset(number for group in merged for number in group.numbers[1:])
+    found = multiply_adds(binary.cubin, binary.entry, binary.arch)
+    unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
     return BlockProfile(
         plan=whole,
         binary=binary,
@@ -169,7 +176,7 @@ def profile_block(
         ),
         executed_at=(at_low, at_high),
         costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
-        merged_away=frozenset(number for group in merged for number in group.numbers[1:]),
+        merged_away=gone,
         rows=rows,
         columns=columns,
         tiles=tiles,
@@ -179,6 +186,8 @@ def profile_block(
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
+        shared_load_share=share,
+        main_loop=found,
     )
 
 
@@ -240,14 +249,31 @@ def _columns_on_x(
     return probe.grid[0] != 2
 
 
-def _machine_code(binary: Binary, flow: ControlFlow) -> tuple[int, float]:
-    """How often ptxas repeats short loops, and cycles of a multiply-add."""
-    found = multiply_adds(binary.cubin, binary.entry)
-    if found is None or not found.count:
-        return 1, MEASURED_FFMA_ISSUE
+def _machine_code(
+    found: MultiplyAdds | None,
+    flow: ControlFlow,
+    per_depth: NDArray[np.float64],
+    merged_away: frozenset[int],
+) -> tuple[int, float, float]:
+    """How often ptxas repeats short loops, cycles of a multiply-add, share of shared loads left.
+
+    `per_depth` are executions of each instruction that a deeper k adds.
+    """
+    if found is None or not found.total:
+        return 1, MEASURED_FFMA_ISSUE, 1.0
     written = sum(form.opcode_class == "fma" for form in flow.forms)
-    times = found.count / max(written, 1)
-    return 2 ** int(math.log2(times)) if times >= 1 else 1, found.issue_cycles
+    times = found.total / max(written, 1)
+    unroll = 2 ** int(math.log2(times)) if times >= 1 else 1
+    adds = loads = 0.0
+    for number, (form, executed) in enumerate(zip(flow.forms, per_depth, strict=True)):
+        if form.opcode_class == "fma":
+            adds += executed
+        elif form.operation == "load" and form["S"].startswith("shared"):
+            loads += executed * (number not in merged_away)
+    share = 1.0
+    if found.count and adds and loads:
+        share = min(1.0, found.shared_loads / found.count * adds / loads)
+    return unroll, found.issue_cycles, share
 
 
 # --- what the block reads and writes -----------------------------------------------------------

@@ -20,6 +20,7 @@ from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
+from gemmkit.jit.issue_order import Latencies, turn_cycles
 
 # The state of a software pipeline repeats after a few turns of its loop.
 _TURNS = 6
@@ -57,7 +58,13 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
     """
     executed = profile.executed_at[1]
     found: list[Segment] = []
-    for blocks, loops in _regions(profile.flow, executed):
+    regions = _regions(profile.flow, executed)
+    main = max(
+        (blocks for blocks, loops in regions if loops),
+        key=lambda blocks: _adds(profile, blocks),
+        default=[],
+    )
+    for blocks, loops in regions:
         pieces = _pieces(profile, blocks)
         copies = profile.unroll if loops and len(pieces) == 1 else 1
         walk, clock = _Walk(), 0.0
@@ -67,9 +74,58 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
                 end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
                 latencies[place] = (end - clock) / copies
                 clock = end
+        slower = 1.0
+        if loops and blocks == main:
+            slower = _in_order(profile, machine, memory_latency, pieces, sum(latencies))
         for latency, piece in zip(latencies, pieces, strict=True):
-            found.append(Segment(piece[0], latency, tuple(piece)))
+            found.append(Segment(piece[0], slower * latency, tuple(piece)))
     return found
+
+
+def _in_order(
+    profile: BlockProfile,
+    machine: Machine,
+    memory_latency: float,
+    pieces: Sequence[Sequence[int]],
+    cycles: float,
+) -> float:
+    """By how much a loop takes longer in the order of its machine code, at least 1.
+
+    `cycles` are those of one turn where each instruction starts as soon as what it reads is there.
+    """
+    code = profile.main_loop
+    adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
+    if code is None or not code.loop or not cycles:
+        return 1.0
+    means = {}
+    for space, missing in (("shared", machine.shared_latency), ("global", memory_latency)):
+        seen = [
+            _latency(profile.actions[number], cost, machine, memory_latency)
+            for piece in pieces
+            for number in piece
+            if (cost := profile.costs.get(number)) is not None
+            and cost.space == space
+            and cost.kind == "load"
+        ]
+        means[space] = float(np.mean(seen)) if seen else missing
+    latencies = Latencies(means["shared"], means["global"], machine.barrier_latency)
+    in_order = turn_cycles(code.loop, latencies) + code.cycles - code.count
+    return max(1.0, in_order * adds / code.count / cycles)
+
+
+def _is_fma(profile: BlockProfile, number: int) -> bool:
+    return profile.actions[number].form.opcode_class == "fma"
+
+
+def _adds(profile: BlockProfile, blocks: Sequence[int]) -> float:
+    """Multiply-adds that these basic blocks execute."""
+    executed = profile.executed_at[1]
+    return sum(
+        float(executed[number])
+        for block in blocks
+        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end)
+        if _is_fma(profile, number)
+    )
 
 
 def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
@@ -91,6 +147,8 @@ def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
         return 1.0 if any(isinstance(each, Immediate) for each in action.sources) else 0.0
     if operation == "logic" and form["T"] == "pred":
         return 0.0
+    if operation == "load" and form["S"].startswith("shared"):
+        return profile.shared_load_share
     wide = form.modifiers.get("T", "").endswith("64")
     if form.opcode_class in ("integer", "bits") and wide:
         return 2.0
