@@ -8,7 +8,7 @@ turned into predicates; nothing moves over a barrier or around a loop's end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,43 +74,44 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
                 end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
                 latencies[place] = (end - clock) / copies
                 clock = end
-        slower = 1.0
-        if loops and blocks == main:
-            slower = _in_order(profile, machine, memory_latency, pieces, sum(latencies))
+        slower, code = 1.0, profile.main_loop
+        if loops and code is not None:
+            seen = _memory(profile, machine, memory_latency, pieces)
+            if blocks == main and code.loop:
+                adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
+                turn = turn_cycles(code.loop, seen(np.mean)) + code.cycles - code.count
+                slower = turn * adds / code.count / sum(latencies)
+            elif code.around and len(pieces) > 1:
+                # Of several tiles' loads, the next step waits for the last.
+                slower = turn_cycles(code.around, seen(np.max)) / sum(latencies)
+        slower = max(1.0, slower)
         for latency, piece in zip(latencies, pieces, strict=True):
             found.append(Segment(piece[0], slower * latency, tuple(piece)))
     return found
 
 
-def _in_order(
+def _memory(
     profile: BlockProfile,
     machine: Machine,
     memory_latency: float,
     pieces: Sequence[Sequence[int]],
-    cycles: float,
-) -> float:
-    """By how much a loop takes longer in the order of its machine code, at least 1.
+) -> Callable[[Callable[[list[float]], float]], Latencies]:
+    """The latencies that a loop sees, of its loads' latencies their mean or maximum."""
+    seen: defaultdict[str, list[float]] = defaultdict(list)
+    for number in (each for piece in pieces for each in piece):
+        cost = profile.costs.get(number)
+        if cost is not None and cost.kind == "load":
+            action = profile.actions[number]
+            seen[cost.space].append(_latency(action, cost, machine, memory_latency))
 
-    `cycles` are those of one turn where each instruction starts as soon as what it reads is there.
-    """
-    code = profile.main_loop
-    adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
-    if code is None or not code.loop or not cycles:
-        return 1.0
-    means = {}
-    for space, missing in (("shared", machine.shared_latency), ("global", memory_latency)):
-        seen = [
-            _latency(profile.actions[number], cost, machine, memory_latency)
-            for piece in pieces
-            for number in piece
-            if (cost := profile.costs.get(number)) is not None
-            and cost.space == space
-            and cost.kind == "load"
-        ]
-        means[space] = float(np.mean(seen)) if seen else missing
-    latencies = Latencies(means["shared"], means["global"], machine.barrier_latency)
-    in_order = turn_cycles(code.loop, latencies) + code.cycles - code.count
-    return max(1.0, in_order * adds / code.count / cycles)
+    def of(one: Callable[[list[float]], float]) -> Latencies:
+        return Latencies(
+            float(one(seen["shared"] or [machine.shared_latency])),
+            float(one(seen["global"] or [memory_latency])),
+            machine.barrier_latency,
+        )
+
+    return of
 
 
 def _is_fma(profile: BlockProfile, number: int) -> bool:

@@ -42,7 +42,7 @@ class MultiplyAdds:
     `total` are those of the whole kernel; `count` those of that loop (of the whole kernel where no
     loop holds any), which take `cycles` where nothing but the register file holds them up.
     `shared_loads` are the loop's load instructions from shared memory, `loop` all of it, as 128-bit
-    words.
+    words, and `around` what the loop around it has besides; both are empty where there is none.
     """
 
     total: int
@@ -50,6 +50,7 @@ class MultiplyAdds:
     cycles: float
     shared_loads: int
     loop: tuple[int, ...] = ()
+    around: tuple[int, ...] = ()
 
     @property
     def issue_cycles(self) -> float:
@@ -63,7 +64,8 @@ def multiply_adds(cubin: bytes, entry: str, arch: str) -> MultiplyAdds | None:
     if code is None:
         return None
     words = list(_words(code))
-    main = _main_loop(words, arch)
+    found, around = _main_loop(words, arch)
+    main = words[found]
     count = sum(_is_ffma(word) for word in main)
     return MultiplyAdds(
         total=sum(map(_is_ffma, words)),
@@ -71,11 +73,13 @@ def multiply_adds(cubin: bytes, entry: str, arch: str) -> MultiplyAdds | None:
         cycles=count + _waits(main),
         shared_loads=sum(word & _OPCODE_MASK == _SHARED_LOAD for word in main),
         loop=tuple(main) if len(main) < len(words) else (),
+        around=tuple(words[around.start : found.start] + words[found.stop : around.stop]),
     )
 
 
-def _main_loop(words: Sequence[int], arch: str) -> Sequence[int]:
-    """The innermost loop with most FFMAs; all of the code where no loop has any."""
+def _main_loop(words: Sequence[int], arch: str) -> tuple[slice, slice]:
+    """The innermost loop with most FFMAs, or all of the code; and the smallest loop around it, or
+    the same once more."""
     loops = []
     for place, word in enumerate(words):
         if word & _OPCODE_MASK == _BRANCH:
@@ -93,7 +97,12 @@ def _main_loop(words: Sequence[int], arch: str) -> Sequence[int]:
         )
     ]
     counts = [sum(map(_is_ffma, words[slice(*each)])) for each in inner]
-    return words[slice(*inner[counts.index(max(counts))])] if inner else words
+    if not inner:
+        return slice(0, len(words)), slice(0, len(words))
+    head, end = inner[counts.index(max(counts))]
+    outside = [each for each in loops if each[0] <= head and end <= each[1]]
+    outside = [each for each in outside if each != (head, end)]
+    return slice(head, end), slice(*min(outside, key=lambda at: at[1] - at[0], default=(head, end)))
 
 
 def _branch_distance(word: int, arch: str) -> int:
@@ -126,9 +135,7 @@ def _waits(words: Sequence[int]) -> float:
                 bank = register % _BANKS
                 drained[bank] = max(drained[bank], time) + 1
             kept |= {
-                place: register
-                for place, register in sources.items()
-                if word >> _REUSE[place] & 1
+                place: register for place, register in sources.items() if word >> _REUSE[place] & 1
             }
             time += 1
     return (time - start) / _TURNS - len(words)
