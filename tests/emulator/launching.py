@@ -138,7 +138,7 @@ def kernel_ptx(
     lines = "\n".join(f".loc 1 {n} 1\n{line}" for n, line in enumerate(body.strip().split("\n"), 1))
     return f"""
 .version 8.5
-.target sm_90
+.target {target}
 .address_size 64
 .file 1 "kernel.cu"
 {outside}

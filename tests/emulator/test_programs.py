@@ -319,6 +319,7 @@ class TestBlocks:
     def test_dynamic_shared_memory_starts_behind_the_static(self, executor: Executor) -> None:
         outside = ".extern .shared .align 16 .b8 dynamic[];"
         body = """
+            st.shared.u32 [static_part], 7;
             mov.u32 %r1, dynamic;
             mad.lo.u32 %r2, %tid, 4, %r1;
             st.shared.u32 [%r2+60], %tid;

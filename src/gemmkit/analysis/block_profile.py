@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost, access_costs, units
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
+from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import Trace, trace
 from gemmkit.devices.device import Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
@@ -27,15 +28,13 @@ from gemmkit.errors import GemmkitError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.jit.ffma import multiply_adds
+from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
 from gemmkit.kernels.skinny import is_tall
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
-# Rows and columns of C in the short runs: at most two of these, and as the problem's modulo one.
-_PERIOD = 256
-# Every kernel's step along k divides this, so that two depths apart by it differ by whole steps.
+# Steps of k of the launch that shows how a grid covers C.
 _STEP = 64
 
 
@@ -52,7 +51,10 @@ class BlockProfile:
     `stored_bytes` are those that it writes, with what goes by way of a workspace both ways.
     `columns_on_x` says whether blocks that follow each other compute neighbouring columns.
     `unroll` is how often ptxas repeats the body of a short loop, `ffma_issue` the cycles in which
-    its multiply-adds issue; both are read off the machine code.
+    its multiply-adds issue, `shared_load_share` the loads from shared memory that its main loop
+    makes, over those of the PTX after merging: less than 1 where ptxas merges loads of several
+    turns. All three are read off the machine code, whose `main_loop` is None where it cannot be
+    read.
     """
 
     plan: LaunchPlan
@@ -72,6 +74,8 @@ class BlockProfile:
     columns_on_x: bool
     unroll: int
     ffma_issue: float
+    shared_load_share: float
+    main_loop: MultiplyAdds | None
 
     def executed(self, k: int) -> NDArray[np.float64]:
         """Executions by the block's warps of each instruction, at depth k."""
@@ -110,6 +114,7 @@ def profile_block(
     spec: GpuSpec,
     *,
     config: TileConfig | None = None,
+    binary: Binary | None = None,
     cache_dir: Path | None = None,
 ) -> BlockProfile:
     """Profile the first block of a launch; the strips of a fringe are left out.
@@ -119,6 +124,7 @@ def profile_block(
         problem: what it computes; the runs are cut down in all three sizes.
         spec: the board to compile for.
         config: the kernel's default where none is given.
+        binary: the kernel, where it is compiled already for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
@@ -129,27 +135,35 @@ def profile_block(
     rows_left, columns_left = kernel.plan(problem, config, spec).fringe
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
+    given = binary or compile_plan(whole, spec.arch, cache_dir=cache_dir)
     tiles = _tiles(kernel, config, problem, whole)
-    low, high = _depths(problem, tiles)
-    small, deep = (_cut(problem, depth, kernel) for depth in (low, high))
+    square = takes_squares_only(kernel, problem, config, spec)
+    small, deep = short_runs(problem, tiles, kernel, square=square)
     board = _cut_board(spec, kernel, config, problem, small)
+
+    def compiled(plan: LaunchPlan) -> Binary:
+        """The same code where it is the same instance: compilation is not always repeatable."""
+        same = plan.entry == whole.entry
+        return given if same else compile_plan(plan, spec.arch, cache_dir=cache_dir)
+
     plan = kernel.plan(small, config, board)
-    binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
+    binary = compiled(plan)
     device = EmulatedDevice(board, cache_dir=cache_dir)
     flow, at_low = _executed(device, binary, plan, small)
     at_high, deep_plan = at_low, plan
-    if high != low:
+    if deep != small:
         deep_plan = kernel.plan(deep, config, board)
-        deep_binary = compile_plan(deep_plan, spec.arch, cache_dir=cache_dir)
-        _, at_high = _executed(device, deep_binary, deep_plan, deep)
-    seen = trace(kernel, small, board, config=config, cache_dir=cache_dir)
+        _, at_high = _executed(device, compiled(deep_plan), deep_plan, deep)
+    seen = trace(kernel, small, board, config=config, binary=binary, cache_dir=cache_dir)
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = _written(seen)
     if "workspace" in kernel.signature:
         rows, columns = _tile(config, problem)
         stored = FLOAT_BYTES * rows * columns * tiles + 2 * whole.workspace_bytes / whole.blocks
-    unroll, ffma_issue = _machine_code(binary, flow)
+    gone = frozenset(number for group in merged for number in group.numbers[1:])
+    found = multiply_adds(binary.cubin, binary.entry, binary.arch)
+    unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
     return BlockProfile(
         plan=whole,
         binary=binary,
@@ -157,12 +171,12 @@ def profile_block(
         actions=actions,
         warps=seen.warps,
         depths=(
-            low * _tiles(kernel, config, small, plan),
-            high * _tiles(kernel, config, deep, deep_plan),
+            small.k * _tiles(kernel, config, small, plan),
+            deep.k * _tiles(kernel, config, deep, deep_plan),
         ),
         executed_at=(at_low, at_high),
         costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
-        merged_away=frozenset(number for group in merged for number in group.numbers[1:]),
+        merged_away=gone,
         rows=rows,
         columns=columns,
         tiles=tiles,
@@ -172,6 +186,8 @@ def profile_block(
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
+        shared_load_share=share,
+        main_loop=found,
     )
 
 
@@ -191,14 +207,6 @@ def _tiles(kernel: Kernel, config: TileConfig, problem: GemmProblem, plan: Launc
     return ceil_div(problem.m, rows) * ceil_div(problem.n, columns) / plan.blocks
 
 
-def _depths(problem: GemmProblem, tiles: float) -> tuple[int, int]:
-    """Depths of the short runs: deeper where blocks share tiles, so that each has its steps."""
-    rest, step = problem.k % _STEP, _STEP * math.ceil(1 / tiles)
-    if problem.k <= 2 * step + rest:
-        return problem.k, problem.k
-    return step + rest, 2 * step + rest
-
-
 def _cut_board(
     spec: GpuSpec, kernel: Kernel, config: TileConfig, problem: GemmProblem, small: GemmProblem
 ) -> GpuSpec:
@@ -208,27 +216,6 @@ def _cut_board(
     rows, columns = _tile(config, problem)
     tiles, left = (ceil_div(each.m, rows) * ceil_div(each.n, columns) for each in (problem, small))
     return replace(spec, sm_count=max(1, round(spec.sm_count * left / max(tiles, 1))))
-
-
-def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
-    """The same with fewer rows, columns and steps of k.
-
-    Rows stay as far apart as they were where the kernel is told how far; else they are tight.
-    """
-
-    def clip(extent: int) -> int:
-        return extent if extent <= 2 * _PERIOD else _PERIOD + extent % _PERIOD
-
-    told = set(kernel.signature)
-    return replace(
-        problem,
-        m=clip(problem.m),
-        n=clip(problem.n),
-        k=depth,
-        lda=problem.lda if "lda" in told else 0,
-        ldb=problem.ldb if "ldb" in told else 0,
-        ldc=problem.ldc if "ldc" in told else 0,
-    )
 
 
 def _executed(
@@ -257,14 +244,31 @@ def _columns_on_x(
     return probe.grid[0] != 2
 
 
-def _machine_code(binary: Binary, flow: ControlFlow) -> tuple[int, float]:
-    """How often ptxas repeats short loops, and cycles of a multiply-add."""
-    found = multiply_adds(binary.cubin, binary.entry)
-    if found is None or not found.count:
-        return 1, MEASURED_FFMA_ISSUE
+def _machine_code(
+    found: MultiplyAdds | None,
+    flow: ControlFlow,
+    per_depth: NDArray[np.float64],
+    merged_away: frozenset[int],
+) -> tuple[int, float, float]:
+    """How often ptxas repeats short loops, cycles of a multiply-add, share of shared loads left.
+
+    `per_depth` are executions of each instruction that a deeper k adds.
+    """
+    if found is None or not found.total:
+        return 1, MEASURED_FFMA_ISSUE, 1.0
     written = sum(form.opcode_class == "fma" for form in flow.forms)
-    times = found.count / max(written, 1)
-    return 2 ** int(math.log2(times)) if times >= 1 else 1, found.issue_cycles
+    times = found.total / max(written, 1)
+    unroll = 2 ** int(math.log2(times)) if times >= 1 else 1
+    adds = loads = 0.0
+    for number, (form, executed) in enumerate(zip(flow.forms, per_depth, strict=True)):
+        if form.opcode_class == "fma":
+            adds += executed
+        elif form.operation == "load" and form["S"].startswith("shared"):
+            loads += executed * (number not in merged_away)
+    share = 1.0
+    if found.count and adds and loads:
+        share = min(1.0, found.shared_loads / found.count * adds / loads)
+    return unroll, found.issue_cycles, share
 
 
 # --- what the block reads and writes -----------------------------------------------------------

@@ -26,6 +26,7 @@ from gemmkit.analysis.traffic import Traffic, traffic
 from gemmkit.analysis.warp_time import Segment, issue_cost, segments
 from gemmkit.errors import UsageError
 from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
@@ -81,6 +82,7 @@ def predict(
     spec: GpuSpec,
     *,
     config: TileConfig | None = None,
+    binary: Binary | None = None,
     cache_dir: Path | None = None,
 ) -> Prediction:
     """Predict the time of one launch on a board, with operands that start in DRAM.
@@ -90,6 +92,7 @@ def predict(
         problem: what it computes.
         spec: the board.
         config: the kernel's default where none is given.
+        binary: the kernel, where it is compiled already for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
@@ -101,7 +104,9 @@ def predict(
     if not problem.flops:
         raise UsageError(f"{problem.shape} has nothing to multiply, so nothing to predict")
     refuse_batch(problem)
-    profile = profile_block(kernel, problem, spec, config=config, cache_dir=cache_dir)
+    profile = profile_block(
+        kernel, problem, spec, config=config, binary=binary, cache_dir=cache_dir
+    )
     return predict_profile(profile, problem, spec)
 
 

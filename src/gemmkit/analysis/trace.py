@@ -5,26 +5,21 @@ One block of the launch runs alone, and every memory request is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from gemmkit.analysis.smaller import shallow, shallow_square, takes_squares_only
 from gemmkit.devices.device import Scratch, bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
-
-# A few tiles deep: enough to see a whole step of every kernel's loop.
-TRACED_DEPTH = 64
-# The same where A's rows are as long as K, so that a smaller K moves them together.
-TRACED_DEPTH_TIGHT = 256
-# More than the first block of any kernel has, so that large matrices take little memory.
-TRACED_ROWS = 1024
 
 
 def sectors(access: WatchedAccess) -> int:
@@ -106,18 +101,18 @@ def trace(
     *,
     config: TileConfig | None = None,
     block: int = 0,
+    binary: Binary | None = None,
     cache_dir: Path | None = None,
 ) -> Trace:
     """Run one block of a launch and keep every memory request.
 
     Args:
         kernel: what to run.
-        problem: what to compute; its depth is cut to `TRACED_DEPTH` with A's rows as far apart as
-            they were, or to `TRACED_DEPTH_TIGHT` where the kernel knows no leading dimension; for
-            the first block also m, to `TRACED_ROWS`.
+        problem: what to compute, cut down as `smaller.shallow` says.
         gpu: the board to compile for.
         config: the kernel's default where none is given.
         block: number of the block in the grid, x fastest.
+        binary: the kernel, where it is compiled already for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
@@ -127,23 +122,19 @@ def trace(
     """
     config = config or kernel.default
     plan = kernel.plan(problem, config, gpu)
-    shallow = _shallow(problem, plan, block)
-    plan = kernel.plan(shallow, config, gpu)
+    if block == 0 and takes_squares_only(kernel, problem, config, gpu):
+        cut = shallow_square(problem)
+    else:
+        cut = shallow(problem, plan, block, user=kernel.rung is None)
+    entry, plan = plan.entry, kernel.plan(cut, config, gpu)
     if not 0 <= block < plan.blocks:
         raise UsageError(f"there is no block {block} in a grid of {plan.blocks:,} blocks")
-    binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
+    if binary is None or plan.entry != entry:
+        binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
-    a, b, c = (device.empty(FLOAT_BYTES * size) for size in shallow.pitched)
-    bias = device.empty(FLOAT_BYTES * shallow.n) if shallow.epilogue.bias else None
+    a, b, c = (device.empty(FLOAT_BYTES * size) for size in cut.pitched)
+    bias = device.empty(FLOAT_BYTES * cut.n) if cut.epilogue.bias else None
     scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(shallow, a, b, c, bias, scratch)
+    arguments = bind_arguments(cut, a, b, c, bias, scratch)
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
-    return Trace(kernel.label(config), shallow, plan, accesses)
-
-
-def _shallow(problem: GemmProblem, plan: LaunchPlan, block: int) -> GemmProblem:
-    m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
-    if "lda" in plan.signature:
-        return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH))
-    ldb, ldc = (getattr(problem, name) if name in plan.signature else 0 for name in ("ldb", "ldc"))
-    return replace(problem, m=m, k=min(problem.k, TRACED_DEPTH_TIGHT), lda=0, ldb=ldb, ldc=ldc)
+    return Trace(kernel.label(config), cut, plan, accesses)

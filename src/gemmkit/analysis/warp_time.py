@@ -8,7 +8,7 @@ turned into predicates; nothing moves over a barrier or around a loop's end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
+from gemmkit.jit.issue_order import Latencies, turn_cycles
 
 # The state of a software pipeline repeats after a few turns of its loop.
 _TURNS = 6
@@ -57,7 +58,13 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
     """
     executed = profile.executed_at[1]
     found: list[Segment] = []
-    for blocks, loops in _regions(profile.flow, executed):
+    regions = _regions(profile.flow, executed)
+    main = max(
+        (blocks for blocks, loops in regions if loops),
+        key=lambda blocks: _adds(profile, blocks),
+        default=[],
+    )
+    for blocks, loops in regions:
         pieces = _pieces(profile, blocks)
         copies = profile.unroll if loops and len(pieces) == 1 else 1
         walk, clock = _Walk(), 0.0
@@ -67,9 +74,59 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
                 end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
                 latencies[place] = (end - clock) / copies
                 clock = end
+        slower, code = 1.0, profile.main_loop
+        if loops and code is not None:
+            seen = _memory(profile, machine, memory_latency, pieces)
+            if blocks == main and code.loop:
+                adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
+                turn = turn_cycles(code.loop, seen(np.mean)) + code.cycles - code.count
+                slower = turn * adds / code.count / sum(latencies)
+            elif code.around and len(pieces) > 1:
+                # Of several tiles' loads, the next step waits for the last.
+                slower = turn_cycles(code.around, seen(np.max)) / sum(latencies)
+        slower = max(1.0, slower)
         for latency, piece in zip(latencies, pieces, strict=True):
-            found.append(Segment(piece[0], latency, tuple(piece)))
+            found.append(Segment(piece[0], slower * latency, tuple(piece)))
     return found
+
+
+def _memory(
+    profile: BlockProfile,
+    machine: Machine,
+    memory_latency: float,
+    pieces: Sequence[Sequence[int]],
+) -> Callable[[Callable[[list[float]], float]], Latencies]:
+    """The latencies that a loop sees, of its loads' latencies their mean or maximum."""
+    seen: defaultdict[str, list[float]] = defaultdict(list)
+    for number in (each for piece in pieces for each in piece):
+        cost = profile.costs.get(number)
+        if cost is not None and cost.kind == "load":
+            action = profile.actions[number]
+            seen[cost.space].append(_latency(action, cost, machine, memory_latency))
+
+    def of(one: Callable[[list[float]], float]) -> Latencies:
+        return Latencies(
+            float(one(seen["shared"] or [machine.shared_latency])),
+            float(one(seen["global"] or [memory_latency])),
+            machine.barrier_latency,
+        )
+
+    return of
+
+
+def _is_fma(profile: BlockProfile, number: int) -> bool:
+    return profile.actions[number].form.opcode_class == "fma"
+
+
+def _adds(profile: BlockProfile, blocks: Sequence[int]) -> float:
+    """Multiply-adds that these basic blocks execute."""
+    executed = profile.executed_at[1]
+    return sum(
+        float(executed[number])
+        for block in blocks
+        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end)
+        if _is_fma(profile, number)
+    )
 
 
 def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
@@ -91,6 +148,8 @@ def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
         return 1.0 if any(isinstance(each, Immediate) for each in action.sources) else 0.0
     if operation == "logic" and form["T"] == "pred":
         return 0.0
+    if operation == "load" and form["S"].startswith("shared"):
+        return profile.shared_load_share
     wide = form.modifiers.get("T", "").endswith("64")
     if form.opcode_class in ("integer", "bits") and wide:
         return 2.0

@@ -26,7 +26,7 @@ def profile(
     clock = seen or spec.clock_mhz
     peak = spec.peak_tflops * clock / spec.clock_mhz
     gb_per_s = problem.minimal_bytes / record.time_us.median / 1e3
-    adds = multiply_adds(binary.cubin, binary.entry) if binary.cubin else None
+    adds = multiply_adds(binary.cubin, binary.entry, binary.arch) if binary.cubin else None
     waves = record.occupancy.waves_per_sm if record.occupancy else 0.0
     return ProfileRecord(
         clock_mhz=clock,
@@ -36,7 +36,7 @@ def profile(
         dram_share=gb_per_s / spec.dram_gb_per_s if spec.dram_gb_per_s else None,
         copy_gb_per_s=copy_gb_per_s,
         copy_share=gb_per_s / copy_gb_per_s if copy_gb_per_s else None,
-        issue_cycles=adds.issue_cycles if adds is not None and adds.count else None,
+        issue_cycles=adds.issue_cycles if adds is not None and adds.total else None,
         tile_share=_tile_share(record.config, problem),
         wave_share=waves / math.ceil(waves) if waves else None,
     )

@@ -9,7 +9,7 @@ THREAD_WORDS = 32
 
 _HEAD = f"""
 .version 8.5
-.target sm_90
+.target sm_80
 .address_size 64
 .visible .entry k(.param .u64 out, .param .u32 a, .param .u32 b)
 {{

@@ -115,9 +115,8 @@ def test_parameters_and_variables() -> None:
         "first_param_2": (16, 24),
     }
     assert kernel.parameter_bytes == 40
-    assert kernel.shared["outside"].offset == 0
-    assert kernel.shared["tile"].offset == 12
-    assert kernel.shared["dynamic"].offset == kernel.shared_bytes == 32
+    assert {name: each.offset for name, each in kernel.shared.items()} == {"tile": 0x400}
+    assert (kernel.shared_base, kernel.shared_bytes) == (0x400, 20)
     assert kernel.local_bytes == 40
     assert kernel.call_parameter_bytes == 8
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from gemmkit.analysis.explain.sections import sections
 from gemmkit.analysis.memory import MemoryRow
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
+from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import TileConfig
@@ -135,12 +136,29 @@ _COUNTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _source(facts: Facts) -> tuple[SourceLine, ...]:
-    """Every line that executed an instruction, with its text where the source is at hand."""
-    texts: defaultdict[str, list[str]] = defaultdict(list)
-    texts[facts.plan.source.name] = facts.kernel.source.splitlines()
+def _texts(facts: Facts, wanted: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """The lines of the kernel's file, of gemmkit's headers, and of the user's that are wanted.
+
+    A line table names a header as it was included, so by the end of its path.
+    """
+    source = facts.plan.source
+    texts: defaultdict[str, Sequence[str]] = defaultdict(tuple)
+    texts[source.name] = facts.kernel.source.splitlines()
     for name, text in include_files().items():
         texts.setdefault(name, text.splitlines())
+    left = [Path(name) for name in wanted if name not in texts]
+    if left and source.include_dirs:
+        own = included_files(source.text, Path(source.include_dirs[0]), source.include_dirs)
+        for path, text in own.items():
+            for missing in left:
+                if path.parts[-len(missing.parts) :] == missing.parts:
+                    texts[str(missing)] = text.splitlines()
+    return texts
+
+
+def _source(facts: Facts) -> tuple[SourceLine, ...]:
+    """Every line that executed an instruction, with its text where the source is at hand."""
+    texts = _texts(facts, {file for file, _ in facts.launch.line_counters})
     rows = []
     for (file, line), counters in facts.launch.line_counters.items():
         counts = {
@@ -149,6 +167,7 @@ def _source(facts: Facts) -> tuple[SourceLine, ...]:
         }
         if counts["instructions"]:
             lines = texts[file]
-            text = lines[line - 1].strip() if line <= len(lines) else ""
+            # Line 0 is what the compiler knows no line of.
+            text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
             rows.append(SourceLine(file=file, line=line, text=text, **counts))
     return tuple(rows)

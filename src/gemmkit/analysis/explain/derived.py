@@ -65,7 +65,8 @@ SHARED_CONFLICTS = (
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
 )
-_FMA = "ptx__inst_executed_op_fma.sum"
+FMA = "ptx__inst_executed_op_fma.sum"
+SHARED_LOAD_COUNT = "smsp__sass_inst_executed_op_shared_ld.sum"
 _INSTRUCTIONS = "ptx__inst_executed.sum"
 
 
@@ -204,7 +205,7 @@ DERIVED: tuple[Derived, ...] = (
             COUNTED, lambda f: _ratio(_counter(f, GLOBAL_BYTES[1]), _counter(f, *GLOBAL_BYTES),
                                       100)),
     Derived(INSTRUCTIONS_PER_FMA, "PTX instructions for each fused multiply-add", COUNTED,
-            lambda f: _ratio(_counter(f, _INSTRUCTIONS), _counter(f, _FMA))),
+            lambda f: _ratio(_counter(f, _INSTRUCTIONS), _counter(f, FMA))),
     Derived(MICROSECONDS, "time of the launch", PREDICTED,
             lambda f: f.prediction.microseconds if f.prediction else None),
     Derived(TFLOPS, "speed of the launch, in TFLOP/s", PREDICTED,

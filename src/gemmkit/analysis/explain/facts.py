@@ -114,14 +114,17 @@ def gather(
     counted = _affordable(problem)
     smaller = kernel.plan(counted, config, gpu)
     device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir)
-    run = binary if smaller == plan else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
+    same = smaller.entry == plan.entry
+    run = binary if same else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
     launch, verdict = _launch(device, counted, smaller, run)
     resident = None
     if binary.resources is not None and plan.blocks:
         resident = launch_occupancy(plan, binary, gpu)
     prediction = None
     if resident is not None and resident.blocks_per_sm and problem.flops:
-        prediction = predict(kernel, problem, gpu, config=config, cache_dir=cache_dir)
+        prediction = predict(
+            kernel, problem, gpu, config=config, binary=binary, cache_dir=cache_dir
+        )
     return Facts(
         kernel=kernel,
         config=config,

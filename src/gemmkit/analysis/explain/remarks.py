@@ -11,6 +11,10 @@ from gemmkit.analysis.explain.facts import Facts
 from gemmkit.analysis.explain.wording import differ, listed, number, percent
 from gemmkit.analysis.memory import MemoryRow
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
+from gemmkit.jit.ffma import multiply_adds
+
+# Loads outside of the main loop make a small difference.
+_FEWER_LOADS = 0.9
 
 Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
@@ -145,6 +149,24 @@ def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     )
 
 
+def _merged_loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+    """Where ptxas unrolls a loop itself, it merges more loads than stand together in the PTX."""
+    binary = facts.binary
+    found = multiply_adds(binary.cubin, binary.entry, binary.arch) if binary.cubin else None
+    adds, loads = (metrics.get(name, 0.0) for name in (derived.FMA, derived.SHARED_LOAD_COUNT))
+    if found is None or not (found.shared_loads and found.count and adds and loads):
+        return
+    in_code, counted = found.shared_loads / found.count, loads / adds
+    if in_code < _FEWER_LOADS * counted:
+        yield Sentence(
+            text=f"The main loop of the machine code makes {number(in_code)} shared-memory load "
+            f"instructions for each multiply-add, fewer than the {number(counted)} counted: "
+            "ptxas unrolls the loop and merges loads of several turns. The hardware counts "
+            "at most as many load instructions as stand here.",
+            evidence=_evidence(metrics, derived.SHARED_LOAD_COUNT, derived.FMA),
+        )
+
+
 def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     seen = facts.occupancy
     if seen is None:
@@ -210,6 +232,7 @@ _REMARKS: tuple[Remark, ...] = (
     _banks,
     _copies,
     _loads,
+    _merged_loads,
     _residency,
     _work,
     _spills,

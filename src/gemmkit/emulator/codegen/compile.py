@@ -43,6 +43,7 @@ def compile_kernel(
         worker_bytes=code.areas.size,
         warp_bytes=code.warp_bytes,
         scratch_bytes=code.scratch_bytes,
+        shared_base=kernel.shared_base,
         shared_bytes=kernel.shared_bytes,
         local_bytes=kernel.local_bytes,
         parameter_bytes=kernel.parameter_bytes,

@@ -96,6 +96,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     worker_bytes: int
     warp_bytes: int
     scratch_bytes: int
+    shared_base: int
     shared_bytes: int
     local_bytes: int
     parameter_bytes: int

@@ -35,7 +35,8 @@ WINDOW_BYTES = 1 << 32
 # 64-bit fields of a worker. Sizes are in bytes; block and grid are in blocks, `threads` of a block.
 WORKER = words(
     *("warp_function", "operation", "parameters", "globals", "scratch"),
-    *("shared", "shared_bytes", "static_shared_bytes"),
+    # Shared memory from address 0; a block's own begins at `shared_base`.
+    *("shared", "shared_base", "shared_bytes", "static_shared_bytes"),
     # Local memory of one thread, and the distance to the next one's.
     *("local", "local_bytes", "local_stride"),
     # Allocations as (first byte, size), sorted.

@@ -51,7 +51,11 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
     if action.operation == "copy_async" and address < WINDOW_BYTES:
         space = "shared"
     if space == "shared":
-        return f" in {worker.shared_bytes} bytes of shared memory"
+        base = worker.shared_base
+        if address < base:
+            return f", {reserved_memory(base)}"
+        begins = f" that begin at {base:#x}" if base else ""
+        return f" in {worker.shared_bytes} bytes of shared memory{begins}"
     if space == "local":
         return f" in {worker.flow.kernel.local_bytes} bytes of local memory"
     nearest = memory.nearest(address)
@@ -66,6 +70,11 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
     else:
         beyond = f"{-offset} bytes before"
     return f", {beyond} {name} ({nearest.nbytes} bytes)"
+
+
+def reserved_memory(base: int) -> str:
+    """What lies below a block's own shared memory, in words."""
+    return f"in the {base:,} bytes that the system reserves: a block's own begin at {base:#x}"
 
 
 def place_of(worker: Worker, thread: int) -> str:

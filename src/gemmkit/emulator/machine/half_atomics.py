@@ -72,11 +72,11 @@ def _place(
     worker: Worker, memory: DeviceMemory, action: Action, address: int
 ) -> tuple[bool, int, Bytes]:
     """Whether an address lies in shared memory; the offset in the bytes that hold it."""
-    space = action.form["S"].removesuffix("::cta")
-    if space == "shared":
-        return True, address, worker.shared
+    space, base = action.form["S"].removesuffix("::cta"), worker.shared_base
     if not space and 0 <= address - WINDOWS["shared"] < WINDOW_BYTES:
-        return True, address - WINDOWS["shared"], worker.shared
+        space, address = "shared", address - WINDOWS["shared"]
+    if space == "shared":
+        return True, address - base, worker.shared[base : worker.shared_end]
     found = memory.find(address)
     if found is None:
         return False, -1, np.zeros(0, np.uint8)

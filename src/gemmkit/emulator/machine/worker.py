@@ -71,10 +71,12 @@ class Worker:
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
+        self.shared_base = compiled.shared_base
         self.shared_bytes = compiled.shared_bytes + request.shared_bytes
+        self.shared_end = self.shared_base + self.shared_bytes
         self._local_stride = -(-compiled.local_bytes // 16) * 16
         self._buffer = aligned_bytes(compiled.worker_bytes)
-        self.shared = aligned_bytes(self.shared_bytes, 256)
+        self.shared = aligned_bytes(self.shared_end, 256)
         self.local = aligned_bytes(self.warps * LANES * self._local_stride)
         self.scratch = aligned_bytes(compiled.scratch_bytes)
         self._warp_order = np.zeros(self.warps, np.int64)
@@ -117,6 +119,7 @@ class Worker:
             "warp_function": self.kernel.warp_function,
             "scratch": self.scratch.ctypes.data,
             "shared": self.shared.ctypes.data,
+            "shared_base": self.shared_base,
             "shared_bytes": self.shared_bytes,
             "static_shared_bytes": compiled.shared_bytes,
             "local": self.local.ctypes.data,

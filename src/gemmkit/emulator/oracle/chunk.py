@@ -62,7 +62,10 @@ class Chunk:
         lanes = self.count * WARP
         self.spaces = {
             "shared": PrivateSpace(
-                "shared", len(blocks), kernel.shared_bytes + request.shared_bytes
+                "shared",
+                len(blocks),
+                kernel.shared_bytes + request.shared_bytes,
+                kernel.shared_base,
             ),
             "local": PrivateSpace("local", lanes, kernel.local_bytes),
             "arguments": PrivateSpace("parameter", lanes, kernel.call_parameter_bytes),

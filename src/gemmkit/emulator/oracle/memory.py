@@ -85,11 +85,15 @@ class Fault(Exception):
 
 
 class PrivateSpace:
-    """Memory of which each block (shared) or thread (local) has its own, side by side."""
+    """Memory of which each block (shared) or thread (local) has its own, side by side.
 
-    def __init__(self, name: str, owners: int, nbytes: int) -> None:
+    `base` is the address of its first byte.
+    """
+
+    def __init__(self, name: str, owners: int, nbytes: int, base: int = 0) -> None:
         self.name = name
         self.nbytes = nbytes
+        self._base = np.uint64(base)
         self._stride = -(-nbytes // 256) * 256
         self._data = np.zeros(owners * self._stride, np.uint8)
 
@@ -97,13 +101,14 @@ class PrivateSpace:
         self, owners: Indices, addresses: Addresses, lanes: Lanes, nbytes: int
     ) -> Iterator[Place]:
         """Where an access goes; owners broadcast to lanes."""
-        beyond = lanes & ((addresses > self.nbytes) | (addresses + nbytes > self.nbytes))
+        offsets = addresses - self._base
+        beyond = lanes & ((offsets > self.nbytes) | (offsets + nbytes > self.nbytes))
         _refuse(f"out of bounds in {self.name} memory", addresses, beyond)
-        yield Place(self._data, owners * self._stride + addresses.astype(np.int64), lanes)
+        yield Place(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
 
     def text(self, owner: int, address: int, nbytes: int) -> bytes:
         """Bytes of one owner, as many as there are."""
-        start = owner * self._stride + address
+        start = owner * self._stride + address - int(self._base)
         return self._data[start : min(start + nbytes, (owner + 1) * self._stride)].tobytes()
 
 

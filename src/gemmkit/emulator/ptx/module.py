@@ -137,11 +137,15 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable at a byte offset in its space; `data` initialises module-scope variables."""
+    """A variable at a byte offset in its space; `data` initialises module-scope variables.
+
+    `align` is the alignment that it was declared with, in bytes.
+    """
 
     offset: int
     size: int
     data: bytes = b""
+    align: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,9 @@ class Kernel:
     """One entry function.
 
     Offsets in `parameters`, `shared`, `local` and `call_parameters` are in bytes from the start
-    of each space. Dynamic shared memory (`extern __shared__`) begins at `shared_bytes`, the size
-    of the static part rounded up to its alignment.
+    of each space. A block's own shared memory begins at `shared_base`, and so does its first
+    variable; `shared_bytes` is the size of the static part, rounded up to the alignment of dynamic
+    shared memory (`extern __shared__`), which follows.
     """
 
     name: str
@@ -161,6 +166,7 @@ class Kernel:
     body: tuple[Instruction, ...]
     labels: Mapping[str, int]
     shared_bytes: int
+    shared_base: int
     local_bytes: int
     call_parameter_bytes: int
     parameter_bytes: int

@@ -25,9 +25,9 @@ from gemmkit.emulator.ptx.module import (
     SourceLine,
     Special,
     Symbol,
-    Variable,
     Vector,
 )
+from gemmkit.emulator.ptx.shared_layout import SharedLayout
 from gemmkit.emulator.ptx.variables import (
     MALFORMED,
     VARIABLE,
@@ -78,14 +78,15 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     files = {int(number): name for number, name in _FILE.findall(text)}
     text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
     outer, table = module_scope(text), LineTable(text, files)
+    target = _first(r"\.target\s+([^\s,]+)", text)
     kernels = {}
     entries = [*_ENTRY.finditer(text)]
     for match in [each for each in entries if each[1] == entry] or entries:
-        kernel = _KernelParser(text, match, table, outer, "" if files else name).parse()
+        kernel = _KernelParser(text, match, table, outer, "" if files else name, target).parse()
         kernels[kernel.name] = kernel
     return Module(
         version=_first(r"\.version\s+(\S+)", text),
-        target=_first(r"\.target\s+([^\s,]+)", text),
+        target=target,
         kernels=kernels,
         globals=outer.globals.variables,
         globals_bytes=outer.globals.size,
@@ -127,7 +128,9 @@ class _KernelParser:
         table: LineTable,
         outer: ModuleScope,
         text_name: str,
+        target: str,
     ) -> None:
+        self._target = target
         self._text = text
         self._text_name = text_name
         self._name = entry.group(1)
@@ -143,8 +146,7 @@ class _KernelParser:
         self._body: list[Instruction] = []
         self._labels: dict[str, int] = {}
         self._operands: dict[str, Operand | None] = {}
-        self._spaces = {"param": Space(), "local": Space(), "call": Space()}
-        self._spaces["shared"] = Space(dict(outer.shared.variables), outer.shared.size)
+        self._spaces = {space: Space() for space in ("param", "local", "call", "shared")}
         for declaration in split_operands(entry.group(2) or ""):
             match = VARIABLE.search(" ".join(declaration.split()))
             if match is None:
@@ -179,23 +181,23 @@ class _KernelParser:
             self._statement(" ".join(token["statement"].split()))
 
     def _finish(self) -> Kernel:
-        shared = self._spaces["shared"]
-        variables = dict(shared.variables)
-        static = shared.size
-        if self._outer.dynamic_shared:
-            align = max(self._outer.dynamic_shared.values())
-            static = -(-shared.size // align) * align
-            for name in self._outer.dynamic_shared:
-                variables[name] = Variable(static, 0)
+        layout = SharedLayout.of(
+            self._target,
+            self._body,
+            self._spaces["shared"].variables,
+            self._outer.shared.variables,
+            self._outer.dynamic_shared,
+        )
         return Kernel(
             name=self._name,
             parameters=self._spaces["param"].variables,
-            shared=variables,
+            shared=layout.variables,
             local=self._spaces["local"].variables,
             call_parameters=self._spaces["call"].variables,
             body=tuple(self._body),
             labels=self._labels,
-            shared_bytes=static,
+            shared_bytes=layout.nbytes,
+            shared_base=layout.base,
             local_bytes=self._spaces["local"].size,
             call_parameter_bytes=self._spaces["call"].size,
             parameter_bytes=self._spaces["param"].size,

@@ -52,9 +52,10 @@ class Space:
         count = 1
         for extent in re.findall(r"\[(\d+)\]", declaration["array"]):
             count *= int(extent)
-        offset = -(-self.size // _alignment(declaration)) * _alignment(declaration)
+        align = _alignment(declaration)
+        offset = -(-self.size // align) * align
         data = _initial_data(declaration["data"], element) if declaration["data"] else b""
-        variable = Variable(offset, element * count, data)
+        variable = Variable(offset, element * count, data, align)
         self.variables[name or declaration["name"]] = variable
         self.size = offset + variable.size
 

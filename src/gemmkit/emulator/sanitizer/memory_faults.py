@@ -8,7 +8,7 @@ from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3
-from gemmkit.emulator.machine.fault import ACCESS_KINDS
+from gemmkit.emulator.machine.fault import ACCESS_KINDS, reserved_memory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.sanitizer.shadow import (
@@ -69,15 +69,18 @@ def _place(
         # Addresses have 32 bits, and those before the first wrap around.
         address -= WINDOW_BYTES if address >= WINDOW_BYTES // 2 else 0
         array, offset = names.shared(address)
-        end = worker.shared_bytes
+        base, end = worker.shared_base, worker.shared_bytes
         start, room = names.part(number)
         if number in names.arrays and not start <= address <= start + room - size:
-            met = array if 0 <= address < end and array != DYNAMIC else ""
+            inside = base <= address < worker.shared_end and array != DYNAMIC
+            met = array if inside else ""
             return _beside(source_name(names.arrays[number]), address - start, room, met)
+        if 0 <= address < base:
+            return "", None, f"at shared address {address:#x}, {reserved_memory(base)}"
         if address < 0:
             return array, address, f"{-address} bytes before the {end} bytes of shared memory"
-        if address + size > end:
-            return array, offset, f"at byte {address} of {end} bytes of shared memory"
+        if address + size > worker.shared_end:
+            return array, offset, f"at byte {address - base} of {end} bytes of shared memory"
         return array, offset, f"at byte {offset} of '{array}'"
     array, offset = names.device(address)
     nearest = names.memory.nearest(address)

@@ -153,7 +153,7 @@ class BlockShadow:
     def __init__(self, worker: Worker, granule: int, known: GlobalShadow, event: object) -> None:
         self.granule = granule
         self.shift = granule.bit_length() - 1
-        granules = max(-(-worker.shared_bytes // granule), 1)
+        granules = max(-(-worker.shared_end // granule), 1)
         # One more, which an access across the end of a word may touch.
         self.words = -(-granules // 64) + 1
         self._header = aligned_bytes(8 * len(SHADOW)).view(np.int64)

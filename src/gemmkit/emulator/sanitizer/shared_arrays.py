@@ -43,10 +43,13 @@ def shared_arrays(actions: Sequence[Action], variables: Iterable[str]) -> Mappin
     return found
 
 
-def bounds(variable: Variable, static_bytes: int, all_bytes: int) -> tuple[int, int]:
-    """First byte and size of a variable; one of unknown size is all of dynamic shared memory."""
-    if variable.size == 0 and variable.offset >= static_bytes:
-        return variable.offset, all_bytes - variable.offset
+def bounds(variable: Variable, static_end: int, end: int) -> tuple[int, int]:
+    """First byte and size of a variable; one of unknown size is all of dynamic shared memory.
+
+    Static shared memory ends at the address `static_end`, dynamic at `end`.
+    """
+    if variable.size == 0 and variable.offset >= static_end:
+        return variable.offset, end - variable.offset
     return variable.offset, variable.size
 
 

@@ -83,8 +83,9 @@ class Names:
         for name, variable in self.flow.kernel.shared.items():
             if variable.offset <= address < variable.offset + variable.size:
                 return source_name(name), address - variable.offset
-        start = self.flow.kernel.shared_bytes
-        return DYNAMIC, address - start if address >= start else address
+        kernel = self.flow.kernel
+        start = kernel.shared_base + kernel.shared_bytes
+        return DYNAMIC, address - (start if address >= start else kernel.shared_base)
 
     def part(self, number: int) -> tuple[int, int]:
         """First byte and size of the shared memory that an instruction may touch: its variable, or
@@ -92,8 +93,9 @@ class Names:
         kernel = self.flow.kernel
         whole = kernel.shared_bytes + self.request.shared_bytes
         if number not in self.arrays:
-            return 0, whole
-        return bounds(kernel.shared[self.arrays[number]], kernel.shared_bytes, whole)
+            return kernel.shared_base, whole
+        static, end = kernel.shared_base + kernel.shared_bytes, kernel.shared_base + whole
+        return bounds(kernel.shared[self.arrays[number]], static, end)
 
     def device(self, address: int) -> tuple[str, int]:
         """The allocation nearest to an address, and the byte in it (or outside of it)."""

@@ -118,9 +118,18 @@ def _define_check(module: Module, space: str) -> None:
         _refuse_misaligned(f, lanes, size)
         with f.each_bit(lanes) as lane:
             address = f.and_(f.add(BASE, element(f, P, lane, 64)), WINDOW_BYTES - 1)
-            with f.when(f.compare("ugt", f.add(address, size), limit)):
+            place = f.sub(address, _first_address(f, space))
+            beyond = f.compare("ugt", f.add(place, size), limit)
+            with f.when(f.or_(beyond, f.compare("slt", place, 0))):
                 _refuse(f, OUT_OF_BOUNDS, address, lane)
         f.ret(literal("i1", 1))
+
+
+def _first_address(f: Function, space: str) -> Value:
+    """The first address of a block's shared, or a thread's local, memory."""
+    if space == "shared":
+        return f.load("i64", C, WORKER["shared_base"])
+    return literal("i64", 0)
 
 
 def allowed(
@@ -147,6 +156,7 @@ def allowed(
         start = f.sub(start, f.load("i64", SITE_POINTER, SITE["shared_start"]))
         limit = f.load("i64", SITE_POINTER, SITE["shared_size"])
     else:
+        start = f.sub(start, _first_address(f, space))
         limit = f.load("i64", C, WORKER[f"{space}_bytes"])
     room = f.sub(f.sub(limit, size), extent)
     good = f.and_(f.compare("ule", start, room), f.compare("sge", room, 0))

@@ -107,12 +107,17 @@ def _define_absent(module: Module, mode: str) -> None:
         f.ret(f.get("i32", found))
 
 
+def _shared_end(f: Function) -> Value:
+    """The first address past the block's shared memory."""
+    return f.add(*(f.load("i64", C, WORKER[each]) for each in ("shared_base", "shared_bytes")))
+
+
 def _define_bits_shared(module: Module) -> None:
     """bits_<space>(worker, warp, lane, address, bytes) -> the bits that are defined of a number in
     memory, those beyond it included; all where the access was refused."""
     parameters = (C, W, _LANE, _ADDRESS, BYTES)
     with module.function("gemmkit.bits_shared", "i64", parameters) as f:
-        room = f.sub(f.load("i64", C, WORKER["shared_bytes"]), BYTES)
+        room = f.sub(_shared_end(f), BYTES)
         with f.when(f.or_(f.compare("ugt", _ADDRESS, room), f.compare("slt", room, 0))):
             f.ret(_ALL)
         s = shadow(f)
@@ -136,7 +141,7 @@ def _define_whole(module: Module) -> None:
     parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_WIDTH)
     with module.function("gemmkit.whole_shared", "i1", parameters) as f:
         least, extent = (f.load("i64", P, getattr(PATTERN, each)) for each in ("least", "extent"))
-        start, room = f.add(BASE, least), f.sub(f.load("i64", C, WORKER["shared_bytes"]), BYTES)
+        start, room = f.add(BASE, least), f.sub(_shared_end(f), BYTES)
         room = f.sub(room, extent)
         with f.when(f.or_(f.compare("ugt", start, room), f.compare("slt", room, 0))):
             f.ret(literal("i1", 0))
@@ -232,7 +237,7 @@ def _define_keep_shared(module: Module) -> None:
     these bits are defined."""
     parameters = (C, W, _LANE, _ADDRESS, BYTES, _BITS)
     with module.function("gemmkit.keep_bits_shared", "void", parameters) as f:
-        room = f.sub(f.load("i64", C, WORKER["shared_bytes"]), BYTES)
+        room = f.sub(_shared_end(f), BYTES)
         with f.when(f.or_(f.compare("ugt", _ADDRESS, room), f.compare("slt", room, 0))):
             f.ret()
         s = shadow(f)

@@ -1,0 +1,115 @@
+"""Smaller problems that stand for a large one: what short emulated runs of a kernel compute.
+
+A kernel for square matrices gets a smaller square. A user's kernel gets rows that lie as tightly as
+the problem's: it may take an extent for a leading dimension that is passed to it beside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, Signature, TileConfig
+from gemmkit.problem import GemmProblem
+
+# Rows and columns of C in the short runs: at most two of these, and as the problem's modulo one.
+_PERIOD = 256
+# Every kernel's step along k divides this, so that two depths apart by it differ by whole steps.
+_STEP = 64
+# A few tiles deep: enough to see a whole step of every kernel's loop.
+TRACED_DEPTH = 64
+# The same where A's rows are as long as K, so that a smaller K moves them together.
+TRACED_DEPTH_TIGHT = 256
+# More than the first block of any kernel has, so that large matrices take little memory.
+TRACED_ROWS = 1024
+# The same of a kernel for square matrices, whose columns shrink along.
+TRACED_SQUARE = 512
+
+
+def takes_squares_only(
+    kernel: Kernel, problem: GemmProblem, config: TileConfig, gpu: GpuSpec
+) -> bool:
+    """Whether a kernel takes this square problem, and refuses to have its k halved or doubled."""
+    if kernel.rung is not None or not problem.m == problem.n == problem.k:
+        return False
+    try:
+        kernel.plan(_tight(problem, problem.m, problem.n, 2 * problem.k), config, gpu)
+    except UnsupportedProblem:
+        return True
+    return False
+
+
+def short_runs(
+    problem: GemmProblem, tiles: float, kernel: Kernel, *, square: bool
+) -> tuple[GemmProblem, GemmProblem]:
+    """Two problems that differ in depth, or one twice where the problem is small itself.
+
+    Args:
+        problem: what they stand for.
+        tiles: of C for each block; where blocks share tiles, k is deeper, so that each has steps.
+        kernel: what computes them.
+        square: whether it takes square matrices only.
+    """
+    if square:
+        rest = problem.k % _PERIOD
+        if problem.k <= 2 * _PERIOD + rest:
+            return problem, problem
+        less, more = _PERIOD + rest, 2 * _PERIOD + rest
+        return _tight(problem, less, less, less), _tight(problem, more, more, more)
+    rest, step = problem.k % _STEP, _STEP * math.ceil(1 / tiles)
+    if problem.k <= 2 * step + rest:
+        depths = problem.k, problem.k
+    else:
+        depths = step + rest, 2 * step + rest
+    low, high = (_cut(problem, depth, kernel) for depth in depths)
+    return low, high
+
+
+def shallow(problem: GemmProblem, plan: LaunchPlan, block: int, *, user: bool) -> GemmProblem:
+    """What one watched block computes.
+
+    The depth is cut to `TRACED_DEPTH` with the rows of A as far apart as they were, or to
+    `TRACED_DEPTH_TIGHT` where they are as long as k; for the first block also m, to `TRACED_ROWS`.
+    """
+    m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
+    lda, ldb, ldc = _kept_rows(problem, plan.signature, user=user)
+    k = min(problem.k, TRACED_DEPTH if lda else TRACED_DEPTH_TIGHT)
+    return replace(problem, m=m, k=k, lda=lda, ldb=ldb, ldc=ldc)
+
+
+def shallow_square(problem: GemmProblem) -> GemmProblem:
+    """The same for a kernel that takes square matrices only, for the first block."""
+    extent = min(problem.k, TRACED_SQUARE + problem.k % _PERIOD)
+    return _tight(problem, extent, extent, extent)
+
+
+def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
+    """The same with fewer rows, columns and steps of k.
+
+    Rows stay as far apart as they were where a rung is passed how far, or where they are not tight.
+    """
+
+    def clip(extent: int) -> int:
+        return extent if extent <= 2 * _PERIOD else _PERIOD + extent % _PERIOD
+
+    lda, ldb, ldc = _kept_rows(problem, kernel.signature, user=kernel.rung is None)
+    m, n = clip(problem.m), clip(problem.n)
+    return replace(problem, m=m, n=n, k=depth, lda=lda, ldb=ldb, ldc=ldc)
+
+
+def _kept_rows(problem: GemmProblem, signature: Signature, *, user: bool) -> tuple[int, int, int]:
+    """The leading dimensions that stay as they are when extents shrink, 0 for the tight ones."""
+
+    def kept(name: str, tight: int) -> int:
+        given: int = getattr(problem, name)
+        return 0 if name not in signature or (user and given == tight) else given
+
+    lda, ldb, ldc = problem.tight
+    return kept("lda", lda), kept("ldb", ldb), kept("ldc", ldc)
+
+
+def _tight(problem: GemmProblem, m: int, n: int, k: int) -> GemmProblem:
+    return replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
