@@ -37,12 +37,15 @@ class Foreign:
 FOREIGN = {
     "square": Foreign({"grid": "(n+15)/16,(n+15)/16", "block": "16,16"}, ("33x33x33",)),
     "whole_tiles": Foreign(
-        {"entry": "matmul<16>", "grid": "N/16,M/16", "block": "256"}, ("32x48x64",)
+        {"entry": "matmul<16>", "grid": "N/16,M/16", "block": "256", "multiple_of": 16},
+        ("32x48x64",),
     ),
     "register_tile": Foreign({"grid": "(N+31)/32,(M+31)/32", "block": "64"}, ("37x45x19",)),
     "padded_float4": Foreign(_TILES_8, ("9x10x17",)),
     "double_buffer": Foreign({**_TILES_16, "shared": "4*16*16*4"}, ("17x18x65",)),
-    "cp_async_ring": Foreign({"grid": "N/16,M/16", "block": "16,16"}, ("32x16x112",)),
+    "cp_async_ring": Foreign(
+        {"grid": "N/16,M/16", "block": "16,16", "multiple_of": 16}, ("32x16x112",)
+    ),
     "warp_dot": Foreign({"grid": "(M*N*32+63)/64", "block": "64"}, ("5x7x70",)),
     "atomic_split": Foreign(
         {"grid": "(N+7)/8,(M+7)/8,(K+7)/8", "block": "8,8"}, ("9x10x33",), {"beta": 1.0}

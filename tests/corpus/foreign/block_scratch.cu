@@ -1,7 +1,7 @@
 // Four threads share the k of a result and meet in global memory, one slot a thread.
 #define RESULTS 16
 #define SLICES 4
-#define MAX_BLOCKS 64
+#define MAX_BLOCKS 4096
 
 __device__ float slots[MAX_BLOCKS][SLICES][RESULTS];
 

@@ -1,7 +1,7 @@
 // Two blocks a row of tiles leave partial sums in global memory; the last to finish adds them up.
 #define T 8
 #define PARTS 2
-#define MAX_TILES 64
+#define MAX_TILES 1024
 
 __device__ float partial[MAX_TILES][PARTS][T * T];
 __device__ unsigned finished[MAX_TILES];
