@@ -13,6 +13,8 @@ from gemmkit.record import AccessSite, CheckRecord, Finding, ProblemRecord
 
 # What a kernel finds there is none of its own doing.
 _ARGUMENTS = frozenset(["A", "B", "C", "bias"])
+# A value that is not defined may be used at many lines: what counts is where it comes from.
+_USED_ELSEWHERE = frozenset(["uninitialized", "absent lane"])
 # Causes before consequences.
 _RANKS = {"memcheck": 0, "synccheck": 1, "racecheck": 2, "initcheck": 3}
 
@@ -84,6 +86,8 @@ def _cause(finding: Finding) -> tuple[object, ...]:
         if finding.cause:
             return finding.check, finding.cause
         return finding.check, _places(finding)
+    if finding.kind in _USED_ELSEWHERE:
+        return finding.check, finding.kind, finding.array, way(finding.here)
     return finding.check, finding.kind, _places(finding)
 
 
