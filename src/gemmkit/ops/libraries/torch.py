@@ -150,7 +150,7 @@ def glance(array: Any) -> tuple[int, Hashable]:
     if array.is_neg():
         raise _negated()
     address = array.data_ptr()
-    if address < _LOWEST_LIKELY and array.numel():
+    if address < _LOWEST_LIKELY and _is_freed(array):
         raise _without_memory()
     return address, (array.shape, array.stride(), array.dtype, array.get_device())
 
@@ -164,7 +164,9 @@ def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
         raise _negated()
     seen_a = a.shape, a.stride(), a.dtype, a.get_device()
     address_a, address_b = a.data_ptr(), b.data_ptr()
-    if (address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY) and a.numel() + b.numel():
+    if (address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY) and (
+        _is_freed(a) or _is_freed(b)
+    ):
         raise _without_memory()
     return address_a, address_b, (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
 
@@ -206,6 +208,11 @@ def unwritable(array: Any) -> str | None:
             "it, or enter that mode"
         )
     return None
+
+
+def _is_freed(array: Any) -> bool:
+    """Whether a tensor that has elements has no memory: its storage was freed or never made."""
+    return array.untyped_storage().data_ptr() == 0 and array.shape.numel() > 0
 
 
 def _without_memory() -> RuntimeError:
