@@ -112,7 +112,9 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGAL
 def test_a_process_ends_well(script, said):
     # Python 3.12 and later warn of forks beside threads.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    # A forked process cannot use its parent's GPU.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, said, "")
 
 
