@@ -8,7 +8,7 @@ import re
 import pytest
 
 from gemmkit.bench.check import check
-from gemmkit.bench.edge_cases import edge_cases
+from gemmkit.bench.edge_cases import NEAREST, case_name, edge_cases
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
@@ -128,12 +128,28 @@ def test_memory_that_blas_does_not_read_counts_as_never_written(fake_device):
 
 
 @pytest.mark.parametrize(
+    ("name", "sizes", "kept"),
+    [
+        ("primes", (37, 37, 37), True),
+        ("primes", (112, 112, 112), False),
+        ("one element", (16, 16, 16), False),
+        ("one row", (1, 65, 17), True),
+        ("k below the step", (17, 33, 8), False),
+        ("no rows", (0, 0, 0), True),
+        ("one more", (33, 33, 33), True),
+    ],
+)
+def test_a_case_is_called_what_it_is(name, sizes, kept):
+    assert case_name(name, GemmProblem(*sizes), 8) == (name if kept else NEAREST)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"checks": ("leakcheck",)}, "unknown check 'leakcheck'"),
         ({"checks": ()}, "no check is asked for"),
         ({"gpu": "h100"}, "gpu is for a device that is yet to be opened"),
-        ({"shapes": ["8x9"]}, "no shape"),
+        ({"shapes": ["8x9"]}, "not a valid shape"),
         ({"config": {"BQ": 3}}, "no key 'BQ'"),
         ({"epilogue": "tanh"}, "unknown epilogue"),
     ],

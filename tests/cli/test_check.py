@@ -182,7 +182,7 @@ def test_a_source_that_is_not_at_hand_is_named_only(call, fake, make_check):
         (
             {"verdict": "findings", "correct": False, "error_ratio": None, "findings": (RACE,)},
             1,
-            "findings, wrong result        ∞  1 racecheck",
+            "wrong result        ∞  1 racecheck",
         ),
     ],
 )

@@ -162,9 +162,7 @@ def test_arrays_of_the_file_by_their_names(check_file):
     assert result.exit_code == 1
     assert "of 'parts::of_c' at own.cu:1" in " ".join(result.stdout.split())
     outside = check_file(THROUGH_GLOBAL.replace("of_c[32 * 32]", "of_c[32 * 31]"))
-    assert "0 bytes behind the end of 'parts::of_c' (3968 bytes)" in " ".join(
-        outside.stdout.split()
-    )
+    assert "0 bytes past the end of 'parts::of_c' (3968 bytes)" in " ".join(outside.stdout.split())
 
 
 def test_a_line_in_a_header_of_cuda_is_the_line_that_calls_it(check_file):

@@ -124,14 +124,14 @@ def test_a_kernel_for_whole_tiles_says_how_to_restrict_it(check):
     assert result.exit_code == 1
     assert "memcheck: out of bounds" in result.stdout
     flat = " ".join(result.stdout.split())
-    assert "M is a multiple of 8 and N is a multiple of 8 and K is a multiple of 8" in flat
+    assert "M, N and K are multiples of 8" in flat
     assert "--multiple-of 8,8,8" in flat
     restricted, sizes = check("whole", *RECTANGLE, "--multiple-of", "8")
     assert restricted.exit_code == 0, restricted.output
     assert all(size % 8 == 0 for row in sizes for size in row)
     rounding_down, sizes = check("whole", "--grid", "N/T,M/T", "--block", "T,T", "--multiple-of", 8)
     assert rounding_down.exit_code == 0, rounding_down.output
-    assert "only multiples are tried: M of 8 and N of 8" in rounding_down.stderr
+    assert "only sizes where M and N are multiples of 8 are tried" in rounding_down.stderr
     assert all(m % 8 == n % 8 == 0 for m, n, _ in sizes)
 
 

@@ -74,7 +74,7 @@ def test_info_shows_the_limits_of_the_board_that_is_named(call):
     result = call("info", "--gpu", "H100")
     assert "Threads on H100" in result.stdout
     assert "228 KiB an SM; 227 KiB a block" in result.stdout
-    assert "64 warps an SM" in result.stdout
+    assert "64 warps per SM" in result.stdout
 
 
 def test_info_says_what_is_missing_and_how_to_get_it(call, monkeypatch):

@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 import warnings
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 
 import gemmkit.cli as cli
+from gemmkit.cli.encoding import show_any_text
 from gemmkit.cli.output import Printer, TableStream
+from gemmkit.interrupts import end_at_once, raise_again
 from gemmkit.report.layout import Cell, Column, Row, Table
-from gemmkit.report.units import microseconds_text, readable, seconds_text
+from gemmkit.units import microseconds_text, readable, seconds_text
 
 VERBS = [
     ("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive,split_k"),
@@ -129,6 +133,56 @@ def test_records_on_standard_output_are_utf_8_in_any_locale():
     assert json.loads(done.stdout.decode("utf-8"))["kernel"] == "naive"
 
 
+def test_every_character_of_the_sources_has_a_nearest_one(monkeypatch):
+    package = Path(cli.__file__).parent.parent
+    text = "".join(path.read_text("utf-8") for path in sorted(package.rglob("*.py")))
+    letters = "".join({each for each in text if not each.isascii()})
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(BytesIO(), encoding="ascii"))
+    show_any_text()
+    shown = letters.encode("ascii", sys.stdout.errors)
+    assert [each for each in letters if each.encode("ascii", sys.stdout.errors) == b"?"] == []
+    assert len(shown) >= len(letters)
+    assert (
+        "2³¹ - 1, 2⁻²⁴, rows ≡ 1".encode("ascii", sys.stdout.errors) == b"2^31 - 1, 2^-24, rows = 1"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_while_modules_are_imported_is_one_line():
+    # The package `click` that is found first interrupts its own import.
+    script = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from gemmkit.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_handlers_of_others_stay():
+    def handler(*_: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        end_at_once()
+        assert signal.getsignal(signal.SIGINT) is handler
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        end_at_once()
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        raise_again()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_an_interrupt_ends_native_code_at_once():
     # A sleep in C holds Python's handler up, as a compiler does.
@@ -165,7 +219,8 @@ def test_warnings_are_one_sentence(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         cli.show_warnings_plainly()
-        warnings.warn("the cache folder cannot be written", RuntimeWarning, stacklevel=1)
+        for _ in range(2):
+            warnings.warn("the cache folder cannot be written", RuntimeWarning, stacklevel=1)
     assert capsys.readouterr().err == "gemmkit: the cache folder cannot be written\n"
 
 

@@ -1,8 +1,9 @@
-"""`gemmkit which`: text, JSON, stores, and what cannot be meant."""
+"""`gemmkit which`: text, JSON, stores, and arguments that are not valid."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -22,6 +23,14 @@ def test_text_names_what_is_launched_and_why(call):
     assert "next candidates" in result.stdout
     for each in decision.alternatives:
         assert each.why in result.stdout
+
+
+@pytest.mark.parametrize("words", [("200000",), ("1x1000000x1000000",), ("30000", "--gpu", "t4")])
+def test_long_times_are_in_units_that_read(call, words):
+    result = call("which", *words, "--no-store")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"estimated at [\d.,]+ m?s\b", result.stdout)
+    assert not re.search(r"\d{5}\.\d", result.stdout)
 
 
 def test_an_empty_result_launches_nothing(call):

@@ -79,7 +79,7 @@ def test_null_pointers_fail_with_the_argument_missing(device: EmulatedDevice) ->
 
 def test_messages_call_arrays_by_their_arguments(device: EmulatedDevice) -> None:
     a, b, c = (device.empty(size) for size in (4 * 37 * 19, 4 * 19 * 50 - 4, 4 * 37 * 50))
-    with pytest.raises(DeviceError, match=r"0 bytes behind the end of 'B' \(3796 bytes\)"):
+    with pytest.raises(DeviceError, match=r"0 bytes past the end of 'B' \(3796 bytes\)"):
         device.launch(*planned(), bind_arguments(PROBLEM, a, b, c, None))
 
 

@@ -10,9 +10,23 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem
 
 H100, CUBE = find_board("h100"), GemmProblem(512, 512, 512, ldc=600)
+
+
+@pytest.mark.parametrize(
+    ("multiples", "text"),
+    [
+        ((8, 32, 8), "M is a multiple of 8, N of 32 and K of 8"),
+        ((1, 32, 8), "N is a multiple of 32 and K of 8"),
+        ((16, 16, 16), "M, N and K are multiples of 16"),
+        ((1, 1, 4), "K is a multiple of 4"),
+    ],
+)
+def test_multiples_in_words(multiples, text):
+    assert multiples_text(multiples) == text
 
 
 def taking(condition):

@@ -210,7 +210,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason
 @pytest.mark.parametrize(
     ("launch", "reason"),
     [
-        ({"grid": "1"}, "how is 'gemm' launched.*Give --block"),
+        ({"grid": "1"}, "'gemm' needs a launch: give --block"),
         ({}, "Give --grid and --block"),
         ({"grid": "T/2", "block": 1}, r"'T/2' uses T; grid, block and shared memory may use M, N"),
         ({"grid": "1,1,1,1", "block": 1}, "has 4 parts"),

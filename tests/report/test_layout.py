@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, value_text, wrapped
+from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Table, value_text, wrapped
 
 TABLE = Table(
     caption="a caption",
@@ -30,6 +30,17 @@ def test_text_aligns_columns_and_puts_notes_below_their_row():
         "",
         "below",
     ]
+
+
+def test_a_last_cell_takes_the_rest_of_the_line_and_is_not_broken_at_ties():
+    columns = (Column("name", "left"), Column("gone", drop=1), Column("found", "left", reserve=5))
+    rows = (Row((Cell("one"), Cell("9" * 20), Cell(f"2{TIE}bugs, 1{TIE}race"))),)
+    table = Table("a", columns, rows)
+    layout = Table("a", columns, ()).layout(15, growing=True)
+    assert table.row_text(rows[0], layout, 20).plain == "one   2 bugs, 1 race\n"
+    assert table.row_text(rows[0], layout, 18).plain == "one   2 bugs,\n      1 race\n"
+    assert TIE not in table.to_text().plain + table.to_markdown()
+    assert "(43 columns needed)" in " ".join(table.to_text(20).plain.split())
 
 
 def test_text_marks_styles():

@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 
 from gemmkit.bench.coverage import too_little
-from gemmkit.bench.edge_cases import edge_cases
+from gemmkit.bench.edge_cases import case_name, edge_cases
 from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
@@ -26,7 +26,7 @@ from gemmkit.kernels.fitting import default_problem, expressible, fitting, in_wh
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.kernels.sizes import SIZES
+from gemmkit.kernels.sizes import multiples_text
 from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
@@ -75,13 +75,13 @@ def check(
         seed: of the inputs; unless it is 0, the warps of each block run in an order shuffled by it.
         max_steps: warp instructions after which a block counts as endless.
         device: an open emulator whose sanitizers are on, in place of `gpu` and `max_steps`.
-        progress: is told what happens.
+        progress: receives what happens.
         cache_dir: root of the compiler's cache; by default the user's.
         compute_dtype, tolerance: how exact results must be, in place of what the kernel says: see
             `Kernel.given`.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is not valid.
         UnsupportedProblem: the kernel refuses the configuration, or all problems of more than one
             element, and nothing was found in the others.
         CompileError: the kernel does not compile.
@@ -180,7 +180,7 @@ def _default_cases(
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step
             problem = fitting(kernel, problem, gpu, config, whole)
-        found.setdefault(problem, name)
+        found.setdefault(problem, case_name(name, problem, max(extents.step, 2)))
     return [(name, problem) for problem, name in found.items()]
 
 
@@ -196,12 +196,9 @@ def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Prog
     """Say that sizes are multiples where the grid has blocks for whole tiles only."""
     multiples = tiles_of(kernel, config).multiples
     if max(multiples) > 1:
-        sizes = " and ".join(
-            f"{name} of {multiple}"
-            for name, multiple in zip(SIZES, multiples, strict=True)
-            if multiple > 1
+        progress.note(
+            f"The grid rounds down, so only sizes where {multiples_text(multiples)} are tried."
         )
-        progress.note(f"The grid rounds down, so only multiples are tried: {sizes}.")
 
 
 def _changed(

@@ -94,7 +94,7 @@ def compare(
         against: peers' names: "cublas", "torch", "triton".
         seed: of the inputs.
         seconds: time to spend on samples of one problem, warm-up apart.
-        progress: is told what happens; a record as soon as it is there.
+        progress: receives what happens; a record as soon as it is there.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:

@@ -157,7 +157,7 @@ def count(
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is not valid.
         UnsupportedProblem: the kernel refuses the problem or the configuration.
         CompileError: the kernel does not compile.
         UnsupportedInstruction: it has an instruction that the emulator lacks.

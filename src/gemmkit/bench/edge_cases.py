@@ -9,10 +9,32 @@ from gemmkit.kernels.tiles import Tiles
 from gemmkit.problem import BROADCAST, GemmProblem
 
 QUAD = 4
+PRIMES = (61, 103, 37)
 # More than the few rows and columns past the last tiles for which some rungs have strips.
 SOME = 11
 # Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
 ROUNDS, LEAST_STEPS = 3, 10
+
+
+# What a problem is called that a kernel takes in place of one of these, and is none of them.
+NEAREST = "nearest size taken"
+
+
+def case_name(name: str, problem: GemmProblem, step: int) -> str:
+    """The name of a case, unless `problem`, which stands in for it, is no such case."""
+    m, n, k = problem.m, problem.n, problem.k
+    holds = {
+        "primes": {m, n, k} <= {*PRIMES},
+        "one element": m == n == k == 1,
+        "one row": m == 1,
+        "one column": n == 1,
+        "k below the step": k < step,
+        "no rows": m == 0,
+        "no columns": n == 0,
+        "no products": k == 0,
+        "no products, beta": k == 0,
+    }
+    return name if holds.get(name, True) else NEAREST
 
 
 def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str, GemmProblem]:
@@ -41,7 +63,7 @@ def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),
         "one quad more": GemmProblem(rows + QUAD, columns + QUAD, depth + QUAD),
-        "primes": GemmProblem(61, 103, 37),
+        "primes": GemmProblem(*PRIMES),
         "one element": GemmProblem(1, 1, 1),
         "one row": GemmProblem(1, 2 * columns + 1, k),
         "one column": GemmProblem(2 * rows + 1, 1, k),

@@ -60,11 +60,11 @@ def ladder(
         alpha: scales A·B.
         beta: scales what C held before.
         seed: of the inputs.
-        progress: is told what happens.
+        progress: receives what happens.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is not valid.
         UnsupportedProblem: a kernel asked for by name refuses.
         CompileError: a kernel does not compile.
         DeviceError: there is no such device, or it failed.

@@ -77,7 +77,7 @@ class Workload:
         Raises:
             DeviceError: the launch failed, or the kernel did.
             UsageError: the kernel reads a variable that was never set, or `compute_dtype` or
-                `tolerance` of the plan cannot be meant.
+                `tolerance` of the plan is not valid.
         """
         refuse_unset(binary, plan)
         arithmetic = arithmetic_for(binary.ptx, binary.entry, plan.compute_dtype, plan.tolerance)

@@ -1,7 +1,7 @@
 """The command line: one file a verb, imported when the verb is called.
 
 Exit status: 0 all well; 1 a kernel gave a wrong result, or a check found something; 2 an error,
-told in one message; 130 interrupted.
+with one message; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import click
 
 from gemmkit import __version__
 from gemmkit.errors import GemmkitError
+from gemmkit.interrupts import INTERRUPTED, end_at_once, raise_again
 
 # Each verb and its line in `gemmkit --help`; `gemmkit.cli.<verb>` has the command.
 VERBS = {
@@ -35,7 +36,6 @@ VERBS = {
 
 WRONG_RESULT = 1
 FAILED = 2
-INTERRUPTED = 130
 
 
 class Verbs(click.Group):
@@ -85,6 +85,7 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; any failure becomes a message and an exit status."""
         try:
+            raise_again()
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
@@ -134,12 +135,18 @@ def main() -> None:
             # Threads that still compile would keep the interpreter waiting.
             os._exit(INTERRUPTED)
         raise
+    finally:
+        end_at_once()
 
 
 def show_warnings_plainly() -> None:
-    """Let a warning be one sentence, without the place in gemmkit where it was made."""
+    """Let a warning be one sentence, said once, without the place in gemmkit where it was made."""
+    shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        click.echo(f"gemmkit: {message}", err=True)
+        # Python's own memory of warnings ends wherever a filter is changed for a while.
+        if str(message) not in shown:
+            shown.add(str(message))
+            click.echo(f"gemmkit: {message}", err=True)
 
     warnings.showwarning = show

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--max-steps",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Warp instructions after which a block is taken to be endless.  [default: 1e8]",
+    help="Warp instructions after which a block counts as endless.  [default: 1e8]",
 )
 @gpu_option
 @click.option(
@@ -74,7 +74,7 @@ def command(
     """Look for bugs in a kernel: a rung, or a CUDA C++ or PTX file of your own.
 
     It runs on the emulator, over shapes that kernels get wrong, or the nearest that this one takes
-    (or those of --shape). Each result is held against a float64 reference, and each access is
+    (or those of --shape). Each result is compared with a float64 reference, and each access is
     watched: memory out of bounds or misaligned, reads of what was never written, races in shared
     and global memory, barriers that not all threads reach, deadlocks.
 

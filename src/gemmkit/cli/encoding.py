@@ -7,6 +7,7 @@ import sys
 from io import TextIOWrapper
 
 _HANDLER = "gemmkit.nearest"
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True))
 
 # What gemmkit prints beyond ASCII; one character for one where a column depends on it.
 _NEAREST = {
@@ -30,14 +31,25 @@ _NEAREST = {
     "β": "beta",
     "γ": "gamma",
     "ε": "eps",
-    "²": "^2",
-    "³": "^3",
-    "⁻": "^-",
     "ᵀ": "^T",
+    "≡": "=",
+    "≠": "!=",
+    "−": "-",
+    "‖": "|",
+    "√": "sqrt",
+    "½": "1/2",
+    "Σ": "sum ",
+    "Π": "prod ",
+    "∗": "*",
+    "σ": "sigma",
+    "δ": "delta",
+    "Φ": "Phi",
+    "ᵢ": "_i",
     "‘": "'",
     "’": "'",
     "“": '"',
     "”": '"',
+    **{digit: f"_{number}" for number, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     **dict.fromkeys("▁▂▃", "."),
     **dict.fromkeys("▄▅▆", ":"),
     **dict.fromkeys("▇█━", "#"),
@@ -56,6 +68,14 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     refused = error.object[error.start : error.end]
-    found = "".join(_NEAREST.get(each, "?") for each in refused)
+    previous = error.object[error.start - 1] if error.start else " "
+    found = ""
+    for each in refused:
+        if each in _SUPERSCRIPTS:
+            # One sign for all digits of an exponent.
+            found += "^" * (previous not in _SUPERSCRIPTS) + _SUPERSCRIPTS[each]
+        else:
+            found += _NEAREST.get(each, "?")
+        previous = each
     # A replacement has to fit the encoding too.
     return found.encode(error.encoding, "replace").decode(error.encoding), error.end

@@ -32,7 +32,7 @@ MOST_LAUNCHES = 8
 @click.option(
     "--against",
     metavar="KERNEL[:KEY=VALUE,…]",
-    help="Hold it against this rung, or this configuration of it; --against :stride=1 means the "
+    help="Compare it with this rung, or this configuration of it; --against :stride=1 means the "
     "target itself with another configuration.",
 )
 @click.option(

@@ -131,17 +131,17 @@ def _threads(board: GpuSpec) -> Table:
             ("cluster", clusters, "its blocks' shared memory"),
             (
                 "block",
-                f"{limits.max_threads_per_block} threads; {limits.max_blocks_per_sm} blocks an SM",
+                f"{limits.max_threads_per_block} threads; {limits.max_blocks_per_sm} blocks per SM",
                 "shared memory, barriers; it stays on one SM",
             ),
             (
                 "warp",
-                f"{WARP_SIZE} threads; {limits.max_warps_per_sm} warps an SM",
+                f"{WARP_SIZE} threads; {limits.max_warps_per_sm} warps per SM",
                 "one instruction at a time; memory requests",
             ),
             (
                 "thread",
-                f"{limits.max_threads_per_sm} an SM, "
+                f"{limits.max_threads_per_sm} per SM, "
                 f"{limits.max_threads_per_sm * board.sm_count:,} on the board",
                 "nothing: registers are its own",
             ),
@@ -159,13 +159,13 @@ def _memories(board: GpuSpec) -> Table:
         _rows(
             (
                 "registers",
-                f"{limits.registers_per_sm:,} of 32 bits an SM; "
+                f"{limits.registers_per_sm:,} of 32 bits per SM; "
                 f"{limits.max_registers_per_thread} a thread",
                 "one thread",
             ),
             (
                 "shared memory",
-                f"{limits.shared_per_sm // KIB} KiB an SM; "
+                f"{limits.shared_per_sm // KIB} KiB per SM; "
                 f"{limits.max_shared_per_block // KIB} KiB a block; 32 banks of 4 bytes",
                 "one block",
             ),

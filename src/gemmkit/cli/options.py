@@ -89,7 +89,7 @@ debug_option = click.option(
 gpu_option = click.option(
     "--gpu",
     metavar="BOARD",
-    help="Board to compile for and to stand for, such as rtx3090 (`gemmkit info` lists them).",
+    help="Board to compile for and to emulate, such as rtx3090 (`gemmkit info` lists them).",
 )
 
 config_option = click.option(
@@ -156,7 +156,7 @@ max_steps_option = click.option(
     "--max-steps",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Warp instructions after which the emulator takes a block to be endless.  [default: "
+    help="Warp instructions after which the emulator considers a block endless.  [default: "
     "10⁹, in a check 10⁸]",
 )
 launch_options = combine(

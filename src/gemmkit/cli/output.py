@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from gemmkit.errors import UsageError
-from gemmkit.report.layout import Layout, Row, Table, fitted
-from gemmkit.report.units import seconds_text
+from gemmkit.report.layout import SPARE, Layout, Row, Table, fitted
+from gemmkit.units import seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +58,7 @@ def _terminal_width(stream: IO[str]) -> int | None:
     """Characters of a line, or None for a file or a pipe unless COLUMNS is set."""
     if not stream.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return None
-    # The last column stays free: some terminals break a line that fills it.
-    return max(shutil.get_terminal_size().columns - 1, _LEAST_WIDTH)
+    return max(shutil.get_terminal_size().columns - SPARE, _LEAST_WIDTH)
 
 
 class TableStream:

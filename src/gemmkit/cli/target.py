@@ -58,9 +58,9 @@ _launch_options = combine(
         help="Blocks, as expressions over M, N, K or the kernel's own names of them: "
         "'(N+127)/128,(M+127)/128'.",
     ),
-    click.option("--block", metavar="X,Y,Z", help="Threads a block, alike: '16,16' or 256."),
+    click.option("--block", metavar="X,Y,Z", help="Threads per block, likewise: '16,16' or 256."),
     click.option(
-        "--shared", metavar="BYTES", help="Dynamic shared memory a block, alike.  [default: 0]"
+        "--shared", metavar="BYTES", help="Dynamic shared memory per block, likewise.  [default: 0]"
     ),
     click.option(
         "--layout",

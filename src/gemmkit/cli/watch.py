@@ -18,7 +18,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord, Record
 from gemmkit.report.layout import Table
 from gemmkit.report.tables import LeftOut
-from gemmkit.report.units import seconds_text
+from gemmkit.units import seconds_text
 
 # Seconds of emulation from which on a user is asked for patience.
 _LONG = 15.0

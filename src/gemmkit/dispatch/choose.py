@@ -30,6 +30,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.store import Store
+from gemmkit.units import microseconds_text
 
 Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]
 
@@ -177,7 +178,9 @@ class Dispatcher:
             return None
         where = "in your store" if source == "store" else f"in the table for {self.gpu.name}"
         speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
-        reason = f"the fastest {where} for {entry.problem}: {entry.time_us:.1f} µs{speed}"
+        reason = (
+            f"the fastest {where} for {entry.problem}: {microseconds_text(entry.time_us)}{speed}"
+        )
         return Choice(contender.kernel, contender.config, reason, source, entry.time_us)
 
     def _near(
@@ -205,8 +208,9 @@ class Dispatcher:
             return None
         here, contender, entry = found
         reason = (
-            f"nearest tuned shape {entry.problem}: its winner is estimated at {here:.1f} µs here, "
-            f"the heuristic's best at {best.estimate.microseconds:.1f} µs"
+            f"nearest tuned shape {entry.problem}: its winner is estimated at "
+            f"{microseconds_text(here)} here, the heuristic's best at "
+            f"{microseconds_text(best.estimate.microseconds)}"
         )
         return Choice(contender.kernel, contender.config, reason, "nearest tuned shape", here)
 
@@ -251,12 +255,13 @@ def described(seen: Estimate) -> str:
     if not work.blocks:
         return "there is nothing to compute"
     text = (
-        f"estimated at {seen.microseconds:.1f} µs, {work.blocks} blocks in {seen.waves:.2f} waves"
+        f"estimated at {microseconds_text(seen.microseconds)}, {work.blocks:,} blocks in "
+        f"{seen.waves:,.2f} waves"
     )
     if work.parts > 1:
         text += f", up to {work.parts} of them share the k of a tile"
     if seen.memory_us > seen.microseconds / 2:
-        text += f", {seen.memory_us:.1f} µs of it to read and write the matrices"
+        text += f", {microseconds_text(seen.memory_us)} of it to read and write the matrices"
     elif seen.busy < 0.9:
         text += f", which keep the SMs busy {seen.busy:.0%} of the time"
     return text

@@ -15,6 +15,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.off_ladder import find_library_kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
+from gemmkit.units import microseconds_text
 
 # fp64 multiply-adds per cycle and SM, by compute capability, where they are more than a few:
 # without and with tensor cores (CUDA Programming Guide, "Throughput of Native Arithmetic
@@ -112,7 +113,7 @@ def choose_typed(problem: GemmProblem, gpu: GpuSpec) -> Chosen | None:
     reason = (
         f"no rung takes {_types(problem)}, '{tiles.kernel.name}' does: {config.BM}×{config.BN} "
         f"tiles make {_blocks(problem, config)} blocks for {gpu.sm_count} SMs, estimated at "
-        f"{microseconds:.1f} µs"
+        f"{microseconds_text(microseconds)}"
     )
     return Chosen(tiles.kernel, config, reason, microseconds)
 

@@ -95,7 +95,7 @@ def which(
         alternatives: how many of the next candidates are told.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is not valid.
         UnsupportedProblem: no kernel takes the problem.
     """
     problem = read_problem(shape)

@@ -251,8 +251,6 @@ def find_kernel(name: str) -> Kernel:
     kernel = by_name.get(wanted)
     if kernel is None:
         near = difflib.get_close_matches(wanted, by_name, n=2)
-        advice = (
-            f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(by_name)}."
-        )
+        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(by_name)}"
         raise UsageError(f"unknown kernel '{name}': {advice}")
     return kernel

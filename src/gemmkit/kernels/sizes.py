@@ -16,6 +16,17 @@ SIZES = ("M", "N", "K")
 Multiples = tuple[int, int, int]
 
 
+def multiples_text(multiples: Sequence[int]) -> str:
+    """What M, N and K are multiples of, in words: `M is a multiple of 8 and N of 32`."""
+    told = {name: each for name, each in zip(SIZES, multiples, strict=True) if each > 1}
+    if len(told) > 1 and len(set(told.values())) == 1:
+        *names, last = told
+        return f"{', '.join(names)} and {last} are multiples of {told[last]}"
+    (name, first), *others = told.items()
+    parts = [f"{name} is a multiple of {first}", *(f"{each} of {size}" for each, size in others)]
+    return ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class SizeRule:
     """`only` is the name of the one size of a kernel for square matrices, empty for others.

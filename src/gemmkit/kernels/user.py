@@ -182,7 +182,7 @@ def user_kernel(
             option for option, given in (("--grid", grid), ("--block", block)) if given is None
         )
         raise UsageError(
-            f"how is '{name}' launched? Give {missing}, in x,y,z order as in CUDA, for example "
+            f"'{name}' needs a launch: give {missing}, in x,y,z order as in CUDA, for example "
             "--grid '(N+127)/128,(M+127)/128' --block 256"
         )
     rule = LaunchRule.read(

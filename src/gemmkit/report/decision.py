@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.dispatch.which import Alternative, Decision
-from gemmkit.report.units import microseconds_text
+from gemmkit.units import microseconds_text
 
 
 def decision_text(decision: Decision) -> str:
@@ -51,7 +51,7 @@ def _launch(decision: Decision) -> dict[str, str]:
     each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
     return {
         "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
-        "waves": f"{decision.waves:.2f} of {each} an SM; SMs have work {decision.busy:.0%} of the "
+        "waves": f"{decision.waves:,.2f} of {each} per SM; SMs have work {decision.busy:.0%} of the "
         "time",
     }
 

@@ -18,8 +18,8 @@ from gemmkit.report.layout import (
     value_text,
     wrapped,
 )
-from gemmkit.report.units import readable
 from gemmkit.report.wrong_result import wrong_result
+from gemmkit.units import readable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -12,12 +12,12 @@ from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import layout_text
-from gemmkit.kernels.sizes import SIZES
+from gemmkit.kernels.sizes import multiples_text
 from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, Finding, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
-from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table
+from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
 from gemmkit.report.wrong_result import bound_notes, wrong_result
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
     columns = (
-        Column("problem", "left", drop=1, reserve=20),
+        Column("problem", "left", drop=1, reserve=19),
         Column("M×N×K", "left", reserve=11),
         Column("with", "left", reserve=12),
         Column("verdict", "left", reserve=12),
         Column("error /\nbound", drop=2),
-        Column("findings", "left"),
+        Column("findings", "left", reserve=11),
     )
     return Table(
         f"{title}, checked on the emulator for {first.device.gpu}",
@@ -74,19 +74,16 @@ def _noted(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
 
 
 def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
-    verdict = record.verdict
-    if verdict == "findings" and record.correct is False:
-        verdict_text = "findings, wrong result"
-    else:
-        verdict_text = str(verdict)
+    # What was found stands in a column of its own.
+    verdict: CheckVerdict = "wrong result" if record.correct is False else record.verdict
     kinds = Counter(cause.finding.check for cause in causes([record]))
     cells = [
         Cell(record.case),
         Cell(record.problem.shape),
         Cell(extras(record.problem) or MISSING, "plain"),
-        Cell(verdict_text, _STYLES[verdict]),
+        Cell(verdict, _STYLES[verdict]),
         Cell(_ratio(record)),
-        Cell(", ".join(f"{count} {kind}" for kind, count in kinds.items()) or MISSING),
+        Cell(", ".join(f"{count}{TIE}{kind}" for kind, count in kinds.items()) or MISSING),
     ]
     wrong = record.correct is not True and not again
     note = wrong_result(record.diagnosis, record.detail) if wrong else ""
@@ -236,15 +233,10 @@ def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
     found = right_multiples(records, (tiles.rows, tiles.columns, tiles.step))
     if found is None:
         return ""
-    whole = " and ".join(
-        f"{name} is a multiple of {multiple}"
-        for name, multiple in zip(SIZES, found, strict=True)
-        if multiple > 1
-    )
     option = ",".join(map(str, found))
     return (
-        f"All is well wherever {whole}. If the kernel is meant for such sizes alone, say so by "
-        f"--multiple-of {option} (in Python multiple_of=({option}))"
+        f"Every problem passed where {multiples_text(found)}. If the kernel is meant for such "
+        f"sizes only, say so with --multiple-of {option} (in Python multiple_of=({option}))"
     )
 
 

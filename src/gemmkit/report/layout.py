@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Style = Literal["plain", "good", "bad", "quiet"]
 
 MISSING = "–"
+# A space at which a cell is not broken; it is printed as any other.
+TIE = "\N{NO-BREAK SPACE}"
+# Columns of a terminal that stay free: some terminals break a line that fills them.
+SPARE = 1
 # Characters of a line of prose, and the fewest for the notes of a narrow table.
 TEXT_WIDTH, _LEAST_WIDTH = 100, 60
 # The narrowest that a column of text becomes before its lines are left too long.
@@ -173,9 +177,12 @@ class Table:
         whole = [max(len(cell.text), room) for cell, room in zip(cells, layout.widths, strict=True)]
         # A later row may have a longer cell than the column was made for.
         fits = _total(whole) <= (width or _UNLIMITED)
+        # Nothing stands beside the last column: it may take what the line has left.
+        free = max((width or 0) - layout.width, 0)
+        rooms = [*layout.widths[:-1], layout.widths[-1] + free]
         parts = [
-            [cell.text] if fits else self._lines(cell.text, room, self.columns[i])
-            for cell, room, i in zip(cells, layout.widths, layout.shown, strict=True)
+            [_printed(cell.text)] if fits else self._lines(cell.text, room, self.columns[i])
+            for cell, room, i in zip(cells, rooms, layout.shown, strict=True)
         ]
         for line in range(max(map(len, parts))):
             words = [lines[line] if line < len(lines) else "" for lines in parts]
@@ -198,7 +205,8 @@ class Table:
         hidden = [each for i, each in enumerate(self.columns) if i not in layout.shown]
         if hidden:
             names = ", ".join(each.one_line for each in hidden)
-            notes.append(f"Too wide for this terminal: {names} ({layout.natural} columns needed).")
+            needed = layout.natural + SPARE
+            notes.append(f"Too wide for this terminal: {names} ({needed} columns needed).")
         for note in notes:
             text.append("\n" + wrapped(note, self._around(layout, width)), "dim")
         return text
@@ -207,7 +215,7 @@ class Table:
         """The table in Markdown's pipe form, without caption, notes and footnotes."""
         rule = ["---" if column.align == "left" else "---:" for column in self.columns]
         lines = [[column.one_line for column in self.columns], rule]
-        lines += [[cell.text for cell in row.cells] for row in self.rows]
+        lines += [[_printed(cell.text) for cell in row.cells] for row in self.rows]
         return "".join(f"| {' | '.join(words)} |\n" for words in lines)
 
     def _around(self, layout: Layout, width: int | None) -> int:
@@ -224,10 +232,14 @@ class Table:
     def _lines(self, text: str, room: int, column: Column) -> list[str]:
         """A cell's text in lines of `room` characters; numbers are never broken."""
         if len(text) <= room or column.align == "right":
-            return [text]
+            return [_printed(text)]
         if column.crop:
-            return [text[: room - 1] + "…"]
-        return _broken(text, room) or [""]
+            return [_printed(text[: room - 1]) + "…"]
+        return [_printed(line) for line in _broken(text, room)] or [""]
+
+
+def _printed(text: str) -> str:
+    return text.replace(TIE, " ")
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from gemmkit.problem import GemmProblem
 from gemmkit.tune.search import make_strategy
 from gemmkit.tune.space import WITHIN, Allowed, Candidate, search_space
 
-# Told after each prediction: how many there are, and the leader's label and microseconds.
+# What a process hands back: a prediction, where there is one, and warnings.
+_Outcome = tuple[Prediction | None, list[Warning]]
+
+# Called after each prediction: how many there are, and the leader's label and microseconds.
 Told = Callable[[int, str, float], None]
 
 
@@ -61,7 +65,7 @@ def rank_by_prediction(
         told: is called after each prediction.
 
     Raises:
-        UsageError: an argument cannot be meant, the problem is a batch, or no kernel takes it.
+        UsageError: an argument is not valid, the problem is a batch, or no kernel takes it.
     """
     refuse_batch(problem)
     begun = time.monotonic()
@@ -73,7 +77,7 @@ def rank_by_prediction(
         raise UsageError(f"no configuration is left to predict for {problem.shape}")
     search = make_strategy(strategy, candidates, seed)
     found: list[Predicted] = []
-    pending: dict[Future[Prediction | None], int] = {}
+    pending: dict[Future[_Outcome], int] = {}
     workers = usable_cores()
     # A fork would carry the threads' locks along.
     context = multiprocessing.get_context("spawn")
@@ -95,7 +99,9 @@ def rank_by_prediction(
             if not done:
                 break
             for job in done:
-                number, prediction = pending.pop(job), job.result()
+                number, (prediction, warned) = pending.pop(job), job.result()
+                for message in warned:
+                    warnings.warn(message, stacklevel=2)
                 search.tell(number, prediction.microseconds if prediction else None)
                 if prediction is not None:
                     found.append(Predicted(candidates[number], prediction))
@@ -109,11 +115,16 @@ def rank_by_prediction(
 
 def _predict(
     name: str, config: TileConfig, problem: GemmProblem, spec: GpuSpec, cache_dir: Path | None
-) -> Prediction | None:
-    """In another process: the prediction, or None where the model has none."""
+) -> _Outcome:
+    """In another process: the prediction, or None where the model has none, and what it warns of.
+
+    The first process shows the warnings: each once, and as its user wants them shown.
+    """
     from gemmkit.analysis.model import predict
 
-    try:
-        return predict(find_kernel(name), problem, spec, config=config, cache_dir=cache_dir)
-    except GemmkitError:
-        return None
+    with warnings.catch_warnings(record=True) as seen:
+        try:
+            found = predict(find_kernel(name), problem, spec, config=config, cache_dir=cache_dir)
+        except GemmkitError:
+            found = None
+    return found, [each.message for each in seen if isinstance(each.message, Warning)]

@@ -64,13 +64,13 @@ def tune(
         device: an open GPU; by default the one at hand.
         store: where trials are kept; by default the user's own store.
         within: leave out what is estimated to take that many times as long as the best.
-        progress: is told what happens.
+        progress: receives what happens.
         cache_dir: root of the compiler's cache; by default the user's.
         compile_one: compiles a plan for an architecture; by default NVRTC, through the cache.
 
     Raises:
         DeviceError: there is no GPU, or not enough memory on it.
-        UsageError: an argument cannot be meant, or no kernel takes a shape.
+        UsageError: an argument is not valid, or no kernel takes a shape.
         TuningError: the store cannot be used, or the GPU was lost.
         CompilerMissing: there is no compiler.
         KeyboardInterrupt: what was timed until then is kept.

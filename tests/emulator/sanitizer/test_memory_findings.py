@@ -20,7 +20,7 @@ def test_store_behind_the_end_is_left_out() -> None:
     assert (found.here.line, found.here.thread, found.block) == (2, (63, 0, 0), (0, 0, 0))
     assert found.here.instruction.startswith("st.global")
     assert found.message == (
-        "out of bounds: store of 4 bytes 0 bytes behind the end of 'out' (256 bytes), by thread "
+        "out of bounds: store of 4 bytes 0 bytes past the end of 'out' (256 bytes), by thread "
         "(63, 0, 0) of block (0, 0, 0) at kernel.cu:2"
     )
     assert outcome.arrays["out"].view(np.float32).tolist() == [0.0] + [1.0] * 63

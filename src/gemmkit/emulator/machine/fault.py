@@ -66,7 +66,7 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
     if 0 <= offset < nearest.nbytes:
         return f", byte {offset} of {name} ({nearest.nbytes} bytes)"
     if offset >= nearest.nbytes:
-        beyond = f"{offset - nearest.nbytes} bytes behind the end of"
+        beyond = f"{offset - nearest.nbytes} bytes past the end of"
     else:
         beyond = f"{-offset} bytes before"
     return f", {beyond} {name} ({nearest.nbytes} bytes)"

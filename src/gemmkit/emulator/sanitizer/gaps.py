@@ -71,7 +71,7 @@ class Gaps:
         if next_turn:
             text += " of the next iteration"
         around = self._around(barrier, first, second)
-        cause = f"{self._line(barrier)}{around}{next_turn}"
+        cause = f"{self._line(barrier)}{around}" + ", next iteration" * next_turn
         return Gap(text + around, cause, next_turn)
 
     def _from(self, barrier: int | None) -> dict[int, int]:

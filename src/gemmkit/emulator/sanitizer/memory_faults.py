@@ -91,7 +91,7 @@ def _place(
         return array, offset, f"{-offset} bytes before {name} ({nearest.nbytes} bytes)"
     if offset >= nearest.nbytes:
         behind = offset - nearest.nbytes
-        return array, offset, f"{behind} bytes behind the end of {name} ({nearest.nbytes} bytes)"
+        return array, offset, f"{behind} bytes past the end of {name} ({nearest.nbytes} bytes)"
     return array, offset, f"at byte {offset} of {name} ({nearest.nbytes} bytes)"
 
 
