@@ -68,7 +68,7 @@ def test_layouts_as_they_are_written(text, layout, shown):
 
 @pytest.mark.parametrize("text", ["", "N", "NNN", "diagonal", "nx", "c"])
 def test_what_is_no_layout(text):
-    with pytest.raises(UsageError, match="is no layout: use NN, NT, TN or TT"):
+    with pytest.raises(UsageError, match="is not a valid layout: use NN, NT, TN or TT"):
         read_layout(text)
 
 

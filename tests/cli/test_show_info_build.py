@@ -73,7 +73,7 @@ def test_info_without_a_gpu(call, monkeypatch):
 def test_info_shows_the_limits_of_the_board_that_is_named(call):
     result = call("info", "--gpu", "H100")
     assert "Threads on H100" in result.stdout
-    assert "228 KiB an SM; 227 KiB a block" in result.stdout
+    assert "228 KiB per SM; 227 KiB per block" in result.stdout
     assert "64 warps per SM" in result.stdout
 
 

@@ -192,11 +192,12 @@ from gemmkit.cli.interrupt import end_on_interrupt
 signal.siginterrupt(signal.SIGINT, False)
 end_on_interrupt(130)
 libc = ctypes.CDLL(None)
-print("row", flush=True)
-mask = ctypes.CDLL(None)
+rows = ["row"]
 end = __import__("time").monotonic() + 20
 while __import__("time").monotonic() < end:
     try:
+        while rows:
+            print(rows.pop(), flush=True)
         libc.usleep(900000)
     except KeyboardInterrupt:
         pass

@@ -160,13 +160,13 @@ def _memories(board: GpuSpec) -> Table:
             (
                 "registers",
                 f"{limits.registers_per_sm:,} of 32 bits per SM; "
-                f"{limits.max_registers_per_thread} a thread",
+                f"{limits.max_registers_per_thread} per thread",
                 "one thread",
             ),
             (
                 "shared memory",
                 f"{limits.shared_per_sm // KIB} KiB per SM; "
-                f"{limits.max_shared_per_block // KIB} KiB a block; 32 banks of 4 bytes",
+                f"{limits.max_shared_per_block // KIB} KiB per block; 32 banks of 4 bytes",
                 "one block",
             ),
             ("L2 cache", f"{board.l2_bytes / MIB:g} MiB", "all blocks"),

@@ -118,6 +118,7 @@ class TableStream:
 def _clock() -> ProgressColumn:
     """A column with the time since the bar was made, and the time left where that is known."""
     from rich.progress import ProgressColumn, Task
+    from rich.table import Column
     from rich.text import Text
 
     begun = time.monotonic()
@@ -132,7 +133,7 @@ def _clock() -> ProgressColumn:
                 shown += f", {seconds_text(ends - time.monotonic())} left"
             return Text(shown, "progress.elapsed")
 
-    return Clock()
+    return Clock(table_column=Column(no_wrap=True))
 
 
 class StepBar:

@@ -23,8 +23,8 @@ def read_layout(text: str) -> str:
     found = _WRITTEN.fullmatch(text.strip().lower())
     if found is None or not any(found.groups()):
         raise UsageError(
-            f"'{text}' is not a valid layout: use NN, NT, TN or TT (A and B row-major or transposed), "
-            "or col, col-NT, col-TN, col-TT for column-major matrices"
+            f"'{text}' is not a valid layout: use NN, NT, TN or TT (A and B row-major or "
+            "transposed), or col, col-NT, col-TN, col-TT for column-major matrices"
         )
     order, letters = found.groups()
     letters = letters or "nn"

@@ -51,7 +51,8 @@ def _launch(decision: Decision) -> dict[str, str]:
     each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
     return {
         "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
-        "waves": f"{decision.waves:,.2f} of {each} per SM; SMs have work {decision.busy:.0%} of the "
+        "waves": f"{decision.waves:,.2f} of {each} per SM; "
+        f"SMs have work {decision.busy:.0%} of the "
         "time",
     }
 
