@@ -42,9 +42,10 @@ def _finite(name: str, value: Any) -> float:
 def _parameter(name: str, value: Any) -> float:
     if not isinstance(value, Real):
         raise UnsupportedType(f"the custom epilogue's parameter {name} = {value!r} is not a number")
-    if LARGEST_FLOAT < abs(value) < float("inf"):
+    number = float(value)
+    if LARGEST_FLOAT < abs(number) < float("inf"):
         raise UsageError(f"the custom epilogue's parameter {name} = {value!r} exceeds fp32's range")
-    return float(value)
+    return number
 
 
 @dataclass(frozen=True, slots=True)
