@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -100,3 +103,24 @@ def test_without_threads_the_caller_imports(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ImportError, match="no_such_module"):
         loading.load("gemmkit.no_such_module")
+
+
+def test_a_warning_category_on_pythons_command_line():
+    """`python -W` imports gemmkit while `warnings` is being imported."""
+    script = "import warnings; print(warnings.filters[0][2].__name__)"
+    command = [sys.executable, "-W", "ignore::gemmkit.EmulationWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("EmulationWarning", "")
+
+
+def test_a_module_that_gemmkit_imports_may_use_it_while_it_is_imported(tmp_path):
+    """The main thread holds the module's lock, for which another thread would wait for ever."""
+    (tmp_path / "platformdirs.py").write_text(
+        "import gemmkit\ngemmkit.matmul\nfrom gemmkit.loading import load\nload('platformdirs')\n"
+    )
+    script = "import platformdirs; print('imported')"
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=found
+    )
+    assert (done.stdout.strip(), done.stderr) == ("imported", "")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
 
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
@@ -17,14 +17,35 @@ Bias = Literal["", "column", "row"]
 # How users write a bias: one value for each column, as fully connected layers have it, is the rule.
 _BIASES: dict[str, Bias] = {"bias": "column", "row_bias": "row"}
 _ACTIVATIONS = get_args(Activation)
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+# What C++ does not let a variable be called.
+_RESERVED = re.compile(
+    "alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char8_t|char16_t"
+    "|char32_t|class|compl|concept|const|consteval|constexpr|constinit|const_cast|continue|co_await"
+    "|co_return|co_yield|decltype|default|delete|do|double|dynamic_cast|else|enum|explicit|export"
+    "|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new|noexcept|not"
+    "|not_eq|nullptr|operator|or|or_eq|private|protected|public|register|reinterpret_cast|requires"
+    "|return|short|signed|sizeof|static|static_assert|static_cast|struct|switch|template|this"
+    "|thread_local|throw|true|try|typedef|typeid|typename|union|unsigned|using|virtual|void|volatile"
+    "|wchar_t|while|xor|xor_eq|NULL|CUSTOM|CUSTOM_PARAMETERS"
+)
 
 
 def _finite(name: str, value: Any) -> float:
     is_number = isinstance(value, Real)  # NumPy's too, but no text
     if not is_number or not abs(value) <= LARGEST_FLOAT:
         raise UsageError(f"{name} = {value!r} is not a finite fp32 number")
-    return float(value)
+    return float(value) + 0.0  # -0.0 becomes 0.0, to which it is equal
+
+
+def _parameter(name: str, value: Any) -> float:
+    if not isinstance(value, Real):
+        raise UnsupportedType(f"the custom epilogue's parameter {name} = {value!r} is not a number")
+    number = float(value)
+    if LARGEST_FLOAT < abs(number) < float("inf"):
+        raise UsageError(f"the custom epilogue's parameter {name} = {value!r} exceeds fp32's range")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +53,16 @@ class Custom:
     """An activation of the user's own: a CUDA expression of the fp32 number `x`.
 
     `parameters` are further names in it, with the values they stand for. These are arguments of the
-    kernel: other values need no other kernel.
+    kernel: other values need no other kernel. Two are equal if their parameters are written alike:
+    0.0 and -0.0 are different arguments, and NaN is the same one as NaN.
     """
 
     expression: str
-    parameters: tuple[tuple[str, float], ...] = ()
+    parameters: tuple[tuple[str, float], ...] = field(default=(), compare=False)
+    _written: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_written", repr(self.parameters))
 
     def __str__(self) -> str:
         told = "".join(f";{name}={value!r}" for name, value in self.parameters)
@@ -81,6 +107,7 @@ class Epilogue:
     @classmethod
     def custom(
         cls,
+        /,
         expression: str,
         *,
         bias: Bias | bool = "",
@@ -92,21 +119,27 @@ class Epilogue:
         """A fused activation of your own, as a CUDA expression of `x`.
 
         `Epilogue.custom("x > 0 ? x : slope * x", slope=0.1)` is a leaky ReLU. Other keywords are
-        names in the expression and the numbers they stand for.
+        names in the expression and the numbers they stand for, infinities and NaN included.
 
         Raises:
-            UsageError: the expression is empty or no single expression, or a parameter is called
-                `x` or is no number.
+            UsageError: the expression is empty or no single expression; or a parameter is called
+                `x` or a keyword of C++, is not a number, or exceeds the range of fp32.
         """
         text = expression if isinstance(expression, str) else ""
         if not text.strip() or any(mark in text for mark in ";{}#\\\"'"):
             raise UsageError(
-                f"'{expression}' is no single CUDA expression of x, such as 'x > 0 ? x : 0.1f * x'"
+                f"{expression!r} is not a single CUDA expression of x, such as "
+                "'x > 0 ? x : 0.1f * x'"
             )
         for name in parameters:
             if name == "x" or not _NAME.fullmatch(name):
                 raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
-        numbers = tuple((name, _finite(name, value)) for name, value in parameters.items())
+            if _RESERVED.fullmatch(name):
+                raise UsageError(
+                    f"a custom epilogue's parameter cannot be called '{name}', a reserved word in "
+                    "C++: rename it"
+                )
+        numbers = tuple((name, _parameter(name, value)) for name, value in parameters.items())
         own = Custom(expression, numbers)
         return cls(bias, own, residual, scale, auxiliary)
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import gemmkit
+import gemmkit.errors
+import gemmkit.nn
 from emulated_gpu import GpuArray, install
 from gemmkit.devices.device import bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
@@ -115,3 +117,48 @@ def test_an_expression_without_parameters_is_no_argument():
     problem = GemmProblem(3, 4, 4, epilogue=gemmkit.Epilogue.custom("x * x"))
     kernel = find_kernel("naive")
     assert kernel.plan(problem, kernel.default, BOARD).signature == kernel.signature
+
+
+@pytest.mark.parametrize(
+    "values", [(0.0, -0.0, 0.0), (np.inf, -np.inf), (np.nan, 1.0, np.nan), (1e-40, -1e-45)]
+)
+def test_values_that_compare_alike_or_not_at_all(monkeypatch, values):
+    install(monkeypatch)
+    a, b = GpuArray.of(A), GpuArray.of(B)
+    for value in values:
+        epilogue = gemmkit.Epilogue.custom("copysignf(fminf(x, s), s)", s=value)
+        wanted = np.copysign(np.fmin(A, np.float32(value)), np.float32(value))
+        for result in (
+            gemmkit.matmul(A, B, epilogue=epilogue, device="emulator"),
+            gemmkit.matmul(a, b, epilogue=epilogue).values,
+            gemmkit.nn.linear(A, B, activation=epilogue.activation, device="emulator"),
+        ):
+            np.testing.assert_array_equal(result, wanted)
+            np.testing.assert_array_equal(np.signbit(result), np.signbit(wanted))
+
+
+def test_names_that_the_kernels_use_themselves():
+    names = ("T", "apply", "Custom", "cls", "self", "number", "expf", "INFINITY")
+    epilogue = gemmkit.Epilogue.custom(
+        " + ".join(("x", *names)), **{name: 2.0**place for place, name in enumerate(names)}
+    )
+    np.testing.assert_array_equal(
+        gemmkit.matmul(A, B, epilogue=epilogue, device="emulator"), A + 255
+    )
+
+
+@pytest.mark.parametrize("name", ["float", "for", "true", "this", "x", "é", "NULL"])
+def test_names_that_no_variable_may_have(name):
+    with pytest.raises(gemmkit.errors.UsageError, match=f"cannot be called '{name}'"):
+        gemmkit.Epilogue.custom("x", **{name: 1.0})
+
+
+@pytest.mark.parametrize("value", ["3", None, 1j])
+def test_a_parameter_that_is_no_number_is_a_type_error(value):
+    with pytest.raises(TypeError, match=r"s = .* is not a number"):
+        gemmkit.Epilogue.custom("x * s", s=value)
+
+
+def test_a_parameter_beyond_the_range_of_floats():
+    with pytest.raises(ValueError, match="exceeds fp32's range"):
+        gemmkit.Epilogue.custom("x * s", s=1e39)

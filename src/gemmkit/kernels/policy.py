@@ -55,9 +55,15 @@ def custom_code(problem: GemmProblem) -> str:
     if not isinstance(own, Custom):
         return ""
     number = CUDA_TYPES[problem.sum_dtype]
-    members = "".join(f"  {number} {name};\n" for name, _ in own.parameters)
+    # The user's names are those of local variables, which may be called as members, types and
+    # functions are.
+    members = "".join(f"  {number} {name};\n" for name in problem.epilogue.arguments)
+    locals_ = "".join(
+        f"    [[maybe_unused]] const {number} {name} = this->{member};\n"
+        for (name, _), member in zip(own.parameters, problem.epilogue.arguments, strict=True)
+    )
     return (
-        f"\nstruct Custom {{\n{members}  template <class T>\n  __device__ T apply(T x) const {{\n"
+        f"\nstruct Custom {{\n{members}  __device__ {number} apply({number} x) const {{\n{locals_}"
         f"    return {own.expression};\n  }}\n}};\n"
     )
 

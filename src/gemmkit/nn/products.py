@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def _epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
     return Epilogue(bias, activation) if compiling() else _cached_epilogue(bias, activation)
 
 
-@cache
+@lru_cache(maxsize=256)
 def _cached_epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
     return Epilogue(bias, activation)
 

@@ -139,7 +139,7 @@ def number(name: str, value: float) -> float:
         raise UsageError(f"{name} is larger than any float") from None
     if found is None or isinstance(value, str):
         raise UnsupportedType(f"{name} = {value!r} is not a number")
-    return found
+    return found + 0.0  # -0.0 becomes 0.0, to which it is equal where calls are kept
 
 
 def flag(name: str, value: object) -> bool:

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+# NumPy imports it at first use, which a product must not: a fork may come meanwhile.
+from numpy.ma import MaskedArray
+
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
@@ -17,7 +20,7 @@ WRITABLE = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    if isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, MaskedArray):
         raise UnsupportedType(
             f"{role} is a masked array, whose mask would be lost: use its filled()"
         )

@@ -238,6 +238,10 @@ def _address(array: Any, role: str) -> int:
     # PyTorch has no negative strides.
     reach = zip(array.shape, array.stride(), strict=True)
     last = array.storage_offset() + sum((size - 1) * step for size, step in reach)
+    if array.numel() and array._is_zerotensor():
+        raise UsageError(
+            f"{role} is a tensor of zeros without memory, as autograd makes them: clone it first"
+        )
     if array.numel() and (not address or nbytes < (last + 1) * array.element_size()):
         raise UsageError(
             f"{role} has no memory to read: its storage has {nbytes:,} bytes, fewer than its "
