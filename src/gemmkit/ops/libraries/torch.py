@@ -212,7 +212,7 @@ def unwritable(array: Any) -> str | None:
 
 def _is_freed(array: Any) -> bool:
     """Whether a tensor that has elements has no memory: its storage was freed or never made."""
-    return array.untyped_storage().data_ptr() == 0 and array.shape.numel() > 0
+    return bool(array.untyped_storage().data_ptr() == 0 and array.shape.numel() > 0)
 
 
 def _without_memory() -> RuntimeError:
