@@ -332,6 +332,41 @@ def test_exact_inputs_are_explained_too():
     assert case.judge(value).diagnosis.hypothesis == ""
 
 
+def test_a_result_computed_from_poison_counts_as_written():
+    """Arithmetic on the canary gives a quiet NaN, a copy keeps it."""
+    case = Case(PLAIN)
+    assert case.judge(UNWRITTEN).diagnosis.hypothesis == "not written"
+    with np.errstate(invalid="ignore"):
+        computed = canaries(1) * np.float32(0)
+    diagnosis = case.judge(computed).diagnosis
+    assert diagnosis.hypothesis == "NaN"
+    assert "never written" not in diagnosis.summary
+
+
+def test_a_layout_is_recognised_by_its_leading_dimension():
+    """Lines as far apart as the argument says reach past the end of the matrix."""
+    problem = GemmProblem(30, 34, 32)
+    case = Case(problem)
+    storage = np.zeros(2048)
+    storage[: case.inputs.b.size] = case.inputs.b
+    read = case.a @ storage[np.arange(34) * problem.ldb + np.arange(32)[:, None]]
+    diagnosis = case.judge(read).diagnosis
+    assert diagnosis.hypothesis == "B transposed"
+    assert "Try --layout NT." in diagnosis.details
+
+
+def test_layouts_that_fit_alike_are_named_together():
+    case = Case(GemmProblem(40, 1, 37))
+    (advice,) = case.judge(STORED_A(case) @ case.b).diagnosis.details
+    assert advice == "Try --layout TN, col, TT or col-NT."
+
+
+def test_errors_that_follow_c_are_no_rounding():
+    case = Case(SCALED)
+    summary = case.judge(case.right + 0.003 * case.c + 0.001 * case.right**2).diagnosis.summary
+    assert "rounding" not in summary
+
+
 def test_parts_with_different_faults_are_told_apart(cases):
     case = cases[PLAIN]
     value = -case.right

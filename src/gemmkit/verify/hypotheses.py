@@ -182,7 +182,7 @@ def layouts(scene: Scene) -> Explanation | None:
     fits = [
         (name, clause, advice)
         for name, clause, advice, formula in _layouts(scene)
-        if explains(scene, formula, 12)
+        if explains(scene, formula, 16)
     ]
     if not fits:
         return None
@@ -190,7 +190,8 @@ def layouts(scene: Scene) -> Explanation | None:
     others = [each[1] for each in fits[1:] if p.m == p.n == p.k]
     if others:
         clause += f" (here the same as: {'; '.join(dict.fromkeys(others))})"
-    advice = " or ".join(dict.fromkeys(each[2] for each in fits if each[2]))
+    *most, last = dict.fromkeys(each[2] for each in fits if each[2]) or [""]
+    advice = f"{', '.join(most)} or {last}" if most else last
     return Explanation(name, clause, advice and f"try --layout {advice}")
 
 
@@ -202,15 +203,16 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
         return
     a_turned = [_turned(scene.inputs.a, m, k, ld, p.transa) for ld in (0, p.lda)]
     b_turned = [_turned(scene.inputs.b, k, n, ld, p.transb) for ld in (0, p.ldb)]
-    # A result that is stored column by column: in as much memory, or with the same `ldc`.
-    stored_by_column = p.ldc == n or m == n
 
-    def of(a: Numbers, b: Numbers, *, turned: bool) -> Formula:
+    def of(a: Numbers, b: Numbers, *, turned: bool, ldc: int) -> Formula:
         def values(rows: Places, columns: Places) -> Numbers:
-            down, along = rows, columns
-            if turned:
-                along, down = np.divmod(rows * n + columns, m)
-            return scene.finished(scene.products(down, along, a, b), rows, columns)
+            if not turned:
+                return scene.finished(scene.products(rows, columns, a, b), rows, columns)
+            along, down = np.divmod(rows * p.ldc + columns, ldc or m)
+            inside = (along < n) & (down < m)
+            product = scene.products(np.where(inside, down, 0), np.where(inside, along, 0), a, b)
+            found = scene.finished(product, rows, columns)
+            return np.where(inside, found, np.nan)
 
         return values
 
@@ -225,26 +227,22 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
         ("A and C transposed", "(Aᵀ·B)ᵀ", (True, False, True)),
     )
     for name, product, turned in ways:
-        if turned[2] and not stored_by_column:
-            continue
         verb = "stored" if turned == (False, False, True) else "taken"
         clause = f"C = {product}: {name.removesuffix(' transposed')} "
         clause += f"{'is' if sum(turned) == 1 else 'are'} {verb} with rows and columns exchanged"
         if all(turned) and p.layout == "nn":
             clause += ", as column-major matrices"
-        # Lines that are read turned lie as far apart as they are long, or as the argument says.
-        for a_read, b_read in zip(a_turned, b_turned, strict=True):
+        # Turned lines lie as far apart as they are long, or as the argument says.
+        for a_read, b_read, ldc in zip(a_turned, b_turned, (0, p.ldc), strict=True):
             a, b = a_read if turned[0] else scene.a, b_read if turned[1] else scene.b
             if a is not None and b is not None:
-                yield name, clause, _layout(p, *turned), of(a, b, turned=turned[2])
-            if not (turned[0] or turned[1]):
-                break
+                yield name, clause, _layout(p, *turned), of(a, b, turned=turned[2], ldc=ldc)
     if m == n == k:
         yield (
             "operands exchanged",
             "C = B·A: the operands are exchanged",
             "",
-            of(scene.b, scene.a, turned=False),
+            of(scene.b, scene.a, turned=False, ldc=0),
         )
 
 
@@ -259,7 +257,7 @@ def _turned(
     count, length = (rows, columns) if transposed else (columns, rows)
     apart = ld or length
     missing = max(0, (count - 1) * apart + length - storage.size)
-    if apart < length or missing > storage.size:
+    if missing > storage.size:
         return None
     longer = np.concatenate([storage.astype(float), np.full(missing, np.nan)])
     steps = (longer.itemsize * apart, longer.itemsize)
