@@ -142,7 +142,7 @@ def test_a_wrong_result_is_explained_before_all_else(kernel):
     explained = explain(kernel(WRONG), "17x18x19")
     assert explained.diagnosis.hypothesis == "B transposed"
     lines = explanation_text(explained).plain.splitlines()
-    assert lines[2].startswith("WRONG RESULT of own at 17x18x19: All 306 elements are wrong")
+    assert lines[2].startswith("WRONG RESULT of wrong at 17x18x19: All 306 elements are wrong")
 
 
 def test_a_right_result_is_explained_without_ado(kernel):

@@ -14,6 +14,9 @@ SCALED = GemmProblem(33, 29, 37, alpha=-1.5, beta=0.5)
 PADDED = GemmProblem(33, 29, 37, alpha=-1.5, beta=0.5, lda=40, ldb=31, ldc=35)
 FUSED = GemmProblem(33, 29, 16, epilogue=Epilogue.parse("bias+relu"))
 
+# Stands for the canary in results of float64, which cannot hold it.
+UNWRITTEN = 98765.0
+
 
 class Case:
     """Inputs of a problem with its right result, to be made wrong."""
@@ -23,7 +26,8 @@ class Case:
         p, x = problem, self.inputs
         self.a = matrix(x.a, p.m, p.k, p.lda).astype(float)
         self.b = matrix(x.b, p.k, p.n, p.ldb).astype(float)
-        self.c = matrix(x.c, p.m, p.n, p.ldc).astype(float)
+        with np.errstate(invalid="ignore"):
+            self.c = matrix(x.c, p.m, p.n, p.ldc).astype(float)
         self.right = self.finish(self.a @ self.b)
 
     def finish(self, product, alpha=None, beta=None, bias=1.0, relu=True):
@@ -39,7 +43,9 @@ class Case:
 
     def judge(self, value):
         result = self.inputs.c.copy()
-        matrix(result, self.problem.m, self.problem.n, self.problem.ldc)[:] = value
+        c = matrix(result, self.problem.m, self.problem.n, self.problem.ldc)
+        c[:] = value
+        c[c == UNWRITTEN] = canaries(1)[0]
         return check(self.problem, self.inputs, result)
 
 
@@ -82,12 +88,12 @@ FAULTS = {
     "zero": (PLAIN, lambda c: 0 * c.right, "zero", "All 960 elements are wrong: C is zero"),
     "right half": (
         PLAIN,
-        only(np.s_[:, 12:], replaced(canaries(1)[0])),
+        only(np.s_[:, 12:], replaced(UNWRITTEN)),
         "not written",
         "480 of 960 elements are wrong (the last 12 columns (12 to 23, the right half))",
     ),
     "last row kept": (SCALED, only(np.s_[-1:], previous_contents), "not written", "last row (32)"),
-    "NaN": (PLAIN, replaced(np.nan), "previous contents read", "were read though β is 0"),
+    "NaN": (PLAIN, replaced(np.nan), "NaN", "are read though β is 0"),
     "stored by column": (
         PLAIN,
         lambda c: (c.a @ c.b).T.reshape(40, 24),
@@ -221,7 +227,33 @@ FAULTS = {
     "out of step": (PLAIN, lambda c: c.a[:, :-1] @ c.b[1:], "out of step", "B[p +1, column]"),
     "factor": (PLAIN, lambda c: 3.25 * c.right, "constant factor", "C = 3.25 × "),
     "twice": (PLAIN, lambda c: 2 * c.right, "product twice", "α·A·B is added twice"),
-    "offset": (PLAIN, lambda c: c.right + 1.5, "constant offset", "+1.5"),
+    "offset": (PLAIN, lambda c: c.right + 1.5, "constant offset", "+ 1.5"),
+    "previous contents added": (
+        SCALED,
+        lambda c: c.right + c.c,
+        "previous contents added",
+        "added to α·A·B + β·C",
+    ),
+    "scales ignored": (
+        SCALED,
+        lambda c: c.finish(c.a @ c.b, alpha=1, beta=0),
+        "alpha and beta ignored",
+        "C = A·B",
+    ),
+    "product scaled": (
+        SCALED,
+        lambda c: c.finish(c.a @ c.b, alpha=3 * c.problem.alpha),
+        "product scaled",
+        "multiplied by another 3",
+    ),
+    "tile of B not advanced": (
+        PLAIN,
+        lambda c: c.a @ c.b[np.arange(37) % 8],
+        "operand not advanced",
+        "the first 8 steps of B along k",
+    ),
+    "ReLU too many": (PLAIN, lambda c: np.maximum(c.right, 0), "zero", "as after a ReLU"),
+    "magnitude": (PLAIN, lambda c: np.abs(c.right), "magnitude", "|expected result|"),
     "one value": (PLAIN, replaced(7.0), "one value", "C is 7 throughout"),
     "a lane": (
         PLAIN,
@@ -300,10 +332,45 @@ def test_exact_inputs_are_explained_too():
     assert case.judge(value).diagnosis.hypothesis == ""
 
 
+def test_a_result_computed_from_poison_counts_as_written():
+    """Arithmetic on the canary gives a quiet NaN, a copy keeps it."""
+    case = Case(PLAIN)
+    assert case.judge(UNWRITTEN).diagnosis.hypothesis == "not written"
+    with np.errstate(invalid="ignore"):
+        computed = canaries(1) * np.float32(0)
+    diagnosis = case.judge(computed).diagnosis
+    assert diagnosis.hypothesis == "NaN"
+    assert "never written" not in diagnosis.summary
+
+
+def test_a_layout_is_recognised_by_its_leading_dimension():
+    """Lines as far apart as the argument says reach past the end of the matrix."""
+    problem = GemmProblem(30, 34, 32)
+    case = Case(problem)
+    storage = np.zeros(2048)
+    storage[: case.inputs.b.size] = case.inputs.b
+    read = case.a @ storage[np.arange(34) * problem.ldb + np.arange(32)[:, None]]
+    diagnosis = case.judge(read).diagnosis
+    assert diagnosis.hypothesis == "B transposed"
+    assert "Try --layout NT." in diagnosis.details
+
+
+def test_layouts_that_fit_alike_are_named_together():
+    case = Case(GemmProblem(40, 1, 37))
+    (advice,) = case.judge(STORED_A(case) @ case.b).diagnosis.details
+    assert advice == "Try --layout TN, col, TT or col-NT."
+
+
+def test_errors_that_follow_c_are_no_rounding():
+    case = Case(SCALED)
+    summary = case.judge(case.right + 0.003 * case.c + 0.001 * case.right**2).diagnosis.summary
+    assert "rounding" not in summary
+
+
 def test_parts_with_different_faults_are_told_apart(cases):
     case = cases[PLAIN]
     value = -case.right
-    value[:, 20:] = canaries(1)[0]
+    value[:, 20:] = UNWRITTEN
     diagnosis = case.judge(value).diagnosis
     assert diagnosis.hypothesis == "negated"
     assert "800 of them (the first 20 columns (0 to 19)): C = −" in diagnosis.summary

@@ -22,7 +22,13 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.fitting import default_problem, expressible, fitting, in_whole_tiles
+from gemmkit.kernels.fitting import (
+    default_problem,
+    expressible,
+    fitting,
+    in_whole_tiles,
+    refuse_unknown_sizes,
+)
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
@@ -117,6 +123,7 @@ def check(
     )
     progress.opened(device, "")
     if shapes is None:
+        refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
         cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue)
 

@@ -39,6 +39,10 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
     ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
     if all(record.clean for record in ran):
         return None
+    clean = {each.problem.shape for each in ran if each.clean}
+    if any(each.problem.shape in clean for each in ran if not each.clean):
+        # Not the sizes but scales or paddings make the difference.
+        return None
     axes = [axis for axis in range(len(SIZES)) if tiles[axis] > 1]
     for count in range(1, len(axes) + 1):
         for chosen in combinations(axes, count):

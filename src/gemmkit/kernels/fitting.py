@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedProblem
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
-from gemmkit.kernels.sizes import Multiples
+from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem
 
 # The most rows (or columns) of a product that counts as skinny.
@@ -69,6 +69,22 @@ def default_problem(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
     """A problem that nobody asked for by its sizes, of the sizes and layout that a kernel takes."""
     problem = kernel.lay_out(problem)
     return problem if kernel.sizes is None else kernel.sizes.nearest(problem)
+
+
+def refuse_unknown_sizes(kernel: Kernel) -> None:
+    """Raise a UsageError for a kernel of a file whose sizes are compiled in, and nothing names."""
+    if kernel.sizes is None or kernel.file is None or kernel.file.language == "python":
+        return
+    given = kernel.variables.given if kernel.variables is not None else ()
+    used = names_in(kernel.signature).union(
+        *(value.names for _, values in given for value in values)
+    )
+    known = bool(kernel.sizes.only) or len(kernel.sizes.fixed) == len(SIZES)
+    if not known and not used & {*SIZES, *LEADING_DIMENSIONS}:
+        raise UsageError(
+            f"no parameter of '{kernel.name}' passes M, N or K, and no constants in its code have "
+            "such names: give the sizes that are compiled in by --shape MxNxK"
+        )
 
 
 def expressible(kernel: Kernel, problem: GemmProblem) -> GemmProblem:

@@ -49,14 +49,20 @@ _EXTENTS = {
     ("rows", "c"): "M", ("cols", "c"): "N",
 }  # fmt: skip
 _SQUARE = frozenset(["n", "m", "k", "width", "size", "dim", "len", "length"])
+# `MM`, `M_SIZE`, `DIM_M`, `GEMM_M` and the like, for constants alone.
+_SIZE_CONSTANT = re.compile(
+    r"(?:(?:gemm|problem|dim|size|total|global|full|mat|matrix)_?)?([mnk])\1?"
+    r"|([mnk])\2?_?(?:size|dim|dimension|total|global|full|len|length)"
+)
 _MATRIX_WORD = re.compile(r"^(?:matrix|mat|problem)|(?:matrix|mat)$")
 
 
 def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     """The names of a kernel's parameters as gemmkit calls them.
 
-    A kernel whose only integer is called `N`, `width` or the like is taken to multiply square
-    matrices. Textbooks multiply M by N and call the result P.
+    A kernel whose only integer is called `N`, `width` or the like, or nothing that is known beside
+    A, B and C, is taken to multiply square matrices. Textbooks multiply M by N and call the result
+    P.
 
     Raises:
         UsageError: a parameter cannot be read safely, or two read alike.
@@ -64,7 +70,9 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     read = _with_usual_letters(kernel)
     names = [_read_in(read, parameter) for parameter in read.parameters]
     integers = [each for each in kernel.parameters if _is_integer(each)]
-    if len(integers) == 1 and integers[0].name.lower() in _SQUARE:
+    if len(integers) == 1 and (
+        integers[0].name.lower() in _SQUARE or _is_only_size(names, integers[0], kernel)
+    ):
         names[kernel.parameters.index(integers[0])] = "N"
     by_extent = {name for name in names if _is_extent(read, names, name)}
     doubled = {name for name in names if name and names.count(name) > 1} - by_extent
@@ -80,6 +88,15 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
             f"their order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
+
+
+def _is_only_size(names: Sequence[str], integer: Parameter, kernel: KernelDeclaration) -> bool:
+    """Whether one integer beside A, B and C, of whatever name, can be nothing but their size."""
+    place = kernel.parameters.index(integer)
+    others = [name for number, name in enumerate(names) if number != place]
+    return (names[place] == "" or names[place] in LEADING_DIMENSIONS) and (
+        set(others) >= set(MATRICES) and "" not in others
+    )
 
 
 def told_signature(
@@ -150,6 +167,9 @@ def named_size(name: str) -> str:
     plain = name.lower()
     if plain in ("m", "n", "k"):
         return plain.upper()
+    single = _SIZE_CONSTANT.fullmatch(plain)
+    if single is not None:
+        return (single[1] or single[2]).upper()
     bare = _MATRIX_WORD.sub("", plain.replace("_", ""))
     return _extent(plain) or ("N" if bare in _SQUARE else "")
 

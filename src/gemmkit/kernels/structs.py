@@ -129,7 +129,7 @@ class Structs:
         parameters: list[Parameter] = []
         places: list[StructPlace | None] = []
         for number, parameter in enumerate(kernel.parameters):
-            if parameter.pointer or not self._is_struct(parameter.type):
+            if parameter.pointer or not self._has_fields(parameter.type):
                 parameters.append(parameter)
                 places.append(None)
                 continue
@@ -167,6 +167,10 @@ class Structs:
                 )
         return None
 
+    def _has_fields(self, type_name: str) -> bool:
+        plain = self._resolved(type_name, {}).type
+        return self._is_struct(type_name) or plain == "dim3" or bool(_VECTOR.fullmatch(plain))
+
     def _is_struct(self, type_name: str) -> bool:
         return self._find(self._resolved(type_name, {}).type) is not None
 
@@ -174,6 +178,8 @@ class Structs:
         return Parameter("", type_name, 0).resolved({**self.types, **values})
 
     def _find(self, type_name: str) -> StructDeclaration | None:
+        if ">::" in type_name.replace(" ", ""):
+            return None  # a type within the struct
         plain = type_name.partition("<")[0].strip().removeprefix("struct ").split("::")[-1]
         return self.declared.get(plain.strip())
 

@@ -118,7 +118,7 @@ def kernel_from_file(
         name=name or _shown_name(path.stem, entry, declared, kernels_in(text)),
         idea=head_comment(text),
         constants=numbers,
-        sizes=_sizes_used((text, *others), declared, signature, constants, numbers),
+        sizes=_sizes_used((text, *others), declared, signature, grid, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
     )
@@ -335,10 +335,11 @@ def _sizes_used(
     texts: Sequence[str],
     kernel: KernelDeclaration | None,
     signature: Signature,
+    grid: Extent | None,
     constants: Mapping[str, str],
     numbers: Mapping[str, Number],
 ) -> dict[str, int]:
-    """Those of M, N and K that are constants which the kernel's own code uses, by their names.
+    """Those of M, N and K that are constants which the kernel's code or its grid uses, by name.
 
     What the host's code alone calls N is none of them. Beside a size that is an argument, a local
     constant `k` or `width` may be anything, and only M, N and K themselves count.
@@ -347,7 +348,8 @@ def _sizes_used(
         return {}
     code = " ".join(body_of(kernel, text) for text in texts)
     used: set[str] = set()
-    new = set(_NAME.findall(code))
+    # `N` in a grid may be the size of the problem; `NN` is nothing but a constant.
+    new = set(_NAME.findall(code)) | (set(_NAME.findall(str(grid))) - set(SIZES))
     while new:
         used |= new
         new = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.verify.bounds import Rounding
-from gemmkit.verify.hypotheses import HYPOTHESES, Explanation
+from gemmkit.verify.hypotheses import HYPOTHESES, SIGNS, Explanation
 from gemmkit.verify.inputs import CANARY_BITS, Inputs
 from gemmkit.verify.regions import region
 from gemmkit.verify.scene import Numbers, Places, Scene
@@ -25,7 +25,7 @@ MOST_WORK = 2**23
 
 # By how little results err whose operands were rounded to a type, as a share of the sum of the
 # terms' magnitudes: two unit roundoffs, and a little for the sum.
-_ROUNDED = {"float16": 2.0**-9.5, "bfloat16": 2.0**-6.5, "float8_e4m3": 2.0**-2.5}
+_ROUNDED = {"float16": 2.0**-9.5, "bfloat16": 2.0**-6.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +97,20 @@ def _kinds(
         "NaN", "C is NaN, as where a sum starts from a NaN, or memory past a matrix is read"
     )
     if problem.beta == 0:
-        clause = "C is NaN: its previous contents (NaN here) were read though β is 0"
-        nan = Explanation("previous contents read", f"{clause}, or memory past a matrix was")
+        clause = "C is NaN, as where its previous contents (NaN here) are read though β is 0"
+        nan = Explanation("NaN", f"{clause}, or memory past a matrix")
     # Sums of integers may well be zero by accident, those of reals are not.
     zeros = (found == 0) & (right != 0) & (inputs.kind == "normal")
+    zero = Explanation("zero", "C is zero")
+    signs = right[zeros]
+    if SIGNS <= signs.size < problem.m * problem.n and signs.max() < 0:
+        zero = Explanation("zero", "C is zero where it must be negative, as after a ReLU")
     infinite = Explanation("infinite", "C is infinite")
     return [
         (poison, unwritten),
         (np.isnan(found) & ~poison, nan),
         (np.isinf(found), infinite),
-        (zeros, Explanation("zero", "C is zero")),
+        (zeros, zero),
         (np.isfinite(found) & ~zeros, None),
     ]
 
@@ -149,9 +153,19 @@ def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:
     # A few terms that are left out of long sums make small errors, too, but not everywhere.
     if name is None or worst > 50 * float(np.median(shares)):
         return None
+    # Errors of rounding do not follow C.
+    if scene.beta and _follows_c(scene):
+        return None
     clause = f"errors as of rounding: at most 2^{np.log2(worst):.1f} of the terms' magnitudes"
     advice = f"if the kernel is meant to compute in a narrower type, try --compute-dtype {name}"
     return Explanation("imprecise", clause, advice)
+
+
+def _follows_c(scene: Scene) -> bool:
+    """Whether the errors are mostly a multiple of what C held before."""
+    errors, before = scene.found - scene.right, scene.c[scene.rows, scene.columns]
+    sizes = float(np.linalg.norm(errors) * np.linalg.norm(before))
+    return abs(float(errors @ before)) > sizes / 2
 
 
 def _counted(count: int, compared: int, where: str) -> str:

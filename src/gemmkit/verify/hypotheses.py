@@ -49,6 +49,10 @@ def explains(scene: Scene, formula: Formula, tried: float = 1.0) -> bool:
     return all(scene.fits(formula(rows, columns), part) for rows, columns, part in scene.parts())
 
 
+# So many wrong elements, all with a negative right value, are no accident.
+SIGNS = 12
+
+
 def zero(scene: Scene) -> Explanation | None:
     """Zeros were written."""
     if not scene.found.any() and np.count_nonzero(scene.right) == scene.right.size:
@@ -63,14 +67,18 @@ def kept(scene: Scene) -> Explanation | None:
     before = scene.c[scene.rows, scene.columns]
     if not np.array_equal(scene.found, before):
         return None
-    return Explanation("not written", "C still holds what it held before: it was never written")
+    return Explanation(
+        "not written", "C still holds what it held before, as where it is not written"
+    )
 
 
 def negated(scene: Scene) -> Explanation | None:
     """The sign of the whole result."""
-    if scene.convincing() and scene.fits(-scene.right):
-        return Explanation("negated", "C = −(expected result)")
-    return None
+    if not scene.convincing() or not scene.fits(-scene.right):
+        return None
+    if scene.right.size >= SIGNS and scene.right.max() < 0 and scene.right.size < scene.stored.size:
+        return Explanation("magnitude", "C = |expected result|: negative results lack their sign")
+    return Explanation("negated", "C = −(expected result)")
 
 
 def scales(scene: Scene) -> Explanation | None:
@@ -87,7 +95,29 @@ def scales(scene: Scene) -> Explanation | None:
     for name, clause, factors in _factors(scene):
         if explains(scene, formula(factors), 16):
             return Explanation(name, clause)
+    ratio = _product_ratio(scene)
+    if ratio is not None and explains(scene, formula({"alpha": ratio * scene.alpha}), 16):
+        return Explanation(
+            "product scaled", f"the product A·B is multiplied by another {ratio:.6g}"
+        )
     return None
+
+
+def _product_ratio(scene: Scene) -> float | None:
+    """How many times as large the product is as it must be, beside β·C as it is."""
+    if not scene.beta or not scene.alpha or not scene.shape[2] or not scene.convincing(free=1):
+        return None
+    product = scene.alpha * scene.products(scene.rows[scene.sample], scene.columns[scene.sample])
+    largest = int(np.argmax(np.abs(product)))
+    more = scene.found[scene.sample[largest]] - scene.right[scene.sample[largest]]
+    ratio = 1 + float(more / product[largest])
+    return float(shortest(ratio, scene.tolerance / abs(float(product[largest]))))
+
+
+def shortest(value: float, off: float) -> str:
+    """A number in as few digits as leave it within `off` of what it is."""
+    texts = (f"{value:.{digits}g}" for digits in range(1, 7))
+    return next((text for text in texts if abs(float(text) - value) <= off), f"{value:.7g}")
 
 
 def _factors(scene: Scene) -> Iterator[tuple[str, str, dict[str, float | bool]]]:
@@ -102,6 +132,14 @@ def _factors(scene: Scene) -> Iterator[tuple[str, str, dict[str, float | bool]]]
         yield "beta twice", "β is applied twice", {"beta": beta * beta}
         yield "C subtracted", "β·C is subtracted, not added", {"beta": -beta}
         yield "product left out", "C = β·C: the product A·B is left out", {"alpha": 0.0}
+        clause = "the previous contents of C are added to α·A·B + β·C"
+        yield "previous contents added", clause, {"beta": beta + 1}
+        if alpha != 1:
+            clause = "α and β are ignored: C = A·B"
+            yield "alpha and beta ignored", clause, {"alpha": 1.0, "beta": 0.0}
+        if alpha != 1 and beta != 1:
+            clause = "α and β are ignored: the result is A·B + C"
+            yield "alpha and beta ignored", clause, {"alpha": 1.0, "beta": 1.0}
         if beta != 1:
             clause = "β is ignored: the previous contents of C are added as they are"
             yield "beta ignored", clause, {"beta": 1.0}
@@ -112,7 +150,7 @@ def _factors(scene: Scene) -> Iterator[tuple[str, str, dict[str, float | bool]]]
         if alpha != beta:
             swapped = {"alpha": beta, "beta": alpha}
             yield "alpha and beta exchanged", "α and β are exchanged", swapped
-            clause = "β is applied to the product, too: C = β·(α·A·B + C)"
+            clause = f"the product is scaled by another {beta:.6g}, as in C = β·(α·A·B + C)"
             yield "beta on the product", clause, {"alpha": alpha * beta}
     yield "product twice", "α·A·B is added twice", {"alpha": 2 * alpha}
     if scene.inputs.bias is not None:
@@ -144,15 +182,17 @@ def layouts(scene: Scene) -> Explanation | None:
     fits = [
         (name, clause, advice)
         for name, clause, advice, formula in _layouts(scene)
-        if explains(scene, formula, 12)
+        if explains(scene, formula, 16)
     ]
     if not fits:
         return None
-    name, clause, advice = fits[0]
+    name, clause, _ = fits[0]
     others = [each[1] for each in fits[1:] if p.m == p.n == p.k]
     if others:
-        clause += f" (here the same as: {'; '.join(others)})"
-    return Explanation(name, clause, advice)
+        clause += f" (here the same as: {'; '.join(dict.fromkeys(others))})"
+    *most, last = dict.fromkeys(each[2] for each in fits if each[2]) or [""]
+    advice = f"{', '.join(most)} or {last}" if most else last
+    return Explanation(name, clause, advice and f"try --layout {advice}")
 
 
 def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
@@ -161,17 +201,18 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
     m, n, k = scene.shape
     if not k:
         return
-    a_turned = _turned(scene.inputs.a, m, k, p.lda, p.transa)
-    b_turned = _turned(scene.inputs.b, k, n, p.ldb, p.transb)
-    # A result that is stored column by column: in as much memory, or with the same `ldc`.
-    stored_by_column = p.ldc == n or m == n
+    a_turned = [_turned(scene.inputs.a, m, k, ld, p.transa) for ld in (0, p.lda)]
+    b_turned = [_turned(scene.inputs.b, k, n, ld, p.transb) for ld in (0, p.ldb)]
 
-    def of(a: Numbers, b: Numbers, *, turned: bool) -> Formula:
+    def of(a: Numbers, b: Numbers, *, turned: bool, ldc: int) -> Formula:
         def values(rows: Places, columns: Places) -> Numbers:
-            down, along = rows, columns
-            if turned:
-                along, down = np.divmod(rows * n + columns, m)
-            return scene.finished(scene.products(down, along, a, b), rows, columns)
+            if not turned:
+                return scene.finished(scene.products(rows, columns, a, b), rows, columns)
+            along, down = np.divmod(rows * p.ldc + columns, ldc or m)
+            inside = (along < n) & (down < m)
+            product = scene.products(np.where(inside, down, 0), np.where(inside, along, 0), a, b)
+            found = scene.finished(product, rows, columns)
+            return np.where(inside, found, np.nan)
 
         return values
 
@@ -186,23 +227,22 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
         ("A and C transposed", "(Aᵀ·B)ᵀ", (True, False, True)),
     )
     for name, product, turned in ways:
-        a = a_turned if turned[0] else scene.a
-        b = b_turned if turned[1] else scene.b
-        if a is None or b is None or (turned[2] and not stored_by_column):
-            continue
         verb = "stored" if turned == (False, False, True) else "taken"
         clause = f"C = {product}: {name.removesuffix(' transposed')} "
         clause += f"{'is' if sum(turned) == 1 else 'are'} {verb} with rows and columns exchanged"
         if all(turned) and p.layout == "nn":
             clause += ", as column-major matrices"
-        advice = f"try --layout {_layout(p, *turned)}"
-        yield name, clause, advice, of(a, b, turned=turned[2])
+        # Turned lines lie as far apart as they are long, or as the argument says.
+        for a_read, b_read, ldc in zip(a_turned, b_turned, (0, p.ldc), strict=True):
+            a, b = a_read if turned[0] else scene.a, b_read if turned[1] else scene.b
+            if a is not None and b is not None:
+                yield name, clause, _layout(p, *turned), of(a, b, turned=turned[2], ldc=ldc)
     if m == n == k:
         yield (
             "operands exchanged",
             "C = B·A: the operands are exchanged",
             "",
-            of(scene.b, scene.a, turned=False),
+            of(scene.b, scene.a, turned=False, ldc=0),
         )
 
 
@@ -211,17 +251,19 @@ def _turned(
 ) -> Numbers | None:
     """A rows × columns matrix as read from its storage with rows and columns exchanged.
 
-    Lines of the storage are `ld` apart where they have room, else tight. None where the storage is
-    too short.
+    Lines of the storage are `ld` apart, tight where that is 0. What lies past its end is NaN; None
+    where that, or padding, is half of it or more.
     """
     count, length = (rows, columns) if transposed else (columns, rows)
-    apart = ld if ld >= length and (count - 1) * ld + length <= storage.size else length
-    if (count - 1) * apart + length > storage.size:
+    apart = ld or length
+    missing = max(0, (count - 1) * apart + length - storage.size)
+    if missing > storage.size:
         return None
-    steps = (storage.itemsize * apart, storage.itemsize)
-    seen = np.lib.stride_tricks.as_strided(storage, (count, length), steps).astype(float)
+    longer = np.concatenate([storage.astype(float), np.full(missing, np.nan)])
+    steps = (longer.itemsize * apart, longer.itemsize)
+    seen = np.lib.stride_tricks.as_strided(longer, (count, length), steps)
     turned: Numbers = seen if transposed else seen.T
-    return None if np.isnan(turned).any() else turned
+    return None if 2 * np.count_nonzero(np.isnan(turned)) >= turned.size else turned
 
 
 def _layout(problem: GemmProblem, a: bool, b: bool, c: bool) -> str:
@@ -255,6 +297,25 @@ def out_of_step(scene: Scene) -> Explanation | None:
         if explains(scene, formula, len(SHIFTS)):
             clause = f"A[row, p] is multiplied by B[p {shift:+d}, column] instead of B[p, column]"
             return Explanation("out of step", clause)
+    return None
+
+
+def not_advanced(scene: Scene) -> Explanation | None:
+    """The first tile of A or B, along k, in place of all others."""
+    k = scene.shape[2]
+    for side in TILES:
+        if side >= k:
+            break
+        first = np.arange(k) % side
+        for name in ("A", "B"):
+            a, b = (scene.a[:, first], scene.b) if name == "A" else (scene.a, scene.b[first])
+
+            def formula(rows: Places, columns: Places, a: Numbers = a, b: Numbers = b) -> Numbers:
+                return scene.finished(scene.products(rows, columns, a, b), rows, columns)
+
+            if explains(scene, formula, 2 * len(TILES)):
+                clause = f"the first {side} steps of {name} along k are used again for all others"
+                return Explanation("operand not advanced", clause)
     return None
 
 
@@ -295,7 +356,8 @@ def factor(scene: Scene) -> Explanation | None:
     fit = np.abs(scene.found - ratio * scene.right) <= 2 * off
     if not fit.all() or not scene.convincing(free=1):
         return None
-    return Explanation("constant factor", f"C = {ratio:.6g} × (expected result)")
+    digits = shortest(ratio, scene.tolerance / abs(float(scene.right[largest])))
+    return Explanation("constant factor", f"C = {digits} × (expected result)")
 
 
 def offset(scene: Scene) -> Explanation | None:
@@ -304,7 +366,8 @@ def offset(scene: Scene) -> Explanation | None:
     middle = float((difference.max() + difference.min()) / 2)
     if not scene.convincing(free=1) or np.ptp(difference) > 2 * scene.tolerance:
         return None
-    return Explanation("constant offset", f"C = (expected result) {middle:+.6g}")
+    sign, digits = "−+"[middle > 0], shortest(abs(middle), scene.tolerance)
+    return Explanation("constant offset", f"C = (expected result) {sign} {digits}")
 
 
 def moved(scene: Scene) -> Explanation | None:
@@ -334,5 +397,6 @@ HYPOTHESES: Sequence[Hypothesis] = (
     offset,
     moved,
     out_of_step,
+    not_advanced,
     operand_tiles,
 )

@@ -21,8 +21,9 @@ from gemmkit.verify.bands import bands, over_bands
 InputKind = Literal["normal", "integer"]
 Matrix = NDArray[np.float32]
 
-# A quiet NaN whose payload random data does not hold.
-CANARY_BITS = np.uint32(0x7FC0DEAD)
+# A signaling NaN: copies keep it, and all arithmetic turns it into a quiet one, so that it shows
+# what was never written.
+CANARY_BITS = np.uint32(0x7FA0DEAD)
 
 MAX_INTEGER = 4
 # Leaves four of fp32's 24 bits for α, β·C and the bias.

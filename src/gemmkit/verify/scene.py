@@ -78,7 +78,7 @@ class Scene:
         `bounds` (Cauchy and Schwarz); where nothing rounds, what float64 sums may be off by.
         """
         largest = 0.0
-        if self.shape[2] and self.alpha:
+        if self.shape[2]:
             norms = np.linalg.norm(self.a, axis=1).max(), np.linalg.norm(self.b, axis=0).max()
             largest += max(abs(self.alpha), 1.0) * float(norms[0] * norms[1])
         if self.beta:
@@ -157,8 +157,14 @@ class Scene:
         return values
 
     def fits(self, values: Numbers, chosen: Places | slice = slice(None)) -> bool:
-        """Whether those wrong elements are these values, as nearly as rounding lets one say."""
-        return bool((np.abs(self.found[chosen] - values) <= self.tolerance).all())
+        """Whether those wrong elements are these values, as nearly as rounding lets one say.
+
+        A value that is NaN is unknown: half of them at most may be.
+        """
+        unknown = np.isnan(values)
+        if 2 * np.count_nonzero(unknown) > values.size:
+            return False
+        return bool((unknown | (np.abs(self.found[chosen] - values) <= self.tolerance)).all())
 
     def parts(self) -> Iterator[tuple[Places, Places, slice]]:
         """Rows and columns of the wrong elements, some at a time."""

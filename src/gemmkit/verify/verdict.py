@@ -229,9 +229,9 @@ class _Product:
         right = evaluate(self.problem, self.inputs, *place).values[0, 0]
         found_text = f"{found:.9g}"
         if found.view(np.uint32) == CANARY_BITS:
-            found_text = "the NaN it was filled with (never written, or C was read though β is 0)"
+            found_text = "the NaN it was filled with: it was never written"
         elif np.isnan(found) and self.problem.beta == 0:
-            found_text = "nan (C held NaN: it must not be read where β is 0)"
+            found_text = "nan (C held NaN before: it must not be read where β is 0)"
         seed = f"{self.inputs.kind} inputs, seed {self.inputs.seed}"
         return f"C[{row}, {column}] is {found_text}, not {right:.9g} ± {worst.bound:.2g} ({seed})"
 
