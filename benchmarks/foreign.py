@@ -126,7 +126,8 @@ def predicted(folder: Path, binaries: Mapping[str, Binary]) -> Iterator[Predicte
     for record in read_records(MEASURED):
         if record.time_us is None:
             continue
-        problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
+        seen = record.problem
+        problem = GemmProblem(seen.m, seen.n, seen.k, beta=seen.beta)
         kernel, binary = kernels[record.kernel], binaries[record.kernel]
         try:
             profile = profile_block(kernel, problem, board, binary=binary)

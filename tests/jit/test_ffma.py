@@ -86,6 +86,18 @@ def test_the_loop_with_most_counts(monkeypatch, arch, shift):
     assert [each & 0xFFF for each in found.around] == [0x223, 0x984, 0x947]
 
 
+def test_every_innermost_loop_is_seen_with_its_own_waits(monkeypatch):
+    def back(instructions: int) -> int:
+        return 0x947 | (-4 * (instructions + 1) & (1 << 48) - 1) << 34
+
+    free, held = [word(5, 5, 5)] * 2, [word(4, 6, 8)] * 3
+    found = seen_in(monkeypatch, *free, back(2), *held, back(3))
+    assert [(loop.count, len(loop.words)) for loop in found.loops] == [(2, 3), (3, 4)]
+    assert found.loops[0].waits == 0
+    assert found.loops[1].waits > 4
+    assert (found.count, found.loop) == (3, found.loops[1].words)
+
+
 def test_no_multiply_adds_take_one_cycle_each():
     assert MultiplyAdds(0, 0, 0, 0).issue_cycles == 1.0
 

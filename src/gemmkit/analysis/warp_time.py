@@ -20,6 +20,7 @@ from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
+from gemmkit.jit.ffma import Loop
 from gemmkit.jit.issue_order import Latencies, turn_cycles
 
 # The state of a software pipeline repeats after a few turns of its loop.
@@ -64,7 +65,8 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
         key=lambda blocks: _adds(profile, blocks),
         default=[],
     )
-    for blocks, loops in regions:
+    machine_code = _machine_loops(profile, regions, main)
+    for place_of_region, (blocks, loops) in enumerate(regions):
         pieces = _pieces(profile, blocks)
         copies = profile.unroll if loops and len(pieces) == 1 else 1
         walk, clock = _Walk(), 0.0
@@ -77,10 +79,11 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
         slower, code = 1.0, profile.main_loop
         if loops and code is not None:
             seen = _memory(profile, machine, memory_latency, pieces)
-            if blocks == main and code.loop:
+            loop = machine_code.get(place_of_region)
+            if loop is not None:
                 adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
-                turn = turn_cycles(code.loop, seen(np.mean)) + code.cycles - code.count
-                slower = turn * adds / code.count / sum(latencies)
+                turn = turn_cycles(loop.words, seen(np.mean)) + loop.waits
+                slower = turn * adds / loop.count / sum(latencies)
             elif code.around and len(pieces) > 1:
                 # Of several tiles' loads, the next step waits for the last.
                 slower = turn_cycles(code.around, seen(np.max)) / sum(latencies)
@@ -88,6 +91,27 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
         for latency, piece in zip(latencies, pieces, strict=True):
             found.append(Segment(piece[0], slower * latency, tuple(piece)))
     return found
+
+
+def _machine_loops(
+    profile: BlockProfile, regions: Sequence[tuple[list[int], bool]], main: Sequence[int]
+) -> dict[int, Loop]:
+    """The machine code of loops that multiply and add, by their places among the regions.
+
+    One stands for each where both codes have as many, in their order; else the main one for the
+    main one.
+    """
+    code = profile.main_loop
+    if code is None or not code.loops:
+        return {}
+    multiplying = [
+        place for place, (blocks, loops) in enumerate(regions) if loops and _adds(profile, blocks)
+    ]
+    multiplying.sort(key=lambda place: profile.flow.blocks[regions[place][0][0]].start)
+    if len(multiplying) == len(code.loops):
+        return dict(zip(multiplying, code.loops, strict=True))
+    largest = max(code.loops, key=lambda loop: loop.count)
+    return {place: largest for place in multiplying if regions[place][0] == main}
 
 
 def _memory(

@@ -36,6 +36,15 @@ _FIRST_TURNS, _TURNS = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop as 128-bit words: how many FFMAs it has, and cycles that it waits for registers."""
+
+    words: tuple[int, ...]
+    count: int
+    waits: float
+
+
+@dataclass(frozen=True, slots=True)
 class MultiplyAdds:
     """FFMAs with register operands, of the loop that holds most of them.
 
@@ -43,6 +52,7 @@ class MultiplyAdds:
     loop holds any), which take `cycles` where nothing but the register file holds them up.
     `shared_loads` are the loop's load instructions from shared memory, `loop` all of it, as 128-bit
     words, and `around` what the loop around it has besides; both are empty where there is none.
+    `loops` are all innermost loops with FFMAs, by address.
     """
 
     total: int
@@ -51,6 +61,7 @@ class MultiplyAdds:
     shared_loads: int
     loop: tuple[int, ...] = ()
     around: tuple[int, ...] = ()
+    loops: tuple[Loop, ...] = ()
 
     @property
     def issue_cycles(self) -> float:
@@ -64,45 +75,61 @@ def multiply_adds(cubin: bytes, entry: str, arch: str) -> MultiplyAdds | None:
     if code is None:
         return None
     words = list(_words(code))
-    found, around = _main_loop(words, arch)
+    inner = _inner_loops(words, arch)
+    loops = tuple(_loop(words[each]) for each in inner)
+    found, around = _main_loop(words, arch, inner)
     main = words[found]
-    count = sum(_is_ffma(word) for word in main)
+    whole = max(loops, key=lambda loop: loop.count, default=None) or _loop(main)
     return MultiplyAdds(
         total=sum(map(_is_ffma, words)),
-        count=count,
-        cycles=count + _waits(main),
+        count=whole.count,
+        cycles=whole.count + whole.waits,
         shared_loads=sum(word & _OPCODE_MASK == _SHARED_LOAD for word in main),
         loop=tuple(main) if len(main) < len(words) else (),
         around=tuple(words[around.start : found.start] + words[found.stop : around.stop]),
+        loops=loops,
     )
 
 
-def _main_loop(words: Sequence[int], arch: str) -> tuple[slice, slice]:
+def _loop(words: Sequence[int]) -> Loop:
+    return Loop(tuple(words), sum(map(_is_ffma, words)), _waits(words))
+
+
+def _inner_loops(words: Sequence[int], arch: str) -> list[slice]:
+    """The innermost loops with FFMAs, by address."""
+    # A loop that only loads is a part of the loop around it.
+    multiplying = [each for each in _loops(words, arch) if any(map(_is_ffma, words[slice(*each)]))]
+    return [
+        slice(head, end)
+        for head, end in sorted(set(multiplying))
+        if not any(
+            head <= other_head and other_end <= end and (head, end) != (other_head, other_end)
+            for other_head, other_end in multiplying
+        )
+    ]
+
+
+def _main_loop(words: Sequence[int], arch: str, inner: Sequence[slice]) -> tuple[slice, slice]:
     """The innermost loop with most FFMAs, or all of the code; and the smallest loop around it, or
     the same once more."""
+    if not inner:
+        return slice(0, len(words)), slice(0, len(words))
+    main = max(inner, key=lambda each: sum(map(_is_ffma, words[each])))
+    head, end = main.start, main.stop
+    outside = [each for each in _loops(words, arch) if each[0] <= head and end <= each[1]]
+    outside = [each for each in outside if each != (head, end)]
+    return main, slice(*min(outside, key=lambda at: at[1] - at[0], default=(head, end)))
+
+
+def _loops(words: Sequence[int], arch: str) -> list[tuple[int, int]]:
+    """First instruction of each loop, and the one behind its last."""
     loops = []
     for place, word in enumerate(words):
         if word & _OPCODE_MASK == _BRANCH:
             head = place + 1 + _branch_distance(word, arch) // _INSTRUCTION_BYTES
             if 0 <= head < place:
                 loops.append((head, place + 1))
-    # A loop that only loads is a part of the loop around it.
-    multiplying = [each for each in loops if any(map(_is_ffma, words[slice(*each)]))]
-    inner = [
-        (head, end)
-        for head, end in multiplying
-        if not any(
-            head <= other_head and other_end <= end and (head, end) != (other_head, other_end)
-            for other_head, other_end in multiplying
-        )
-    ]
-    counts = [sum(map(_is_ffma, words[slice(*each)])) for each in inner]
-    if not inner:
-        return slice(0, len(words)), slice(0, len(words))
-    head, end = inner[counts.index(max(counts))]
-    outside = [each for each in loops if each[0] <= head and end <= each[1]]
-    outside = [each for each in outside if each != (head, end)]
-    return slice(head, end), slice(*min(outside, key=lambda at: at[1] - at[0], default=(head, end)))
+    return loops
 
 
 def _branch_distance(word: int, arch: str) -> int:
