@@ -114,7 +114,7 @@ def _main_loop(words: Sequence[int], arch: str, inner: Sequence[slice]) -> tuple
     the same once more."""
     if not inner:
         return slice(0, len(words)), slice(0, len(words))
-    main = max(inner, key=lambda each: sum(map(_is_ffma, words[each])))
+    main = max(inner, key=lambda each: sum(map(_is_ffma, words[each.start : each.stop])))
     head, end = main.start, main.stop
     outside = [each for each in _loops(words, arch) if each[0] <= head and end <= each[1]]
     outside = [each for each in outside if each != (head, end)]
