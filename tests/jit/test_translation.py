@@ -317,3 +317,34 @@ def test_options_reach_the_compiler(tmp_path: Path) -> None:
 def test_errors_tell_the_users_lines(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(CompileError, match=reason):
         compiled(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("auto f = [&](int i) { C[i] = 1; };", "auto f = [&](int i) { C[i] = 2; };"),
+        ("auto f = [&](int i) {", "auto f = [&](int i) { if (i < 0) return;"),
+        ("for (int i = 0; i < 2; ++i) {", "{ const int i = 0;"),
+    ],
+)
+def test_alternatives_that_open_one_block_do_not_end_the_kernel(first: str, second: str) -> None:
+    after = "C[0] = 3; { C[1] = 4; }" + "}" * (first.count("{") - first.count("}")) + ";"
+    alternatives = f"#ifdef ONE\n{first}\n#else\n{second}\n#endif\n"
+    kernel = f"__global__ void k(float* C) {{\n{alternatives}{after}\n}}\n"
+    text = kernel + "int main() { return 0; }\n" + KERNEL
+    kept = without_host_code(text, survey([text]))
+    assert kept.startswith(kernel)
+    assert "main" not in kept
+    assert kept.endswith(KERNEL)
+
+
+def test_alternatives_that_close_one_block_do_not_end_the_kernel() -> None:
+    kernel = (
+        "__global__ void k(float* C) {\n  auto f = [&](int i) {\n"
+        "#ifdef ONE\n    C[i] = 1; };\n#else\n    C[i] = 2; };\n#endif\n  f(0);\n  f(1);\n}\n"
+    )
+    text = kernel + "int main() { return 0; }\n" + KERNEL
+    kept = without_host_code(text, survey([text]))
+    assert kept.startswith(kernel)
+    assert "main" not in kept
+    assert kept.endswith(KERNEL)

@@ -7,8 +7,9 @@ out, and the user is asked for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 _COMMENT_OR_LITERAL = re.compile(
     r'//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)|\bR"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"'
@@ -16,6 +17,8 @@ _COMMENT_OR_LITERAL = re.compile(
     re.DOTALL,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif\w*|else|endif)\b", re.MULTILINE)
+_ALTERNATIVE = re.compile(r"^[ \t]*#[ \t]*el(?:se|if)", re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n\\]+)$", re.MULTILINE)
 # A macro that stands for `__global__`, perhaps with more around it.
 _KERNEL_WORD = re.compile(
@@ -105,8 +108,41 @@ def without_comments(text: str, *, keep_literals: bool = False) -> str:
     return _COMMENT_OR_LITERAL.sub(blank, text)
 
 
+def _with_braces_once(text: str) -> str:
+    if "#" not in text or not _ALTERNATIVE.search(text):
+        return text
+    characters = list(text)
+    open_groups: list[list[int]] = []
+    for match in _CONDITIONAL.finditer(text):
+        word = match[1]
+        if word.startswith("if"):
+            open_groups.append([match.end()])
+        elif open_groups:
+            starts = open_groups[-1]
+            starts.append(match.end())
+            if word != "endif":
+                continue
+            open_groups.pop()
+            first, *others = [slice(start, end) for start, end in pairwise(starts)]
+            depth = _depth(characters[first])
+            for branch in others:
+                if depth and _depth(characters[branch]) == depth:
+                    blanked = (" " if each in "{}" else each for each in characters[branch])
+                    characters[branch] = blanked
+    return "".join(characters)
+
+
+def _depth(characters: Sequence[str]) -> int:
+    return characters.count("{") - characters.count("}")
+
+
 def without_directives(text: str) -> str:
-    """The text with preprocessor lines blanked; positions stay."""
+    """The text with preprocessor lines blanked; positions stay.
+
+    Where alternatives of one condition open or close the same block, as two heads of one function
+    do, the braces of the first one stay, so that braces match.
+    """
+    text = _with_braces_once(text)
     return _DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 

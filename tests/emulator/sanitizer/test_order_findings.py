@@ -28,6 +28,7 @@ def test_barrier_for_whole_warps_of_a_block() -> None:
     }"""
     found = run(source).only
     assert (found.kind, found.here.line) == ("barrier after exit", 3)
+    assert "either all threads of a block must come to a barrier, or none" in found.message
     assert not run(source, block=(32, 1, 1)).findings
 
 

@@ -243,3 +243,27 @@ def test_results_and_counts_do_not_hang_on_the_seed() -> None:
     assert (plain.arrays["out"] == shuffled.arrays["out"]).all()
     assert (plain.execution.tally.executed == shuffled.execution.tally.executed).all()
     assert (plain.execution.tally.sectors == shuffled.execution.tally.sectors).all()
+
+
+def test_a_warp_that_waits_for_a_flag_gives_way_soon() -> None:
+    """Each look at the flag is followed in Python."""
+    source = """k(float* out) {
+        __shared__ float part[32];
+        __shared__ volatile int flag;
+        if (threadIdx.x == 0) flag = 0;
+        __syncthreads();
+        if (threadIdx.x >= 32) {
+            part[threadIdx.x - 32] = 1;
+            __syncwarp();
+            __threadfence_block();
+            if (threadIdx.x == 32) flag = 1;
+        } else {
+            while (flag == 0);
+            __threadfence_block();
+            __syncwarp();
+            out[blockIdx.x * 32 + threadIdx.x] = part[threadIdx.x];
+        }
+    }"""
+    outcome = run(source, grid=(2, 1, 1))
+    assert not outcome.findings
+    assert outcome.execution.tally.executed.sum() < 100_000

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gemmkit.cores import usable_cores
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
+from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
@@ -31,6 +32,9 @@ Progress = Callable[[float], None]
 SHARE = 2_000_000
 # And of the first one, some half millisecond: what ends within it is not worth more threads.
 FIRST_SHARE = 250_000
+# Sanitizers look at each strong access in Python, and a warp that waits for a flag makes one after
+# the other until its share is used up.
+FOLLOWED_SHARE = 25_000
 _POLL_SECONDS = 0.05
 
 
@@ -110,6 +114,9 @@ class _Launch:
         self._grid = SharedGrid(request, memory.regions(), globals_at, warp_seed)
         self._sanitizer = sanitizer
         self._max_steps = max_steps
+        self._share_fuel = SHARE
+        if sanitizer is not None and (kernel.orders_blocks or orders_warps(kernel.actions)):
+            self._share_fuel = FOLLOWED_SHARE
         self._spare = [] if spare is None else spare
         self._operations: Operations | None = None
         self._making = threading.Lock()
@@ -148,10 +155,10 @@ class _Launch:
 
         try:
             own = self._worker()
-            fuel, steps = FIRST_SHARE, _Steps()
+            fuel, steps, first = min(FIRST_SHARE, self._share_fuel), _Steps(), True
             while not self._stopped.is_set() and self._share(own, fuel, steps):
-                if fuel == FIRST_SHARE:
-                    fuel = SHARE
+                if first:
+                    fuel, first = self._share_fuel, False
                     helpers = self._helpers(most - 1)
                 report(1 + len(helpers))
             left = len(helpers)
@@ -219,7 +226,7 @@ class _Launch:
     def _work(self, worker: Worker) -> None:
         steps = _Steps()
         try:
-            while not self._stopped.is_set() and self._share(worker, SHARE, steps):
+            while not self._stopped.is_set() and self._share(worker, self._share_fuel, steps):
                 pass
         except BaseException as error:
             if self._error is None:

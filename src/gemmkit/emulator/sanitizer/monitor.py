@@ -78,6 +78,8 @@ class Sanitizer:
 
     def __post_init__(self) -> None:
         actions = self.kernel.actions
+        # Found once a kernel, and not a part of the time that a launch takes.
+        self.areas = self.kernel.areas
         arrays = shared_arrays(actions, self.flow.kernel.shared)
         self.names = Names(self.flow, actions, self.request, self.memory, arrays)
         self.collection = Collection()
@@ -132,8 +134,7 @@ class Sanitizer:
         """What was found, when all workers have ended."""
         for watch in self._watches:
             watch.finish()
-        sites = self.kernel.areas
-        numbers = places(sites.sites, sites.sites_start)
+        numbers = places(self.areas.sites, self.areas.sites_start)
         for finding, block in meetings(self.names, self.known, numbers):
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
@@ -147,7 +148,7 @@ class _Watch:
     def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
         self._sanitizer, self._worker = sanitizer, worker
         self._names = sanitizer.names
-        for number in worker.kernel.areas.sites:
+        for number in sanitizer.areas.sites:
             worker.limit_shared(number, *self._names.part(number))
         self._event = Event(self._hear)
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)

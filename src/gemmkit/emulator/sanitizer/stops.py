@@ -68,7 +68,10 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
     assert what == BARRIER_EXITED
     if number < 0:
         number = _waiting_at(worker, more)
-    rest = "threads of block {block} wait at {line} after others of the block have exited"
+    rest = (
+        "threads of block {block} wait at {line}, which others of the block never reach: these "
+        "have exited; either all threads of a block must come to a barrier, or none"
+    )
     return _finding(names, worker, "barrier after exit", number, None, rest)
 
 
