@@ -55,7 +55,8 @@ def test_a_source_is_short_and_begins_with_its_idea(kernel):
 
 @each_kernel
 def test_a_source_has_the_entry_and_the_signature_that_the_ladder_says(kernel):
-    code = re.sub(r"/\*|\*/", "", kernel.source)
+    # The parameters of an epilogue of one's own follow behind a macro, which is empty without one.
+    code = re.sub(r"/\*|\*/|\bCUSTOM_PARAMETERS\b", "", kernel.source)
     parameters = re.search(rf"\b{kernel.name}\(([^)]*)\)\s*{{", code)
     assert parameters is not None
     assert tuple(each.split()[-1].lstrip("*") for each in parameters[1].split(",")) == (
