@@ -156,6 +156,8 @@ def test_opcheck_of_linear(activation, keep, device):
     operators.opcheck(torch.ops.gemmkit.linear, (x, weight, bias, activation, keep))
 
 
+# PyTorch 2.11 itself uses what it deprecates.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_whole_as_it_is_eager(autocast, activation, device):
