@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+import gemmkit
 from gemmkit import loading
 from gemmkit.native_calls import NativeCalls
 
@@ -109,7 +111,9 @@ def test_a_warning_category_on_pythons_command_line():
     """`python -W` imports gemmkit while `warnings` is being imported."""
     script = "import warnings; print(warnings.filters[0][2].__name__)"
     command = [sys.executable, "-W", "ignore::gemmkit.EmulationWarning", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    # Of what is installed nothing can be imported as early as that.
+    environment = {**os.environ, "PYTHONPATH": str(Path(gemmkit.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.stdout.strip(), done.stderr) == ("EmulationWarning", "")
 
 

@@ -84,7 +84,7 @@ def test_show_takes_a_file(call: Callable[..., Result], file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("--entry gemm<8> --block 8", "Give --grid"),
+        ("--entry gemm<8> --block 8", "give --grid"),
         ("--entry gemm --grid 1 --block 8", "'gemm' in my.cu is a template"),
         ("--entry nothing --grid 1 --block 8", "my.cu has no kernel 'nothing'; it has: gemm<T>"),
         ("--entry gemm<8> --grid Q --block 8", "'Q' uses Q"),
