@@ -17,7 +17,7 @@ import click
 
 from gemmkit import __version__
 from gemmkit.errors import GemmkitError
-from gemmkit.interrupts import INTERRUPTED, end_at_once, raise_again
+from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, raise_again
 
 # Each verb and its line in `gemmkit --help`; `gemmkit.cli.<verb>` has the command.
 VERBS = {
@@ -122,10 +122,9 @@ def gemmkit(debug: bool) -> None:
 def main() -> None:
     """Run the command line and exit."""
     from gemmkit.cli.encoding import show_any_text
-    from gemmkit.cli.interrupt import end_on_interrupt
 
     show_any_text()
-    end_on_interrupt(INTERRUPTED)
+    end_soon()
     show_warnings_plainly()
     try:
         gemmkit(prog_name="gemmkit")
