@@ -167,7 +167,12 @@ class GemmProblem:
     @property
     def out_item_bytes(self) -> int:
         """Bytes of an element of C."""
-        return ITEM_BYTES[self.out_dtype or self.dtype]
+        return ITEM_BYTES[self.result_dtype]
+
+    @property
+    def result_dtype(self) -> Dtype:
+        """The type of C and of the epilogue's operands: `out_dtype`, which is never None here."""
+        return self.out_dtype or self.dtype
 
     @property
     def sum_dtype(self) -> Dtype:

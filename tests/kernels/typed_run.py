@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from gemmkit.verify.typed import TypedExpected, decoded, encoded, typed_reference
 from numpy.typing import NDArray
 
 from gemmkit.devices.device import Device, Further, bind_arguments
@@ -15,7 +16,6 @@ from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import BROADCAST, Dtype, GemmProblem
-from gemmkit.verify.typed import TypedExpected, decoded, encoded, typed_reference
 
 # Small tiles of each kernel, quick to compile for the emulator.
 SMALL = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.bounds import UNIT_ROUNDOFF, Rounding, gamma, is_exact
+from gemmkit.verify.bounds import Rounding, gamma, is_exact
 from gemmkit.verify.inputs import Inputs, make_inputs
 
 
@@ -22,7 +22,7 @@ def test_gamma():
 def test_bound_counts_every_rounding_and_grows_with_k():
     def relative(k, alpha=1.0, beta=0.0, bias=False):
         problem = GemmProblem(2, 2, k, alpha, beta, epilogue=Epilogue(bias))
-        return Rounding.of(problem, make_inputs(problem)).relative / UNIT_ROUNDOFF
+        return Rounding.of(problem, make_inputs(problem)).relative / 2.0**-24
 
     assert relative(8) == pytest.approx(8, rel=1e-5)
     assert relative(8, alpha=0.3) == pytest.approx(9, rel=1e-5)
@@ -96,5 +96,5 @@ def test_every_order_of_summation_stays_within_the_bound(case, scale_first, orde
     exact += wide[2 * k + 1] * wide[2 * k + 2] + wide[2 * k + 3]
     magnitude = abs(wide[2 * k]) * (abs(wide[:k]) @ abs(wide[k : 2 * k]))
     magnitude += abs(wide[2 * k + 1] * wide[2 * k + 2]) + abs(wide[2 * k + 3])
-    bound = Rounding.of(problem, inputs).bound(np.array([float(magnitude)]))[0]
+    bound = Rounding.of(problem, inputs).before(np.array([float(magnitude)]))[0]
     assert abs(result - exact) <= bound

@@ -6,9 +6,8 @@ from gemmkit.errors import UsageError
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import bands
 from gemmkit.verify import inputs as inputs_module
+from gemmkit.verify.elements import CANARIES, canaries
 from gemmkit.verify.inputs import (
-    CANARY_BITS,
-    canaries,
     layouts,
     make_inputs,
     matrix,
@@ -65,7 +64,7 @@ def test_storage_is_exact_and_padding_holds_canaries():
         assert storage.size == layout.size == (rows - 1) * ld + columns
         gaps = layout.gaps(storage)
         assert gaps.size == (rows - 1) * (ld - columns)
-        assert (gaps.view(np.uint32) == CANARY_BITS).all()
+        assert (gaps.view(np.uint32) == CANARIES["float32"]).all()
         assert np.isfinite(matrix(storage, rows, columns, ld)).all()
 
 
@@ -87,7 +86,7 @@ def test_a_batch_lies_as_its_strides_say(strides, sizes, gaps):
     assert tuple(each.size for each in storages) == sizes
     for storage, layout, size in zip(storages, layouts(problem), gaps, strict=True):
         assert layout.gaps(storage).size == size
-        assert (layout.gaps(storage).view(np.uint32) == CANARY_BITS).all()
+        assert (layout.gaps(storage).view(np.uint32) == CANARIES["float32"]).all()
         assert np.isfinite(layout.view(storage)).all()
     last = inputs.of_product(problem, 3)
     stride_a, stride_b, stride_c = problem.strides
@@ -106,7 +105,7 @@ def test_a_single_product_is_its_own_part():
 def test_zero_beta_poisons_all_of_c():
     inputs = make_inputs(GemmProblem(4, 6, 2, ldc=8))
     assert inputs.c.size == 3 * 8 + 6
-    assert (inputs.c.view(np.uint32) == CANARY_BITS).all()
+    assert (inputs.c.view(np.uint32) == CANARIES["float32"]).all()
     assert inputs.bias is None
 
 

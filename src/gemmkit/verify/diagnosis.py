@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.verify.bounds import Rounding
+from gemmkit.verify.elements import Stored, decode, is_canary
 from gemmkit.verify.hypotheses import HYPOTHESES, SIGNS, Explanation
-from gemmkit.verify.inputs import CANARY_BITS, Inputs
+from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.regions import region
-from gemmkit.verify.scene import Numbers, Places, Scene
+from gemmkit.verify.scene import Numbers, Places, Scene, explainable
 
 # Larger operands are not copied to float64 for the sake of hypotheses.
 MOST_ELEMENTS = 2**24
@@ -47,18 +48,20 @@ def diagnose(
     problem: GemmProblem,
     inputs: Inputs,
     rounding: Rounding,
-    stored: NDArray[np.float32],
+    stored: Stored,
     wrong: Wrong,
 ) -> Diagnosis:
     """Explain a wrong result of one product, m × n, as the kernel left it in `stored`."""
-    found = stored[wrong.rows, wrong.columns]
+    numbers = decode(stored, problem.result_dtype)
+    poison = is_canary(stored[wrong.rows, wrong.columns], problem.result_dtype)
+    found = numbers[wrong.rows, wrong.columns]
     count = wrong.rows.size
     parts: list[tuple[int, str, Explanation | None]] = []
-    for chosen, explanation in _kinds(problem, inputs, found, wrong.right):
+    for chosen, explanation in _kinds(problem, inputs, found, poison, wrong.right):
         if not chosen.any():
             continue
         if explanation is None:
-            explanation = _finite(problem, inputs, rounding, stored, wrong, chosen)
+            explanation = _finite(problem, inputs, rounding, numbers, wrong, chosen)
         places = wrong.rows[chosen], wrong.columns[chosen]
         where = region(*places, (problem.m, problem.n))
         parts.append((int(np.count_nonzero(chosen)), where, explanation))
@@ -88,10 +91,13 @@ def diagnose(
 
 
 def _kinds(
-    problem: GemmProblem, inputs: Inputs, found: NDArray[np.float32], right: Numbers
+    problem: GemmProblem,
+    inputs: Inputs,
+    found: Numbers,
+    poison: NDArray[np.bool_],
+    right: Numbers,
 ) -> list[tuple[NDArray[np.bool_], Explanation | None]]:
     """Which of the wrong elements hold what: poison, another NaN, an infinity, zero, a number."""
-    poison = found.view(np.uint32) == CANARY_BITS
     unwritten = Explanation("not written", "C was never written there (it still holds poison)")
     nan = Explanation(
         "NaN", "C is NaN, as where a sum starts from a NaN, or memory past a matrix is read"
@@ -119,14 +125,14 @@ def _finite(
     problem: GemmProblem,
     inputs: Inputs,
     rounding: Rounding,
-    stored: NDArray[np.float32],
+    stored: Numbers,
     wrong: Wrong,
     chosen: NDArray[np.bool_],
 ) -> Explanation | None:
     """The first hypothesis that explains the wrong elements that hold numbers."""
     right = wrong.right[chosen]
     largest = max(problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
-    if largest > MOST_ELEMENTS or not np.isfinite(right).all():
+    if largest > MOST_ELEMENTS or not np.isfinite(right).all() or not explainable(problem):
         return None
     some = np.flatnonzero(chosen)
     count = max(1, MOST_WORK // max(problem.k, 1))

@@ -14,7 +14,9 @@ Cauchy and Schwarz. So a right result is accepted all but surely, and wrong elem
 once their errors' combination passes twice that. For smaller ones there are the sampled rows and
 columns, and the exact inputs.
 
-A ReLU is not linear. But where every column of the result has one sign before it, as in the
+A result stored in a narrower type than the sums' has errors of that rounding, too: ‖e‖₂ grows by
+v·‖C_i‖₂, v being the roundoff of C's type. GELU and SiLU are not linear, and the check does not
+apply. Nor is a ReLU. But where every column of the result has one sign before it, as in the
 "integer" inputs, it multiplies each column by 0 or 1: x is multiplied by that instead.
 """
 
@@ -23,11 +25,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.epilogue import LARGEST_FLOAT
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bands import over_bands
-from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, single
-from gemmkit.verify.inputs import Inputs, matrices
+from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, scalar
+from gemmkit.verify.elements import LARGEST, Numbers
+from gemmkit.verify.inputs import (
+    Inputs,
+    has_one_signed_columns,
+    matrices,
+    residual_numbers,
+)
 
 VECTORS = 16
 DEVIATIONS = 8.0
@@ -38,8 +45,9 @@ Vectors = NDArray[np.float64]
 class Freivalds:
     """The right-hand side α·A·(B·x) + β·C₀·x + bias·x of one problem, for many results.
 
-    Costs 2·16·(n + m)·k operations to make. `applies` is False where the identity does not hold:
-    a ReLU over columns of mixed sign, or values that overflow fp32.
+    Scale and residual are in it where the epilogue has them. Costs 2·16·(n + m)·k operations to
+    make. `applies` is False where the identity does not hold: an activation that is not linear, or
+    values that overflow the types of sums or C.
     """
 
     def __init__(self, problem: GemmProblem, inputs: Inputs, rounding: Rounding) -> None:
@@ -51,12 +59,13 @@ class Freivalds:
         with np.errstate(all="ignore"):
             self._sides(inputs, kept, rounding)
         linear = problem.epilogue.activation == "none" or signs is not None
-        self.applies = linear and self.largest < LARGEST_FLOAT
+        limit = min(LARGEST[problem.sum_dtype], LARGEST[problem.result_dtype])
+        self.applies = linear and self.largest < limit
 
     def _sides(self, inputs: Inputs, kept: Vectors, rounding: Rounding) -> None:
         problem = self.problem
         m, n, k = problem.m, problem.n, problem.k
-        alpha, beta = single(problem.alpha), single(problem.beta)
+        alpha, beta = scalar(problem, problem.alpha), scalar(problem, problem.beta)
         sums = np.zeros((m, VECTORS))
         norms = np.zeros(m)
         self.largest = 0.0
@@ -72,21 +81,35 @@ class Freivalds:
             cx, c_norms = _times(c, kept)
             sums += beta * cx
             norms += abs(beta) * c_norms
-        if inputs.bias is not None:
-            bias = inputs.bias.astype(float)
-            sums += bias @ kept
+        bias = inputs.bias_numbers
+        if bias is not None and problem.epilogue.bias == "row":
+            sums += bias.astype(float)[:, None] * kept.sum(axis=0)
+            norms += np.abs(bias) * np.sqrt(n)
+        elif bias is not None:
+            sums += bias.astype(float) @ kept
             norms += np.linalg.norm(bias)
+        sums *= rounding.scale
+        norms *= abs(rounding.scale)
+        residual = residual_numbers(problem, inputs)
+        if residual is not None:
+            rx, residual_norms = _times(residual, self.vectors)
+            sums += rx
+            norms += residual_norms
         self.largest += float(norms.max(initial=0))
         self.sums = sums
-        statistical = DEVIATIONS * (rounding.relative * norms + rounding.absolute * np.sqrt(n))
-        if rounding.relative == 0:
+        if rounding.exact and rounding.stored is None:
             self.tolerance = np.zeros(m)
-        else:
-            # The float64 sums over k and n terms round too: Σ_j |x_j|·S_j ≤ √n·‖S‖₂.
-            own = 4 * (n + k + 2) * UNIT_ROUNDOFF_64 * np.sqrt(n) * norms
-            self.tolerance = statistical + own
+            return
+        # The last roundings are those of scale and residual.
+        relative = rounding.of_magnitude + (0 if rounding.exact else 4 * rounding.unit)
+        if rounding.exact and rounding.stored is not None:
+            relative = rounding.stored.unit
+        statistical = DEVIATIONS * (relative * norms + rounding.absolute * np.sqrt(n))
+        # The float64 sums over k and n terms round too: Σ_j |x_j|·S_j ≤ √n·‖S‖₂.
+        own = 4 * (n + k + 2) * UNIT_ROUNDOFF_64 * np.sqrt(n) * norms
+        self.tolerance = statistical + own
 
-    def suspects(self, result: NDArray[np.float32]) -> NDArray[np.intp]:
+    def suspects(self, result: Numbers) -> NDArray[np.intp]:
         """The rows of C (m × n) that are wrong, the worst first; never NaN's benefit of doubt."""
         with np.errstate(all="ignore"):
             residual = np.abs(_times(result, self.vectors)[0] - self.sums).max(axis=1, initial=0)
@@ -100,9 +123,9 @@ def column_signs(problem: GemmProblem, inputs: Inputs) -> NDArray[np.float64] | 
 
     "integer" inputs of a problem with a ReLU do: see `make_inputs`. None for all others.
     """
-    if problem.epilogue.activation != "relu" or inputs.kind != "integer" or problem.k == 0:
+    if not has_one_signed_columns(problem) or inputs.kind != "integer" or problem.k == 0:
         return None
-    alpha = single(problem.alpha)
+    alpha = scalar(problem, problem.alpha)
     if alpha == 0:
         return None
     first_row = matrices(problem, inputs)[1][0].astype(float)
@@ -110,7 +133,7 @@ def column_signs(problem: GemmProblem, inputs: Inputs) -> NDArray[np.float64] | 
     return signs
 
 
-def _times(values: NDArray[np.float32], vectors: Vectors) -> tuple[Vectors, Vectors]:
+def _times(values: Numbers, vectors: Vectors) -> tuple[Vectors, Vectors]:
     """values @ vectors in float64, and the Euclidean norm of each row of values."""
     product = np.empty((values.shape[0], vectors.shape[1]))
     norms = np.empty(values.shape[0])

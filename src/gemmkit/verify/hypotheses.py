@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.elements import decode
 from gemmkit.verify.moved import moved_values
 from gemmkit.verify.scene import Numbers, Places, Scene
 from gemmkit.verify.sums import missing_terms
@@ -162,7 +162,7 @@ def _factors(scene: Scene) -> Iterator[tuple[str, str, dict[str, float | bool]]]
 
 def late_bias(scene: Scene) -> Explanation | None:
     """The bias added after the ReLU, not before it."""
-    bias = scene.inputs.bias
+    bias = scene.inputs.bias_numbers
     if bias is None or scene.problem.epilogue.activation != "relu":
         return None
 
@@ -201,8 +201,9 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
     m, n, k = scene.shape
     if not k:
         return
-    a_turned = [_turned(scene.inputs.a, m, k, ld, p.transa) for ld in (0, p.lda)]
-    b_turned = [_turned(scene.inputs.b, k, n, ld, p.transb) for ld in (0, p.ldb)]
+    all_a, all_b = (decode(each, p.dtype) for each in (scene.inputs.a, scene.inputs.b))
+    a_turned = [_turned(all_a, m, k, ld, p.transa) for ld in (0, p.lda)]
+    b_turned = [_turned(all_b, k, n, ld, p.transb) for ld in (0, p.ldb)]
 
     def of(a: Numbers, b: Numbers, *, turned: bool, ldc: int) -> Formula:
         def values(rows: Places, columns: Places) -> Numbers:
@@ -246,9 +247,7 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
         )
 
 
-def _turned(
-    storage: NDArray[np.float32], rows: int, columns: int, ld: int, transposed: bool
-) -> Numbers | None:
+def _turned(storage: Numbers, rows: int, columns: int, ld: int, transposed: bool) -> Numbers | None:
     """A rows × columns matrix as read from its storage with rows and columns exchanged.
 
     Lines of the storage are `ld` apart, tight where that is 0. What lies past its end is NaN; None

@@ -1,4 +1,4 @@
-"""Inputs for a check: seeded random matrices laid out with their leading dimensions.
+"""Inputs for a check: seeded random matrices of any type, laid out as the problem says.
 
 Storage is exactly as long as BLAS asks for, so an access past the end is one past an allocation,
 and everything in it that is no element holds a NaN with a payload that shows who touched it.
@@ -14,16 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.errors import UsageError
-from gemmkit.problem import BROADCAST, GemmProblem
+from gemmkit.problem import BROADCAST, Dtype, GemmProblem
 from gemmkit.verify.bands import bands, over_bands
+from gemmkit.verify.elements import Numbers, Stored, canaries, decode, encode
 
 InputKind = Literal["normal", "integer"]
-Matrix = NDArray[np.float32]
-
-# A signaling NaN: copies keep it, and all arithmetic turns it into a quiet one, so that it shows
-# what was never written.
-CANARY_BITS = np.uint32(0x7FA0DEAD)
 
 MAX_INTEGER = 4
 # Leaves four of fp32's 24 bits for α, β·C and the bias.
@@ -35,31 +30,64 @@ ONE_STREAM_ELEMENTS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a kernel is given: storage of A, B and C as the problem lays them out, and the bias.
+    """What a kernel is given: storage of A, B and C, and the operands of the epilogue.
 
-    Each is 1-D float32. Element (row, col) of X lies at `row * ldx + col`, of a transposed X at
-    `col * ldx + row`; that of product i of a batch `i * stride_x` further. `c` holds the canary
-    everywhere if β = 0 (so an element that is read or left unwritten shows) and in its padding
-    always. `bias` has n elements, or is None if the epilogue has none. `kind` and `seed` reproduce
-    all of it.
+    Each is 1-D, of the problem's types as `elements.STORAGE` holds them. Element (row, col) of X
+    lies at `row * ldx + col`, of a transposed X at `col * ldx + row`; that of product i of a batch
+    `i * stride_x` further. `c` holds the canary everywhere if β = 0 (so an element that is read or
+    left unwritten shows) and in its padding always. `bias` has n elements, or m for a row bias.
+    `residual` and `auxiliary` lie as `further_layouts` says, `auxiliary` full of canaries. Operands
+    that the epilogue does not have are None. `kind` and `seed` reproduce all of it.
     """
 
-    a: NDArray[np.float32]
-    b: NDArray[np.float32]
-    c: NDArray[np.float32]
-    bias: NDArray[np.float32] | None
+    a: Stored
+    b: Stored
+    c: Stored
+    bias: Stored | None
     kind: InputKind
     seed: int
+    residual: Stored | None = None
+    auxiliary: Stored | None = None
+    out_dtype: Dtype = "float32"
 
     def of_product(self, problem: GemmProblem, number: int) -> Inputs:
         """Views of what one product of the problem's batch is given, as of a single product."""
         if problem.batch == 1:
             return self
-        storages = []
-        for storage, layout in zip((self.a, self.b, self.c), layouts(problem), strict=True):
+
+        def part(storage: Stored | None, layout: Layout) -> Any:
+            if storage is None:
+                return None
             start = number * layout.stride
-            storages.append(storage[start : start + layout.matrix_size])
-        return replace(self, a=storages[0], b=storages[1], c=storages[2])
+            return storage[start : start + layout.matrix_size]
+
+        in_a, in_b, in_c = layouts(problem)
+        of_residual, of_auxiliary = further_layouts(problem)
+        return replace(
+            self,
+            a=part(self.a, in_a),
+            b=part(self.b, in_b),
+            c=part(self.c, in_c),
+            residual=part(self.residual, of_residual),
+            auxiliary=part(self.auxiliary, of_auxiliary),
+        )
+
+    @property
+    def bias_numbers(self) -> Numbers | None:
+        """The bias as numbers, or None."""
+        return None if self.bias is None else decode(self.bias, self.out_dtype)
+
+    @property
+    def epilogue_operands(self) -> dict[str, Stored]:
+        """Storage of the bias, the residual and the auxiliary output, those that there are."""
+        named = {"bias": self.bias, "residual": self.residual, "auxiliary": self.auxiliary}
+        return {name: storage for name, storage in named.items() if storage is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that a launch reads or writes."""
+        operands = (self.a, self.b, self.c, *self.epilogue_operands.values())
+        return sum(each.nbytes for each in operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +135,7 @@ class Layout:
         steps = (width * self.stride, width * down, width * along)
         return np.lib.stride_tricks.as_strided(storage, shape, steps)
 
-    def gaps(self, storage: NDArray[np.float32]) -> NDArray[np.float32]:
+    def gaps(self, storage: Stored) -> Stored:
         """What of a storage is no element: the ends of rows, and what lies between matrices."""
         if self.gapless:
             return storage[:0]
@@ -131,13 +159,40 @@ def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
     )
 
 
-def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Matrix, Matrix, Matrix]:
-    """The elements of A (m×k), B (k×n) and C (m×n) of a single product, as views."""
+def further_layouts(problem: GemmProblem) -> tuple[Layout, Layout]:
+    """Those of the residual and of the auxiliary output: row-major, shaped like C.
+
+    Where C's rows are padded, these are too, each by more, so that none passes for another.
+    """
+    tight = max(problem.n, 1)
+    padding = problem.ldc - problem.tight[2]
+    lds = tight + 2 * padding, tight + 3 * padding
+    residual, auxiliary = (
+        Layout(problem.batch, problem.m, problem.n, ld, problem.m * ld) for ld in lds
+    )
+    return residual, auxiliary
+
+
+def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Numbers, Numbers, Numbers]:
+    """The numbers of A (m×k), B (k×n) and C (m×n) of a single product; views where float32."""
     a, b, c = (
-        layout.view(storage)[0]
-        for layout, storage in zip(layouts(problem), (inputs.a, inputs.b, inputs.c), strict=True)
+        decode(layout.view(storage)[0], dtype)
+        for layout, storage, dtype in zip(
+            layouts(problem),
+            (inputs.a, inputs.b, inputs.c),
+            (problem.dtype, problem.dtype, problem.result_dtype),
+            strict=True,
+        )
     )
     return a, b, c
+
+
+def residual_numbers(problem: GemmProblem, inputs: Inputs) -> Numbers | None:
+    """The numbers of a single product's residual (m×n), or None."""
+    if inputs.residual is None:
+        return None
+    stored = further_layouts(problem)[0].view(inputs.residual)[0]
+    return decode(stored, problem.result_dtype)
 
 
 def make_inputs(
@@ -154,74 +209,74 @@ def make_inputs(
     With a ReLU each column of B, C and the bias then has one sign, chosen so that whole columns
     of the result are cut to zero and the others are not: that makes the result a linear function
     of its inputs, which `freivalds` needs.
-
-    Raises:
-        UsageError: the problem is none that is checked and timed here.
     """
-    _refuse_others(problem)
     rng = np.random.default_rng(seed)
+    epilogue, out_dtype = problem.epilogue, problem.result_dtype
     limit = min(MAX_INTEGER, max(1, math.isqrt(sum_limit // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)
-    one_signed = kind == "integer" and problem.epilogue.activation == "relu"
+    one_signed = kind == "integer" and has_one_signed_columns(problem)
     if one_signed:
         signs -= 2 * rng.integers(0, 2, problem.n, np.int8)
 
-    def fill(out: NDArray[np.float32], rng: np.random.Generator, sign: NDArray[np.int8]) -> None:
+    def fill(out: Numbers, rng: np.random.Generator, sign: NDArray[np.int8]) -> None:
         if kind == "normal":
-            rng.standard_normal(dtype=np.float32, out=out)
+            rng.standard_normal(dtype=out.dtype, out=out)
             return
         values = rng.integers(1, limit, out.shape, np.int8, endpoint=True)
         if not one_signed:
             values *= 1 - 2 * rng.integers(0, 2, out.shape, np.int8)
         np.multiply(values, sign, out=out, casting="unsafe")
 
-    def draw(rows: int, columns: int, sign: NDArray[np.int8]) -> NDArray[np.float32]:
-        values = np.empty((rows, columns), np.float32)
+    def draw(rows: int, columns: int, sign: NDArray[np.int8], dtype: Dtype) -> Stored:
+        values = np.empty((rows, columns), np.float64 if dtype == "float64" else np.float32)
         _fill_all(values, rng, lambda out, stream: fill(out, stream, sign))
-        return values
+        return encode(values, dtype)
 
-    def laid_out(layout: Layout, sign: NDArray[np.int8]) -> NDArray[np.float32]:
-        values = draw(layout.count * layout.rows, layout.columns, sign)
+    def laid_out(layout: Layout, sign: NDArray[np.int8], dtype: Dtype) -> Stored:
+        values = draw(layout.count * layout.rows, layout.columns, sign, dtype)
         if layout.gapless and not layout.transposed:
             return values.ravel()
-        storage = canaries(layout.size)
+        storage = canaries(layout.size, dtype)
         layout.view(storage)[:] = values.reshape(layout.count, layout.rows, layout.columns)
         return storage
 
     # α·A·B, β·C and the bias take the sign of their column whatever the signs of α and β.
     alpha_sign, beta_sign = (np.int8(-1 if x < 0 else 1) for x in (problem.alpha, problem.beta))
     in_a, in_b, in_c = layouts(problem)
-    a = laid_out(in_a, np.ones(problem.k, np.int8))
+    a = laid_out(in_a, np.ones(problem.k, np.int8), problem.dtype)
     if kind == "integer" and sum_limit < min(problem.k, INTEGER_SUM_LIMIT):
         _thin_out(in_a.view(a).reshape(-1, problem.k), sum_limit, rng)
-    b = laid_out(in_b, signs * alpha_sign)
-    c = canaries(in_c.size) if problem.beta == 0 else laid_out(in_c, signs * beta_sign)
-    bias = draw(1, problem.n, signs)[0] if problem.epilogue.bias else None
-    return Inputs(a, b, c, bias, kind, seed)
+    b = laid_out(in_b, signs * alpha_sign, problem.dtype)
+    c = canaries(in_c.size, out_dtype)
+    if problem.beta != 0:
+        c = laid_out(in_c, signs * beta_sign, out_dtype)
+    bias = None
+    if epilogue.bias == "column":
+        bias = draw(1, problem.n, signs, out_dtype)[0]
+    elif epilogue.bias == "row":
+        bias = draw(1, problem.m, np.ones(problem.m, np.int8), out_dtype)[0]
+    of_residual, of_auxiliary = further_layouts(problem)
+    residual = laid_out(of_residual, signs, out_dtype) if epilogue.residual else None
+    auxiliary = canaries(of_auxiliary.size, out_dtype) if epilogue.auxiliary else None
+    return Inputs(a, b, c, bias, kind, seed, residual, auxiliary, out_dtype)
 
 
-def _thin_out(rows: NDArray[np.float32], kept: int, rng: np.random.Generator) -> None:
+def has_one_signed_columns(problem: GemmProblem) -> bool:
+    """Whether integer inputs give each column of the result one sign, for the ReLU's sake; a bias
+    by row has no sign for a column."""
+    return problem.epilogue.activation == "relu" and problem.epilogue.bias != "row"
+
+
+def _thin_out(rows: Stored, kept: int, rng: np.random.Generator) -> None:
     """Leave so many elements of each row, at random, and make the others zero."""
     for row in rows:
-        row[rng.permutation(row.size)[kept:]] = 0.0
-
-
-def _refuse_others(problem: GemmProblem) -> None:
-    """What the reference and the bounds of kernels under test do not know."""
-    epilogue = problem.epilogue
-    plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
-    floats = {problem.dtype, problem.out_dtype} == {"float32"}
-    if not floats or not plain or epilogue.takes_matrices:
-        raise UsageError(
-            "kernels are checked and timed on float32 matrices, with a bias for each column, relu, "
-            "both or none; gemmkit.matmul computes other products"
-        )
+        row[rng.permutation(row.size)[kept:]] = 0
 
 
 def _fill_all(
-    values: NDArray[np.float32],
+    values: Numbers,
     rng: np.random.Generator,
-    fill: Callable[[NDArray[np.float32], np.random.Generator], None],
+    fill: Callable[[Numbers, np.random.Generator], None],
 ) -> None:
     """Fill from one stream, or a large matrix from as many as it has bands, on all cores."""
     if values.size <= ONE_STREAM_ELEMENTS:
@@ -238,12 +293,7 @@ def storage_size(rows: int, columns: int, ld: int) -> int:
     return (rows - 1) * ld + columns if rows and columns else 0
 
 
-def canaries(size: int) -> NDArray[np.float32]:
-    """That many canary NaNs."""
-    return np.full(size, CANARY_BITS, np.uint32).view(np.float32)
-
-
-def matrix(storage: NDArray[np.float32], rows: int, columns: int, ld: int) -> NDArray[np.float32]:
+def matrix(storage: Stored, rows: int, columns: int, ld: int) -> Stored:
     """The rows × columns elements of a storage, as a view."""
-    found: NDArray[np.float32] = Layout(1, rows, columns, ld, 0).view(storage)[0]
+    found: Stored = Layout(1, rows, columns, ld, 0).view(storage)[0]
     return found

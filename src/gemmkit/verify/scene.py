@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import GemmProblem
-from gemmkit.verify.bounds import Rounding, single
+from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.verify.bounds import Rounding, scalar
+from gemmkit.verify.elements import Stored, decode
 from gemmkit.verify.inputs import Inputs, layouts
 
 Numbers = NDArray[np.float64]
@@ -24,6 +25,14 @@ SAMPLE = 256
 LOG_CHANCE = -3.0
 # Elements whose chance is counted: more evidence than these give is not needed.
 COUNTED = 64
+
+
+def explainable(problem: GemmProblem) -> bool:
+    """Whether the formulas of `Scene` are those of the problem: GELU, SiLU, a bias by row, a scale
+    or a residual are not in them."""
+    epilogue = problem.epilogue
+    plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
+    return plain and not epilogue.residual and epilogue.scale == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +50,13 @@ class Scene:
     columns: Places
     found: Numbers
     right: Numbers
-    stored: NDArray[np.float32]
+    stored: Numbers
     alpha: float = field(init=False)
     beta: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", single(self.problem.alpha))
-        object.__setattr__(self, "beta", single(self.problem.beta))
+        object.__setattr__(self, "alpha", scalar(self.problem, self.problem.alpha))
+        object.__setattr__(self, "beta", scalar(self.problem, self.problem.beta))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -57,12 +66,12 @@ class Scene:
     @cached_property
     def a(self) -> Numbers:
         """A, m × k."""
-        return self._elements(0, self.inputs.a)
+        return self._elements(0, self.inputs.a, self.problem.dtype)
 
     @cached_property
     def b(self) -> Numbers:
         """B, k × n."""
-        return self._elements(1, self.inputs.b)
+        return self._elements(1, self.inputs.b, self.problem.dtype)
 
     @cached_property
     def sample(self) -> Places:
@@ -83,18 +92,19 @@ class Scene:
             largest += max(abs(self.alpha), 1.0) * float(norms[0] * norms[1])
         if self.beta:
             largest += max(abs(self.beta), 1.0) * float(np.abs(self.c).max())
-        if self.inputs.bias is not None:
-            largest += float(np.abs(self.inputs.bias).max())
-        return max(self.rounding.relative, 2.0**-40) * largest + self.rounding.absolute
+        bias = self.inputs.bias_numbers
+        if bias is not None:
+            largest += float(np.abs(bias).max())
+        return max(self.rounding.of_magnitude, 2.0**-40) * largest + self.rounding.absolute
 
     @cached_property
     def c(self) -> Numbers:
         """C before the launch, m × n."""
-        return self._elements(2, self.inputs.c)
+        return self._elements(2, self.inputs.c, self.problem.result_dtype)
 
-    def _elements(self, number: int, storage: NDArray[np.float32]) -> Numbers:
-        found: Numbers = layouts(self.problem)[number].view(storage)[0].astype(float)
-        return found
+    def _elements(self, number: int, storage: Stored, dtype: Dtype) -> Numbers:
+        stored = layouts(self.problem)[number].view(storage)[0]
+        return np.asarray(decode(stored, dtype), float)
 
     @cached_property
     def _log_chance(self) -> float:
@@ -150,8 +160,9 @@ class Scene:
         # C is NaN where the problem's β is 0, and no formula reads it then.
         if beta and self.beta:
             values = values + beta * self.c[rows, columns]
-        if self.inputs.bias is not None and bias:
-            values = values + bias * self.inputs.bias[columns].astype(float)
+        added = self.inputs.bias_numbers
+        if added is not None and bias:
+            values = values + bias * added[columns].astype(float)
         if relu and self.problem.epilogue.activation == "relu":
             values = np.maximum(values, 0.0)
         return values

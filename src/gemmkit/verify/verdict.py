@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.diagnosis import Wrong, diagnose
+from gemmkit.verify.elements import Stored, decode, is_canary
 from gemmkit.verify.freivalds import Freivalds
-from gemmkit.verify.inputs import CANARY_BITS, Inputs, layouts
+from gemmkit.verify.inputs import Inputs, Layout, further_layouts, layouts
 from gemmkit.verify.reference import (
     EVERYTHING,
     Comparison,
@@ -72,7 +74,8 @@ class Reference:
     each guarantees is said in `bounds` and `freivalds`.
 
     Raises:
-        UsageError: k is 2²⁴ or more, where fp32 rounding has no useful bound.
+        UsageError: k is so large that rounding has no useful bound (2²⁴ for fp32), or the
+            activation is the user's own.
     """
 
     def __init__(
@@ -101,13 +104,29 @@ class Reference:
         other.products = [each.under(arithmetic) for each in self.products]
         return other
 
-    def check(self, result: NDArray[np.float32]) -> Verdict:
-        """Judge C's storage as a kernel left it, of the same length as `inputs.c`."""
-        layout = layouts(self.problem)[2]
+    def check(self, result: Stored, auxiliary: Stored | None = None) -> Verdict:
+        """Judge C's storage as a kernel left it, of the same length as `inputs.c`, and that of the
+        auxiliary output where the epilogue has one.
+
+        Raises:
+            ValueError: a storage has another length.
+        """
+        verdict = self._check(result, layouts(self.problem)[2], "C", auxiliary=False)
+        if auxiliary is None or not verdict.correct:
+            return verdict
+        of_auxiliary = self._check(
+            auxiliary, further_layouts(self.problem)[1], "the auxiliary output", auxiliary=True
+        )
+        return verdict if of_auxiliary.correct else of_auxiliary
+
+    def _check(self, result: Stored, layout: Layout, name: str, *, auxiliary: bool) -> Verdict:
         if result.size != layout.size:
             raise ValueError(f"a result of {result.size} elements, not {layout.size}")
         matrices = layout.view(result)
-        seen = [each.check(c) for each, c in zip(self.products, matrices, strict=True)]
+        seen = [
+            each.check(c, name, auxiliary=auxiliary)
+            for each, c in zip(self.products, matrices, strict=True)
+        ]
         detail = ""
         wrong = next((number for number, each in enumerate(seen) if not each.correct), None)
         if wrong is not None:
@@ -116,7 +135,8 @@ class Reference:
                 count = sum(not each.correct for each in seen)
                 detail = f"{count} of {len(seen)} products are wrong; number {wrong}: {detail}"
         elif touched := self._touched_gaps(layout.gaps(result)):
-            detail = f"{touched} elements of C's padding were written (seed {self.inputs.seed})"
+            detail = f"{touched} elements of {name}'s padding were written"
+            detail += f" (seed {self.inputs.seed})"
         largest = max(seen, key=lambda each: each.max_error, default=None)
         worst = max(seen, key=lambda each: each.error_ratio, default=None)
         first = seen[wrong] if wrong is not None else None
@@ -133,9 +153,8 @@ class Reference:
             diagnosis=first.diagnosis if first is not None else None,
         )
 
-    @staticmethod
-    def _touched_gaps(gaps: NDArray[np.float32]) -> int:
-        return int(np.count_nonzero(gaps.view(np.uint32) != CANARY_BITS))
+    def _touched_gaps(self, gaps: Stored) -> int:
+        return int(np.count_nonzero(~is_canary(gaps, self.problem.result_dtype)))
 
 
 class _Product:
@@ -168,26 +187,35 @@ class _Product:
             other.freivalds = Freivalds(self.problem, self.inputs, other.rounding)
         return other
 
-    def check(self, c: NDArray[np.float32]) -> Verdict:
-        """Judge the elements, m × n; what lies between rows is not looked at."""
+    def check(self, stored: Stored, name: str = "C", *, auxiliary: bool = False) -> Verdict:
+        """Judge the elements of C or of the auxiliary output, m × n; what lies between rows is not
+        looked at."""
         p = self.problem
+        c = decode(stored, p.result_dtype)
         blocks = self.blocks
         suspects = np.empty(0, np.intp)
-        if self.freivalds is not None:
+        if self.freivalds is not None and not auxiliary:
             suspects = self.freivalds.suspects(c)
         if suspects.size:
             worst_rows = suspects[:EXAMINED_SUSPECTS]
             expected = evaluate(p, self.inputs, worst_rows)
             blocks = [*blocks, (worst_rows, EVERYTHING, expected)]
+        rounding = self.rounding
+        if auxiliary:
+            rounding = replace(rounding, epilogue=Epilogue(), scale=1.0)
+            blocks = [(rows, columns, each.auxiliary) for rows, columns, each in blocks]
         seen = [
-            (rows, columns, compare(p, self.rounding, c[rows][:, columns], expected))
+            (rows, columns, compare(p, rounding, c[rows][:, columns], expected))
             for rows, columns, expected in blocks
         ]
-        rows, columns, worst = max(seen, key=lambda each: each[2].ratio)
         compared = [each[2] for each in seen]
+        place = max(range(len(seen)), key=lambda number: compared[number].ratio)
+        rows, columns, worst = seen[place]
         detail = ""
         if not all(each.correct for each in compared):
-            detail = self._describe(c, _at(rows, worst.row), _at(columns, worst.column), worst)
+            right = blocks[place][2].values[worst.row, worst.column]
+            where = _at(rows, worst.row), _at(columns, worst.column)
+            detail = self._describe(stored[where], name, where, float(right), worst.bound)
         elif suspects.size:
             detail = f"row {suspects[0]} fails Freivalds' check (seed {self.inputs.seed})"
         largest = max(compared, key=lambda each: each.max_error)
@@ -200,11 +228,11 @@ class _Product:
             ratio_bound=worst.bound,
             method=self.method,
             detail=detail,
-            diagnosis=self._diagnosis(c, blocks, compared),
+            diagnosis=self._diagnosis(stored, blocks, compared),
         )
 
     def _diagnosis(
-        self, c: NDArray[np.float32], blocks: Sequence[_Block], compared: Sequence[Comparison]
+        self, stored: Stored, blocks: Sequence[_Block], compared: Sequence[Comparison]
     ) -> Diagnosis | None:
         """What the wrong elements look like, of the block that has most of them."""
         counts = [0 if each.wrong is None else int(each.wrong.sum()) for each in compared]
@@ -221,24 +249,25 @@ class _Product:
             magnitudes=expected.magnitude[mask],
             compared=mask.size,
         )
-        return diagnose(self.problem, self.inputs, self.rounding, c, wrong)
+        return diagnose(self.problem, self.inputs, self.rounding, stored, wrong)
 
-    def _describe(self, c: NDArray[np.float32], row: int, column: int, worst: Comparison) -> str:
-        found = c[row, column]
-        place = np.array([row]), np.array([column])
-        right = evaluate(self.problem, self.inputs, *place).values[0, 0]
+    def _describe(
+        self, stored: Any, name: str, where: tuple[int, int], right: float, bound: float
+    ) -> str:
+        dtype = self.problem.result_dtype
+        element = np.atleast_1d(stored)
+        found = decode(element, dtype)[0]
         found_text = f"{found:.9g}"
-        if found.view(np.uint32) == CANARY_BITS:
+        if is_canary(element, dtype)[0]:
             found_text = "the NaN it was filled with: it was never written"
         elif np.isnan(found) and self.problem.beta == 0:
             found_text = "nan (C held NaN before: it must not be read where β is 0)"
         seed = f"{self.inputs.kind} inputs, seed {self.inputs.seed}"
-        return f"C[{row}, {column}] is {found_text}, not {right:.9g} ± {worst.bound:.2g} ({seed})"
+        row, column = where
+        return f"{name}[{row}, {column}] is {found_text}, not {right:.9g} ± {bound:.2g} ({seed})"
 
 
-def check(
-    problem: GemmProblem, inputs: Inputs, result: NDArray[np.float32], method: Method = "auto"
-) -> Verdict:
+def check(problem: GemmProblem, inputs: Inputs, result: Stored, method: Method = "auto") -> Verdict:
     """Judge one result; `Reference` does it for many of the same problem and inputs."""
     return Reference(problem, inputs, method).check(result)
 

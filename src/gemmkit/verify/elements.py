@@ -1,0 +1,78 @@
+"""How matrix elements of each type are stored, decoded, rounded to, and marked as never written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.problem import Dtype
+from gemmkit.verify.arithmetic import FORMATS, Format
+
+Stored = NDArray[Any]
+Numbers = NDArray[Any]
+
+# NumPy has no bfloat16: its bits are kept as uint16.
+STORAGE: Mapping[Dtype, np.dtype[Any]] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+}
+
+# Significands, subnormal numbers and the largest finite number of each type.
+ELEMENTS: Mapping[Dtype, Format] = {
+    "float64": Format("float64", 53, 0.0),
+    "float32": Format("float32", 24, 2.0**-150),
+    "float16": FORMATS["float16"],
+    "bfloat16": FORMATS["bfloat16"],
+}
+LARGEST: Mapping[Dtype, float] = {
+    "float64": (2 - 2.0**-52) * 2.0**1023,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float16": (2 - 2.0**-10) * 2.0**15,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+}
+
+# Signaling NaNs: copies keep them, and all arithmetic turns them into quiet ones, so that they show
+# what was never written.
+CANARIES: Mapping[Dtype, np.unsignedinteger[Any]] = {
+    "float64": np.uint64(0x7FF4DEAD7FA0DEAD),
+    "float32": np.uint32(0x7FA0DEAD),
+    "float16": np.uint16(0x7D5A),
+    "bfloat16": np.uint16(0x7FA5),
+}
+_BFLOAT16_NAN = 0x7FC0
+
+
+def encode(values: Numbers, dtype: Dtype) -> Stored:
+    """Numbers rounded to the nearest of a type, as they are stored; no copy where they are."""
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore"):
+            return values.astype(STORAGE[dtype], copy=False)
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32, copy=False).view(np.uint32)
+    half = np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    rounded = (bits + half) >> np.uint32(16)
+    return np.where(np.isnan(values), _BFLOAT16_NAN, rounded).astype(np.uint16)
+
+
+def decode(stored: Stored, dtype: Dtype) -> Numbers:
+    """Stored elements as numbers: float64 of float64, else float32; no copy where they are."""
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(invalid="ignore"):  # of a signaling NaN
+        return stored.astype(np.float64 if dtype == "float64" else np.float32, copy=False)
+
+
+def canaries(size: int, dtype: Dtype = "float32") -> Stored:
+    """That many canaries, as they are stored."""
+    return np.full(size, CANARIES[dtype]).view(STORAGE[dtype])
+
+
+def is_canary(stored: Stored, dtype: Dtype = "float32") -> NDArray[np.bool_]:
+    """Which elements still hold the canary."""
+    canary = CANARIES[dtype]
+    return np.asarray(stored.view(canary.dtype) == canary)
