@@ -409,7 +409,7 @@ def test_errors_bounds_and_ratios_come_in_pairs():
     inputs.a[:4] *= 1000
     result = (inputs.a.reshape(2, 4).astype(float) @ inputs.b.reshape(4, 2)).astype(np.float32)
     bounds = Reference(problem, inputs).products[0]
-    bounds = bounds.rounding.bound(bounds.blocks[0][2].magnitude)
+    bounds = bounds.rounding.before(bounds.blocks[0][2].magnitude)
     result[0, 0] += np.float32(0.3 * bounds[0, 0])
     result[1, 1] += np.float32(0.6 * bounds[1, 1])
     seen = check(problem, inputs, result.ravel())

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import bands
 from gemmkit.verify import inputs as inputs_module
@@ -143,20 +142,3 @@ def test_views_refuse_short_storage():
     assert storage_size(3, 4, 10) == 24
     with pytest.raises(ValueError, match="do not hold"):
         matrix(canaries(23), 3, 4, 10)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"dtype": "float64"},
-        {"out_dtype": "float16"},
-        {"epilogue": Epilogue(activation="gelu")},
-        {"epilogue": Epilogue("row")},
-        {"epilogue": Epilogue.custom("x * x")},
-        {"epilogue": Epilogue(residual=True)},
-    ],
-    ids=str,
-)
-def test_what_the_reference_does_not_know_is_refused(other):
-    with pytest.raises(UsageError, match=r"gemmkit\.matmul computes other products"):
-        make_inputs(GemmProblem(4, 4, 4, **other))

@@ -91,7 +91,7 @@ def spoil(name, problem, reference, result):
     """A wrong result made from a right one; the storage is changed in place."""
     c = matrix(result, problem.m, problem.n, problem.ldc)
     product = reference.products[0]
-    bound = product.rounding.bound(product.blocks[0][2].magnitude)
+    bound = product.rounding.before(product.blocks[0][2].magnitude)
     place = 20, 31
     if name == "four bounds off":
         place = np.unravel_index(np.argmax(c), c.shape)
