@@ -95,7 +95,8 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
     import numpy as np
 
     from gemmkit.devices.cuda import CudaDevice
-    from gemmkit.devices.device import Scratch, bind_arguments
+    from gemmkit.devices.device import Scratch
+    from gemmkit.devices.operands import Operands, bind_arguments
     from gemmkit.jit.compiler import compile_plan
     from gemmkit.verify import check as judge
     from gemmkit.verify import make_inputs
@@ -105,18 +106,18 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
     binary = compile_plan(plan, device.spec.arch)
     inputs = make_inputs(problem)
 
-    def place(array: np.ndarray, *, read: bool) -> Any:
-        return device.upload(array) if read or plain else device.empty(array.nbytes)
+    written = {"a": problem.alpha != 0, "b": problem.alpha != 0, "c": problem.beta != 0}
 
-    a, b = (place(each, read=problem.alpha != 0) for each in (inputs.a, inputs.b))
-    c = place(inputs.c, read=problem.beta != 0)
-    bias = place(inputs.bias, read=True) if inputs.bias is not None else None
+    def place(name: str, array: np.ndarray) -> Any:
+        read = plain or written.get(name, True)
+        return device.upload(array) if read else device.empty(array.nbytes)
+
+    operands = Operands(**{name: place(name, each) for name, each in inputs.arrays.items()})
     scratch = Scratch.of(device, plan)
-    device.launch(binary, plan, bind_arguments(problem, a, b, c, bias, scratch))
+    device.launch(binary, plan, bind_arguments(problem, operands, scratch))
     if not plain:
         return {}
-    result = np.empty_like(inputs.c)
-    device.download(c, result)
+    result, _ = operands.results(device, inputs.arrays)
     return {"correct": judge(problem, inputs, result).correct}
 
 

@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from gemmkit.cores import usable_cores
-from gemmkit.devices.device import Launch, Scratch, bind_arguments
+from gemmkit.devices.device import Launch, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.host import cpu_model, host_environment, package_version
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator import load
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
@@ -163,7 +164,7 @@ def launched(
     size = problem.m
     a, b, c = (device.upload(rng.standard_normal((size, size), np.float32)) for _ in range(3))
     scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(problem, a, b, c, None) | scratch.arguments
+    arguments = bind_arguments(problem, Operands(a, b, c)) | scratch.arguments
     started = time.process_time()
     launch = device.launch(binary, plan, arguments)
     return launch, time.process_time() - started

@@ -10,7 +10,8 @@ import json
 
 from gemmkit import LADDER, GemmProblem, find_kernel
 from gemmkit.devices.cuda import CudaDevice
-from gemmkit.devices.device import Scratch, bind_arguments
+from gemmkit.devices.device import Scratch
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.fitting import fitting
 from gemmkit.verify import check, make_inputs
@@ -29,18 +30,15 @@ def main() -> None:
 
 def launch(device: CudaDevice, name: str, problem: GemmProblem) -> dict[str, object]:
     """Run a kernel as it is by default, on the likest problem it takes; what ran, and if right."""
-    import numpy as np
-
     kernel = find_kernel(name)
     problem = fitting(kernel, problem, device.spec)
     plan = kernel.plan(problem, kernel.default, device.spec)
     binary = compile_plan(plan, device.spec.arch)
     inputs = make_inputs(problem)
-    a, b, c = (device.upload(each) for each in (inputs.a, inputs.b, inputs.c))
+    operands = Operands.upload(device, problem, inputs.arrays)
     scratch = Scratch.of(device, plan)
-    device.launch(binary, plan, bind_arguments(problem, a, b, c, None, scratch))
-    result = np.empty_like(inputs.c)
-    device.download(c, result)
+    device.launch(binary, plan, bind_arguments(problem, operands, scratch))
+    result, _ = operands.results(device, inputs.arrays)
     return {
         "kernel": kernel.name,
         "shape": problem.shape,

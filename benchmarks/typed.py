@@ -19,7 +19,8 @@ import torch
 
 from gemmkit.bench.timer import Contender, time_in_turn
 from gemmkit.devices.choose import open_device
-from gemmkit.devices.device import Device, TimedDevice, bind_arguments
+from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.dispatch.typed import TILES, choose_typed
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.plan import TileConfig
@@ -118,7 +119,7 @@ def own_contenders(
     """Every tile that takes the product."""
     found = plans(problem, device)
     binaries = compile_many([plan for _, plan in found], device.spec.arch)
-    bound = bind_arguments(problem, Operand(a), Operand(b), Operand(out), None)
+    bound = bind_arguments(problem, Operands(Operand(a), Operand(b), Operand(out)))
     for (tiles, plan), binary in zip(found, binaries, strict=True):
         yield tiles.kernel.name, tiles.config, [device.work(binary, plan, bound)]
 

@@ -8,7 +8,7 @@ from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import BOARDS
 from gemmkit.jit.binary import Binary, Resources
-from gemmkit.verify.inputs import matrix
+from gemmkit.storage import matrix
 
 
 def fake_cost(plan):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gemmkit.analysis.block_profile import profile_block
-from gemmkit.devices.device import bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.gpu import find_board
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import GemmProblem
@@ -30,7 +30,7 @@ def test_counts_at_another_depth_are_those_of_a_run(profile_of, name, depth):
     sizes = (512 * depth, depth * 512, 512 * 512, 512)
     buffers = [device.empty(4 * size) for size in sizes]
     plan = kernel.plan(problem, kernel.default, H100)
-    flow, tally = device.count(profile.binary, plan, bind_arguments(problem, *buffers))
+    flow, tally = device.count(profile.binary, plan, bind_arguments(problem, Operands(*buffers)))
     assert len(flow.forms) == len(profile.flow.forms)
     np.testing.assert_allclose(profile.executed(depth), tally.executed / plan.blocks, atol=1e-9)
 

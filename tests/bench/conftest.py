@@ -6,7 +6,7 @@ import pytest
 from gemmkit.devices.device import Launch
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
-from gemmkit.verify.inputs import matrix, storage_size
+from gemmkit.storage import matrix, storage_size
 
 
 class FakeBuffer:

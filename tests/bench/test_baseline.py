@@ -10,7 +10,7 @@ import pytest
 from gemmkit.bench import baseline as baseline_module
 from gemmkit.bench.baseline import CublasBaseline, TorchBaseline, _without_tf32, find_baseline
 from gemmkit.bench.triton_peer import TritonBaseline
-from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import check, make_inputs
@@ -77,7 +77,9 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvmath.bindings", bindings)
     device = SimpleNamespace(empty=lambda _: SimpleNamespace(address=9))
     problem = GemmProblem(3, 4, 5, ldc=8, batch=7, stride_a=20, stride_b=BROADCAST)
-    bound = bind_arguments(problem, *(SimpleNamespace(address=x) for x in (100, 200, 300)), None)
+    bound = bind_arguments(
+        problem, Operands(*(SimpleNamespace(address=x) for x in (100, 200, 300)))
+    )
     (name, (work,)), *others = CublasBaseline(device).candidates(problem, [bound]).items()
     assert name.endswith("(cublasSgemmStridedBatched)")
     assert not others
@@ -117,9 +119,9 @@ def test_every_candidate_is_right(kind, epilogue, beta, batch):
     a, b, bias = (device.upload(x) for x in (inputs.a, inputs.b, np.zeros(problem.n, np.float32)))
     if inputs.bias is not None:
         bias = device.upload(inputs.bias)
-    for name in baseline.candidates(problem, [bind_arguments(problem, a, b, a, bias)]):
+    for name in baseline.candidates(problem, [bind_arguments(problem, Operands(a, b, a, bias))]):
         c = device.upload(inputs.c)
-        bound = bind_arguments(problem, a, b, c, bias)
+        bound = bind_arguments(problem, Operands(a, b, c, bias))
         baseline.candidates(problem, [bound])[name][0](device.stream)
         result = np.empty_like(inputs.c)
         device.download(c, result)

@@ -5,7 +5,8 @@ import pytest
 
 from gemmkit.devices.choose import gpu_problem, open_device
 from gemmkit.devices.cuda import CudaDevice
-from gemmkit.devices.device import TimedDevice, bind_arguments
+from gemmkit.devices.device import TimedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.errors import DeviceError
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.ladder import find_kernel
@@ -68,7 +69,7 @@ class Case:
         self.inputs = make_inputs(problem)
         self.a, self.b = device.upload(self.inputs.a), device.upload(self.inputs.b)
         self.c = device.upload(self.inputs.c)
-        self.arguments = bind_arguments(problem, self.a, self.b, self.c, None)
+        self.arguments = bind_arguments(problem, Operands(self.a, self.b, self.c))
 
     def verdict(self):
         result = np.empty_like(self.inputs.c)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gemmkit.devices.device import Device, bind_arguments
+from gemmkit.devices.device import Device
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
@@ -43,7 +44,7 @@ def test_a_product_and_its_counters(device: EmulatedDevice) -> None:
         rng.standard_normal(shape, dtype=np.float32) for shape in ((37, 19), (19, 50), (37, 50))
     )
     a, b, c = (device.upload(each) for each in (A, B, C))
-    launch = device.launch(*planned(), bind_arguments(PROBLEM, a, b, c, None))
+    launch = device.launch(*planned(), bind_arguments(PROBLEM, Operands(a, b, c)))
     result = np.empty_like(C)
     device.download(c, result)
     wanted = 1.5 * (A.astype(np.float64) @ B) - 2.0 * C
@@ -65,14 +66,14 @@ def test_an_empty_grid_leaves_everything_alone(device: EmulatedDevice) -> None:
     problem = GemmProblem(m=0, n=50, k=19)
     nothing = device.empty(0)
     launch = device.launch(
-        *planned(problem), bind_arguments(problem, nothing, nothing, nothing, None)
+        *planned(problem), bind_arguments(problem, Operands(nothing, nothing, nothing))
     )
     assert launch.counters["ptx__inst_executed.sum"] == 0
 
 
 def test_null_pointers_fail_with_the_argument_missing(device: EmulatedDevice) -> None:
     buffers = [device.empty(8000) for _ in range(3)]
-    arguments = bind_arguments(PROBLEM, *buffers, None)
+    arguments = bind_arguments(PROBLEM, Operands(*buffers))
     with pytest.raises(DeviceError, match=r"out of bounds at 0x\w+.*'ld\.global\.f32' at"):
         device.launch(*planned(), arguments | {"A": 0})
 
@@ -80,7 +81,7 @@ def test_null_pointers_fail_with_the_argument_missing(device: EmulatedDevice) ->
 def test_messages_call_arrays_by_their_arguments(device: EmulatedDevice) -> None:
     a, b, c = (device.empty(size) for size in (4 * 37 * 19, 4 * 19 * 50 - 4, 4 * 37 * 50))
     with pytest.raises(DeviceError, match=r"0 bytes past the end of 'B' \(3796 bytes\)"):
-        device.launch(*planned(), bind_arguments(PROBLEM, a, b, c, None))
+        device.launch(*planned(), bind_arguments(PROBLEM, Operands(a, b, c)))
 
 
 def test_fresh_memory_is_poisoned(device: EmulatedDevice) -> None:
@@ -124,7 +125,7 @@ def test_what_the_board_cannot_take_is_refused(
 ) -> None:
     binary, plan = planned()
     buffers = [device.empty(8000) for _ in range(3)]
-    arguments = bind_arguments(PROBLEM, *buffers, None)
+    arguments = bind_arguments(PROBLEM, Operands(*buffers))
     with pytest.raises(DeviceError, match=reason):
         device.launch(binary, replace(plan, **changes), arguments)
 
@@ -138,7 +139,7 @@ def test_progress_and_environment() -> None:
     seen: list[float] = []
     device = EmulatedDevice(BOARD, threads=1, progress=seen.append)
     buffers = [device.empty(8000) for _ in range(3)]
-    arguments = bind_arguments(PROBLEM, *buffers, None)
+    arguments = bind_arguments(PROBLEM, Operands(*buffers))
     device.launch(*planned(), arguments)
     assert seen[-1] == 1.0
     environment = device.environment()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gemmkit.bench.check import check
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
-from gemmkit.devices.device import bind_arguments
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
@@ -112,7 +112,7 @@ def test_more_products_than_a_grid_has_layers(named):
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-4, 5, (problem.batch, 2)).astype(np.float32) for _ in "AB")
     memory = [device.upload(each) for each in (a, b, np.full(problem.batch, np.nan, np.float32))]
-    device.launch(compile_plan(plan, H100.arch), plan, bind_arguments(problem, *memory, None))
+    device.launch(compile_plan(plan, H100.arch), plan, bind_arguments(problem, Operands(*memory)))
     result = np.empty(problem.batch, np.float32)
     device.download(memory[2], result)
     assert np.array_equal(result, (a * b).sum(axis=1))
@@ -148,7 +148,7 @@ def test_strides_pass_2_to_the_31():
     problem = GemmProblem(2, 4, 4, batch=2, stride_a=2**33 + 4, stride_b=BROADCAST)
     a, b = (np.ones((4, 4), np.float32) for _ in "AB")
     memory = [device.upload(each) for each in (a, b, np.zeros((2, 2, 4), np.float32))]
-    arguments = bind_arguments(problem, *memory, None)
+    arguments = bind_arguments(problem, Operands(*memory))
     assert arguments["stride_a"] == 2**33 + 4
     plan = kernel.plan(problem, config, H100)
     # The first product is at home; the second reads where only the whole offset leads.

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from gemmkit.bench.run import run_kernel
-from gemmkit.devices.device import Scratch, bind_arguments
+from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.ladder import find_kernel
@@ -163,7 +164,7 @@ def test_whoever_comes_last_the_bits_are_the_same(kernel, config):
         binary = compile_plan(plan, device.spec.arch)
         scratch = Scratch.of(device, plan)
         buffers = [device.upload(each) for each in (a, b, np.empty((70, 100), np.float32))]
-        arguments = bind_arguments(problem, *buffers, None, scratch)
+        arguments = bind_arguments(problem, Operands(*buffers), scratch)
         for _ in range(3):
             device.launch(binary, plan, arguments)
             result = np.empty((70, 100), np.float32)

@@ -83,11 +83,6 @@ def test_epilogues(device, dtype, out, epilogue):
     )
     outcome = run_typed(problem, device, integers=False)
     check(outcome)
-    if epilogue.auxiliary:
-        (expected,) = outcome.expected
-        assert np.all(abs(outcome.auxiliary[0] - expected.before) <= expected.before_bounds)
-    else:
-        assert np.isnan(outcome.auxiliary).all()
 
 
 def test_custom_activation(device):

@@ -7,8 +7,8 @@ import gemmkit
 import gemmkit.errors
 import gemmkit.nn
 from emulated_gpu import GpuArray, install
-from gemmkit.devices.device import bind_arguments
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.packing import entry_parameters
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
@@ -107,7 +107,7 @@ def test_rungs_without_further_matrices_apply_them(name):
     plan = kernel.plan(problem, kernel.default, BOARD)
     device = EmulatedDevice(BOARD)
     a, b, c = device.upload(A), device.upload(B), device.empty(A.nbytes)
-    device.launch(compile_plan(plan, BOARD.arch), plan, bind_arguments(problem, a, b, c, None))
+    device.launch(compile_plan(plan, BOARD.arch), plan, bind_arguments(problem, Operands(a, b, c)))
     result = np.empty_like(A)
     device.download(c, result)
     np.testing.assert_allclose(result, expected(A, *values), rtol=1e-6)

@@ -5,9 +5,9 @@ import pytest
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
+from gemmkit.storage import matrix
 from gemmkit.verify import Reference, check, make_inputs
 from gemmkit.verify.elements import canaries
-from gemmkit.verify.inputs import matrix
 
 CUBE = GemmProblem(48, 48, 48)
 PLAIN = GemmProblem(40, 24, 37)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from gemmkit.problem import GemmProblem
+from gemmkit.storage import layouts
 from gemmkit.verify import Reference, check, make_inputs
 from gemmkit.verify.elements import is_canary
-from gemmkit.verify.inputs import layouts, matrices
+from gemmkit.verify.inputs import matrices
 
 LAYOUTS = ["nn", "nt", "tn", "tt", "nnt", "ttt"]
 PADDED = {"lda": 8, "ldb": 9, "ldc": 11}

@@ -10,9 +10,10 @@ import pytest
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
+from gemmkit.storage import further_layouts, layouts
 from gemmkit.verify import Reference, make_inputs
 from gemmkit.verify.elements import CANARIES, STORAGE, canaries, decode, encode, is_canary
-from gemmkit.verify.inputs import further_layouts, layouts, matrices, residual_numbers
+from gemmkit.verify.inputs import matrices, residual_numbers
 from gemmkit.verify.reference import ACTIVATIONS, evaluate
 
 TYPES = ["float32", "float64", "float16", "bfloat16"]

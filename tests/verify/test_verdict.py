@@ -3,8 +3,10 @@ import pytest
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
+from gemmkit.storage import layouts, matrix
 from gemmkit.verify import Reference, check, make_inputs
-from gemmkit.verify.inputs import Inputs, canaries, layouts, matrix
+from gemmkit.verify.elements import canaries
+from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.verdict import FULL_LIMIT
 
 EPILOGUES = [Epilogue.parse(text) for text in ("none", "bias", "relu", "bias+relu")]

@@ -18,8 +18,9 @@ from gemmkit.analysis.access_costs import AccessCost, access_costs, units
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import Trace, trace
-from gemmkit.devices.device import Scratch, bind_arguments
+from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
 from gemmkit.emulator.counters.rules import SECTOR_BYTES, WORD_BYTES
@@ -222,10 +223,9 @@ def _executed(
     device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
 ) -> tuple[ControlFlow, NDArray[np.float64]]:
     """Executions of each instruction by an average block."""
-    sizes = (*problem.pitched, problem.n)
-    a, b, c, bias = (device.empty(FLOAT_BYTES * size) for size in sizes)
+    operands = Operands.empty(device, problem)
     scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(problem, a, b, c, bias, scratch)
+    arguments = bind_arguments(problem, operands, scratch)
     flow, tally = device.count(binary, plan, arguments)
     return flow, tally.executed / max(plan.blocks, 1)
 

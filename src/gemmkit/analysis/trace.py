@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmkit.analysis.smaller import shallow, shallow_square, takes_squares_only
-from gemmkit.devices.device import Scratch, bind_arguments
+from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
@@ -132,9 +133,8 @@ def trace(
     if binary is None or plan.entry != entry:
         binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
-    a, b, c = (device.empty(FLOAT_BYTES * size) for size in cut.pitched)
-    bias = device.empty(FLOAT_BYTES * cut.n) if cut.epilogue.bias else None
+    operands = Operands.empty(device, cut)
     scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(cut, a, b, c, bias, scratch)
+    arguments = bind_arguments(cut, operands, scratch)
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
     return Trace(kernel.label(config), cut, plan, accesses)

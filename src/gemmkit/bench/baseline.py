@@ -10,7 +10,7 @@ import numpy as np
 
 from gemmkit.devices.device import Buffer, TimedDevice, Work
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.inputs import layouts
+from gemmkit.storage import layouts
 
 Arguments = Mapping[str, int | float]
 

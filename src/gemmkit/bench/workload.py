@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gemmkit.bench.baseline import Arguments, Baseline
 from gemmkit.bench.timer import Contender, fastest_first
 from gemmkit.devices.device import (
@@ -19,17 +16,21 @@ from gemmkit.devices.device import (
     Launch,
     Scratch,
     TimedDevice,
-    bind_arguments,
 )
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
+from gemmkit.storage import Stored
 from gemmkit.verify import Arithmetic, InputKind, Inputs, Reference, Verdict, make_inputs
 from gemmkit.verify.bounds import exact_sums
 from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
 from gemmkit.verify.roundings import arithmetic_for
+
+# Storage of C, and of the auxiliary output if there is one.
+Results = tuple[Stored, Stored | None]
 
 # Sets below some hundred KiB all stay in L2 under this cap, as such small ones do in any use.
 MAX_BUFFER_SETS = 256
@@ -118,7 +119,7 @@ class Workload:
         problem = problem or self.problem
         return _worst(
             [
-                case.reference_of(problem).check(case.computed(problem, self.device, compute))
+                case.reference_of(problem).check(*case.computed(problem, self.device, compute))
                 for case in self.cases
             ]
         )
@@ -133,17 +134,17 @@ class Workload:
     def rotating(self) -> list[dict[str, int | float]]:
         """Arguments over sets of buffers, in `kept`, that together exceed twice the L2 cache."""
         first = self.cases[0]
-        size = sum(x.nbytes for x in (first.inputs.a, first.inputs.b, first.inputs.c))
-        count = math.ceil(2 * self.device.spec.l2_bytes / max(size, 1))
+        count = math.ceil(2 * self.device.spec.l2_bytes / max(first.inputs.nbytes, 1))
         found = []
         for number in range(min(max(count, 1), MAX_BUFFER_SETS)):
             if number == 0:
-                a, b = first.a, first.b
+                operands = first.operands.with_results(
+                    self.device, self.problem, first.inputs.arrays
+                )
             else:
-                a, b = (self.device.upload(x) for x in (first.inputs.a, first.inputs.b))
-            c = self.device.upload(first.inputs.c)
-            self.kept += [a, b, c]
-            found.append(bind_arguments(self.problem, a, b, c, first.bias))
+                operands = Operands.upload(self.device, self.problem, first.inputs.arrays)
+            self.kept += operands.buffers
+            found.append(bind_arguments(self.problem, operands))
         return found
 
     @cached_property
@@ -184,9 +185,7 @@ class Case:
 
     inputs: Inputs
     reference: Reference
-    a: Buffer
-    b: Buffer
-    bias: Buffer | None
+    operands: Operands
     # For the same inputs, by problem, where that is not the workload's own.
     others: dict[GemmProblem, Reference] = field(default_factory=dict)
 
@@ -207,15 +206,23 @@ class Case:
             DeviceError: the matrices do not fit on the device.
         """
         inputs = make_inputs(problem, seed, kind, sum_limit)
+        return cls.of(problem, inputs, device, written=written)
+
+    @classmethod
+    def of(
+        cls, problem: GemmProblem, inputs: Inputs, device: Device, *, written: bool = False
+    ) -> Case:
+        """These inputs, uploaded, and their reference.
+
+        Raises:
+            DeviceError: the matrices do not fit on the device.
+        """
         # By the BLAS rules nobody reads A and B where α = 0, nor C where β = 0.
         read = problem.alpha != 0 or written
-        return cls(
-            inputs,
-            Reference(problem, inputs),
-            a=device.upload(inputs.a, initialized=read),
-            b=device.upload(inputs.b, initialized=read),
-            bias=device.upload(inputs.bias) if inputs.bias is not None else None,
+        operands = Operands.upload(
+            device, problem, inputs.arrays, reads_a_and_b=read, results=False
         )
+        return cls(inputs, Reference(problem, inputs), operands)
 
     def under(self, arithmetic: Arithmetic) -> Case:
         """The same inputs for a kernel that computes in another arithmetic."""
@@ -230,12 +237,12 @@ class Case:
             DeviceError: the launch failed, or the kernel did.
         """
         launch, result = self.result(problem, device, binary, plan)
-        return launch, self.reference.check(result)
+        return launch, self.reference.check(*result)
 
     def result(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan
-    ) -> tuple[Launch, NDArray[np.float32]]:
-        """Launch on poisoned output; C's storage as the kernel left it.
+    ) -> tuple[Launch, Results]:
+        """Launch on poisoned output; storage of the results as the kernel left it.
 
         Raises:
             DeviceError: the launch failed, or the kernel did.
@@ -247,25 +254,23 @@ class Case:
 
     def computed(
         self, problem: GemmProblem, device: Device, compute: Callable[[Arguments], None]
-    ) -> NDArray[np.float32]:
-        """C's storage as `compute` left it, given the arguments by name and poisoned output.
+    ) -> Results:
+        """Storage of the results as `compute` left it, given the arguments by name and poisoned
+        output.
 
         Raises:
             DeviceError: it failed.
         """
-        c = device.upload(self.inputs.c, initialized=problem.beta != 0)
-        compute(bind_arguments(problem, self.a, self.b, c, self.bias))
-        result = np.empty_like(self.inputs.c)
-        device.download(c, result)
-        return result
+        operands = self.operands.with_results(device, problem, self.inputs.arrays)
+        compute(bind_arguments(problem, operands))
+        return operands.results(device, self.inputs.arrays)
 
     def reference_of(self, problem: GemmProblem) -> Reference:
         """What a problem's result must be for these inputs, made once: another epilogue, say."""
         if problem == self.reference.problem:
             return self.reference
         if problem not in self.others:
-            bias = self.inputs.bias if problem.epilogue.bias else None
-            self.others[problem] = Reference(problem, replace(self.inputs, bias=bias))
+            self.others[problem] = Reference(problem, self.inputs.for_epilogue(problem.epilogue))
         return self.others[problem]
 
 

@@ -13,7 +13,6 @@ from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessCounts, Finding
 
 
@@ -150,66 +149,6 @@ class Scratch:
     def arguments(self) -> dict[str, int | float]:
         """The addresses, by argument name; 0 where there is none."""
         return {"workspace": _address(self.workspace), "arrivals": _address(self.arrivals)}
-
-
-@dataclass(frozen=True, slots=True)
-class Further:
-    """A further matrix of an epilogue, row-major and shaped like C; those of a batch too.
-
-    `ld` and `stride` are elements from a row to the next, and from a matrix to the next.
-    """
-
-    buffer: Buffer
-    ld: int
-    stride: int = 0
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """Its address, `ld` and `stride`."""
-        return self.buffer.address, self.ld, self.stride
-
-
-def bind_arguments(
-    problem: GemmProblem,
-    a: Buffer,
-    b: Buffer,
-    c: Buffer,
-    bias: Buffer | None,
-    scratch: Scratch | None = None,
-    residual: Further | None = None,
-    auxiliary: Further | None = None,
-) -> dict[str, int | float]:
-    """The value of every argument name: sizes, pitches and strides in elements, addresses."""
-    stride_a, stride_b, stride_c = problem.strides
-    address_r, ldr, stride_r = residual.place if residual else (0, 0, 0)
-    address_x, ldx, stride_x = auxiliary.place if auxiliary else (0, 0, 0)
-    return {
-        "M": problem.m,
-        "N": problem.n,
-        "K": problem.k,
-        "alpha": problem.alpha,
-        "A": a.address,
-        "lda": problem.lda,
-        "B": b.address,
-        "ldb": problem.ldb,
-        "beta": problem.beta,
-        "C": c.address,
-        "ldc": problem.ldc,
-        "bias": _address(bias),
-        "batch": problem.batch,
-        "stride_a": stride_a,
-        "stride_b": stride_b,
-        "stride_c": stride_c,
-        "residual": address_r,
-        "ldr": ldr,
-        "stride_r": stride_r,
-        "auxiliary": address_x,
-        "ldx": ldx,
-        "stride_x": stride_x,
-        "scale": problem.epilogue.scale,
-        **problem.epilogue.arguments,
-        **(scratch or Scratch()).arguments,
-    }
 
 
 def _address(buffer: Buffer | None) -> int:

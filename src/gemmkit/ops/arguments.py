@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemmkit.devices.device import Buffer, Further, bind_arguments
+from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
 from gemmkit.ops.placement import Step
 
 # For each argument that is an address: the role of its operand, and bytes from its element 0.
 Places = Mapping[str, tuple[str, int]]
 
 
-class _Nowhere:
-    """Memory whose address is put in later."""
-
-    address = nbytes = 0
-
-
 def step_numbers(step: Step) -> dict[str, int | float]:
     """The value of every argument; those that are addresses are 0."""
-    nowhere: Buffer = _Nowhere()
     offsets = step.offsets
-    return bind_arguments(
-        step.problem,
-        nowhere,
-        nowhere,
-        nowhere,
-        None,
-        residual=Further(nowhere, step.ldr, step.stride_r) if "residual" in offsets else None,
-        auxiliary=Further(nowhere, step.ldx, step.stride_x) if "auxiliary" in offsets else None,
-    )
+    residual = Further(NOWHERE, step.ldr, step.stride_r) if "residual" in offsets else None
+    auxiliary = Further(NOWHERE, step.ldx, step.stride_x) if "auxiliary" in offsets else None
+    operands = Operands(NOWHERE, NOWHERE, NOWHERE, residual=residual, auxiliary=auxiliary)
+    return bind_arguments(step.problem, operands)
 
 
 def step_places(step: Step) -> Places:

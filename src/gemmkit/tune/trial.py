@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gemmkit.bench.timer import Contender, summary, time_in_turn
 from gemmkit.bench.workload import Case, Workload
@@ -17,6 +16,7 @@ from gemmkit.errors import DeviceError, TuningError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.record import TimeRecord
+from gemmkit.storage import Stored
 from gemmkit.tune.space import Candidate
 
 # A first look takes a few graphs of launches as long as this, in microseconds.
@@ -69,7 +69,7 @@ class Bench:
         self._case = (
             exact[0] if exact else Case.make(self.problem, device, workload.seed, "integer")
         )
-        self._expected: NDArray[np.uint32] | None = None
+        self._expected: list[Stored] | None = None
 
     def check(self, compiled: Compiled) -> str:
         """What is wrong with the result of a launch on poisoned output, or nothing.
@@ -80,11 +80,11 @@ class Bench:
         """
         with _Alive(self.device):
             _, result = self._case.result(self.problem, self.device, compiled.binary, compiled.plan)
-        bits = result.view(np.uint32)
-        if self._expected is not None and np.array_equal(bits, self._expected):
+        bits = [each.view(f"u{each.itemsize}") for each in result if each is not None]
+        if self._expected is not None and all(map(np.array_equal, bits, self._expected)):
             return ""
         # A zero may have another sign and be right all the same.
-        verdict = self._case.reference.check(result)
+        verdict = self._case.reference.check(*result)
         if verdict.correct and self._expected is None:
             self._expected = bits
         return verdict.detail

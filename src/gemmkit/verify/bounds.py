@@ -37,6 +37,7 @@ kernel that computes in narrower types has another bound, and fewer bits for tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,7 +180,9 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
     """Whether no operation before the last rounding rounds, in any order: see the module's last
     paragraph."""
     epilogue = problem.epilogue
-    if epilogue.activation not in ("none", "relu") or epilogue.scale != 1:
+    scale = scalar(problem, epilogue.scale)
+    # Only powers of two scale without rounding.
+    if epilogue.activation not in ("none", "relu") or abs(math.frexp(scale)[0]) != 0.5:
         return False
     alpha, beta = scalar(problem, problem.alpha), scalar(problem, problem.beta)
     widest = ELEMENTS[problem.sum_dtype].bits
@@ -199,13 +202,16 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
         magnitude += max(1.0, abs(alpha)) * product
     if beta != 0:
         terms.append((beta, c))
-    addends = inputs.bias_numbers, residual_numbers(problem, inputs)
-    terms += [(1.0, each) for each in addends if each is not None]
+    if inputs.bias_numbers is not None:
+        terms.append((1.0, inputs.bias_numbers))
     magnitude += sum(abs(factor) * _largest_integer(values) for factor, values in terms)
+    residual = residual_numbers(problem, inputs)
+    if residual is not None:
+        magnitude = max(1.0, abs(scale)) * magnitude + _largest_integer(residual)
     # α = p / q with q a power of two: every term is a multiple of the smallest step 1 / q.
     if not (np.isfinite(alpha) and np.isfinite(beta)):
         return False
-    steps = steps_of(problem)
+    steps = steps_of(problem) * scale.as_integer_ratio()[1]
     whole = bool(steps * max(abs(alpha), abs(beta)) <= operands)
     bits = arithmetic.sum_bits if problem.sum_dtype == "float32" else widest
     return whole and bool(magnitude * steps <= 2**bits)

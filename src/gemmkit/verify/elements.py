@@ -1,4 +1,4 @@
-"""How matrix elements of each type are stored, decoded, rounded to, and marked as never written."""
+"""Numbers as elements of each type: encoded, decoded, rounded, and marked as never written."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.problem import Dtype
+from gemmkit.storage import STORAGE, Stored
 from gemmkit.verify.arithmetic import FORMATS, Format
 
-Stored = NDArray[Any]
 Numbers = NDArray[Any]
-
-# NumPy has no bfloat16: its bits are kept as uint16.
-STORAGE: Mapping[Dtype, np.dtype[Any]] = {
-    "float64": np.dtype(np.float64),
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(np.uint16),
-}
 
 # Significands, subnormal numbers and the largest finite number of each type.
 ELEMENTS: Mapping[Dtype, Format] = {

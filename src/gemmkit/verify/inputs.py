@@ -14,9 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import BROADCAST, Dtype, GemmProblem
+from gemmkit.epilogue import Epilogue
+from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.storage import Layout, Stored, further_layouts, layouts
 from gemmkit.verify.bands import bands, over_bands
-from gemmkit.verify.elements import Numbers, Stored, canaries, decode, encode
+from gemmkit.verify.elements import Numbers, canaries, decode, encode
 
 InputKind = Literal["normal", "integer"]
 
@@ -72,105 +74,31 @@ class Inputs:
             auxiliary=part(self.auxiliary, of_auxiliary),
         )
 
+    def for_epilogue(self, epilogue: Epilogue) -> Inputs:
+        """The same without the operands that an epilogue does not have."""
+        return replace(
+            self,
+            bias=self.bias if epilogue.bias else None,
+            residual=self.residual if epilogue.residual else None,
+            auxiliary=self.auxiliary if epilogue.auxiliary else None,
+        )
+
     @property
     def bias_numbers(self) -> Numbers | None:
         """The bias as numbers, or None."""
         return None if self.bias is None else decode(self.bias, self.out_dtype)
 
     @property
-    def epilogue_operands(self) -> dict[str, Stored]:
-        """Storage of the bias, the residual and the auxiliary output, those that there are."""
-        named = {"bias": self.bias, "residual": self.residual, "auxiliary": self.auxiliary}
-        return {name: storage for name, storage in named.items() if storage is not None}
+    def arrays(self) -> dict[str, Stored]:
+        """Storage by name, of the operands that there are."""
+        names = ("a", "b", "c", "bias", "residual", "auxiliary")
+        found = {name: getattr(self, name) for name in names}
+        return {name: storage for name, storage in found.items() if storage is not None}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that a launch reads or writes."""
-        operands = (self.a, self.b, self.c, *self.epilogue_operands.values())
-        return sum(each.nbytes for each in operands)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How `count` matrices of rows × columns lie in memory, each `stride` after the one before.
-
-    Where they are `transposed`, memory holds columns `ld` apart.
-    """
-
-    count: int
-    rows: int
-    columns: int
-    ld: int
-    stride: int
-    transposed: bool = False
-
-    @property
-    def matrix_size(self) -> int:
-        """Elements from the first to the last of one matrix; 0 if it has none."""
-        rows, columns = (self.rows, self.columns)[:: -1 if self.transposed else 1]
-        return storage_size(rows, columns, self.ld)
-
-    @property
-    def size(self) -> int:
-        """Elements from the first to the last of all."""
-        if not (self.count and self.matrix_size):
-            return 0
-        return (self.count - 1) * self.stride + self.matrix_size
-
-    @property
-    def gapless(self) -> bool:
-        """Whether every element of the storage belongs to a matrix."""
-        row = self.rows if self.transposed else self.columns
-        return row == self.ld and (self.count <= 1 or self.stride == self.rows * self.columns)
-
-    def view(self, storage: NDArray[Any]) -> NDArray[Any]:
-        """The elements, as a view of count × rows × columns."""
-        if storage.size < self.size:
-            raise ValueError(f"{storage.size} elements do not hold {self}")
-        shape = (self.count, self.rows, self.columns)
-        if not self.size:
-            return np.empty(shape, storage.dtype)
-        width = storage.itemsize
-        down, along = (1, self.ld) if self.transposed else (self.ld, 1)
-        steps = (width * self.stride, width * down, width * along)
-        return np.lib.stride_tricks.as_strided(storage, shape, steps)
-
-    def gaps(self, storage: Stored) -> Stored:
-        """What of a storage is no element: the ends of rows, and what lies between matrices."""
-        if self.gapless:
-            return storage[:0]
-        outside = np.ones(self.size, bool)
-        self.view(outside)[:] = False
-        return storage[: self.size][outside]
-
-
-def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
-    """Those of A, B and C; of an operand that a batch shares there is one."""
-    p = problem
-    stride_a, stride_b, stride_c = p.strides
-    once = min(p.batch, 1)
-    count_a, count_b = (
-        once if stride == BROADCAST else p.batch for stride in (p.stride_a, p.stride_b)
-    )
-    return (
-        Layout(count_a, p.m, p.k, p.lda, stride_a, p.transa),
-        Layout(count_b, p.k, p.n, p.ldb, stride_b, p.transb),
-        Layout(p.batch, p.m, p.n, p.ldc, stride_c, p.transc),
-    )
-
-
-def further_layouts(problem: GemmProblem) -> tuple[Layout, Layout]:
-    """Those of the residual and of the auxiliary output: row-major, shaped like C.
-
-    Where C's rows are padded, these are too, each by more, so that none passes for another.
-    """
-    tight = max(problem.n, 1)
-    padding = problem.ldc - problem.tight[2]
-    lds = tight + 2 * padding, tight + 3 * padding
-    residual, auxiliary = (
-        Layout(problem.batch, problem.m, problem.n, ld, problem.m * ld) for ld in lds
-    )
-    return residual, auxiliary
+        return sum(each.nbytes for each in self.arrays.values())
 
 
 def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Numbers, Numbers, Numbers]:
@@ -286,14 +214,3 @@ def _fill_all(
     starts = [band.start for band in bands(rows, columns)]
     streams = dict(zip(starts, rng.spawn(len(starts)), strict=True))
     over_bands(rows, columns, lambda band: fill(values[band], streams[band.start]))
-
-
-def storage_size(rows: int, columns: int, ld: int) -> int:
-    """Elements from the first to the last of a row-major matrix; 0 if it has none."""
-    return (rows - 1) * ld + columns if rows and columns else 0
-
-
-def matrix(storage: Stored, rows: int, columns: int, ld: int) -> Stored:
-    """The rows × columns elements of a storage, as a view."""
-    found: Stored = Layout(1, rows, columns, ld, 0).view(storage)[0]
-    return found

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.storage import Stored, layouts
 from gemmkit.verify.bounds import Rounding, scalar
-from gemmkit.verify.elements import Stored, decode
-from gemmkit.verify.inputs import Inputs, layouts
+from gemmkit.verify.elements import decode
+from gemmkit.verify.inputs import Inputs
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.intp]

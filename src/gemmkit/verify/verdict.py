@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
+from gemmkit.storage import Layout, Stored, further_layouts, layouts
 from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.diagnosis import Wrong, diagnose
-from gemmkit.verify.elements import Stored, decode, is_canary
+from gemmkit.verify.elements import decode, is_canary
 from gemmkit.verify.freivalds import Freivalds
-from gemmkit.verify.inputs import Inputs, Layout, further_layouts, layouts
+from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.reference import (
     EVERYTHING,
     Comparison,

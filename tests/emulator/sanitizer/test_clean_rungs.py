@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmkit.devices.device import Launch, bind_arguments
+from gemmkit.devices.device import Launch
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.ladder import find_kernel
@@ -45,7 +46,7 @@ def launched(name: str, problem: GemmProblem, *, sanitize: bool) -> tuple[Launch
     # Where β is 0, C is not to be read.
     result = device.upload(c, initialized=problem.beta != 0)
     left, right = device.upload(a), device.upload(b)
-    arguments = bind_arguments(problem, left, right, result, None)
+    arguments = bind_arguments(problem, Operands(left, right, result))
     launch = device.launch(compile_plan(plan, BOARD.arch), plan, arguments)
     device.download(result, c)
     return launch, c.tobytes()
@@ -68,6 +69,6 @@ def test_c_that_counts_as_never_written_is_found() -> None:
     device = EmulatedDevice(BOARD, sanitize=True)
     ones = np.ones((8, 8), np.float32)
     a, b, c = (device.upload(ones, initialized=each != "C") for each in "ABC")
-    arguments = bind_arguments(problem, a, b, c, None)
+    arguments = bind_arguments(problem, Operands(a, b, c))
     (found,) = device.launch(compile_plan(plan, BOARD.arch), plan, arguments).findings
     assert (found.check, found.array, found.offset) == ("initcheck", "C", 0)

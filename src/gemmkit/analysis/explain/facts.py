@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from gemmkit.analysis.memory import MemoryRow, array_table
 from gemmkit.analysis.model import Prediction, predict, refuse_batch
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
-from gemmkit.devices.device import Launch, Scratch, bind_arguments
+from gemmkit.devices.device import Launch, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -157,10 +156,7 @@ def _launch(
     reference = Reference(problem, inputs, arithmetic=arithmetic)
     if not plan.blocks:
         return Launch(), reference.check(inputs.c)
-    bias = device.upload(inputs.bias) if inputs.bias is not None else None
-    a, b, c = (device.upload(array) for array in (inputs.a, inputs.b, inputs.c))
+    operands = Operands.upload(device, problem, inputs.arrays)
     scratch = Scratch.of(device, plan)
-    launch = device.launch(binary, plan, bind_arguments(problem, a, b, c, bias, scratch))
-    result = np.empty_like(inputs.c)
-    device.download(c, result)
-    return launch, reference.check(result)
+    launch = device.launch(binary, plan, bind_arguments(problem, operands, scratch))
+    return launch, reference.check(*operands.results(device, inputs.arrays))

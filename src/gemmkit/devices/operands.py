@@ -1,0 +1,193 @@
+"""`Operands`: a problem's matrices in a device's memory, and a kernel's arguments for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gemmkit.devices.device import Buffer, Device, Scratch
+from gemmkit.problem import GemmProblem
+from gemmkit.storage import Stored, further_layouts, layouts
+
+# What a launch writes.
+RESULTS = ("c", "auxiliary")
+
+
+class _Nowhere:
+    """Memory that is not there yet."""
+
+    address = nbytes = 0
+
+
+NOWHERE: Buffer = _Nowhere()
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """A further matrix of an epilogue, row-major and shaped like C; those of a batch too.
+
+    `ld` and `stride` are elements from a row to the next, and from a matrix to the next.
+    """
+
+    buffer: Buffer
+    ld: int
+    stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Device memory of A, B and C, and of the epilogue's operands where it has them."""
+
+    a: Buffer
+    b: Buffer
+    c: Buffer
+    bias: Buffer | None = None
+    residual: Further | None = None
+    auxiliary: Further | None = None
+
+    @classmethod
+    def upload(
+        cls,
+        device: Device,
+        problem: GemmProblem,
+        arrays: Mapping[str, Stored],
+        *,
+        reads_a_and_b: bool = True,
+        results: bool = True,
+    ) -> Operands:
+        """Copies of host arrays, which lie as the problem and `further_layouts` say.
+
+        Args:
+            device: where to.
+            problem: whose matrices they are; C is never read where its β is 0.
+            arrays: "a", "b" and "c", and of "bias", "residual" and "auxiliary" those there are.
+            reads_a_and_b: whether A and B count as written before the launch.
+            results: whether C and the auxiliary output get memory, too; else `with_results` does.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        written = {"a": reads_a_and_b, "b": reads_a_and_b, "c": problem.beta != 0}
+        buffers = {
+            name: device.upload(array, initialized=written.get(name, name not in RESULTS))
+            if results or name not in RESULTS
+            else NOWHERE
+            for name, array in arrays.items()
+        }
+        return cls._of(problem, buffers)
+
+    @classmethod
+    def empty(cls, device: Device, problem: GemmProblem) -> Operands:
+        """Memory of the right sizes, its content undefined.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        epilogue, of_result = problem.epilogue, problem.out_item_bytes
+        sizes = {
+            name: size * item
+            for name, size, item in zip(
+                "abc",
+                (layout.size for layout in layouts(problem)),
+                (problem.item_bytes, problem.item_bytes, of_result),
+                strict=True,
+            )
+        }
+        if epilogue.bias:
+            sizes["bias"] = (problem.m if epilogue.bias == "row" else problem.n) * of_result
+        for name, layout in zip(("residual", "auxiliary"), further_layouts(problem), strict=True):
+            if getattr(epilogue, name):
+                sizes[name] = layout.size * of_result
+        return cls._of(problem, {name: device.empty(size) for name, size in sizes.items()})
+
+    @classmethod
+    def _of(cls, problem: GemmProblem, buffers: Mapping[str, Buffer]) -> Operands:
+        further = {
+            name: Further(buffers[name], layout.ld, layout.stride)
+            for name, layout in zip(
+                ("residual", "auxiliary"), further_layouts(problem), strict=True
+            )
+            if name in buffers
+        }
+        return cls(
+            buffers["a"],
+            buffers["b"],
+            buffers["c"],
+            buffers.get("bias"),
+            further.get("residual"),
+            further.get("auxiliary"),
+        )
+
+    def with_results(
+        self, device: Device, problem: GemmProblem, inputs: Mapping[str, Stored]
+    ) -> Operands:
+        """The same operands with results of their own, as the host arrays hold them.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        c = device.upload(inputs["c"], initialized=problem.beta != 0)
+        auxiliary = self.auxiliary
+        if auxiliary is not None:
+            buffer = device.upload(inputs["auxiliary"], initialized=False)
+            auxiliary = replace(auxiliary, buffer=buffer)
+        return replace(self, c=c, auxiliary=auxiliary)
+
+    def results(self, device: Device, inputs: Mapping[str, Stored]) -> tuple[Stored, Stored | None]:
+        """Storage of C, and of the auxiliary output if there is one, as long as the host arrays.
+
+        Raises:
+            DeviceError: the launch before failed.
+        """
+        c = np.empty_like(inputs["c"])
+        device.download(self.c, c)
+        if self.auxiliary is None:
+            return c, None
+        auxiliary = np.empty_like(inputs["auxiliary"])
+        device.download(self.auxiliary.buffer, auxiliary)
+        return c, auxiliary
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All that there are."""
+        further = (each.buffer for each in (self.residual, self.auxiliary) if each is not None)
+        bias = () if self.bias is None else (self.bias,)
+        return (self.a, self.b, self.c, *bias, *further)
+
+
+def bind_arguments(
+    problem: GemmProblem, operands: Operands, scratch: Scratch | None = None
+) -> dict[str, int | float]:
+    """The value of every argument name: sizes, pitches and strides in elements, addresses."""
+    stride_a, stride_b, stride_c = problem.strides
+    bias = operands.bias
+    return {
+        "M": problem.m,
+        "N": problem.n,
+        "K": problem.k,
+        "alpha": problem.alpha,
+        "A": operands.a.address,
+        "lda": problem.lda,
+        "B": operands.b.address,
+        "ldb": problem.ldb,
+        "beta": problem.beta,
+        "C": operands.c.address,
+        "ldc": problem.ldc,
+        "bias": bias.address if bias is not None else 0,
+        "batch": problem.batch,
+        "stride_a": stride_a,
+        "stride_b": stride_b,
+        "stride_c": stride_c,
+        **_further("residual", "r", operands.residual),
+        **_further("auxiliary", "x", operands.auxiliary),
+        "scale": problem.epilogue.scale,
+        **problem.epilogue.arguments,
+        **(scratch or Scratch()).arguments,
+    }
+
+
+def _further(name: str, letter: str, matrix: Further | None) -> dict[str, int | float]:
+    place = (matrix.buffer.address, matrix.ld, matrix.stride) if matrix is not None else (0, 0, 0)
+    return dict(zip((name, f"ld{letter}", f"stride_{letter}"), place, strict=True))
