@@ -14,7 +14,7 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `batch` is the number of products; the strides between their matrices are 0 where there is one
     only, and -1 where all share an operand. `layout` says which matrices lie transposed in memory,
-    as `GemmProblem.layout` does.
+    as `GemmProblem.layout` does. `dtype` is the type of A and B, `out_dtype` that of C.
     """
 
     m: int
@@ -31,6 +31,8 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     stride_b: int = 0
     stride_c: int = 0
     layout: str = "nn"
+    dtype: str = "float32"
+    out_dtype: str = "float32"
 
     @property
     def shape(self) -> str:

@@ -171,6 +171,8 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         stride_b=problem.stride_b,
         stride_c=problem.stride_c,
         layout=problem.layout,
+        dtype=problem.dtype,
+        out_dtype=problem.result_dtype,
     )
 
 

@@ -81,7 +81,9 @@ class Workload:
                 `tolerance` of the plan is not valid.
         """
         refuse_unset(binary, plan)
-        arithmetic = arithmetic_for(binary.ptx, binary.entry, plan.compute_dtype, plan.tolerance)
+        arithmetic = arithmetic_for(
+            binary.ptx, binary.entry, self.problem, plan.compute_dtype, plan.tolerance
+        )
         launches, verdicts = zip(
             *(
                 case.run(self.problem, self.device, binary, plan)

@@ -124,7 +124,7 @@ class Rounding:
         if problem.sum_dtype == "float64":
             panels = -(-k // REFERENCE_PANEL) + REFERENCE_ROUNDINGS
             of_reference = 2 * gamma(panels, UNIT_ROUNDOFF_64)
-        tensor = 2 if problem.item_bytes == 2 else 1
+        tensor = 2 if problem.item_bytes == 2 and not arithmetic.tensor else 1
         relative = gamma(n, tensor * sums.unit) + of_reference
         absolute = 2 * sums.tiny * (k * alpha + 2)
         if arithmetic.plain:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gemmkit.errors import GemmkitError
+from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.verify.arithmetic import (
     FORMATS,
     FP32,
@@ -75,7 +76,11 @@ class _Operation:
 
 
 def arithmetic_for(
-    ptx: str, entry: str, compute_dtype: str = "", tolerance: float | None = None
+    ptx: str,
+    entry: str,
+    problem: GemmProblem,
+    compute_dtype: str = "",
+    tolerance: float | None = None,
 ) -> Arithmetic:
     """The arithmetic that a user names, or else the one that a kernel's instructions have.
 
@@ -83,14 +88,20 @@ def arithmetic_for(
         UsageError: as `named_arithmetic`.
     """
     named = named_arithmetic(compute_dtype, tolerance)
-    return named if named is not None else arithmetic_of(ptx, entry)
+    if named is not None:
+        return named
+    return arithmetic_of(ptx, entry, problem.dtype, problem.result_dtype)
 
 
 @lru_cache(maxsize=64)
-def arithmetic_of(ptx: str, entry: str) -> Arithmetic:
+def arithmetic_of(
+    ptx: str, entry: str, elements: Dtype = "float32", results: Dtype = "float32"
+) -> Arithmetic:
     """The arithmetic in which a kernel computes, by the instructions that its PTX has.
 
-    Where the text cannot be read, the instructions alone are looked at, wherever they stand.
+    `elements` is the type of A and B, `results` that of C: one rounding to it, when results are
+    stored, is the problem's own and not counted. Where the text cannot be read, the instructions
+    alone are looked at, wherever they stand.
     """
     start = ptx.find(f".entry {entry}")
     if not _NARROW.search(ptx, max(start, 0)):
@@ -101,13 +112,14 @@ def arithmetic_of(ptx: str, entry: str) -> Arithmetic:
         kernel = parse(ptx).kernels[entry]
     except (GemmkitError, KeyError):
         return _by_opcodes(ptx)
-    return _Flow(kernel).arithmetic()
+    return _Flow(kernel, elements).arithmetic(results)
 
 
 class _Flow:
     """The flow of values in one kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, elements: Dtype) -> None:
+        self.elements = elements
         self.operations = [found for each in kernel.body if (found := _operation(each)) is not None]
         self.edges: defaultdict[str, set[str]] = defaultdict(set)
         for each in self.operations:
@@ -120,8 +132,8 @@ class _Flow:
         self.seen: dict[tuple[str, str], Instruction] = {}
         self.tensor = False
 
-    def arithmetic(self) -> Arithmetic:
-        """What becomes of the values that are stored."""
+    def arithmetic(self, results: Dtype) -> Arithmetic:
+        """What becomes of the values that are stored in C, which holds numbers of that type."""
         reaching = self._reaching("@out")
         members = _components(self.edges, {each for op in self.operations for each in op.result})
         owner = {node: number for number, nodes in enumerate(members) for node in nodes}
@@ -141,6 +153,7 @@ class _Flow:
             if found is not None:
                 rounded.remove(found)
             rounded.append(replace(steady, times=found.times if found else 0))
+        rounded = self._before_storing(rounded, results)
         if not rounded and not self.tensor:
             return FP32
         return Arithmetic(
@@ -149,6 +162,19 @@ class _Flow:
             sums=tuple(FORMATS[each] for each in sorted(self.sums)),
             reason=self._reason(),
         )
+
+    def _before_storing(self, rounded: Sequence[Rounded], results: Dtype) -> list[Rounded]:
+        """The same without the one rounding to the type of C."""
+        found = []
+        for each in rounded:
+            if each.format.name == results and not each.cut and not each.block:
+                self.seen.pop((results, "results"), None)
+                if each.times == 1:
+                    self.sums.discard(results)
+                    continue
+                each = replace(each, times=each.times - 1)
+            found.append(each)
+        return found
 
     def _reason(self) -> str:
         words = []
@@ -227,7 +253,8 @@ class _Flow:
                 wanted = operation.operand_type
                 if wanted is not None and factor:
                     self.tensor = True
-                    if not any(name == wanted.name for name, _ in through):
+                    given = wanted.name == self.elements
+                    if not given and not any(name == wanted.name for name, _ in through):
                         # Of fp32 numbers the tensor core, or a shift, takes the upper bits.
                         through[wanted.name, True] += 1
                         if operation.instruction is not None:

@@ -150,9 +150,14 @@ class Reference:
             ratio_bound=worst.ratio_bound if worst else 0.0,
             method=self.method,
             detail=detail,
-            arithmetic=self.arithmetic.reason,
+            arithmetic=self._arithmetic,
             diagnosis=first.diagnosis if first is not None else None,
         )
+
+    @property
+    def _arithmetic(self) -> str:
+        plain = self.arithmetic.plain and self.problem.sum_dtype == "float64"
+        return "fp64" if plain else self.arithmetic.reason
 
     def _touched_gaps(self, gaps: Stored) -> int:
         return int(np.count_nonzero(~is_canary(gaps, self.problem.result_dtype)))

@@ -152,7 +152,9 @@ def _launch(
     """What the launch showed, and whether its result is right."""
     refuse_unset(binary, plan)
     inputs = make_inputs(problem, 0, "normal")
-    arithmetic = arithmetic_for(binary.ptx, binary.entry, plan.compute_dtype, plan.tolerance)
+    arithmetic = arithmetic_for(
+        binary.ptx, binary.entry, problem, plan.compute_dtype, plan.tolerance
+    )
     reference = Reference(problem, inputs, arithmetic=arithmetic)
     if not plan.blocks:
         return Launch(), reference.check(inputs.c)
