@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from grouped_work import Matrices, Workload
 
-from gemmkit.bench.baseline import WORKSPACE_BYTES, device_tensor
+from gemmkit.bench.cublas_peer import WORKSPACE_BYTES
 from gemmkit.bench.timer import Contender
+from gemmkit.bench.torch_peer import device_tensor
 from gemmkit.devices.device import TimedDevice, Work
 
 # Warm calls of which the median is told.
@@ -162,7 +163,7 @@ class Torch:
 
         def tensor(name: str, number: int, rows: int, columns: int) -> Any:
             place = at[name][number]
-            return device_tensor(self._torch, self._ordinal, place, rows, columns, columns)
+            return device_tensor(self._torch, self._ordinal, place, (rows, columns), (columns, 1))
 
         return [
             (tensor("A", number, m, k), tensor("B", number, k, n), tensor("C", number, m, n))

@@ -7,23 +7,27 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from gemmkit.bench import baseline as baseline_module
-from gemmkit.bench.baseline import CublasBaseline, TorchBaseline, _without_tf32, find_baseline
+from gemmkit.bench import cublas_peer, peers
+from gemmkit.bench.cublas_peer import CublasBaseline
+from gemmkit.bench.peers import find_baseline
+from gemmkit.bench.torch_peer import TorchBaseline, _without_tf32
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import BROADCAST, GemmProblem
-from gemmkit.verify import check, make_inputs
+from gemmkit.storage import layouts
+from gemmkit.verify import Reference, make_inputs
 
 
 def test_the_first_that_works_is_taken(monkeypatch):
     def broken(_device):
         raise ImportError("no nvmath")
 
-    monkeypatch.setattr(baseline_module, "CublasBaseline", broken)
-    monkeypatch.setattr(baseline_module, "TorchBaseline", lambda _device: "torch")
+    monkeypatch.setattr(peers, "CublasBaseline", broken)
+    monkeypatch.setattr(peers, "TorchBaseline", lambda _device: "torch")
     assert find_baseline(None) == "torch"
-    monkeypatch.setattr(baseline_module, "TorchBaseline", broken)
+    monkeypatch.setattr(peers, "TorchBaseline", broken)
     assert find_baseline(None) is None
 
 
@@ -65,12 +69,14 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
         pointed = ctypes.string_at(address, size)
         seen[layout, attribute] = int.from_bytes(pointed, "little"), size
 
-    cublas = Recorder(Operation=SimpleNamespace(N="plain"), get_version=lambda _: 130400)
+    cublas = Recorder(
+        Operation=SimpleNamespace(N="plain", T="turned"), get_version=lambda _: 130400
+    )
     lt = Recorder(
         MatrixLayoutAttribute=SimpleNamespace(BATCH_COUNT="count", STRIDED_BATCH_OFFSET="stride"),
         matrix_layout_set_attribute=describe,
     )
-    monkeypatch.setattr(baseline_module, "_LtPlan", lambda *_: SimpleNamespace(algorithms=[]))
+    monkeypatch.setattr(cublas_peer, "_LtPlan", lambda *_: SimpleNamespace(algorithms=[]))
     bindings = ModuleType("nvmath.bindings")
     bindings.cublas, bindings.cublasLt = cublas, lt
     monkeypatch.setitem(sys.modules, "nvmath", ModuleType("nvmath"))
@@ -90,7 +96,7 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
     assert call[15:] == (300, 8, 24, 7)
 
     for layout, stride in zip("abc", problem.strides, strict=True):
-        baseline_module._describe_batch(lt, layout, problem.batch, stride)
+        cublas_peer._describe_batch(lt, layout, problem.batch, stride)
     assert seen == {
         **{(layout, "count"): (7, 4) for layout in "abc"},
         ("a", "stride"): (20, 8),
@@ -99,31 +105,99 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
     }
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "nnt", "ntt", "tnt", "ttt"])
+def test_layouts_as_column_major_blas_has_them(layout):
+    """Memory read by BLAS's rules gives what the problem's own layouts give."""
+    rng = np.random.default_rng(0)
+    problem = GemmProblem(3, 4, 5).laid_out(layout)
+    form = cublas_peer._ColumnMajor.of(problem)
+    stored = {"A": rng.random(15), "B": rng.random(20)}
+    a, b = (
+        each.view(stored[name])[0] for name, each in zip("AB", layouts(problem)[:2], strict=True)
+    )
+    operands = []
+    for (name, ld, _, turned), second in ((form.first, False), (form.second, True)):
+        rows, columns = form.stored(problem.k, second=second)
+        assert ld == rows
+        matrix = stored[name].reshape(columns, rows).T
+        operands.append(matrix.T if turned else matrix)
+    result = np.zeros(12)
+    result.reshape(form.columns, form.rows).T[:] = operands[0] @ operands[1]
+    assert np.allclose(layouts(problem)[2].view(result)[0], a @ b)
+
+
+def computed(baseline, problem, device):
+    """The verdict on each way of a baseline."""
+    inputs = make_inputs(problem)
+    operands = Operands.upload(device, problem, inputs.arrays)
+    bound = bind_arguments(problem, operands)
+    for name in baseline.candidates(problem, [bound]):
+        fresh = operands.with_results(device, problem, inputs.arrays)
+        work = baseline.candidates(problem, [bind_arguments(problem, fresh)])[name][0]
+        work(device.stream)
+        yield name, Reference(problem, inputs).check(*fresh.results(device, inputs.arrays))
+
+
+def opened(kind):
+    from gemmkit.devices.cuda import CudaDevice
+
+    device = CudaDevice()
+    try:
+        return kind(device), device
+    except ImportError as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [CublasBaseline, TorchBaseline, TritonBaseline])
 @pytest.mark.parametrize("epilogue", ["none", "bias+relu"])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("batch", [{}, {"batch": 5, "stride_b": BROADCAST, "stride_a": 21000}])
 def test_every_candidate_is_right(kind, epilogue, beta, batch):
-    from gemmkit.devices.cuda import CudaDevice
-
-    device = CudaDevice()
-    try:
-        baseline = kind(device)
-    except ImportError as missing:
-        pytest.skip(str(missing))
+    baseline, device = opened(kind)
     problem = GemmProblem(
         200, 136, 96, 1.5, beta, lda=100, ldc=140, epilogue=Epilogue.parse(epilogue), **batch
     )
-    inputs = make_inputs(problem)
-    a, b, bias = (device.upload(x) for x in (inputs.a, inputs.b, np.zeros(problem.n, np.float32)))
-    if inputs.bias is not None:
-        bias = device.upload(inputs.bias)
-    for name in baseline.candidates(problem, [bind_arguments(problem, Operands(a, b, a, bias))]):
-        c = device.upload(inputs.c)
-        bound = bind_arguments(problem, Operands(a, b, c, bias))
-        baseline.candidates(problem, [bound])[name][0](device.stream)
-        result = np.empty_like(inputs.c)
-        device.download(c, result)
-        verdict = check(problem, inputs, result)
+    for name, verdict in computed(baseline, problem, device):
         assert verdict.correct, f"{name}: {verdict.detail}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [CublasBaseline, TorchBaseline])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "nnt", "ttt"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_types_and_layouts(kind, layout, dtype, batch):
+    baseline, device = opened(kind)
+    problem = GemmProblem(72, 136, 96, 1.5, 0.5, dtype=dtype, batch=batch).laid_out(layout)
+    for name, verdict in computed(baseline, problem, device):
+        assert verdict.correct, f"{name}: {verdict.detail}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [CublasBaseline, TorchBaseline])
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        Epilogue("column", "gelu_tanh"),
+        Epilogue("row", "silu", residual=True),
+        Epilogue("column", "gelu", scale=0.5, auxiliary=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_epilogues(kind, epilogue, dtype):
+    baseline, device = opened(kind)
+    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue, batch=2)
+    for name, verdict in computed(baseline, problem, device):
+        assert verdict.correct, f"{name}: {verdict.detail}"
+
+
+@pytest.mark.gpu
+def test_results_of_another_type():
+    baseline, device = opened(CublasBaseline)
+    problem = GemmProblem(72, 136, 96, dtype="float16", out_dtype="float32", transb=True)
+    for name, verdict in computed(baseline, problem, device):
+        assert verdict.correct, f"{name}: {verdict.detail}"
+    with pytest.raises(UnsupportedProblem, match="PyTorch multiplies float16 to float16"):
+        TorchBaseline(device).candidates(problem, [])

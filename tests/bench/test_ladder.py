@@ -2,8 +2,8 @@ import pytest
 
 import gemmkit
 from gemmkit.bench import ladder as ladder_module
-from gemmkit.bench.baseline import HOW_TO_GET
 from gemmkit.bench.ladder import ladder
+from gemmkit.bench.peers import HOW_TO_GET
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.sweep import SIZES, sweep
 from gemmkit.errors import UnsupportedProblem, UsageError

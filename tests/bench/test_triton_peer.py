@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gemmkit.bench import baseline, triton_peer
+from gemmkit.bench import torch_peer, triton_peer
 from gemmkit.bench.triton_peer import CONFIGURATIONS, TritonBaseline, suitable
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
@@ -41,9 +41,9 @@ def launches(monkeypatch):
     kernel.matmul = Kernel()
     for module in (torch, triton, kernel):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for module in (baseline, triton_peer):
+    for module in (torch_peer, triton_peer):
         monkeypatch.setattr(
-            module, "device_tensor", lambda _torch, _ordinal, *what: ("tensor", *what[:4])
+            module, "device_tensor", lambda _torch, _ordinal, *what: ("tensor", *what[:3])
         )
     return seen
 
@@ -65,10 +65,10 @@ def test_what_is_launched(launches):
     assert stream == ("stream", 77, 3)
     assert grid == (5 * 2,)
     assert operands == (
-        ("tensor", 1, 300, 96, 100),
-        ("tensor", 2, 96, 200, 200),
-        ("tensor", 3, 300, 200, 200),
-        ("tensor", 4, 1, 200, 200),
+        ("tensor", 1, (300, 96), (100, 1)),
+        ("tensor", 2, (96, 200), (200, 1)),
+        ("tensor", 3, (300, 200), (200, 1)),
+        ("tensor", 4, (200,), (1,)),
         *(300, 200, 96, 100, 200, 200),
         *(0, 0, 0),
         *(1.5, 0.0),
@@ -87,9 +87,9 @@ def test_products_of_a_batch_run_over_the_grid_s_second_axis(launches):
     _, (grid, operands, constants) = launches
     assert grid == (1, 500)
     assert operands[:3] == (
-        ("tensor", 1, 64, 32, 32),
-        ("tensor", 2, 32, 64, 64),
-        ("tensor", 3, 64, 64, 64),
+        ("tensor", 1, (64, 32), (32, 1)),
+        ("tensor", 2, (32, 64), (64, 1)),
+        ("tensor", 3, (64, 64), (64, 1)),
     )
     assert operands[-5:-2] == (64 * 32, 0, 5000)
     assert constants["BATCHED"]
@@ -107,6 +107,17 @@ def test_the_configurations_suit_the_shape():
     for m in (1, 17, 300, 20000):
         assert suitable(GemmProblem(m, m, m))
     assert all(each.BK >= 16 for each in CONFIGURATIONS), "Triton's dot takes none below"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"transb": True}, {"dtype": "float16"}, {"epilogue": Epilogue(activation="gelu")}],
+    ids=str,
+)
+def test_other_products_are_refused(launches, changes):
+    problem = GemmProblem(64, 64, 64, **changes)
+    with pytest.raises(UnsupportedProblem, match="multiplies row-major float32"):
+        TritonBaseline(device()).candidates(problem, [])
 
 
 def test_without_cuda_there_is_none(launches):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmkit.bench.baseline import HOW_TO_GET, Baseline, find_baseline
+from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.estimate import emulation_seconds
+from gemmkit.bench.peers import HOW_TO_GET, find_baseline
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import run_binary
 from gemmkit.bench.workload import Workload
@@ -182,9 +183,9 @@ def _run_all(
             workload = None
             workload = Workload(run.problem, device, seed)
         try:
-            # The peers here multiply row-major matrices.
-            peer = baseline if run.problem.layout == "nn" else None
-            record = run_binary(run.kernel, run.config, run.plan, binary, workload, baseline=peer)
+            record = run_binary(
+                run.kernel, run.config, run.plan, binary, workload, baseline=baseline
+            )
         except DeviceError as error:
             progress.printed(error.printed)
             raise

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from gemmkit.bench.baseline import HOW_TO_GET, Arguments, Baseline, TorchBaseline, find_baseline
+from gemmkit.bench.baseline import Arguments, Baseline
+from gemmkit.bench.cublas_peer import CublasBaseline
 from gemmkit.bench.run import finite
 from gemmkit.bench.timer import Contender
+from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import TimedDevice
@@ -16,8 +18,24 @@ from gemmkit.problem import GemmProblem
 from gemmkit.record import PeerRecord, TimeRecord
 from gemmkit.verify import Verdict
 
+HOW_TO_GET = (
+    "no cuBLAS to compare with: `pip install 'gemmkit[baseline]'` brings it (about 450 MB), "
+    "and PyTorch does too"
+)
 CUBLAS, GEMMKIT = "cublas", "gemmkit"
 DEFAULT, BEST, PLAIN = "default", "best", "plain"
+
+
+def find_baseline(device: TimedDevice) -> Baseline | None:
+    """The best baseline that is installed and works, or None: see `HOW_TO_GET`."""
+    kinds: tuple[Callable[[TimedDevice], Baseline], ...] = (CublasBaseline, TorchBaseline)
+    for kind in kinds:
+        try:
+            return kind(device)
+        except Exception:
+            # Absent, or without its CUDA library, or for another CUDA: all the same to a user.
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 
 from gemmkit.analysis.occupancy import occupancy
@@ -10,6 +11,7 @@ from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import Device, Launch, TimedDevice
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
@@ -145,8 +147,10 @@ def _time(
     contenders = [workload.contender(device, binary, plan)]
     name = ""
     if baseline is not None and workload.problem.flops:
-        name, peer = workload.peer(device, baseline)
-        contenders.append(peer)
+        # What the peer cannot compute has no peer.
+        with suppress(UnsupportedProblem):
+            name, peer = workload.peer(device, baseline)
+            contenders.append(peer)
     ours, *theirs = time_in_turn(device, contenders, kept=workload.kept)
     if not theirs:
         return ours, None

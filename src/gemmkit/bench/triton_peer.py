@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gemmkit.bench.baseline import Arguments, device_tensor, operand_tensors
+from gemmkit.bench.baseline import Arguments
+from gemmkit.bench.torch_peer import device_tensor, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
@@ -70,8 +71,17 @@ class TritonBaseline:
         """A way for each configuration that suits the shape; the first launch compiles it.
 
         Raises:
-            UnsupportedProblem: there are more products than a grid has room for.
+            UnsupportedProblem: the kernel has no such layout, type or epilogue, or there are more
+                products than a grid has room for.
         """
+        epilogue = problem.epilogue
+        plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
+        floats = {problem.dtype, problem.result_dtype} == {"float32"}
+        if problem.layout != "nn" or not floats or not plain or epilogue.takes_matrices:
+            raise UnsupportedProblem(
+                "the Triton kernel multiplies row-major float32 matrices, with a bias for each "
+                "column, relu, both or none"
+            )
         if problem.batch > MAX_GRID_YZ:
             raise UnsupportedProblem(f"its grid has room for {MAX_GRID_YZ:,} products of a batch")
         return {
@@ -86,7 +96,7 @@ class TritonBaseline:
         operands = [*operand_tensors(torch, ordinal, one, bound)]
         biased = bool(problem.epilogue.bias)
         operands.append(
-            device_tensor(torch, ordinal, bound["bias"], 1, n, n) if biased else operands[-1]
+            device_tensor(torch, ordinal, bound["bias"], (n,), (1,)) if biased else operands[-1]
         )
         grid: tuple[int, ...] = (ceil_div(m, tiles.BM) * ceil_div(n, tiles.BN),)
         if problem.batch != 1:

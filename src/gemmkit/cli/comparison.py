@@ -51,8 +51,6 @@ def compare_command(
     check_names(against)
     if kernel is None and config:
         raise UsageError("--config is for one kernel: name it, as in `gemmkit bench async_copy`")
-    if kernel is not None and "nn" not in kernel.layouts:
-        raise UsageError("peers are given row-major matrices: compare without --layout")
     if resume and json_path in (None, "-"):
         raise UsageError("--resume takes up a file of records: give it with --json FILE")
     run_comparison(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmkit.analysis import count_loads
-from gemmkit.bench.baseline import HOW_TO_GET
+from gemmkit.bench.peers import HOW_TO_GET
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table

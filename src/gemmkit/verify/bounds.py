@@ -13,7 +13,7 @@ multiplied by at most n = k + t + [α ≠ 1] factors (1 + δ), |δ| ≤ u, and b
 *Accuracy and Stability of Numerical Algorithms*, 2nd ed. (the argument of its sections 3.1
 and 4.2),
 
-    |x̂ − x| ≤ e = γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias|.
+    |fl(x) − x| ≤ e = γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias|.
 
 Gradual underflow adds at most half the smallest subnormal number for each multiplication, enlarged
 by no more than the later factors (below 2 here) and |α|. Tensor cores may cut sums of 16-bit
