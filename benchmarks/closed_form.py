@@ -34,7 +34,6 @@ from gemmkit.analysis.closed_form.costs import (
     derived_costs,
 )
 from gemmkit.analysis.closed_form.form import ClosedForm
-from gemmkit.dispatch.choose import problem_of
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.kernel import Kernel
@@ -123,7 +122,7 @@ def stored_trials(path: Path, gpu: GpuSpec) -> list[list[Trial]]:
     for each in entries:
         if each.outcome != "ok" or each.source != newest[each.kernel][1]:
             continue
-        problem = problem_of(each.problem)
+        problem = each.problem.problem
         trial = Trial(find_kernel(each.kernel), each.tile_config, problem, each.time_us or 0.0, 1.0)
         shapes.setdefault(problem, []).append(trial)
     return [

@@ -20,6 +20,7 @@ from gemmkit.bench.suites import find_suite
 from gemmkit.cli.output import take_up
 from gemmkit.devices.choose import open_device
 from gemmkit.dispatch.choose import choose
+from gemmkit.problem import ITEM_BYTES
 from gemmkit.report.comparison import comparison_tables
 
 HERE = Path(__file__).resolve().parent
@@ -32,19 +33,23 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--suites", default=SUITES)
     parser.add_argument("--against", default=PEERS)
+    parser.add_argument("--layouts", default="NN", help="each suite in these, such as NT,TN,TT")
+    parser.add_argument("--dtype", default="float32", choices=ITEM_BYTES)
+    parser.add_argument("--name", default="bench", help="of the results: <gpu>-<name>.json")
     parser.add_argument("--seconds", type=float, default=1.0, help="of samples a problem")
     parser.add_argument("--resume", action="store_true", help="add what the file lacks")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
     device = open_device("cuda")
     arguments.results.mkdir(parents=True, exist_ok=True)
-    path = arguments.results / f"{device.spec.key}-bench.json"
+    path = arguments.results / f"{device.spec.key}-{arguments.name}.json"
     done = take_up(str(path)) if arguments.resume else []
     covered = {(record.suite, record.problem) for record in done}
     tasks = [
         Task(problem, suite)
         for suite in arguments.suites.split(",")
-        for problem in find_suite(suite)
+        for layout in arguments.layouts.split(",")
+        for problem in find_suite(suite, layout, arguments.dtype)
         if (suite, problem_record(problem)) not in covered
     ]
     start = time.monotonic()

@@ -235,6 +235,16 @@ class GemmProblem:
             max(self.m if self.transc else self.n, 1),
         )
 
+    def is_aligned(self, nbytes: int) -> bool:
+        """Whether every row and every matrix of A, B and C begins and ends at a multiple of so many
+        bytes."""
+        stride_a, stride_b, stride_c = self.strides
+        row_a, row_b, row_c = self.tight
+        operands = row_a | self.lda | stride_a | row_b | self.ldb | stride_b
+        results = row_c | self.ldc | stride_c
+        extents = operands * self.item_bytes | results * self.out_item_bytes
+        return extents % nbytes == 0 and self.alignment % nbytes == 0
+
     @property
     def flops(self) -> int:
         """Floating-point operations, 2·m·n·k a product (a multiply-add counts two)."""

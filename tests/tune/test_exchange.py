@@ -27,7 +27,7 @@ def test_a_table_has_an_entry_a_line(tmp_path, make_entry):
     lines = path.read_text().splitlines()
     assert len(lines) == 4
     assert json.loads(lines[1].rstrip(","))["kernel"] == "naive"
-    assert json.loads(path.read_text())["version"] == 1
+    assert json.loads(path.read_text())["version"] == 2
 
 
 def test_an_empty_table_is_a_table(tmp_path):
@@ -42,7 +42,7 @@ def test_an_empty_table_is_a_table(tmp_path):
         (b"", "table.json is no tuning table"),
         (b"{}", "missing required field `format`"),
         (b'{"format": "other", "version": 1, "entries": []}', "is no tuning table"),
-        (b'{"format": "gemmkit tuning table", "version": 2}', "of version 2; this gemmkit reads 1"),
+        (b'{"format": "gemmkit tuning table", "version": 3}', "of version 3; this gemmkit reads 2"),
         (b'{"format": "gemmkit tuning table", "version": 1, "entries": [{}]}', r"entries\[0\]"),
         (b"\xff\xfe", "is no tuning table"),
     ],

@@ -201,36 +201,74 @@ def test_a_file_that_was_moved_is_made_anew(store, make_entry):
     assert store.put(make_entry()) == 1
 
 
-VERSION_1 = """
+OLDER = """
 CREATE TABLE trials (
-    gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+    gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, {batch}
     aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
     config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
     outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
     measured_at REAL NOT NULL, origin TEXT NOT NULL, entry TEXT NOT NULL,
-    PRIMARY KEY (gpu, m, n, k, aligned, epilogue, kernel, config, source, compiler)
+    PRIMARY KEY (gpu, m, n, k, {key} aligned, epilogue, kernel, config, source, compiler)
 ) WITHOUT ROWID;
 PRAGMA journal_mode = WAL;
-PRAGMA user_version = 1;
+PRAGMA user_version = {version};
 """
 
 
-def test_a_store_without_batches_is_carried_over(store, make_entry):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_older_version_is_carried_over(store, make_entry, version):
+    """Its problems were row-major fp32, and in version 1 single products."""
     old = make_entry(time_us=3.0)
     text = msgspec.json.encode(old).decode()
-    assert "batch" not in text
-    values = ("h100-132sm", 64, 64, 64, 1, "none", "naive", "BM=32,BN=32", old.source, old.compiler)
-    rest = ("ok", 0, 0, 3.0, 0.0, "measured", text)
+    assert not any(name in text for name in ("batch", "layout", "dtype"))
+    batch = ["batch INTEGER NOT NULL DEFAULT 1,", "batch,"] if version == 2 else ["", ""]
+    values = (
+        *("h100-132sm", 64, 64, 64, *([1] if version == 2 else []), 1, "none", "naive"),
+        *("BM=32,BN=32", old.source, old.compiler, "ok", 0, 0, 3.0, 0.0, "measured", text),
+    )
     with sqlite3.connect(store.path) as connection:
-        connection.executescript(VERSION_1)
-        connection.execute(f"INSERT INTO trials VALUES ({', '.join('?' * 17)})", values + rest)
+        connection.executescript(OLDER.format(batch=batch[0], key=batch[1], version=version))
+        connection.execute(f"INSERT INTO trials VALUES ({', '.join('?' * len(values))})", values)
     connection.close()
     assert store.entries() == [old]
+    assert store.best(GPU, CUBE) == old
+    assert store.best(GPU, msgspec.structs.replace(CUBE, layout="nt")) is None
     assert store.put(make_entry(time_us=2.0)) == 1
     assert [each.time_us for each in store.entries()] == [2.0]
     with sqlite3.connect(store.path) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"transb": True}, "64x64x64 NT"),
+        ({"transa": True, "transb": True, "transc": True}, "64x64x64 col-NN"),
+        ({"dtype": "float16"}, "64x64x64, float16"),
+        ({"dtype": "bfloat16", "out_dtype": "float32"}, "64x64x64, bfloat16 to float32"),
+        ({"dtype": "float64", "lda": 65}, "64x64x64, float64, unaligned rows"),
+    ],
+    ids=str,
+)
+def test_layouts_and_types_are_classes_of_their_own(store, make_entry, changes, words):
+    problem = GemmProblem(64, 64, 64, **changes)
+    kind = ProblemClass.of(problem)
+    assert str(kind) == words
+    assert ProblemClass.of(kind.problem) == kind
+    store.put(make_entry(time_us=1.0), make_entry(problem=kind, time_us=50.0))
+    assert store.best(GPU, CUBE).time_us == 1.0
+    assert store.best(GPU, kind).time_us == 50.0
+    assert len(store.winners(GPU)) == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least"), [("float32", 4), ("float64", 2), ("float16", 8), ("bfloat16", 8)]
+)
+def test_rows_are_aligned_by_bytes(dtype, least):
+    assert ProblemClass.of(GemmProblem(3 * least, least, least, dtype=dtype)).aligned
+    assert not ProblemClass.of(GemmProblem(8, least, least // 2, dtype=dtype)).aligned
+    assert not ProblemClass.of(GemmProblem(8, 8, 8, dtype=dtype, alignment=8)).aligned
 
 
 def test_a_batch_is_a_class_of_its_own(store, make_entry):

@@ -20,7 +20,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.ladder import find_kernel, kernels_for
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -103,7 +103,7 @@ def run_suite(
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
     """
     progress = progress or Progress()
-    asked = LADDER if kernels is None else kernels
+    asked = kernels_for(problems) if kernels is None else kernels
     found = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     chosen = [(kernel, kernel.configure(config or {})) for kernel in found]
     if isinstance(device, str):

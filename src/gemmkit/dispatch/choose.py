@@ -148,8 +148,6 @@ class Dispatcher:
     # --- sources ----------------------------------------------------------------------------
 
     def _decide(self, problem: GemmProblem) -> Choice:
-        if {problem.dtype, problem.out_dtype} != {"float32"}:
-            return self._of_library(problem, refusal(problem, self.gpu))
         of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
         table = shipped_table(self.gpu)
         entry = self._store.best(of_class, epilogue)
@@ -158,6 +156,8 @@ class Dispatcher:
         entry = table.best(of_class, epilogue)
         if entry is not None and (found := self._measured(problem, entry, "shipped table")):
             return found
+        if {problem.dtype, problem.out_dtype} != {"float32"}:
+            return self._of_library(problem, refusal(problem, self.gpu))
         best = next(self.ranked(problem), None)
         if best is None:
             return self._of_library(problem, self._refusal(problem))
@@ -196,7 +196,7 @@ class Dispatcher:
             if contender is None or not near.entry.time_us:
                 continue
             there = near.entry.problem
-            expected = contender.estimate(problem_of(there)).microseconds
+            expected = contender.estimate(there.problem).microseconds
             correction = near.entry.time_us / expected if expected else 1.0
             if not 1 / MOST_CORRECTION <= correction <= MOST_CORRECTION:
                 continue
@@ -265,13 +265,6 @@ def described(seen: Estimate) -> str:
     elif seen.busy < 0.9:
         text += f", which keep the SMs busy {seen.busy:.0%} of the time"
     return text
-
-
-def problem_of(tuned: ProblemClass) -> GemmProblem:
-    """A problem of the class: where no size tells that rows are not aligned, A's pitch does."""
-    tight = tuned.aligned or tuned.n % 4 or tuned.k % 4
-    lda = 0 if tight else tuned.k + 1
-    return GemmProblem(tuned.m, tuned.n, tuned.k, lda=lda, batch=tuned.batch)
 
 
 def _opened(store: StoreChoice) -> Store | None:

@@ -21,9 +21,11 @@ from gemmkit.tune.freshness import Freshness
 from gemmkit.tune.store import Store, fastest
 
 # How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
-# to base 2, so that 0.5 is one size 1.41 times as large. Other alignment counts as a distance too.
+# to base 2, so that 0.5 is one size 1.41 times as large. Other alignment and another layout count
+# as distances too; other types are no neighbours.
 MOST_DISTANCE = 0.5
 OTHER_ALIGNMENT = 0.3
+OTHER_LAYOUT = 0.3
 
 
 class Neighbour(NamedTuple):
@@ -64,8 +66,12 @@ class Winners:
 
 
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
-    """How unlike two classes are; infinite where one is empty and the other is not."""
+    """How unlike two classes are; infinite where types differ, or one is empty and the other is
+    not."""
+    if (one.dtype, one.out_dtype) != (other.dtype, other.out_dtype):
+        return math.inf
     total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2
+    total += 0.0 if one.layout == other.layout else OTHER_LAYOUT**2
     sizes = zip(*((each.m, each.n, each.k, each.batch) for each in (one, other)), strict=True)
     for a, b in sizes:
         if a == b:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels import launches, rules, skinny
@@ -17,6 +18,7 @@ from gemmkit.kernels.plan import (
 from gemmkit.kernels.rules import (
     COARSENING_STRIDES,
 )
+from gemmkit.problem import GemmProblem
 
 # --- rungs ------------------------------------------------------------------------------------
 
@@ -238,6 +240,14 @@ LADDER: tuple[Kernel, ...] = (
         signature=FULL_SCRATCH_SIGNATURE,
     ),
 )
+
+
+def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+    """What is run where nobody names kernels: the rungs, and for types that no rung takes the
+    kernels of the library."""
+    types = {each for problem in problems for each in (problem.dtype, problem.result_dtype)}
+    known = {each for kernel in LADDER for each in kernel.dtypes}
+    return LADDER if types <= known else (*LADDER, *LIBRARY)
 
 
 def find_kernel(name: str) -> Kernel:

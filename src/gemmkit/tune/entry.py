@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import GemmProblem, shape_text
+from gemmkit.problem import Dtype, GemmProblem, shape_text
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
 Origin = Literal["measured", "imported"]
 
+# What rows must begin and end at multiples of to be aligned: the widest access to memory.
+VECTOR_BYTES = 16
+
 
 class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_defaults=True):
-    """Problems that one tuned configuration serves: the sizes, and how rows lie in memory.
+    """Problems that one tuned configuration serves: sizes, types, and how rows lie in memory.
 
-    `aligned` says that n, k and all leading dimensions and strides are multiples of 4, so that
-    every row starts at a multiple of 16 bytes. α, β, the epilogue and what products of a batch
-    share are left out: they hardly change which configuration is the fastest.
+    `aligned` says that every row of A, B and C, and every matrix of a batch, begins and ends at a
+    multiple of 16 bytes. `layout` is that of `GemmProblem`, `dtype` the type of A and B,
+    `out_dtype` that of C. α, β, the epilogue and what products of a batch share are left out: they
+    hardly change which configuration is the fastest.
     """
 
     m: int
@@ -28,12 +33,43 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     k: int
     aligned: bool
     batch: int = 1
+    layout: str = "nn"
+    dtype: Dtype = "float32"
+    out_dtype: Dtype = "float32"
 
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
         """The class that a problem belongs to."""
-        aligned = vector_width(problem) == 4
-        return cls(m=problem.m, n=problem.n, k=problem.k, aligned=aligned, batch=problem.batch)
+        return cls(
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            aligned=problem.is_aligned(VECTOR_BYTES),
+            batch=problem.batch,
+            layout=problem.layout,
+            dtype=problem.dtype,
+            out_dtype=problem.result_dtype,
+        )
+
+    @property
+    def problem(self) -> GemmProblem:
+        """A problem of the class: where no size tells that rows are unaligned, A's pitch does."""
+        letters = [letter == "t" for letter in self.layout.ljust(3, "n")]
+        transa, transb, transc = letters
+        tight = GemmProblem(
+            self.m,
+            self.n,
+            self.k,
+            batch=self.batch,
+            transa=transa,
+            transb=transb,
+            transc=transc,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+        )
+        if self.aligned or not tight.is_aligned(VECTOR_BYTES):
+            return tight
+        return replace(tight, lda=tight.lda + 1, stride_a=0)
 
     @property
     def shape(self) -> str:
@@ -46,7 +82,15 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
         return 2 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
-        return self.shape if self.aligned else f"{self.shape}, unaligned rows"
+        words = [self.shape]
+        if self.layout != "nn":
+            words[0] += f" {layout_text(self.layout)}"
+        if self.dtype != "float32" or self.out_dtype != "float32":
+            same = self.dtype == self.out_dtype
+            words.append(self.dtype if same else f"{self.dtype} to {self.out_dtype}")
+        if not self.aligned:
+            words.append("unaligned rows")
+        return ", ".join(words)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,7 +14,8 @@ from gemmkit.tune.entry import Entry
 from gemmkit.tune.store import Store
 
 FORMAT: Literal["gemmkit tuning table"] = "gemmkit tuning table"
-VERSION = 1
+# Version 1 had row-major fp32 problems only, and its entries mean them.
+VERSION = 2
 
 
 class _Head(msgspec.Struct, frozen=True):

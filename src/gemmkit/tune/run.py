@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from gemmkit.devices.choose import gpu_problem, open_device
 from gemmkit.devices.device import Device, TimedDevice
@@ -14,9 +14,10 @@ from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.ladder import find_kernel, kernels_for
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.problem import GemmProblem, Shape, read_problem
+from gemmkit.problem import Dtype, GemmProblem, Shape, read_problem
 from gemmkit.tune.compiling import CompileOne
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
@@ -41,6 +42,9 @@ def tune(
     seed: int = 0,
     kernels: Sequence[str | Kernel] | None = None,
     epilogue: str | Epilogue = "none",
+    layout: str = "NN",
+    dtype: Dtype = "float32",
+    out_dtype: Dtype | None = None,
     device: Device | None = None,
     store: Store | Path | str | None = None,
     within: float = WITHIN,
@@ -55,12 +59,15 @@ def tune(
 
     Args:
         shapes: `"MxNxK"`, a number for a cube, (M, N, K) or a `GemmProblem`, or a list of them. A
-            problem's own epilogue counts.
+            problem's own epilogue, layout and types count.
         budget: seconds for each shape, all told.
         strategy: "model", "random" or "exhaustive" (see `search.make_strategy`).
         seed: of the inputs, and of what the strategy leaves to chance.
         kernels: whose configurations to try, by name or as kernels of the ladder; all by default.
         epilogue: fused into the write-back.
+        layout: how A and B lie in memory: "NN", "NT", "TN" or "TT".
+        dtype: the type of A and B.
+        out_dtype: that of C, by default the same.
         device: an open GPU; by default the one at hand.
         store: where trials are kept; by default the user's own store.
         within: leave out what is estimated to take that many times as long as the best.
@@ -79,11 +86,12 @@ def tune(
         raise UsageError(f"a budget of {budget:g} s is no time to tune in")
     check_strategy(strategy)
     fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
-    problems = [_problem(shape, fused) for shape in _several(shapes)]
+    asked_for = {"epilogue": fused, "dtype": dtype, "out_dtype": out_dtype}
+    problems = [_problem(shape, read_layout(layout), asked_for) for shape in _several(shapes)]
     empty = [each.shape for each in problems if not each.flops]
     if empty:
         raise UsageError(f"{empty[0]} has nothing to multiply, so nothing to tune")
-    asked = LADDER if kernels is None else kernels
+    asked = kernels_for(problems) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     progress = progress or TuneProgress()
     timed = _timed_device(device)
@@ -134,7 +142,7 @@ def _several(shapes: Shape | Sequence[Shape]) -> Sequence[Shape]:
     return shapes
 
 
-def _problem(shape: Shape, epilogue: Epilogue) -> GemmProblem:
+def _problem(shape: Shape, layout: str, rest: Mapping[str, Any]) -> GemmProblem:
     if isinstance(shape, GemmProblem):
         return shape
-    return replace(read_problem(shape), epilogue=epilogue)
+    return replace(read_problem(shape), **rest).laid_out(layout)

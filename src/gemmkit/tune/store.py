@@ -22,7 +22,7 @@ from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_SECONDS = 30.0
 
 # A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
@@ -30,13 +30,14 @@ BUSY_SECONDS = 30.0
 UNSURE = 1.05
 
 _KEY = (
-    *("gpu", "m", "n", "k", "batch", "aligned", "epilogue"),
+    *("gpu", "m", "n", "k", "batch", "aligned", "layout", "dtype", "out_dtype", "epilogue"),
     *("kernel", "config", "source", "compiler"),
 )
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS trials (
     gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
-    batch INTEGER NOT NULL DEFAULT 1,
+    batch INTEGER NOT NULL DEFAULT 1, layout TEXT NOT NULL DEFAULT 'nn',
+    dtype TEXT NOT NULL DEFAULT 'float32', out_dtype TEXT NOT NULL DEFAULT 'float32',
     aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
     config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
     outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
@@ -46,14 +47,25 @@ CREATE TABLE IF NOT EXISTS trials (
 ) WITHOUT ROWID
 """
 _COLUMNS = (*_KEY, "outcome", "final", "samples", "time_us", "measured_at", "origin", "entry")
-# Version 1 knew no batches, and the key of a table cannot be changed.
-_OLD_COLUMNS = ", ".join(name for name in _COLUMNS if name != "batch")
-_FROM_VERSION_1 = (
-    "ALTER TABLE trials RENAME TO trials_1",
-    _TABLE,
-    f"INSERT INTO trials ({_OLD_COLUMNS}) SELECT {_OLD_COLUMNS} FROM trials_1",
-    "DROP TABLE trials_1",
-)
+
+
+def _from_version(*missing: str) -> tuple[str, ...]:
+    """How to carry over a table without these columns: the key of a table cannot be changed."""
+    columns = ", ".join(name for name in _COLUMNS if name not in missing)
+    return (
+        "ALTER TABLE trials RENAME TO old_trials",
+        _TABLE,
+        f"INSERT INTO trials ({columns}) SELECT {columns} FROM old_trials",
+        "DROP TABLE old_trials",
+    )
+
+
+# Version 1 knew no batches; up to version 2 all problems were row-major fp32.
+_BRING_UP = {
+    0: (_TABLE,),
+    1: _from_version("batch", "layout", "dtype", "out_dtype"),
+    2: _from_version("layout", "dtype", "out_dtype"),
+}
 # What was measured here outlives what came from elsewhere, times taken in turn outlive others, and
 # otherwise the later word counts.
 _PUT = f"""
@@ -328,7 +340,7 @@ def _bring_up(connection: sqlite3.Connection) -> None:
     try:
         # Another process may have been faster.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for statement in {0: (_TABLE,), 1: _FROM_VERSION_1}.get(version, ()):
+        for statement in _BRING_UP.get(version, ()):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:
@@ -368,6 +380,9 @@ def _row(entry: Entry) -> tuple[object, ...]:
         problem.k,
         problem.batch,
         problem.aligned,
+        problem.layout,
+        problem.dtype,
+        problem.out_dtype,
         entry.epilogue,
         entry.kernel,
         ",".join(f"{key}={value}" for key, value in sorted(entry.config.items())),
