@@ -193,7 +193,7 @@ class Session:
         leaders = [numbers[id(each)] for each in by_time(self.entries.values())[:REFINED]]
         candidates = self.space.candidates
         return self._add(
-            each for number in leaders for each in refined(candidates[number], self.device.spec)
+            each for number in leaders for each in refined(candidates[number], self.problem, self.device.spec)
         )
 
     def _refined_earlier(self, allowed: Sequence[Allowed]) -> Iterator[Candidate]:

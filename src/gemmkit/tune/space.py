@@ -21,6 +21,7 @@ WITHIN = 3.0
 
 REFUSED = "refused by the kernel's rule"
 OUTSIDE = "the kernel does not take this problem"
+UNFIT_FOR_PROBLEM = "refused for this problem's layout or types"
 UNFIT = "a block fits no SM"
 SAME = "launched like another one"
 SLOW = "estimated far slower than the best"
@@ -79,13 +80,13 @@ def unrefined(kernel: Kernel, config: Mapping[str, int]) -> TileConfig:
     return kernel.configure({**config, **{key: own[key] for key in kernel.refinements}})
 
 
-def refined(candidate: Candidate, spec: GpuSpec) -> Iterator[Candidate]:
-    """The candidate with each other value of its kernel's refinements that the rule allows."""
+def refined(candidate: Candidate, problem: GemmProblem, spec: GpuSpec) -> Iterator[Candidate]:
+    """The candidate with each other value of its kernel's refinements that is allowed."""
     kernel = candidate.kernel
     for values in itertools.product(*kernel.refinements.values()):
         changes = dict(zip(kernel.refinements, values, strict=True))
         config = kernel.configure({**candidate.config.as_dict(), **changes})
-        if config != candidate.config and kernel.rule(config, spec) is None:
+        if config != candidate.config and kernel.supports(problem, config, spec) is None:
             yield Candidate(kernel, config, candidate.estimate_us)
 
 
@@ -107,9 +108,8 @@ class Allowed:
         return cls(kernel, tuple(kernel.configurations(spec)))
 
     def takes(self, problem: GemmProblem, spec: GpuSpec) -> bool:
-        """Whether the kernel takes the problem: with the first of these as with any other."""
-        first = next(iter(self.configurations), None)
-        return first is not None and self.kernel.supports(problem, first, spec) is None
+        """Whether the kernel takes the problem, with some of these at least."""
+        return bool(self.configurations) and self.kernel.accepts(problem, spec) is None
 
     @property
     def total(self) -> int:
@@ -138,6 +138,9 @@ def search_space(
             continue
         launches: set[LaunchShape] = set()
         for config in each.configurations:
+            if kernel.supports(problem, config, spec) is not None:
+                left_out[UNFIT_FOR_PROBLEM] += 1
+                continue
             shape = kernel.launch(problem, config, spec)
             if shape in launches:
                 left_out[SAME] += 1
