@@ -18,7 +18,7 @@ from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, Verdict, make_inputs
-from gemmkit.verify.elements import decode, encode
+from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.reference import Expected
 
 # Small tiles of each kernel, quick to compile for the emulator.

@@ -7,7 +7,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.storage import matrix
 from gemmkit.verify import Reference, check, make_inputs
-from gemmkit.verify.elements import canaries
+from gemmkit.verify.encoding import canaries
 
 CUBE = GemmProblem(48, 48, 48)
 PLAIN = GemmProblem(40, 24, 37)

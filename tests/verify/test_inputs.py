@@ -6,7 +6,7 @@ from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.storage import layouts, matrix, storage_size
 from gemmkit.verify import bands
 from gemmkit.verify import inputs as inputs_module
-from gemmkit.verify.elements import CANARIES, canaries
+from gemmkit.verify.encoding import CANARIES, canaries
 from gemmkit.verify.inputs import make_inputs
 
 PADDED = GemmProblem(5, 7, 3, beta=0.5, lda=8, ldb=9, ldc=10, epilogue=Epilogue(bias=True))

@@ -8,7 +8,7 @@ import pytest
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, check, make_inputs
-from gemmkit.verify.elements import is_canary
+from gemmkit.verify.encoding import is_canary
 from gemmkit.verify.inputs import matrices
 
 LAYOUTS = ["nn", "nt", "tn", "tt", "nnt", "ttt"]

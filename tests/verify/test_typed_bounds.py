@@ -12,7 +12,7 @@ from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import further_layouts, layouts
 from gemmkit.verify import Reference, make_inputs
-from gemmkit.verify.elements import CANARIES, STORAGE, canaries, decode, encode, is_canary
+from gemmkit.verify.encoding import CANARIES, STORAGE, canaries, decode, encode, is_canary
 from gemmkit.verify.inputs import matrices, residual_numbers
 from gemmkit.verify.reference import ACTIVATIONS, evaluate
 

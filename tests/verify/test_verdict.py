@@ -5,7 +5,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.storage import layouts, matrix
 from gemmkit.verify import Reference, check, make_inputs
-from gemmkit.verify.elements import canaries
+from gemmkit.verify.encoding import canaries
 from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.verdict import FULL_LIMIT
 

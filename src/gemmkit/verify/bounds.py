@@ -48,7 +48,7 @@ from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import FP32, Arithmetic, Format
 from gemmkit.verify.bands import over_bands
-from gemmkit.verify.elements import ELEMENTS, Numbers
+from gemmkit.verify.encoding import ELEMENTS, Numbers
 from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices, residual_numbers
 
 UNIT_ROUNDOFF_64 = 2.0**-53

@@ -14,7 +14,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.storage import Stored
 from gemmkit.verify.bounds import Rounding
-from gemmkit.verify.elements import decode, is_canary
+from gemmkit.verify.encoding import decode, is_canary
 from gemmkit.verify.hypotheses import HYPOTHESES, SIGNS, Explanation
 from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.regions import region

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bands import over_bands
 from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, scalar
-from gemmkit.verify.elements import LARGEST, Numbers
+from gemmkit.verify.encoding import LARGEST, Numbers
 from gemmkit.verify.inputs import Inputs, has_one_signed_columns, matrices, residual_numbers
 
 VECTORS = 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.elements import decode
+from gemmkit.verify.encoding import decode
 from gemmkit.verify.moved import moved_values
 from gemmkit.verify.scene import Numbers, Places, Scene
 from gemmkit.verify.sums import missing_terms

@@ -18,7 +18,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.storage import Layout, Stored, further_layouts, layouts
 from gemmkit.verify.bands import bands, over_bands
-from gemmkit.verify.elements import Numbers, canaries, decode, encode
+from gemmkit.verify.encoding import Numbers, canaries, decode, encode
 
 InputKind = Literal["normal", "integer"]
 
@@ -34,7 +34,7 @@ ONE_STREAM_ELEMENTS = 2**24
 class Inputs:
     """What a kernel is given: storage of A, B and C, and the operands of the epilogue.
 
-    Each is 1-D, of the problem's types as `elements.STORAGE` holds them. Element (row, col) of X
+    Each is 1-D, of the problem's types as `storage.STORAGE` holds them. Element (row, col) of X
     lies at `row * ldx + col`, of a transposed X at `col * ldx + row`; that of product i of a batch
     `i * stride_x` further. `c` holds the canary everywhere if β = 0 (so an element that is read or
     left unwritten shows) and in its padding always. `bias` has n elements, or m for a row bias.

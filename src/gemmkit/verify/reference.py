@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import REFERENCE_PANEL, Rounding, scalar
-from gemmkit.verify.elements import LARGEST, Numbers, decode, encode
+from gemmkit.verify.encoding import LARGEST, Numbers, decode, encode
 from gemmkit.verify.inputs import Inputs, matrices, residual_numbers
 
 Selection = slice | NDArray[np.intp]

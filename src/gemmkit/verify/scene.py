@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.storage import Stored, layouts
 from gemmkit.verify.bounds import Rounding, scalar
-from gemmkit.verify.elements import decode
+from gemmkit.verify.encoding import decode
 from gemmkit.verify.inputs import Inputs
 
 Numbers = NDArray[np.float64]

@@ -17,7 +17,7 @@ from gemmkit.storage import Layout, Stored, further_layouts, layouts
 from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.diagnosis import Wrong, diagnose
-from gemmkit.verify.elements import decode, is_canary
+from gemmkit.verify.encoding import decode, is_canary
 from gemmkit.verify.freivalds import Freivalds
 from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.reference import (
