@@ -230,8 +230,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     `summary` is one sentence; `hypothesis` names the explanation that reproduces the wrong
     elements, such as "negated" or "k short", and is empty where none does. `wrong` of `elements`
     elements of C lie outside their bounds, in the rows and columns from the first to the last of
-    `rows` and `columns`. `details` are further sentences: where the wrong elements lie, and what
-    to try.
+    `rows` and `columns`; `places` are the row and column of each where they are four at most.
+    `details` are further sentences: what single elements hold, where they lie, and what to try.
     """
 
     summary: str
@@ -241,6 +241,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[int, int]
     columns: tuple[int, int]
     details: tuple[str, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
 
 
 class JsonLine(msgspec.Struct, frozen=True, kw_only=True):

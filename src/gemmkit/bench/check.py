@@ -13,6 +13,7 @@ import msgspec
 from gemmkit.bench.coverage import too_little
 from gemmkit.bench.edge_cases import case_name, edge_cases
 from gemmkit.bench.ladder import compile_plans
+from gemmkit.bench.places import placed
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
 from gemmkit.bench.workload import Workload
@@ -152,6 +153,8 @@ def check(
             written = found.rung is None and alpha is None
             workload = Workload(problem, device, seed, written=written)
             record = _run(blank, workload, next(binaries), plan, checks)
+            diagnosis = placed(record.diagnosis, found, chosen, problem)
+            record = msgspec.structs.replace(record, diagnosis=diagnosis)
             progress.printed(workload.printed)
         progress.checked(record)
         records.append(record)

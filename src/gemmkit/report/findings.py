@@ -150,12 +150,36 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
                 text.append(f"      called from {call}: {sources.line(call)}".rstrip(": ") + "\n")
         if finding.check == "initcheck" and finding.array in _UNREAD:
             text.append(f"  {_UNREAD[finding.array]}\n", "dim")
+        hint = _layout_hint(finding, records)
+        if hint:
+            text.append(f"  {hint}\n")
         for line in (*_listed("the same", each.others), *_listed("may lead to", each.follows)):
             text.append(f"  {line}\n", "dim")
         text.append(f"  seen {_times(each)}\n", "dim")
     if len(found) > SHOWN_FINDINGS:
         text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more; --json lists them\n")
     return text
+
+
+def _layout_hint(finding: Finding, records: Sequence[CheckRecord]) -> str:
+    """A sentence for an access past the end of a matrix that lies the other way round than told."""
+    if finding.kind != "out of bounds" or finding.array not in ("A", "B", "C"):
+        return ""
+    seen = Counter(
+        advice
+        for diagnosis in (each.diagnosis for each in records)
+        if diagnosis is not None and diagnosis.hypothesis.endswith(" transposed")
+        and finding.array in diagnosis.hypothesis.removesuffix(" transposed")
+        for advice in diagnosis.details
+        if "--layout" in advice
+    )  # fmt: skip
+    if not seen:
+        return ""
+    advice = seen.most_common(1)[0][0].removesuffix(".")
+    return (
+        f"The likeliest reason: {finding.array} is indexed with rows and columns exchanged, as the "
+        f"results show. {advice}, if that is meant."
+    )
 
 
 def _listed(head: str, findings: Sequence[Finding]) -> Iterator[str]:
