@@ -225,13 +225,22 @@ def test_launches_that_cannot_be_meant(write: Any, launch: Any, reason: str) -> 
 @pytest.mark.parametrize(
     ("launch", "reason"),
     [
-        ({"grid": "M-301", "block": 1}, r"grid 'M-301' is -1 here; it must be 0 to"),
-        ({"grid": "1,M*1000", "block": 1}, r"grid 'M\*1000' is 300,000 here; .*65,535"),
+        (
+            {"grid": "M-301", "block": 1},
+            r"grid.x is -1, and it must be 0 to .* 'M-301', with M = 300",
+        ),
+        (
+            {"grid": "1,M*1000", "block": 1},
+            r"grid.y is 300,000 > 65,535, .*: --grid has 'M\*1000', with M",
+        ),
         ({"grid": "M/(N-200)", "block": 1}, r"divides by zero with M = 300, N = 200"),
-        ({"grid": 1, "block": "0,K"}, r"block '0' is 0 here; it must be 1"),
-        ({"grid": 1, "block": "32,33"}, r"1056 threads a block are more"),
+        ({"grid": 1, "block": "0,K"}, r"block.x is 0, and it must be 1 to 1,024: --block has '0'"),
+        ({"grid": 1, "block": "32,33"}, r"1,056 threads a block are more .*: --block has '32,33'"),
         ({"grid": 1, "block": "M/7.0"}, r"not a whole number"),
-        ({"grid": 1, "block": 1, "shared": "-K"}, r"shared '-K' is -100 here"),
+        (
+            {"grid": 1, "block": 1, "shared": "-K"},
+            r"-100 bytes of shared memory .* --shared has '-K', with K = 100",
+        ),
     ],
 )
 def test_launches_that_fail_for_a_problem(write: Any, launch: Any, reason: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -32,6 +32,7 @@ from gemmkit.kernels.fitting import (
 )
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.launch_rule import refused_launch
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.kernels.tiles import tiles_of
@@ -65,8 +66,10 @@ def check(
     """Run a kernel on several problems, look for broken rules, and check each result.
 
     Nothing that a kernel does stops the others: an access out of bounds, a race or a deadlock is
-    a finding. C is given as memory never written where β = 0, A and B where α = 0, for BLAS reads
-    them then not at all. A problem that the kernel refuses is no fault, and its record says so.
+    a finding. A launch that the board refuses for a problem that the kernel takes is a failure, as
+    it would be on a GPU. C is given as memory never written where β = 0, A and B where α = 0, for
+    BLAS reads them then not at all. A problem that the kernel refuses is no fault, and its record
+    says so.
 
     Args:
         kernel: a rung's name, or a kernel of your own.
@@ -130,8 +133,9 @@ def check(
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
-    if not wanted:
-        reasons = "; ".join(dict.fromkeys(map(str, plans)))
+    refusals = [plan for plan in plans if isinstance(plan, _Refusal)]
+    if not wanted and not any(each.by_board for each in refusals):
+        reasons = "; ".join(dict.fromkeys(each.reason for each in refusals))
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
     records: list[CheckRecord] = []
@@ -146,8 +150,9 @@ def check(
             seed=seed,
             verdict="refused",
         )
-        if isinstance(plan, str):
-            record = msgspec.structs.replace(blank, detail=plan)
+        if isinstance(plan, _Refusal):
+            verdict: CheckVerdict = "failed" if plan.by_board else "refused"
+            record = msgspec.structs.replace(blank, verdict=verdict, detail=plan.reason)
         else:
             # Few kernels but gemmkit's own leave A and B unread where α is 0.
             written = found.rung is None and alpha is None
@@ -223,14 +228,25 @@ def _changed(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why there is no launch: the kernel does not take the problem, or the board not the launch."""
+
+    reason: str
+    by_board: bool
+
+
 def _plan(
     kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec
-) -> LaunchPlan | str:
-    """The launch, or why the kernel refuses."""
+) -> LaunchPlan | _Refusal:
+    """The launch, or why there is none."""
     try:
         return kernel.plan(problem, config, gpu)
     except UnsupportedProblem as refusal:
-        return str(refusal)
+        reason = refused_launch(kernel, problem, gpu)
+        if reason is not None:
+            return _Refusal(f"'{kernel.name}': {reason}", by_board=True)
+        return _Refusal(str(refusal), by_board=False)
 
 
 def _run(

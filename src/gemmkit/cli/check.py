@@ -78,8 +78,10 @@ def command(
     watched: memory out of bounds or misaligned, reads of what was never written, races in shared
     and global memory, barriers that not all threads reach, deadlocks.
 
-    The exit status is 1 if there is a finding or a wrong result, and 2 if too little ran to say
-    anything.
+    The exit status is 1 if there is a finding or a wrong result, or if the board refuses the launch
+    (threads or blocks beyond its limits, an empty grid, __launch_bounds__, registers, shared
+    memory), and 2 if the input is not usable: the kernel does not compile, it does not take the
+    problems, or too little ran to say anything.
     """
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target
