@@ -173,3 +173,13 @@ def test_factors_are_of_the_type_of_the_sums():
             GemmProblem(1, 1, 1, beta=1e300, dtype=dtype)
     with pytest.raises(UsageError, match="finite fp64"):
         GemmProblem(1, 1, 1, beta=math.inf, dtype="float64")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [("half", "float16"), ("bf16", "bfloat16"), ("fp32", "float32"), ("double", "float64")],
+)
+def test_short_names_of_types(short, full):
+    problem = GemmProblem(2, 3, 4, dtype=short, out_dtype=short)
+    assert (problem.dtype, problem.out_dtype) == (full, full)
+    assert problem == GemmProblem(2, 3, 4, dtype=full)

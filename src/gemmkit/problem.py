@@ -14,6 +14,17 @@ LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Types of elements, with their bytes. The halves are summed up in fp32.
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
+# The field's other names of types, those of CUDA C++ and of PTX among them.
+_SHORT_NAMES = {
+    "float16": ("half", "fp16", "f16", "__half"),
+    "bfloat16": ("bf16", "__nv_bfloat16", "nv_bfloat16"),
+    "float32": ("fp32", "f32", "single"),
+    "float64": ("fp64", "f64", "double"),
+    "tf32": ("tfloat32", "tensorfloat32"),
+    "float8_e4m3": ("fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn"),
+    "float8_e5m2": ("fp8_e5m2", "e5m2"),
+}
+_FULL_NAMES = {short: full for full, names in _SHORT_NAMES.items() for short in names}
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 # A stride of an operand that all products of a batch share.
@@ -70,6 +81,8 @@ class GemmProblem:
         if self.out_dtype is None:
             object.__setattr__(self, "out_dtype", self.dtype)
         for name in ("dtype", "out_dtype"):
+            if getattr(self, name) not in ITEM_BYTES:
+                object.__setattr__(self, name, full_type_name(str(getattr(self, name))))
             if getattr(self, name) not in ITEM_BYTES:
                 known = ", ".join(get_args(Dtype))
                 raise UnsupportedType(
@@ -255,6 +268,14 @@ class GemmProblem:
 
 # What users may write where a problem is asked for.
 Shape = str | int | tuple[int, ...] | GemmProblem
+
+
+def full_type_name(name: str) -> str:
+    """The full name of a type that is called by a shorter one, such as `half` or `bf16`.
+
+    Anything else stays as it is.
+    """
+    return _FULL_NAMES.get(name.strip().lower(), name)
 
 
 def read_problem(shape: Shape) -> GemmProblem:

@@ -125,10 +125,10 @@ class KernelUnderTest:
         """What it counts for one problem; the test fails if the result is wrong."""
         __tracebackhide__ = True
         from gemmkit.bench.count import count
-        from gemmkit.problem import GemmProblem
+        from gemmkit.kernels.fitting import asked_problem
 
         with _ErrorsFail():
-            problem = GemmProblem(m, n, k, alpha=alpha, beta=beta)
+            problem = asked_problem(self.kernel, (m, n, k), alpha, beta)
             found = count(self.kernel, problem, config=config, gpu=self.gpu, seed=seed)
         if not found.record.correct:
             from gemmkit.report.wrong_result import wrong_result

@@ -24,6 +24,7 @@ from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.fitting import (
+    asked_problem,
     default_problem,
     expressible,
     fitting,
@@ -36,7 +37,7 @@ from gemmkit.kernels.launch_rule import refused_launch
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.kernels.tiles import tiles_of
-from gemmkit.problem import GemmProblem, Shape, read_problem
+from gemmkit.problem import GemmProblem, Shape
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
@@ -78,7 +79,8 @@ def check(
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
         epilogue: fused into every write-back: "none", "bias", "relu" or "bias+relu"; by default
-            each problem its own; one of the edge cases has bias and ReLU, where a rung fuses.
+            each problem its own: a bias where a kernel of your own has a parameter for it, bias
+            and ReLU in one of the edge cases, where a rung fuses.
         alpha: of every problem; by default each its own.
         beta: of every problem; by default each its own.
         checks: findings of other checks are left out.
@@ -114,7 +116,7 @@ def check(
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
     cases = [
-        ("", found.lay_out(_changed(read_problem(shape), alpha, beta, epilogue)))
+        ("", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue)))
         for shape in shapes or ()
     ]
     device = device or open_device(
@@ -191,7 +193,7 @@ def _default_cases(
                 # Without its scales or its padding it is another of the cases.
                 continue
             problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
-        problem = _changed(problem, alpha, beta, epilogue)
+        problem = asked_problem(kernel, problem, alpha, beta, epilogue)
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step
             problem = fitting(kernel, problem, gpu, config, whole)
@@ -214,18 +216,6 @@ def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Prog
         progress.note(
             f"The grid rounds down, so only sizes where {multiples_text(multiples)} are tried."
         )
-
-
-def _changed(
-    problem: GemmProblem, alpha: float | None, beta: float | None, epilogue: Epilogue | None
-) -> GemmProblem:
-    """The problem with what was asked for by name."""
-    return replace(
-        problem,
-        alpha=problem.alpha if alpha is None else alpha,
-        beta=problem.beta if beta is None else beta,
-        epilogue=epilogue or problem.epilogue,
-    )
 
 
 @dataclass(frozen=True, slots=True)

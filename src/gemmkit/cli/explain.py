@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli import WRONG_RESULT
-from gemmkit.cli.options import config_option, debug_option, gpu_option, read_settings
+from gemmkit.cli.options import (
+    config_option,
+    debug_option,
+    gpu_option,
+    max_steps_option,
+    problem_options,
+    read_settings,
+    seed_option,
+)
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
 
@@ -40,8 +48,11 @@ MOST_LAUNCHES = 8
     metavar="N|MxNxK",
     help="The problem to explain.  [default: 1024, or the nearest that the kernel takes]",
 )
+@problem_options
 @gpu_option
 @config_option
+@seed_option
+@max_steps_option
 @click.option(
     "--pictures",
     "folder",
@@ -76,8 +87,13 @@ MOST_LAUNCHES = 8
 def command(
     against: str | None,
     shape: str | None,
+    epilogue: str | None,
+    alpha: float | None,
+    beta: float | None,
     gpu: str | None,
     config: dict[str, int] | None,
+    seed: int,
+    max_steps: int | None,
     folder: Path | None,
     form: str,
     maps: bool,
@@ -101,7 +117,8 @@ def command(
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer, StepBar
     from gemmkit.cli.target import find_target
-    from gemmkit.problem import GemmProblem
+    from gemmkit.devices.choose import DEFAULT_MAX_STEPS
+    from gemmkit.kernels.fitting import asked_problem
 
     if as_json and (report or folder or maps or what_if):
         raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
@@ -113,14 +130,24 @@ def command(
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    problem, board = GemmProblem.from_shape(shape or DEFAULT_SHAPE), board_at_hand(gpu)
+    problem = asked_problem(kernel, shape or DEFAULT_SHAPE, alpha, beta, epilogue)
+    board = board_at_hand(gpu)
     if shape is None and kernel.sizes is not None:
         problem = kernel.sizes.nearest(problem)
     with StepBar() as bar:
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
             bar.show(done, len(chosen), each.name)
-            gathered.append(gather(each, each.lay_out(problem), board, config=settings))
+            gathered.append(
+                gather(
+                    each,
+                    each.lay_out(problem),
+                    board,
+                    config=settings,
+                    seed=seed,
+                    max_steps=max_steps or DEFAULT_MAX_STEPS,
+                )
+            )
     explained = explain_facts(*gathered)
     if as_json:
         import msgspec

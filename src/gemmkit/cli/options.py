@@ -122,6 +122,17 @@ scale_options = combine(
     ),
 )
 
+# Of one kernel, which may be a user's own: what is not given follows from its parameters.
+problem_options = combine(
+    click.option(
+        "--epilogue",
+        help="Fused into the write-back: none, bias, relu or bias+relu.  [default: bias for a file "
+        "whose kernel takes one, else none]",
+    ),
+    click.option("--alpha", type=float, help="Scales A·B.  [default: 1]"),
+    click.option("--beta", type=float, help="Scales what C held before.  [default: 0]"),
+)
+
 shapes_option = click.option(
     "--shape",
     "shapes",

@@ -104,8 +104,8 @@ _exactness_options = combine(
         "--compute-dtype",
         metavar="TYPE[,SUMS]",
         help="Judge results as of a kernel that rounds operands to this type, and keeps sums in "
-        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2.  [default: as its "
-        "instructions say, sums float32]",
+        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2, or short: fp32, half, "
+        "fp16, bf16, e4m3, e5m2.  [default: as its instructions say, sums float32]",
     ),
     click.option(
         "--tolerance",

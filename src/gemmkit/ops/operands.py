@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.problem import ITEM_BYTES, Dtype
+from gemmkit.problem import ITEM_BYTES, Dtype, full_type_name
 
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts apart"),
@@ -166,7 +166,7 @@ def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     # A scalar type such as jax.numpy.float32 has the type itself inside.
     name = getattr(getattr(given, "dtype", None), "name", None) or name
-    name = str(name).removeprefix("torch.")
+    name = full_type_name(str(name).removeprefix("torch."))
     for known in ITEM_BYTES:
         if known == {"float": "float64"}.get(name, name):
             return known

@@ -19,6 +19,7 @@ from gemmkit.analysis.explain.sections import sections
 from gemmkit.analysis.memory import MemoryRow
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
+from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
@@ -56,16 +57,23 @@ def explain(
         DeviceError: a kernel failed.
     """
     board = find_board(gpu) if isinstance(gpu, str) else gpu or DEFAULT_BOARD
-    if not isinstance(problem, GemmProblem):
-        problem = GemmProblem.from_shape(str(problem))
+    first = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    asked = asked_problem(first, problem)
 
     def collect(chosen: Kernel | str, changes: TileConfig | Mapping[str, int] | None) -> Facts:
         found = find_kernel(chosen) if isinstance(chosen, str) else chosen
         if not isinstance(changes, TileConfig):
             changes = found.configure(changes or {})
-        return gather(found, problem, board, config=changes, progress=progress, cache_dir=cache_dir)
+        return gather(
+            found,
+            found.lay_out(asked),
+            board,
+            config=changes,
+            progress=progress,
+            cache_dir=cache_dir,
+        )
 
-    this = collect(kernel, config)
+    this = collect(first, config)
     if against is None:
         return explain_facts(this)
     return explain_facts(this, collect(against, against_config))
