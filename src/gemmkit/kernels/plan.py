@@ -115,13 +115,15 @@ class FieldPlace:
 class StructPlace:
     """A kernel parameter that is a struct: `size` and `alignment` in bytes, its scalars in order.
 
-    `declared` is the parameter as the source declares it.
+    `declared` is the parameter as the source declares it, `line` (`file:line`) where its kernel is
+    declared.
     """
 
     declared: str
     size: int
     alignment: int
     fields: tuple[FieldPlace, ...]
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
