@@ -141,6 +141,21 @@ class LoadedKernel:
         """Whether blocks may make an order among themselves."""
         return self.compiled.orders_blocks
 
+    @cached_property
+    def updates_global(self) -> bool:
+        """Whether it has atomics that blocks may share memory by."""
+        from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering
+
+        return any(
+            each.operation in ATOMICS and Ordering.of(each).between_blocks.strong
+            for each in self.actions
+        )
+
+    @property
+    def follows_blocks(self) -> bool:
+        """Whether sanitizers follow what its blocks do one after the other."""
+        return self.orders_blocks or self.updates_global
+
     @property
     def warp_function(self) -> int:
         """The address of the function that runs a warp."""

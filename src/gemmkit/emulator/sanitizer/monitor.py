@@ -89,7 +89,8 @@ class Sanitizer:
             self.memory,
             self.memory.regions(),
             granule_bytes(actions, "global"),
-            ordered=self.kernel.orders_blocks,
+            ordered=self.kernel.follows_blocks,
+            atomics=self.kernel.updates_global,
             readers=self.readers,
             read_only=any(map(loads_read_only, actions)),
         )

@@ -94,9 +94,11 @@ class GlobalShadow:
         memory: where the kernel runs; bytes that it counts as never written are noted there.
         regions: (first byte, size) of each allocation.
         granule: bytes of the smallest access.
-        ordered: whether blocks make an order among themselves, and so run one by one.
+        ordered: whether blocks run one by one, since they make an order among themselves or share
+            memory by atomics.
         readers: regions (by first byte) whose loads are to be noted as well.
         read_only: whether the kernel loads memory as such that nobody writes (`ld.global.nc`).
+        atomics: whether it has atomics on global memory, which plain accesses may race with.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class GlobalShadow:
         ordered: bool,
         readers: frozenset[int],
         read_only: bool = False,
+        atomics: bool = False,
     ) -> None:
         self.granule = granule
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
@@ -128,6 +131,8 @@ class GlobalShadow:
                 names += ["other_reader", "other_reader_at"]
             if read_only and start in readers:
                 names.append("nc_reader")
+            if ordered and atomics:
+                names += ["last_strong", "strong_time", "seen_strong"]
             for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
