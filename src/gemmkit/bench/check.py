@@ -16,6 +16,7 @@ from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.places import placed
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
+from gemmkit.bench.unset_values import UnsetValues
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
@@ -38,7 +39,7 @@ from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import GemmProblem, Shape
-from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
+from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord, Finding
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
@@ -139,6 +140,7 @@ def check(
     if not wanted and not any(each.by_board for each in refusals):
         reasons = "; ".join(dict.fromkeys(each.reason for each in refusals))
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
+    unset = UnsetValues(device, cache_dir)
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
     records: list[CheckRecord] = []
     for (name, problem), plan in zip(cases, plans, strict=True):
@@ -163,6 +165,8 @@ def check(
             diagnosis = placed(record.diagnosis, found, chosen, problem)
             record = msgspec.structs.replace(record, diagnosis=diagnosis)
             progress.printed(workload.printed)
+            if found.rung is None and "initcheck" in checks and not record.findings:
+                record = _with(record, unset.findings(workload, plan))
         progress.checked(record)
         records.append(record)
     missing = too_little(records)
@@ -216,6 +220,13 @@ def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Prog
         progress.note(
             f"The grid rounds down, so only sizes where {multiples_text(multiples)} are tried."
         )
+
+
+def _with(record: CheckRecord, findings: tuple[Finding, ...]) -> CheckRecord:
+    """The record with findings, where there are some and the launch has not failed."""
+    if not findings or record.verdict == "failed":
+        return record
+    return msgspec.structs.replace(record, verdict="findings", findings=findings)
 
 
 @dataclass(frozen=True, slots=True)
