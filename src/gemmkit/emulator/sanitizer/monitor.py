@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
@@ -119,6 +119,13 @@ class Sanitizer:
             space = "local"
         self.add(worker, outside(self.names, worker, number, thread, address, space))
 
+    def printed(
+        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+    ) -> None:
+        """A thread prints what lies at a place in its local memory: (first byte, size) each."""
+        for watch in self._watches:
+            watch.print_if_of(worker, number, thread, place, taken)
+
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
         self.add(worker, stops.deadlock(self.names, worker))
@@ -163,6 +170,17 @@ class _Watch:
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
         self._waiting: tuple[int, int, int, int, int] | None = None
+
+    def print_if_of(
+        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+    ) -> None:
+        """A thread of this worker, if it is one of this, prints arguments from its local memory."""
+        if worker is not self._worker:
+            return
+        for start, size in taken:
+            if not self._shadow.local_is_set(worker, thread, place + start, size):
+                self._undefined.printed(number, worker.field("block"), thread)
+                return
 
     def finish(self) -> None:
         """Take what is left."""

@@ -254,6 +254,12 @@ class BlockShadow:
                 return lane, inside + int(missing[0])
         return None
 
+    def local_is_set(self, worker: Worker, thread: int, place: int, nbytes: int) -> bool:
+        """Whether all bits of some bytes of a thread's local memory are defined."""
+        assert self._local is not None
+        start = thread * worker.field("local_stride") + place
+        return bool((self._local[start : start + nbytes] == 255).all())
+
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""
         return self.common[:, COMMON[name] // 8]
