@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost
 from gemmkit.analysis.block_profile import BlockProfile
@@ -21,7 +20,7 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
-from gemmkit.jit.issue_order import Latencies, turn_cycles
+from gemmkit.jit.issue_order import Latencies, barriers, global_loads, pass_cycles, turn_cycles
 
 # The state of a software pipeline repeats after a few turns of its loop.
 _TURNS = 6
@@ -49,6 +48,25 @@ class _Walk:
     pending: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Basic blocks that run and have the same innermost loop, or none.
+
+    `pieces` are their instructions, cut behind each barrier; `body` all blocks of the loop, those
+    of loops inside it too; `innermost` says whether none of these runs.
+    """
+
+    blocks: tuple[int, ...]
+    pieces: list[list[int]]
+    body: frozenset[int]
+    innermost: bool
+
+    @property
+    def loops(self) -> bool:
+        """Whether it is a loop."""
+        return bool(self.body)
+
+
 def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> list[Segment]:
     """All segments of a kernel that its warps run through, innermost loops apart.
 
@@ -57,61 +75,99 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
         machine: the latencies.
         memory_latency: cycles until a sector is there that the SM does not hold yet.
     """
-    executed = profile.executed_at[1]
+    regions = _regions(profile)
+    walked = [_walked(profile, machine, memory_latency, region) for region in regions]
+    whole = _machine_turns(profile, machine, memory_latency, regions, walked)
     found: list[Segment] = []
-    regions = _regions(profile.flow, executed)
-    main = max(
-        (blocks for blocks, loops in regions if loops),
-        key=lambda blocks: _adds(profile, blocks),
-        default=[],
-    )
-    machine_code = _machine_loops(profile, regions, main)
-    for place_of_region, (blocks, loops) in enumerate(regions):
-        pieces = _pieces(profile, blocks)
-        copies = profile.unroll if loops and len(pieces) == 1 else 1
-        walk, clock = _Walk(), 0.0
-        latencies = [0.0] * len(pieces)
-        for _ in range(_TURNS if loops else 1):
-            for place, piece in enumerate(pieces):
-                end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
-                latencies[place] = (end - clock) / copies
-                clock = end
-        slower, code = 1.0, profile.main_loop
-        if loops and code is not None:
-            seen = _memory(profile, machine, memory_latency, pieces)
-            loop = machine_code.get(place_of_region)
-            if loop is not None:
-                adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
-                turn = turn_cycles(loop.words, seen(np.mean)) + loop.waits
-                slower = turn * adds / loop.count / sum(latencies)
-            elif code.around and len(pieces) > 1:
-                # Of several tiles' loads, the next step waits for the last.
-                slower = turn_cycles(code.around, seen(np.max)) / sum(latencies)
-        slower = max(1.0, slower)
-        for latency, piece in zip(latencies, pieces, strict=True):
+    for place, (region, latencies) in enumerate(zip(regions, walked, strict=True)):
+        slower = max(1.0, whole.get(place, 0.0) / max(sum(latencies), 1.0))
+        for latency, piece in zip(latencies, region.pieces, strict=True):
             found.append(Segment(piece[0], slower * latency, tuple(piece)))
     return found
 
 
-def _machine_loops(
-    profile: BlockProfile, regions: Sequence[tuple[list[int], bool]], main: Sequence[int]
-) -> dict[int, Loop]:
-    """The machine code of loops that multiply and add, by their places among the regions.
+def _walked(
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: _Region
+) -> list[float]:
+    """Cycles of each piece of a region as its PTX allows, in the steady state of a loop."""
+    copies = profile.unroll if region.loops and len(region.pieces) == 1 else 1
+    far = memory_latency if region.loops else machine.dram_latency
+    walk, clock = _Walk(), 0.0
+    latencies = [0.0] * len(region.pieces)
+    for _ in range(_TURNS if region.loops else 1):
+        for place, piece in enumerate(region.pieces):
+            end = _run(profile, machine, far, piece * copies, walk, clock)
+            latencies[place] = (end - clock) / copies
+            clock = end
+    return latencies
 
-    One stands for each where both codes have as many, in their order; else the main one for the
-    main one.
+
+def _machine_turns(
+    profile: BlockProfile,
+    machine: Machine,
+    memory_latency: float,
+    regions: Sequence[_Region],
+    walked: Sequence[Sequence[float]],
+) -> dict[int, float]:
+    """Cycles of one turn of regions by their machine code, which issues in order."""
+    code = profile.main_loop
+    if code is None:
+        return {}
+    found: dict[int, float] = {}
+    for place, loop in _machine_loops(profile, regions).items():
+        region = regions[place]
+        around, pieces, spent = _around(regions, region), region.pieces, 0.0
+        if around is not None and barriers(loop.words) and not _barriers(profile, region):
+            # ptxas has unrolled this loop in full: its machine code is that of the loop around it.
+            pieces = [*pieces, *regions[around].pieces]
+            spent = sum(walked[around])
+        latencies = _memory(profile, machine, memory_latency, pieces)(np.mean)
+        turn = turn_cycles(loop.words, latencies) + loop.waits - spent
+        found[place] = turn * _multiply_adds(profile, region) / loop.count
+    main = max(found, key=lambda place: _adds(profile, regions[place]), default=None)
+    around = None if main is None else _around(regions, regions[main])
+    if around is not None and code.around:
+        # Of several tiles' loads, the next step waits for the last.
+        seen = _memory(profile, machine, memory_latency, regions[around].pieces)
+        found[around] = turn_cycles(code.around, seen(np.max))
+    for place, region in enumerate(regions):
+        if not region.loops and code.loops:
+            # What no loop reads, C above all, nobody has read before.
+            seen = _memory(profile, machine, machine.dram_latency, region.pieces)
+            share = _global_loads(profile, region) / max(global_loads(code.outside), 1)
+            found[place] = min(share, 1.0) * pass_cycles(code.outside, seen(np.mean))
+    return found
+
+
+def _machine_loops(profile: BlockProfile, regions: Sequence[_Region]) -> dict[int, Loop]:
+    """The machine code of innermost loops that multiply and add, by their places among the regions.
+
+    One stands for each where both codes have as many, in their order; else the largest for the
+    one that multiplies most.
     """
     code = profile.main_loop
-    if code is None or not code.loops:
-        return {}
     multiplying = [
-        place for place, (blocks, loops) in enumerate(regions) if loops and _adds(profile, blocks)
+        place
+        for place, region in enumerate(regions)
+        if region.loops and region.innermost and _multiply_adds(profile, region)
     ]
-    multiplying.sort(key=lambda place: profile.flow.blocks[regions[place][0][0]].start)
+    if code is None or not code.loops or not multiplying:
+        return {}
+    multiplying.sort(key=lambda place: profile.flow.blocks[regions[place].blocks[0]].start)
     if len(multiplying) == len(code.loops):
         return dict(zip(multiplying, code.loops, strict=True))
-    largest = max(code.loops, key=lambda loop: loop.count)
-    return {place: largest for place in multiplying if regions[place][0] == main}
+    main = max(multiplying, key=lambda place: _adds(profile, regions[place]))
+    return {main: max(code.loops, key=lambda loop: loop.count)}
+
+
+def _around(regions: Sequence[_Region], inner: _Region) -> int | None:
+    """The place of the smallest loop around another; None where there is none."""
+    outside = [
+        place
+        for place, region in enumerate(regions)
+        if region.loops and region is not inner and inner.body <= region.body
+    ]
+    return min(outside, key=lambda place: len(regions[place].body), default=None)
 
 
 def _memory(
@@ -142,14 +198,33 @@ def _is_fma(profile: BlockProfile, number: int) -> bool:
     return profile.actions[number].form.opcode_class == "fma"
 
 
-def _adds(profile: BlockProfile, blocks: Sequence[int]) -> float:
-    """Multiply-adds that these basic blocks execute."""
+def _multiply_adds(profile: BlockProfile, region: _Region) -> int:
+    """Multiply-adds in the PTX of a region."""
+    return sum(_is_fma(profile, number) for piece in region.pieces for number in piece)
+
+
+def _adds(profile: BlockProfile, region: _Region) -> float:
+    """Multiply-adds that a region executes."""
     executed = profile.executed_at[1]
+    numbers = (number for piece in region.pieces for number in piece)
+    return sum(float(executed[number]) for number in numbers if _is_fma(profile, number))
+
+
+def _barriers(profile: BlockProfile, region: _Region) -> int:
+    """Barriers in the PTX of a region."""
+    numbers = (number for piece in region.pieces for number in piece)
+    return sum(profile.actions[number].operation == "barrier" for number in numbers)
+
+
+def _global_loads(profile: BlockProfile, region: _Region) -> float:
+    """Loads from global memory that one warp makes in a region, outside of loops."""
+    executed = profile.executed_at[1] / profile.warps
     return sum(
         float(executed[number])
-        for block in blocks
-        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end)
-        if _is_fma(profile, number)
+        for piece in region.pieces
+        for number in piece
+        if number in profile.costs
+        and (profile.costs[number].space, profile.costs[number].kind) == ("global", "load")
     )
 
 
@@ -253,8 +328,9 @@ def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
 # --- loops -----------------------------------------------------------------------------------
 
 
-def _regions(flow: ControlFlow, executed: NDArray[np.float64]) -> list[tuple[list[int], bool]]:
-    """Basic blocks that run, grouped by innermost loop, in their order; and whether it is one."""
+def _regions(profile: BlockProfile) -> list[_Region]:
+    """What runs, by innermost loop, in its order."""
+    flow, executed = profile.flow, profile.executed_at[1]
     order = _reverse_postorder(flow)
     bodies = _loops(flow, order)
     groups: defaultdict[int | None, list[int]] = defaultdict(list)
@@ -262,7 +338,15 @@ def _regions(flow: ControlFlow, executed: NDArray[np.float64]) -> list[tuple[lis
         if executed[flow.blocks[block].start] > 0:
             around = [head for head, body in bodies.items() if block in body]
             groups[min(around, key=lambda head: len(bodies[head]), default=None)].append(block)
-    return [(blocks, head is not None) for head, blocks in groups.items()]
+    return [
+        _Region(
+            blocks=tuple(blocks),
+            pieces=_pieces(profile, blocks),
+            body=frozenset(bodies[head]) if head is not None else frozenset(),
+            innermost=not any(other in bodies.get(head, ()) for other in groups if other != head),
+        )
+        for head, blocks in groups.items()
+    ]
 
 
 def _loops(flow: ControlFlow, order: Sequence[int]) -> Mapping[int, set[int]]:
