@@ -249,7 +249,8 @@ class _Model:
         warps, cycles = self.profile.warps, 0.0
         for segment, turns in self._segments(memory_latency):
             demand = self._demand(segment.instructions)
-            one, all_warps = (self._busiest(demand, count) / turns for count in (1, warps))
+            one = self._busiest(demand, 1) / turns
+            all_warps = self._busiest(demand, warps, self.profile.turns_of_schedulers) / turns
             cycles += turns * self._faded(segment.latency, one, all_warps)
         return cycles
 
@@ -258,8 +259,9 @@ class _Model:
         busy = self._busiest(self._whole, blocks * self.profile.warps)
         return self._joined(busy, blocks * self._l2_cycles)
 
-    def _busiest(self, demand: _Demand, warps: int) -> float:
-        on_scheduler = math.ceil(warps / SCHEDULERS)
+    def _busiest(self, demand: _Demand, warps: int, uneven: float = 1.0) -> float:
+        """Cycles of the busiest unit; one scheduler's work may be `uneven` times the mean."""
+        on_scheduler = uneven * math.ceil(warps / SCHEDULERS)
         return self._joined(
             on_scheduler * demand.dispatch,
             warps * demand.data,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,11 +79,34 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
     walked = [_walked(profile, machine, memory_latency, region) for region in regions]
     whole = _machine_turns(profile, machine, memory_latency, regions, walked)
     found: list[Segment] = []
+    looping: list[Segment] = []
     for place, (region, latencies) in enumerate(zip(regions, walked, strict=True)):
         slower = max(1.0, whole.get(place, 0.0) / max(sum(latencies), 1.0))
-        for latency, piece in zip(latencies, region.pieces, strict=True):
-            found.append(Segment(piece[0], slower * latency, tuple(piece)))
-    return found
+        those = [
+            Segment(piece[0], slower * latency, tuple(piece))
+            for latency, piece in zip(latencies, region.pieces, strict=True)
+        ]
+        (looping if region.loops else found).extend(those)
+    return [*found, *_in_turns(profile, looping)]
+
+
+def _in_turns(profile: BlockProfile, looping: Sequence[Segment]) -> list[Segment]:
+    """The segments of loops, where barriers make warps multiply in turns.
+
+    A warp waits for the others as long as they multiply without it, and does its other work then.
+    """
+    more = profile.turns_of_warps - 1
+    multiplies = [_shared_loads(profile, each.instructions) for each in looping]
+    if more <= 0 or not any(multiplies):
+        return list(looping)
+    total = {True: 0.0, False: 0.0}
+    for each, multiplying in zip(looping, multiplies, strict=True):
+        total[multiplying] += each.latency * float(profile.executed_at[1][each.head])
+    left = max(total[False] - more * total[True], 0.0) / max(total[False], 1.0)
+    return [
+        replace(each, latency=each.latency * (1 + more if multiplying else left))
+        for each, multiplying in zip(looping, multiplies, strict=True)
+    ]
 
 
 def _walked(
@@ -216,6 +239,12 @@ def _barriers(profile: BlockProfile, region: _Region) -> int:
     return sum(profile.actions[number].operation == "barrier" for number in numbers)
 
 
+def _shared_loads(profile: BlockProfile, numbers: Sequence[int]) -> bool:
+    """Whether any of these instructions loads from shared memory."""
+    costs = (profile.costs.get(number) for number in numbers)
+    return any(cost and (cost.space, cost.kind) == ("shared", "load") for cost in costs)
+
+
 def _global_loads(profile: BlockProfile, region: _Region) -> float:
     """Loads from global memory that one warp makes in a region, outside of loops."""
     executed = profile.executed_at[1] / profile.warps
@@ -343,7 +372,11 @@ def _regions(profile: BlockProfile) -> list[_Region]:
             blocks=tuple(blocks),
             pieces=_pieces(profile, blocks),
             body=frozenset(bodies[head]) if head is not None else frozenset(),
-            innermost=not any(other in bodies.get(head, ()) for other in groups if other != head),
+            innermost=not any(
+                other in (bodies[head] if head is not None else ())
+                for other in groups
+                if other != head
+            ),
         )
         for head, blocks in groups.items()
     ]
