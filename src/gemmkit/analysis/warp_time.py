@@ -20,7 +20,7 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
-from gemmkit.jit.issue_order import Latencies, barriers, global_loads, pass_cycles, turn_cycles
+from gemmkit.jit.issue_order import Latencies, barriers, turn_cycles
 
 # The state of a software pipeline repeats after a few turns of its loop.
 _TURNS = 6
@@ -41,9 +41,11 @@ class Segment:
 
 @dataclass(slots=True)
 class _Walk:
-    """State of the dataflow walk: when each register is ready, and copies under way."""
+    """State of the dataflow walk: when each register is ready, the last store to global memory
+    started, and copies under way."""
 
     ready: defaultdict[Register, float] = field(default_factory=lambda: defaultdict(float))
+    stored: float = 0.0
     copies: list[float] = field(default_factory=list)
     pending: float = 0.0
 
@@ -114,12 +116,11 @@ def _walked(
 ) -> list[float]:
     """Cycles of each piece of a region as its PTX allows, in the steady state of a loop."""
     copies = profile.unroll if region.loops and len(region.pieces) == 1 else 1
-    far = memory_latency if region.loops else machine.dram_latency
     walk, clock = _Walk(), 0.0
     latencies = [0.0] * len(region.pieces)
     for _ in range(_TURNS if region.loops else 1):
         for place, piece in enumerate(region.pieces):
-            end = _run(profile, machine, far, piece * copies, walk, clock)
+            end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
             latencies[place] = (end - clock) / copies
             clock = end
     return latencies
@@ -153,12 +154,6 @@ def _machine_turns(
         # Of several tiles' loads, the next step waits for the last.
         seen = _memory(profile, machine, memory_latency, regions[around].pieces)
         found[around] = turn_cycles(code.around, seen(np.max))
-    for place, region in enumerate(regions):
-        if not region.loops and code.loops:
-            # What no loop reads, C above all, nobody has read before.
-            seen = _memory(profile, machine, machine.dram_latency, region.pieces)
-            share = _global_loads(profile, region) / max(global_loads(code.outside), 1)
-            found[place] = min(share, 1.0) * pass_cycles(code.outside, seen(np.mean))
     return found
 
 
@@ -245,18 +240,6 @@ def _shared_loads(profile: BlockProfile, numbers: Sequence[int]) -> bool:
     return any(cost and (cost.space, cost.kind) == ("shared", "load") for cost in costs)
 
 
-def _global_loads(profile: BlockProfile, region: _Region) -> float:
-    """Loads from global memory that one warp makes in a region, outside of loops."""
-    executed = profile.executed_at[1] / profile.warps
-    return sum(
-        float(executed[number])
-        for piece in region.pieces
-        for number in piece
-        if number in profile.costs
-        and (profile.costs[number].space, profile.costs[number].kind) == ("global", "load")
-    )
-
-
 def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
     """Issue slots that a PTX instruction takes as machine code, by this conversion.
 
@@ -305,7 +288,13 @@ def _run(
         for register in action.registers_read():
             begin = max(begin, walk.ready[register])
         begin = max(begin, _waits(action, walk))
-        done = begin + _latency(action, profile.costs.get(number), machine, memory_latency)
+        cost = profile.costs.get(number)
+        if cost is not None and cost.space == "global" and cost.kind == "load":
+            # No compiler moves a load before a store that may be to the same place.
+            begin = max(begin, walk.stored)
+        elif cost is not None and cost.space == "global" and cost.kind == "store":
+            walk.stored = max(walk.stored, begin)
+        done = begin + _latency(action, cost, machine, memory_latency)
         for target in action.dests:
             if target is not None:
                 walk.ready[target] = done
@@ -340,6 +329,8 @@ def _latency(
     hit = machine.l1_latency + max(cost.data_cycles, cost.tag_cycles)
     if action.operation == "copy_async":
         return hit + memory_latency
+    if cost.written:
+        memory_latency = max(memory_latency, machine.dram_latency)
     return hit + cost.first_touch * (memory_latency - machine.l1_latency)
 
 

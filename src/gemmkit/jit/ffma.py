@@ -52,8 +52,7 @@ class MultiplyAdds:
     loop holds any), which take `cycles` where nothing but the register file holds them up.
     `shared_loads` are the loop's load instructions from shared memory, `loop` all of it, as 128-bit
     words, and `around` what the loop around it has besides innermost loops; both are empty where
-    there is none. `loops` are all innermost loops with FFMAs, by address, and `outside` the code
-    that is in no loop.
+    there is none. `loops` are all innermost loops with FFMAs, by address.
     """
 
     total: int
@@ -63,7 +62,6 @@ class MultiplyAdds:
     loop: tuple[int, ...] = ()
     around: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
-    outside: tuple[int, ...] = ()
 
     @property
     def issue_cycles(self) -> float:
@@ -90,9 +88,6 @@ def multiply_adds(cubin: bytes, entry: str, arch: str) -> MultiplyAdds | None:
         loop=tuple(main) if len(main) < len(words) else (),
         around=_without(words, around, [found, *inner]),
         loops=loops,
-        outside=_without(
-            words, slice(0, len(words)), [slice(*each) for each in _loops(words, arch)]
-        ),
     )
 
 

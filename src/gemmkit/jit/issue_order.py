@@ -65,21 +65,9 @@ def turn_cycles(words: Sequence[int], latencies: Latencies) -> float:
     return (issue.time - start) / _TURNS
 
 
-def pass_cycles(words: Sequence[int], latencies: Latencies) -> float:
-    """Cycles of code that is run through once."""
-    issue = _Issue(latencies)
-    issue.run(words)
-    return issue.time
-
-
 def barriers(words: Sequence[int]) -> int:
     """Barriers of a block among these instructions."""
     return sum(word & _OPCODE_MASK == _BARRIER for word in words)
-
-
-def global_loads(words: Sequence[int]) -> int:
-    """Loads from global memory among these instructions."""
-    return sum(word & _OPCODE_MASK in _GLOBAL_LOADS for word in words)
 
 
 def _result(opcode: int, latencies: Latencies) -> float:
