@@ -5,8 +5,8 @@ instructions allow (`warp_time`); many take as long as the busiest unit of the S
 all. The two are joined so that latency counts in full for one block and fades as others fill the
 gaps. Nothing here was measured on the board asked for: every figure is a prediction.
 
-Two exponents are fitted (`Machine.latency_exponent`, `Machine.unit_exponent`); everything else is
-a published or measured constant.
+Three figures are fitted (`Machine.dram_spread`, `Machine.latency_exponent`,
+`Machine.unit_exponent`); everything else is a published or measured constant.
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ class _Model:
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
         # Blocks that the busiest SM gets; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
+        self._found: dict[float, list[tuple[Segment, float]]] = {}
 
     def prediction(self) -> Prediction:
         cycles = self._waves() + self._meeting
@@ -270,9 +271,12 @@ class _Model:
 
     def _segments(self, memory_latency: float) -> list[tuple[Segment, float]]:
         """Segments that run at all, and how often each warp runs through them."""
-        found = segments(self.profile, self.machine, memory_latency)
-        turns = [(segment, float(self.executed[segment.head])) for segment in found]
-        return [(segment, count) for segment, count in turns if count > 0]
+        if memory_latency not in self._found:
+            found = segments(self.profile, self.machine, memory_latency)
+            turns = [(segment, float(self.executed[segment.head])) for segment in found]
+            running = [(segment, count) for segment, count in turns if count > 0]
+            self._found[memory_latency] = running
+        return self._found[memory_latency]
 
     def _demand(self, numbers: tuple[int, ...]) -> _Demand:
         """Of one warp, over a whole launch, for these instructions."""

@@ -8,16 +8,24 @@ turned into predicates; nothing moves over a barrier or around a loop's end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gemmkit.analysis.access_costs import AccessCost
 from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.code_regions import (
+    Region,
+    adds_of,
+    barriers_in,
+    loads_from_shared,
+    loop_around,
+    multiply_adds_in,
+    regions_of,
+)
 from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
 from gemmkit.jit.issue_order import Latencies, barriers, turn_cycles
@@ -50,25 +58,6 @@ class _Walk:
     pending: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Region:
-    """Basic blocks that run and have the same innermost loop, or none.
-
-    `pieces` are their instructions, cut behind each barrier; `body` all blocks of the loop, those
-    of loops inside it too; `innermost` says whether none of these runs.
-    """
-
-    blocks: tuple[int, ...]
-    pieces: list[list[int]]
-    body: frozenset[int]
-    innermost: bool
-
-    @property
-    def loops(self) -> bool:
-        """Whether it is a loop."""
-        return bool(self.body)
-
-
 def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> list[Segment]:
     """All segments of a kernel that its warps run through, innermost loops apart.
 
@@ -77,7 +66,7 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
         machine: the latencies.
         memory_latency: cycles until a sector is there that the SM does not hold yet.
     """
-    regions = _regions(profile)
+    regions = regions_of(profile)
     walked = [_walked(profile, machine, memory_latency, region) for region in regions]
     whole = _machine_turns(profile, machine, memory_latency, regions, walked)
     found: list[Segment] = []
@@ -98,7 +87,7 @@ def _in_turns(profile: BlockProfile, looping: Sequence[Segment]) -> list[Segment
     A warp waits for the others as long as they multiply without it, and does its other work then.
     """
     more = profile.turns_of_warps - 1
-    multiplies = [_shared_loads(profile, each.instructions) for each in looping]
+    multiplies = [loads_from_shared(profile, each.instructions) for each in looping]
     if more <= 0 or not any(multiplies):
         return list(looping)
     total = {True: 0.0, False: 0.0}
@@ -112,10 +101,11 @@ def _in_turns(profile: BlockProfile, looping: Sequence[Segment]) -> list[Segment
 
 
 def _walked(
-    profile: BlockProfile, machine: Machine, memory_latency: float, region: _Region
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
 ) -> list[float]:
     """Cycles of each piece of a region as its PTX allows, in the steady state of a loop."""
     copies = profile.unroll if region.loops and len(region.pieces) == 1 else 1
+    memory_latency = _arrival(profile, machine, memory_latency, region)
     walk, clock = _Walk(), 0.0
     latencies = [0.0] * len(region.pieces)
     for _ in range(_TURNS if region.loops else 1):
@@ -126,11 +116,19 @@ def _walked(
     return latencies
 
 
+def _arrival(
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
+) -> float:
+    """Cycles until what a region loads is there: a tile, where a barrier collects it."""
+    collects = barriers_in(profile, region)
+    return machine.tile_latency(memory_latency) if collects else memory_latency
+
+
 def _machine_turns(
     profile: BlockProfile,
     machine: Machine,
     memory_latency: float,
-    regions: Sequence[_Region],
+    regions: Sequence[Region],
     walked: Sequence[Sequence[float]],
 ) -> dict[int, float]:
     """Cycles of one turn of regions by their machine code, which issues in order."""
@@ -140,24 +138,27 @@ def _machine_turns(
     found: dict[int, float] = {}
     for place, loop in _machine_loops(profile, regions).items():
         region = regions[place]
-        around, pieces, spent = _around(regions, region), region.pieces, 0.0
-        if around is not None and barriers(loop.words) and not _barriers(profile, region):
+        around, pieces, spent = loop_around(regions, region), region.pieces, 0.0
+        far = _arrival(profile, machine, memory_latency, region)
+        if around is not None and barriers(loop.words) and not barriers_in(profile, region):
             # ptxas has unrolled this loop in full: its machine code is that of the loop around it.
             pieces = [*pieces, *regions[around].pieces]
             spent = sum(walked[around])
-        latencies = _memory(profile, machine, memory_latency, pieces)(np.mean)
+            far = _arrival(profile, machine, memory_latency, regions[around])
+        latencies = _memory(profile, machine, far, pieces)(np.mean)
         turn = turn_cycles(loop.words, latencies) + loop.waits - spent
-        found[place] = turn * _multiply_adds(profile, region) / loop.count
-    main = max(found, key=lambda place: _adds(profile, regions[place]), default=None)
-    around = None if main is None else _around(regions, regions[main])
+        found[place] = turn * multiply_adds_in(profile, region) / loop.count
+    main = max(found, key=lambda place: adds_of(profile, regions[place]), default=None)
+    around = None if main is None else loop_around(regions, regions[main])
     if around is not None and code.around:
         # Of several tiles' loads, the next step waits for the last.
-        seen = _memory(profile, machine, memory_latency, regions[around].pieces)
+        far = _arrival(profile, machine, memory_latency, regions[around])
+        seen = _memory(profile, machine, far, regions[around].pieces)
         found[around] = turn_cycles(code.around, seen(np.max))
     return found
 
 
-def _machine_loops(profile: BlockProfile, regions: Sequence[_Region]) -> dict[int, Loop]:
+def _machine_loops(profile: BlockProfile, regions: Sequence[Region]) -> dict[int, Loop]:
     """The machine code of innermost loops that multiply and add, by their places among the regions.
 
     One stands for each where both codes have as many, in their order; else the largest for the
@@ -167,25 +168,15 @@ def _machine_loops(profile: BlockProfile, regions: Sequence[_Region]) -> dict[in
     multiplying = [
         place
         for place, region in enumerate(regions)
-        if region.loops and region.innermost and _multiply_adds(profile, region)
+        if region.loops and region.innermost and multiply_adds_in(profile, region)
     ]
     if code is None or not code.loops or not multiplying:
         return {}
     multiplying.sort(key=lambda place: profile.flow.blocks[regions[place].blocks[0]].start)
     if len(multiplying) == len(code.loops):
         return dict(zip(multiplying, code.loops, strict=True))
-    main = max(multiplying, key=lambda place: _adds(profile, regions[place]))
+    main = max(multiplying, key=lambda place: adds_of(profile, regions[place]))
     return {main: max(code.loops, key=lambda loop: loop.count)}
-
-
-def _around(regions: Sequence[_Region], inner: _Region) -> int | None:
-    """The place of the smallest loop around another; None where there is none."""
-    outside = [
-        place
-        for place, region in enumerate(regions)
-        if region.loops and region is not inner and inner.body <= region.body
-    ]
-    return min(outside, key=lambda place: len(regions[place].body), default=None)
 
 
 def _memory(
@@ -210,34 +201,6 @@ def _memory(
         )
 
     return of
-
-
-def _is_fma(profile: BlockProfile, number: int) -> bool:
-    return profile.actions[number].form.opcode_class == "fma"
-
-
-def _multiply_adds(profile: BlockProfile, region: _Region) -> int:
-    """Multiply-adds in the PTX of a region."""
-    return sum(_is_fma(profile, number) for piece in region.pieces for number in piece)
-
-
-def _adds(profile: BlockProfile, region: _Region) -> float:
-    """Multiply-adds that a region executes."""
-    executed = profile.executed_at[1]
-    numbers = (number for piece in region.pieces for number in piece)
-    return sum(float(executed[number]) for number in numbers if _is_fma(profile, number))
-
-
-def _barriers(profile: BlockProfile, region: _Region) -> int:
-    """Barriers in the PTX of a region."""
-    numbers = (number for piece in region.pieces for number in piece)
-    return sum(profile.actions[number].operation == "barrier" for number in numbers)
-
-
-def _shared_loads(profile: BlockProfile, numbers: Sequence[int]) -> bool:
-    """Whether any of these instructions loads from shared memory."""
-    costs = (profile.costs.get(number) for number in numbers)
-    return any(cost and (cost.space, cost.kind) == ("shared", "load") for cost in costs)
 
 
 def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
@@ -330,82 +293,5 @@ def _latency(
     if action.operation == "copy_async":
         return hit + memory_latency
     if cost.written:
-        memory_latency = max(memory_latency, machine.dram_latency)
+        memory_latency = machine.dram_latency
     return hit + cost.first_touch * (memory_latency - machine.l1_latency)
-
-
-def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
-    """The instructions of these basic blocks, cut behind each barrier."""
-    pieces: list[list[int]] = [[]]
-    for block in blocks:
-        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end):
-            pieces[-1].append(number)
-            if profile.actions[number].operation == "barrier":
-                pieces.append([])
-    return [piece for piece in pieces if piece]
-
-
-# --- loops -----------------------------------------------------------------------------------
-
-
-def _regions(profile: BlockProfile) -> list[_Region]:
-    """What runs, by innermost loop, in its order."""
-    flow, executed = profile.flow, profile.executed_at[1]
-    order = _reverse_postorder(flow)
-    bodies = _loops(flow, order)
-    groups: defaultdict[int | None, list[int]] = defaultdict(list)
-    for block in order:
-        if executed[flow.blocks[block].start] > 0:
-            around = [head for head, body in bodies.items() if block in body]
-            groups[min(around, key=lambda head: len(bodies[head]), default=None)].append(block)
-    return [
-        _Region(
-            blocks=tuple(blocks),
-            pieces=_pieces(profile, blocks),
-            body=frozenset(bodies[head]) if head is not None else frozenset(),
-            innermost=not any(
-                other in (bodies[head] if head is not None else ())
-                for other in groups
-                if other != head
-            ),
-        )
-        for head, blocks in groups.items()
-    ]
-
-
-def _loops(flow: ControlFlow, order: Sequence[int]) -> Mapping[int, set[int]]:
-    """Natural loops: the block at the top of each, and all of its blocks."""
-    rank = {block: place for place, block in enumerate(order)}
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for block in order:
-        for after in flow.blocks[block].successors:
-            before[after].append(block)
-    bodies: dict[int, set[int]] = {}
-    for block in order:
-        for head in flow.blocks[block].successors:
-            if head in rank and rank[head] <= rank[block]:
-                body = bodies.setdefault(head, {head})
-                open_blocks = [block]
-                while open_blocks:
-                    each = open_blocks.pop()
-                    if each not in body:
-                        body.add(each)
-                        open_blocks += before[each]
-    return bodies
-
-
-def _reverse_postorder(flow: ControlFlow) -> list[int]:
-    seen, order = {0}, list[int]()
-    stack = [(0, iter(flow.blocks[0].successors))] if flow.blocks else []
-    while stack:
-        block, following = stack[-1]
-        fresh = next(
-            (each for each in following if each not in seen and each < len(flow.blocks)), None
-        )
-        if fresh is None:
-            order.append(block)
-            stack.pop()
-        else:
-            seen.add(fresh)
-            stack.append((fresh, iter(flow.blocks[fresh].successors)))
-    return order[::-1]
