@@ -28,9 +28,9 @@ class Machine:
     a request of a warp takes at least 32 over that many cycles, however few bytes it moves.
 
     Three figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
-    (`benchmarks/predict.py --fit`), and used for every board. `dram_spread` is for tiles: a barrier
-    waits for the last of hundreds of sectors, out of as many pages of DRAM, which takes so many
-    times as long beyond the L2 as the one load by itself of which `dram_latency` is the time.
+    (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is how many times the
+    latency of one load a tile takes: a barrier waits for the last of hundreds of sectors, out of as
+    many pages of DRAM, or from the farthest slice of the L2.
     `latency_exponent` says how fast latency fades as more warps fill the gaps, `unit_exponent` how
     little units that work side by side hold each other up. Infinite exponents would give the longer
     of two times.
@@ -48,13 +48,9 @@ class Machine:
     l2_bytes: float = 28.0
     l1_bytes: int = 128 * 1024
     dram_efficiency: float = 0.90
-    dram_spread: float = 1.7
+    tile_spread: float = 1.4
     latency_exponent: float = 2.0
     unit_exponent: float = 4.0
-
-    def tile_latency(self, latency: float) -> float:
-        """Cycles until a whole tile is there, of whose sectors one takes `latency`."""
-        return latency + (self.dram_spread - 1) * max(latency - self.l2_latency, 0.0)
 
 
 _DEFAULT = Machine()

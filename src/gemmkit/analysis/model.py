@@ -5,7 +5,7 @@ instructions allow (`warp_time`); many take as long as the busiest unit of the S
 all. The two are joined so that latency counts in full for one block and fades as others fill the
 gaps. Nothing here was measured on the board asked for: every figure is a prediction.
 
-Three figures are fitted (`Machine.dram_spread`, `Machine.latency_exponent`,
+Three figures are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
 `Machine.unit_exponent`); everything else is a published or measured constant.
 """
 

@@ -120,8 +120,7 @@ def _arrival(
     profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
 ) -> float:
     """Cycles until what a region loads is there: a tile, where a barrier collects it."""
-    collects = barriers_in(profile, region)
-    return machine.tile_latency(memory_latency) if collects else memory_latency
+    return memory_latency * (machine.tile_spread if barriers_in(profile, region) else 1.0)
 
 
 def _machine_turns(
