@@ -251,10 +251,11 @@ def _run(
             begin = max(begin, walk.ready[register])
         begin = max(begin, _waits(action, walk))
         cost = profile.costs.get(number)
-        if cost is not None and cost.space == "global" and cost.kind == "load":
+        if cost is not None and (cost.space, cost.kind) == ("global", "load"):
             # No compiler moves a load before a store that may be to the same place.
-            begin = max(begin, walk.stored)
-        elif cost is not None and cost.space == "global" and cost.kind == "store":
+            if ".nc" not in action.instruction.opcode:
+                begin = max(begin, walk.stored)
+        elif cost is not None and (cost.space, cost.kind) == ("global", "store"):
             walk.stored = max(walk.stored, begin)
         done = begin + _latency(action, cost, machine, memory_latency)
         for target in action.dests:
