@@ -109,7 +109,7 @@ SHADOW_SITE = {
 SHADOW_SITE_BYTES = 256
 
 # What goes wrong beside memory accesses.
-BARRIER_DIVERGENT, BARRIER_EXITED, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
+BARRIER_DIVERGENT, BARRIER_PLACES, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
     CLASSES, CLASSES + 6
 )
 # No fault: blocks may meet in a region whose loads must be noted for that from the start.

@@ -135,6 +135,10 @@ class Gaps:
         the text, which the compiler may have chosen otherwise where there is no loop."""
         return successor <= block and block in self._reachable(successor)
 
+    def leads_to(self, barrier: int, instruction: int) -> bool:
+        """Whether control can come from a barrier to another instruction."""
+        return self._block_of(instruction) in self._reachable(self._block_of(barrier) + 1)
+
     def _reachable(self, start: int) -> frozenset[int]:
         if start not in self._behind:
             seen, waiting = {start}, [start]

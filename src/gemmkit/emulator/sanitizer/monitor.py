@@ -11,6 +11,8 @@ from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
+    BARRIER_DIVERGENT,
+    BARRIER_PLACES,
     BOUNDS,
     FENCE,
     GLOBAL_RACE,
@@ -320,9 +322,17 @@ class _Watch:
                 return 0
             found = stops.absent_members(names, worker, number, lanes, members, warp)
             self._sanitizer.add(worker, found)
+        elif self._allowed(what, number, more, warp):
+            return 0
         else:
             self._sanitizer.add(worker, stops.barrier(names, worker, what, number, more))
         return 1
+
+    def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
+        """Whether a barrier of the block is used well, though it does not look so."""
+        if what == BARRIER_DIVERGENT:
+            return not self._living(warp) & ~self._returned(warp) & ~more
+        return what == BARRIER_PLACES and stops.copies(self._names, number, more)
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
         """Lanes may come to a barrier of their warp one after the other, also at other lines."""
@@ -342,7 +352,7 @@ class _Watch:
         """Lanes that exist and have not exited."""
         fields = (int(self._worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
         initial, exited = fields
-        return initial & ~exited
+        return initial & ~exited & 0xFFFFFFFF
 
     def _returned(self, warp: int) -> int:
         """Lanes that wait for the others before nothing but the end of the kernel: a GPU does not
