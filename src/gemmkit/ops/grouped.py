@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
-from gemmkit.ops.arrays import bits, note_overwritten, write_back
+from gemmkit.ops.arrays import bits, note_overwritten
 from gemmkit.ops.groups import Groups, listed, read_groups
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.request import WRITTEN
@@ -208,7 +208,6 @@ class _Pack:
         for place, each in zip(self._places(found), members, strict=True):
             if place.size:
                 bits(each)[...] = place
-                write_back(each)
 
     def _places(self, packed: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
         return [

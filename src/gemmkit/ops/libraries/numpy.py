@@ -26,29 +26,13 @@ def read(array: Any, role: str) -> Operand:
         )
     plain = np.asarray(array)
     dtype, item = known_dtype(plain.dtype.name, role), plain.itemsize
-    fits = plain.dtype.isnative and not any(step % item for step in plain.strides)
-    if fits and (plain.flags.aligned or not plain.size):
+    writable, elements = bool(plain.flags.writeable), None
+    if plain.dtype.isnative and not any(step % item for step in plain.strides):
         view = View(plain.shape, tuple(step // item for step in plain.strides))
-        return Operand(plain, plain.ctypes.data, view, dtype, None, bool(plain.flags.writeable))
-    return _standing_in(plain, dtype)
-
-
-def _standing_in(plain: np.ndarray[Any, Any], dtype: Dtype) -> Operand:
-    """A native, aligned copy of an array that is neither, or lies between elements."""
-    copy = np.array(plain, plain.dtype.newbyteorder("="), order="C")
-    elements = None
-    if plain.flags.writeable:
+    else:
         order = ">" if (sys.byteorder == "little") != plain.dtype.isnative else "<"
-        elements = plain.view(f"{order}u{plain.itemsize}")
-    return Operand(
-        array=copy,
-        address=copy.ctypes.data,
-        view=View.tight(copy.shape),
-        dtype=dtype,
-        device=None,
-        writable=bool(plain.flags.writeable),
-        write_back=elements,
-    )
+        view, elements = View.tight(plain.shape), plain.view(f"{order}u{item}")
+    return Operand(plain, plain.ctypes.data, view, dtype, None, writable, elements)
 
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
