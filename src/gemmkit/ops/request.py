@@ -67,8 +67,7 @@ def read_request(
     names = {"out": result}
     libraries = {role: library_of(each, names.get(role, role)) for role, each in given.items()}
     operands = {
-        role: libraries[role].read(each, names.get(role, role))
-        for role, each in given.items()
+        role: libraries[role].read(each, names.get(role, role)) for role, each in given.items()
     }
     shape = Shape.of(operands["a"].view.shape, operands["b"].view.shape)
     wanted = read_epilogue(epilogue, operands)
