@@ -18,10 +18,9 @@ from gemmkit.kernels.plan import (
     MAX_EXTENT,
     LaunchPlan,
     Signature,
-    SourceFile,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, custom_options, policy
+from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.rules import resident_blocks, ring_bytes, thread_count
 
 NAME = "grouped"
@@ -119,11 +118,7 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
     )
     return LaunchPlan(
         kernel=NAME,
-        source=SourceFile(
-            _source() + custom_code(problem.single),
-            f"{NAME}.cu",
-            options=custom_options(problem.single),
-        ),
+        source=source_file(NAME, _source(), problem.single),
         entry=f"{NAME}<{template}>",
         grid=(blocks, 1, 1),
         block=(thread_count(config), 1, 1),

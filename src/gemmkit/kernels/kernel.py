@@ -24,7 +24,7 @@ from gemmkit.kernels.plan import (
     StructPlace,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, custom_options, policy
+from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
@@ -377,11 +377,7 @@ class Kernel:
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
-        source = self.file or SourceFile(
-            self.source + custom_code(problem),
-            f"{self.name}.cu",
-            options=custom_options(problem),
-        )
+        source = self.file or source_file(self.name, self.source, problem)
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
             source, entry = self.translate(gpu)

@@ -22,7 +22,7 @@ from gemmkit.kernels import include_files
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import EXPRESSION_FILE, TileConfig
 from gemmkit.problem import GemmProblem
 
 
@@ -144,6 +144,7 @@ def _texts(facts: Facts, wanted: Collection[str]) -> Mapping[str, Sequence[str]]
     source = facts.plan.source
     texts: defaultdict[str, Sequence[str]] = defaultdict(tuple)
     texts[source.name] = facts.kernel.source.splitlines()
+    texts[EXPRESSION_FILE] = source.expression.splitlines()
     for name, text in include_files().items():
         texts.setdefault(name, text.splitlines())
     left = [Path(name) for name in wanted if name not in texts]
