@@ -75,6 +75,11 @@ class Custom:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_written", repr(self.parameters))
 
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """What `torch.fx` writes into a graph: how it is made."""
+        given = {"expression": self.expression, "parameters": self.parameters}
+        return tracer.create_node("call_function", Custom, (), given)
+
     def __str__(self) -> str:
         told = "".join(f";{name}={value!r}" for name, value in self.parameters)
         return f"custom({' '.join(self.expression.split())}{told})"

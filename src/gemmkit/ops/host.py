@@ -193,7 +193,7 @@ def _contiguous(array: Raw, by_columns: bool) -> tuple[Raw, View]:
 
 def _native(array: Raw) -> Raw:
     """The array in one piece, aligned and in this machine's byte order."""
-    return np.require(array, array.dtype.newbyteorder("="), "CA")
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
 
 
 def _is_native(array: Raw) -> bool:

@@ -8,10 +8,11 @@ from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.arrays import library_of
+from gemmkit.ops.call import Call
 from gemmkit.ops.product import product
 from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
-from gemmkit.ops.tracing import compiling
+from gemmkit.ops.tracing import compiling, record, recordable, symbolic
 
 
 def matmul(
@@ -65,13 +66,33 @@ def matmul(
         DeviceError: there is no such device, or it failed.
     """
     # fmt: off
-    return product(
+    result = product(
         a, b, out, c, bias, residual, auxiliary,
         alpha, beta, epilogue, out_dtype, stream, device,
     )
     # fmt: on
+    if result is NotImplemented:
+        return _by_operator(
+            Call(
+                *(a, b, out, c, bias, residual, auxiliary),
+                *(alpha, beta, epilogue, out_dtype, stream, device),
+            )
+        )
+    return result
 
 
+def _by_operator(call: Call) -> Any:
+    """The product as PyTorch's dispatcher has it, or as `torch.fx` records it."""
+    if not compiling() and symbolic(call):
+        a, b, *rest = call
+        given = zip(call._fields[2:], rest, strict=True)
+        return record(matmul, (a, b), {name: each for name, each in given if each is not None})
+    from gemmkit.ops.libraries.torch_operators import multiply
+
+    return multiply(call)
+
+
+@recordable("c", "auxiliary")
 def gemm(
     a: Any,
     b: Any,

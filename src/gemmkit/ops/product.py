@@ -77,6 +77,9 @@ def product(
     A call like one that this thread has made before looks at no more than what its launches
     depend on: shapes, strides, types, devices and the low bits of addresses.
 
+    Returns:
+        `NotImplemented` if only an operator of PyTorch can multiply these arrays, or record it.
+
     Raises:
         GemmkitError: as `matmul`.
     """
@@ -105,7 +108,7 @@ def product(
         if _ready.version != changes.count:
             _ready.forget()
         prepared = _ready.calls.get(key)
-    except (AttributeError, TypeError, RuntimeError):
+    except (AttributeError, TypeError, ValueError, RuntimeError):
         # Operands of several libraries, or no arrays: the slow way finds out what they are.
         key = None
     if prepared is None or prepared.launches is None:
@@ -168,9 +171,7 @@ def _further(
 def _cold(call: Call, key: Hashable | None) -> Any:
     """The product of a call that is seen for the first time, or is of a kind that is not kept."""
     if needs_operator(call[: len(ARRAYS)]):
-        from gemmkit.ops.libraries.torch_operators import multiply
-
-        return multiply(call)
+        return NotImplemented
     request = call.read()
     ordinal = request.operands["a"].device
     if ordinal is None:

@@ -26,10 +26,7 @@ _LOWEST_LIKELY = 1 << 32
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
     check_gradient(array, role)
-    if array.is_nested:
-        raise UnsupportedType(f"{role} is a nested tensor: multiply its parts by grouped_matmul")
-    if array.layout != torch.strided:
-        raise UnsupportedType(f"{role} is {array.layout}: make it dense with to_dense()")
+    check_kind(array, role)
     if array.device.type not in ("cpu", "cuda"):
         raise UsageError(f"{role} is on {array.device}; gemmkit computes on CUDA and on the CPU")
     negated = array.is_neg()
@@ -248,6 +245,25 @@ def _address(array: Any, role: str) -> int:
             "elements take"
         )
     return int(address)
+
+
+def check_kind(array: Any, role: str) -> None:
+    """Refuse tensors whose elements do not lie in strides, or mean other numbers than they hold.
+
+    Raises:
+        UnsupportedType: it is nested, sparse, quantized, or spread over processes.
+    """
+    if array.is_nested:
+        raise UnsupportedType(f"{role} is a nested tensor: multiply its parts by grouped_matmul")
+    if array.layout != torch.strided:
+        raise UnsupportedType(f"{role} is {array.layout}: make it dense with to_dense()")
+    if array.is_quantized:
+        raise UnsupportedType(f"{role} is quantized to {array.dtype}: convert it with dequantize()")
+    if type(array).__module__.startswith("torch.distributed"):
+        raise UnsupportedType(
+            f"{role} is a {type(array).__name__}, spread over processes: multiply what its "
+            "to_local() gives"
+        )
 
 
 def check_gradient(array: Any, role: str) -> None:
