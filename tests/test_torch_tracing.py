@@ -364,9 +364,10 @@ def test_tensors_without_memory_are_refused(make):
 
 
 def test_warm_calls_launch_nothing_on_memory_that_may_not_be_there():
-    for pair in ((freed(), SQUARE), (SQUARE, freed())):
+    gone = freed()
+    for matrices in ((gone, SQUARE, None), (SQUARE, gone, None), (SQUARE, OTHER, gone)):
         with pytest.raises(RuntimeError, match="no memory"):
-            library.glance_at_both(*pair)
+            library.glance_at_matrices(*matrices)
     with pytest.raises(RuntimeError, match="no memory"):
         library.glance(freed())
     assert library.glance(torch.empty(0, 3))[0] == 0

@@ -97,8 +97,8 @@ class WarmLibrary(GpuLibrary, Protocol):
     def glance(self, array: Any) -> tuple[int, Hashable]:
         """The address, and all else on which a launch depends."""
 
-    def glance_at_both(self, a: Any, b: Any) -> tuple[int, int, Hashable]:
-        """The same of two arrays, in one call."""
+    def glance_at_matrices(self, a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+        """The same of two arrays and of the result, or None, in one call; None is at address 0."""
 
     def new(self, like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
         """A new array on the same device, by default of the same type, and its address."""

@@ -72,7 +72,10 @@ def grouped_matmul(
         "residual": residual,
         "auxiliary": auxiliary,
     }
-    arrays = {role: None if each is None else listed(role, each) for role, each in roles.items()}
+    arrays = {
+        role: None if each is None and role not in ("a", "b") else listed(role, each)
+        for role, each in roles.items()
+    }
     if c is out:
         # What `out` holds may be added to.
         arrays["c"] = arrays["out"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import LEGACY_STREAMS
@@ -58,6 +57,10 @@ def finished(result: Operand) -> Any:
 
 # --- on a GPU -----------------------------------------------------------------------------------
 
+# As `GpuLibrary.current_stream`; PyTorch's public way makes an object first. A PyTorch without CUDA
+# has none.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
 
 def empty_like(target: Operand, *, by_columns: bool) -> Operand:
     """As `GpuLibrary.empty_like`."""
@@ -79,11 +82,6 @@ def copied(operand: Operand, shape: tuple[int, ...], *, by_columns: bool) -> Ope
 def assign(target: Operand, source: Operand) -> None:
     """As `GpuLibrary.assign`."""
     target.array.copy_(source.array)
-
-
-def current_stream(device: int) -> int:
-    """As `GpuLibrary.current_stream`; PyTorch's public way makes an object first."""
-    return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 @contextmanager
@@ -152,20 +150,25 @@ def glance(array: Any) -> tuple[int, Hashable]:
     return address, (array.shape, array.stride(), array.dtype, array.get_device())
 
 
-def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
-    """As `WarmLibrary.glance_at_both`."""
+def glance_at_matrices(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+    """As `WarmLibrary.glance_at_matrices`."""
     if a.requires_grad or b.requires_grad:
         check_gradient(a, "a")
         check_gradient(b, "b")
     if a.is_neg() or b.is_neg():
         raise _negated()
-    seen_a = a.shape, a.stride(), a.dtype, a.get_device()
     address_a, address_b = a.data_ptr(), b.data_ptr()
     if (address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY) and (
         _is_freed(a) or _is_freed(b)
     ):
         raise _without_memory()
-    return address_a, address_b, (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
+    address, seen = (0, None) if out is None else glance(out)
+    # fmt: off
+    return address_a, address_b, address, (
+        a.shape, a.stride(), a.dtype, a.get_device(),
+        b.shape, b.stride(), b.dtype, b.get_device(), seen,
+    )
+    # fmt: on
 
 
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
@@ -186,10 +189,25 @@ def temporary(nbytes: int, device: int) -> tuple[object, int] | None:
     return made, made.data_ptr()
 
 
+_increment_version = torch._C._increment_version
+
+
+def _takes_many() -> bool:
+    """Whether versions are incremented of several tensors at once, as from PyTorch 2.5 on."""
+    try:
+        _increment_version((torch.empty(0),))
+    except TypeError:
+        return False
+    return True
+
+
+_VERSIONS_OF_MANY = _takes_many()
+
+
 def overwritten(array: Any) -> None:
     """As `WarmLibrary.overwritten`: autograd sees that what it has saved is there no more."""
     try:
-        increment_version(array)
+        _increment_version((array,) if _VERSIONS_OF_MANY else array)
     except RuntimeError:
         # Inference tensors have no version.
         reason = unwritable(array)
