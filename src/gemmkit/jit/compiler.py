@@ -14,12 +14,11 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.cache import BinaryCache, Request, included_headers
 from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
-from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
 from gemmkit.kernels import include_files
-from gemmkit.kernels.element_types import refused_parameter
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import EXPRESSION_FILE, LaunchPlan, SourceFile
+from gemmkit.loading import load
 from gemmkit.problem import GemmProblem
 
 Progress = Callable[[int, int, str], None]
@@ -79,6 +78,7 @@ def compile_source(
         UnsupportedProblem: the kernel's matrices do not have fp32 elements.
     """
     from gemmkit.jit.translation import translate
+    from gemmkit.kernels.element_types import refused_parameter
 
     unit = translate(source, include_files())
     standard = any(option.startswith(("--std", "-std")) for option in unit.options)
@@ -165,6 +165,9 @@ def assemble_kernel(
     Raises:
         CompileError: ptxas refuses the PTX, or it has no kernel `entry`.
     """
+    load("gemmkit.jit.ptxas")
+    from gemmkit.jit.ptxas import assemble, assembler_version
+
     request = Request(ptx, entry, arch, {}, file_name, ("ptx",))
     version = assembler_version()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
+from gemmkit.kernels import source_text
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import (
@@ -193,4 +193,4 @@ def arguments(
 
 @cache
 def _source() -> str:
-    return (resources.files("gemmkit.kernels") / f"{NAME}.cu").read_text("utf-8")
+    return source_text(NAME)

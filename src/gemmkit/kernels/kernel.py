@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import source_text
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
@@ -244,7 +244,7 @@ class Kernel:
         """The text of the file."""
         if self.file is not None:
             return self.file.text
-        return (resources.files("gemmkit.kernels") / f"{self.name}.cu").read_text("utf-8")
+        return source_text(self.name)
 
     def given(
         self,

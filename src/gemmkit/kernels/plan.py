@@ -37,6 +37,9 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 
+# The most rows (or columns) of a product that counts as skinny.
+SKINNY = 16
+
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
 MAX_EXTENT = 2**31 - 2**17
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-# NumPy imports it at first use, which a product must not: a fork may come meanwhile.
-from numpy.ma import MaskedArray
-
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
@@ -20,7 +17,7 @@ WRITABLE = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    if isinstance(array, MaskedArray):
+    if _is_masked(array):
         raise UnsupportedType(
             f"{role} is a masked array, whose mask would be lost: use its filled()"
         )
@@ -33,6 +30,12 @@ def read(array: Any, role: str) -> Operand:
         order = ">" if (sys.byteorder == "little") != plain.dtype.isnative else "<"
         view, elements = View.tight(plain.shape), plain.view(f"{order}u{item}")
     return Operand(plain, plain.ctypes.data, view, dtype, None, writable, elements)
+
+
+def _is_masked(array: Any) -> bool:
+    """Whether it is one of NumPy's masked arrays, whose module takes longer to import than most."""
+    masked = getattr(sys.modules.get("numpy.ma.core"), "MaskedArray", None)
+    return masked is not None and isinstance(array, masked)
 
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
