@@ -86,7 +86,7 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
             warn_once(_no_gpu())
         yield emulation()
         return
-    load("gemmkit.ops.staging", "cuda.bindings.driver", "cuda.core")
+    load("gemmkit.ops.staging", "cuda.bindings.driver")
     from gemmkit.ops.staging import staging
 
     with staging(ordinal) as staged:

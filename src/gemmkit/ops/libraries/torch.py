@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,7 +59,7 @@ def finished(result: Operand) -> Any:
 
 # As `GpuLibrary.current_stream`; PyTorch's public way makes an object first. A PyTorch without CUDA
 # has none.
-current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def empty_like(target: Operand, *, by_columns: bool) -> Operand:
