@@ -71,20 +71,20 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
         UsageError: `device` is no device that computes here.
         DeviceError: there is no GPU, and one is asked for.
     """
-    load("gemmkit.ops.emulation")
-    from gemmkit.devices.emulated import EmulatedDevice
-    from gemmkit.ops.emulation import emulation
-
-    if isinstance(device, EmulatedDevice):
-        yield emulation(device)
-        return
-    ordinal = 0 if device in ("auto", "cuda", None) else _ordinal(device)
+    emulated = getattr(device, "kind", None) == "emulator"
+    ordinal = 0 if emulated or device in ("auto", "cuda", None) else _ordinal(device)
     if device == "cuda" and (problem := _no_gpu()):
         raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
-    if device == "emulator" or (device in ("auto", None) and _no_gpu()):
+    if emulated or device == "emulator" or (device in ("auto", None) and _no_gpu()):
+        load("gemmkit.ops.emulation")
+        from gemmkit.devices.emulated import EmulatedDevice
+        from gemmkit.ops.emulation import emulation
+
         if device is None:
             warn_once(_no_gpu())
-        yield emulation()
+        if emulated and not isinstance(device, EmulatedDevice):
+            raise _no_device(device)
+        yield emulation(device if isinstance(device, EmulatedDevice) else None)
         return
     load("gemmkit.ops.staging", "cuda.bindings.driver")
     from gemmkit.ops.staging import staging
@@ -97,8 +97,12 @@ def _ordinal(device: object) -> int:
     """Which GPU a device of gemmkit is; 0 for the emulator by its name."""
     found = getattr(getattr(device, "context", None), "device_id", None)
     if found is None and device != "emulator":
-        raise UsageError(f"device = {device!r}: use 'cuda', 'emulator', or a device of open_device")
+        raise _no_device(device)
     return int(found or 0)
+
+
+def _no_device(device: object) -> UsageError:
+    return UsageError(f"device = {device!r}: use 'cuda', 'emulator', or a device of open_device")
 
 
 @cache
