@@ -9,7 +9,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gemmkit.loading import load
+from gemmkit.interpreter import refuse_subinterpreters
+
+# Before anything else is imported: not every module of Python's own loads in a subinterpreter.
+refuse_subinterpreters()
+
+from gemmkit.loading import load  # noqa: E402
 
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Explanation, explain

@@ -7,7 +7,6 @@ memory bandwidth).
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from gemmkit.errors import UsageError
@@ -185,6 +184,8 @@ def find_board(name: str) -> GpuSpec:
     """
     board = BOARDS.get(_key(name))
     if board is None:
+        import difflib
+
         near = difflib.get_close_matches(_key(name), BOARDS, n=2)
         advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(BOARDS)}"
         raise UsageError(f"unknown board '{name}': {advice}")

@@ -10,13 +10,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.plan import SKINNY, TileConfig, ceil_div
 from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem, Shape, read_problem
-
-# The most rows (or columns) of a product that counts as skinny.
-SKINNY = 16
 
 
 def fitting(

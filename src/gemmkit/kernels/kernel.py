@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import source_text
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
@@ -24,7 +24,7 @@ from gemmkit.kernels.plan import (
     StructPlace,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, custom_options, policy
+from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
@@ -244,7 +244,7 @@ class Kernel:
         """The text of the file."""
         if self.file is not None:
             return self.file.text
-        return (resources.files("gemmkit.kernels") / f"{self.name}.cu").read_text("utf-8")
+        return source_text(self.name)
 
     def given(
         self,
@@ -377,11 +377,7 @@ class Kernel:
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
-        source = self.file or SourceFile(
-            self.source + custom_code(problem),
-            f"{self.name}.cu",
-            options=custom_options(problem),
-        )
+        source = self.file or source_file(self.name, self.source, problem)
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
             source, entry = self.translate(gpu)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from gemmkit.errors import UsageError
 from gemmkit.kernels import launches, rules, skinny
 from gemmkit.kernels.kernel import Kernel
@@ -250,6 +248,8 @@ def find_kernel(name: str) -> Kernel:
     by_name = {kernel.name: kernel for kernel in (*LADDER, *LIBRARY)}
     kernel = by_name.get(wanted)
     if kernel is None:
+        import difflib
+
         near = difflib.get_close_matches(wanted, by_name, n=2)
         advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(by_name)}"
         raise UsageError(f"unknown kernel '{name}': {advice}")

@@ -37,6 +37,9 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 
+# The most rows (or columns) of a product that counts as skinny.
+SKINNY = 16
+
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
 MAX_EXTENT = 2**31 - 2**17
 
@@ -82,6 +85,10 @@ class TileConfig:
 _KEYS = tuple(each.name for each in dataclasses.fields(TileConfig))
 
 
+# A file of its own for the expression of a custom epilogue: messages about it quote its own lines.
+EXPRESSION_FILE = "custom epilogue"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """What a kernel is compiled from: CUDA C++, or the PTX that another front end made.
@@ -90,7 +97,8 @@ class SourceFile:
 
     `name` is how messages and line tables call it. `include_dirs` are searched for included
     files; `options` go to the compiler as they are. `assertions` are compiled after the text: what
-    must be true of a kernel's parameters, by `element_types`.
+    must be true of a kernel's parameters, by `element_types`. `expression`, a user's own
+    epilogue, is what the text includes by the name `EXPRESSION_FILE`.
     """
 
     text: str
@@ -99,6 +107,7 @@ class SourceFile:
     include_dirs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     assertions: str = ""
+    expression: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from gemmkit.nn.namespace import (
     shared_namespace,
 )
 from gemmkit.nn.products import multiply, recorded
+from gemmkit.ops.tracing import recordable
 
 Method = Literal["im2col", "implicit"]
 Pair = tuple[int, int]
@@ -61,6 +62,7 @@ class Window:
         return self.taps == self.stride == (1, 1) and self.padding == (0, 0)
 
 
+@recordable()
 def conv2d(
     x: Array,
     weight: Array,

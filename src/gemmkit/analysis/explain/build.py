@@ -23,7 +23,7 @@ from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import EXPRESSION_FILE, TileConfig
 from gemmkit.problem import GemmProblem
 
 
@@ -152,6 +152,7 @@ def _texts(facts: Facts, wanted: Collection[str]) -> Mapping[str, Sequence[str]]
     source = facts.plan.source
     texts: defaultdict[str, Sequence[str]] = defaultdict(tuple)
     texts[source.name] = facts.kernel.source.splitlines()
+    texts[EXPRESSION_FILE] = source.expression.splitlines()
     for name, text in include_files().items():
         texts.setdefault(name, text.splitlines())
     left = [Path(name) for name in wanted if name not in texts]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gemmkit.emulator.codegen.operands import Action
+if TYPE_CHECKING:
+    from gemmkit.emulator.codegen.operands import Action
 
 ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
 _ORDERING = ATOMICS | {"load", "store", "no_operation"}
