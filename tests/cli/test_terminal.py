@@ -14,6 +14,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import gemmkit.cli as cli
 from gemmkit.cli.encoding import show_any_text
@@ -21,6 +22,8 @@ from gemmkit.cli.output import Printer, TableStream
 from gemmkit.interrupts import end_at_once, raise_again
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.units import microseconds_text, readable, seconds_text
+
+needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 VERBS = [
     ("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive,split_k"),
@@ -147,25 +150,66 @@ def test_every_character_of_the_sources_has_a_nearest_one(monkeypatch):
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_an_interrupt_while_modules_are_imported_is_one_line():
-    # The package `click` that is found first interrupts its own import.
-    script = """
+# A finder of modules that interrupts the import of the one that INTERRUPTS names.
+_INTERRUPT_AN_IMPORT = """
 import os, signal, sys
 class Finder:
     def find_spec(self, name, *_):
-        if name == "click":
+        if name == os.environ.get("INTERRUPTS"):
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
-from gemmkit.__main__ import main
-main()
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@needs_signals
+@pytest.mark.parametrize("way", ["script", "-m", "-mgemmkit"])
+@pytest.mark.parametrize("module", ["gemmkit.loading", "click", "gemmkit.cli.counters"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(way, module, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPT_AN_IMPORT)
+    script = tmp_path / "gemmkit"
+    script.write_text("from gemmkit.__main__ import main\nmain()\n")
+    options = {"script": [str(script)], "-m": ["-m", "gemmkit"]}.get(way, [way])
+    source = str(Path(cli.__file__).parents[2])
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), source]),
+        "INTERRUPTS": module,
+    }
+    command = [sys.executable, *options, "counters"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@needs_signals
+def test_a_program_that_imports_gemmkit_keeps_its_interrupts():
+    script = """
+import signal
+import gemmkit
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@needs_signals
+def test_an_interrupt_that_python_turned_into_another_error_is_an_interrupt(monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+
+    def broken(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise SyntaxError("cannot load unicodedata") from None
+
+    monkeypatch.setattr("gemmkit.cli.importlib.import_module", broken)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        end_at_once()
+        result = CliRunner().invoke(cli.gemmkit, ["counters"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+@needs_signals
 def test_handlers_of_others_stay():
     def handler(*_: object) -> None:
         pass
@@ -178,12 +222,13 @@ def test_handlers_of_others_stay():
         end_at_once()
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         raise_again()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@needs_signals
 def test_an_interrupt_ends_native_code_at_once():
     # A sleep in C holds Python's handler up, as a compiler does.
     script = """

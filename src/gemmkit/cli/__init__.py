@@ -11,13 +11,13 @@ import importlib
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from gemmkit import __version__
 from gemmkit.errors import GemmkitError
-from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, raise_again
+from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, has_raised, raise_again
 
 # Each verb and its line in `gemmkit --help`; `gemmkit.cli.<verb>` has the command.
 VERBS = {
@@ -90,9 +90,10 @@ class Verbs(click.Group):
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            sys.exit(INTERRUPTED)
+            _end_interrupted()
         except Exception as error:
+            if has_raised():
+                _end_interrupted()
             if ctx.params["debug"]:
                 import traceback
 
@@ -101,6 +102,11 @@ class Verbs(click.Group):
 
             Printer(err=True).print(f"gemmkit: {_message(error)}")
             sys.exit(FAILED)
+
+
+def _end_interrupted() -> NoReturn:
+    click.echo("interrupted", err=True)
+    sys.exit(INTERRUPTED)
 
 
 def _message(error: Exception) -> str:
