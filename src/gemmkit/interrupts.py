@@ -25,6 +25,11 @@ _SCRIPTS = ("gemmkit", "gemmkit.exe", "gemmkit-script.py", "gemmkit-script.pyw")
 
 # Python's own handler runs as soon as the main thread is back from native code.
 _GRACE_SECONDS = 0.7
+# Once it has run, tables may still be completed.
+_CLOSING_SECONDS = 2.5
+
+# What `_end` writes first, to put a terminal right that shows a progress bar.
+_undo = b""
 
 # The numbers of the signals for which `raise_again` raised.
 _raised: list[int] = []
@@ -71,7 +76,7 @@ def has_raised() -> bool:
 
 
 def end_soon() -> None:
-    """End the process where an interrupt is not handled within a second.
+    """End the process where Python cannot handle an interrupt within a second.
 
     NVRTC and LLVM cannot be interrupted, and Python handles signals between its own instructions
     only. Rows and records that are done were printed and flushed before; files of the caches
@@ -92,9 +97,20 @@ def end_soon() -> None:
             while number := receiver.recv(1):
                 if number[0] == signal.SIGINT:
                     time.sleep(_GRACE_SECONDS)
+                    if _raised:
+                        time.sleep(_CLOSING_SECONDS)
                     _end(signal.SIGINT, None)
 
     threading.Thread(target=wait, name="interrupt", daemon=True).start()
+
+
+def undo_at_end(codes: bytes) -> None:
+    """Have these control codes written to standard error before the process ends on Ctrl-C.
+
+    For whoever hides the cursor or draws over a line; empty when that is over.
+    """
+    global _undo
+    _undo = codes
 
 
 def _replace(present: Handler, handler: Handler) -> None:
@@ -112,5 +128,5 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    os.write(2, b"interrupted\n")
+    os.write(2, _undo + b"interrupted\n")
     os._exit(INTERRUPTED)

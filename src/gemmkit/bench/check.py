@@ -12,6 +12,7 @@ import msgspec
 
 from gemmkit.bench.coverage import too_little
 from gemmkit.bench.edge_cases import case_name, edge_cases
+from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
@@ -133,6 +134,12 @@ def check(
         reasons = "; ".join(dict.fromkeys(map(str, plans)))
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
+    progress.planned(
+        [
+            emulation_seconds(plan, problem, device) if isinstance(plan, LaunchPlan) else 0.0
+            for (_, problem), plan in zip(cases, plans, strict=True)
+        ]
+    )
     records: list[CheckRecord] = []
     for (name, problem), plan in zip(cases, plans, strict=True):
         progress.started(found, problem, len(records), len(cases))
