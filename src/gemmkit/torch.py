@@ -15,7 +15,7 @@ except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.ops.libraries import torch_group_operators, torch_operators  # noqa: F401 (they register)
 from gemmkit.ops.libraries.torch_checks import (
     check_alike,
@@ -218,7 +218,7 @@ def _check_linear(
 
 def _check_activation(activation: str) -> None:
     if activation not in _ACTIVATIONS:
-        raise UsageError(f"unknown activation '{activation}': use one of {', '.join(_ACTIVATIONS)}")
+        raise UsageError(unknown_name("activation", activation, _ACTIVATIONS))
 
 
 def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -75,7 +75,7 @@ def test_a_wrong_result_comes_first_and_ends_with_1(call, tmp_path):
     [
         (("--constant", "scale"), "'scale' is not NAME=VALUE"),
         (("--constant", "x=1"), "no __constant__ or __device__ variable 'x'"),
-        (("--compute-dtype", "half"), "unknown compute type 'half': give one of float32, tf32"),
+        (("--compute-dtype", "half"), "unknown compute type 'half': use one of float32, tf32"),
         (("--tolerance", "-1"), "give a number of 0 or more"),
     ],
 )

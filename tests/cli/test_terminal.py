@@ -97,11 +97,20 @@ def test_columns_go_by_importance_and_long_cells_take_lines():
     )
     row = Row((Cell("naive"), Cell("1e-6"), Cell("49"), Cell("BM=128,BN=128,BK=16,TM=8")))
     lines = Table("", columns, (row,)).to_text(30).plain.splitlines()
-    assert "error" not in "\n".join(lines[:4])
+    # Text takes lines before a column goes.
+    assert "error" in "\n".join(lines[:4])
     assert "regs" not in "\n".join(lines[:4])
     assert max(map(len, lines[:5])) <= 30
-    joined = "".join(line[7:].strip() for line in lines[4:6])
+    joined = "".join(line[14:].strip() for line in lines[4:6])
     assert joined.startswith("BM=128,BN=128,BK=16,TM=8")
+
+
+def test_the_error_of_a_check_is_shown_at_80_columns(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    heads = call("check", "warp_tiled", "--shape", "133x129x33,1").stdout.partition("───")[0]
+    assert "error /\n" in heads
+    assert "bound" in heads
+    assert "Too wide" not in call("check", "naive").stdout
 
 
 def test_times_are_in_units_that_read():

@@ -20,7 +20,7 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
+from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError, unknown_name
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.fitting import (
@@ -95,10 +95,11 @@ def check(
         UnsupportedInstruction: it has an instruction that the emulator lacks.
         DeviceError: the host has not enough memory.
     """
-    unknown = sorted(set(checks) - set(CHECKS))
-    if unknown or not checks:
-        asked = f"unknown check '{unknown[0]}'" if unknown else "no check is asked for"
-        raise UsageError(f"{asked}: there are {', '.join(CHECKS)}")
+    unknown = [each for each in checks if each not in CHECKS]
+    if unknown:
+        raise UsageError(unknown_name("check", unknown[0], CHECKS))
+    if not checks:
+        raise UsageError(f"no check is asked for: use one of {', '.join(CHECKS)}")
     if device is not None and gpu is not None:
         raise UsageError("gpu is for a device that is yet to be opened")
     progress = progress or Progress()

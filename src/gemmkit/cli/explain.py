@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli import WRONG_RESULT
-from gemmkit.cli.options import config_option, debug_option, gpu_option, read_settings
+from gemmkit.cli.options import Choice, config_option, debug_option, gpu_option, read_settings
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
 
@@ -53,7 +53,7 @@ MOST_LAUNCHES = 8
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["svg", "png"]),
+    type=Choice(["svg", "png"]),
     default="svg",
     show_default=True,
     help="Of the pictures.",

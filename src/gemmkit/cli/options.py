@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from gemmkit.errors import unknown_name
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -64,6 +66,29 @@ def combine(*decorators: Decorator) -> Decorator:
         return function
 
     return apply
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    # Without parameters in older versions of click.
+    _Choice = click.Choice
+
+
+class Choice(_Choice):
+    """One of several words; for another one, suggests the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word.
+
+        Raises:
+            click.BadParameter: it is none of them.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            what = "value" if param is None or param.name is None else param.name
+            self.fail(unknown_name(what.replace("_", " "), value, self.choices), param, ctx)
 
 
 def file_option(name: str, parameter: str, text: str) -> Decorator:
@@ -145,7 +170,7 @@ json_option = click.option(
 
 device_option = click.option(
     "--device",
-    type=click.Choice(["auto", "cuda", "emulator"]),
+    type=Choice(["auto", "cuda", "emulator"]),
     default="auto",
     show_default=True,
     help="Where to run; auto takes a GPU where one works.",

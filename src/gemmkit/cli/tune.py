@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmkit.cli.options import (
+    Choice,
     combine,
     debug_option,
     epilogue_option,
@@ -47,7 +48,7 @@ _search_options = combine(
     ),
     click.option(
         "--strategy",
-        type=click.Choice(["model", "random", "exhaustive"]),
+        type=Choice(["model", "random", "exhaustive"]),
         default="model",
         show_default=True,
         help="model: the best by estimate, then by what the times teach, then their neighbours; "
@@ -55,7 +56,7 @@ _search_options = combine(
     ),
     click.option(
         "--device",
-        type=click.Choice(["cuda", "model"]),
+        type=Choice(["cuda", "model"]),
         default="cuda",
         show_default=True,
         help="cuda measures; model ranks by predicted times, for --gpu, and stores nothing.",
@@ -73,7 +74,7 @@ _store_options = combine(
     click.option(
         "--format",
         "form",
-        type=click.Choice(["table", "kernel-tuner", "t4"]),
+        type=Choice(["table", "kernel-tuner", "t4"]),
         default="table",
         show_default=True,
         help="Of the file: gemmkit's own; Kernel Tuner's cache, one file for each kernel and "

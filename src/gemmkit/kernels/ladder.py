@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.kernels import launches, rules, skinny
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.off_ladder import LIBRARY
@@ -250,7 +248,5 @@ def find_kernel(name: str) -> Kernel:
     by_name = {kernel.name: kernel for kernel in (*LADDER, *LIBRARY)}
     kernel = by_name.get(wanted)
     if kernel is None:
-        near = difflib.get_close_matches(wanted, by_name, n=2)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(by_name)}"
-        raise UsageError(f"unknown kernel '{name}': {advice}")
+        raise UsageError(unknown_name("kernel", name, by_name))
     return kernel

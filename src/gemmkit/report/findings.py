@@ -54,7 +54,7 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
         Column("M×N×K", "left", reserve=11),
         Column("with", "left", reserve=12),
         Column("verdict", "left", reserve=12),
-        Column("error /\nbound", drop=2),
+        Column("error /\nbound", reserve=7),
         Column("findings", "left", reserve=11),
     )
     return Table(
