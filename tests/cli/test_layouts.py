@@ -74,7 +74,7 @@ def test_layouts_as_they_are_written(text, layout, shown):
         ("NNN", r"did you mean NN\?"),
         ("nx", "did you mean"),
         ("c", r"did you mean col\?"),
-        ("col-NX", r"did you mean col-N"),
+        ("col-NX", "did you mean col-TN or col-NT"),
     ],
 )
 def test_what_is_no_layout(text, advice):
