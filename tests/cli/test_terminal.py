@@ -170,6 +170,23 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("latin-1", "2³¹ - 1, 2^-24, 10^9, 4^15, n²"),
+        ("cp1252", "2³¹ - 1, 2^-24, 10^9, 4^15, n²"),
+        ("ascii", "2^31 - 1, 2^-24, 10^9, 4^15, n^2"),
+        ("utf-8", "2³¹ - 1, 2⁻²⁴, 10⁹, 4¹⁵, n²"),
+    ],
+)
+def test_signs_of_an_exponent_are_not_mixed(monkeypatch, encoding, shown):
+    written = BytesIO()
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(written, encoding=encoding))
+    show_any_text()
+    print("2³¹ - 1, 2⁻²⁴, 10⁹, 4¹⁵, n²", end="", flush=True)
+    assert written.getvalue().decode(encoding) == shown
+
+
 @needs_signals
 @pytest.mark.parametrize("way", ["script", "-m", "-mgemmkit"])
 @pytest.mark.parametrize("module", ["gemmkit.loading", "click", "gemmkit.cli.counters"])
