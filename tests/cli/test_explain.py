@@ -186,3 +186,20 @@ def test_counters_by_how_they_are_obtained(call):
     listed = json.loads(call("counters", "--json").stdout)
     assert {"name", "description", "basis"} == set(listed[0])
     assert all(f"  {each['name']}\n" in text for each in listed)
+
+
+@pytest.mark.parametrize("shape", ["0x128x16", "128x0x16", "0x0x0"])
+@pytest.mark.parametrize("more", [(), ("--against", "warp_tiled", "--maps", "--what-if")])
+def test_an_empty_product_is_said_in_one_sentence(call, shape, more):
+    result = call("explain", "naive", "--shape", shape, "--gpu", "h100", *more)
+    assert result.exit_code == 0, result.stderr
+    m, n, _ = shape.split("x")
+    said = f"The product is empty, C being {m}x{n}, so nothing is launched."
+    assert result.stdout.splitlines()[1:] == ["", said]
+
+
+def test_an_empty_product_is_said_in_json_too(call):
+    found = json.loads(call("explain", "naive", "--shape", "0x128x16", "--json").stdout)
+    assert [each["text"] for each in found["sentences"]] == [
+        "The product is empty, C being 0x128, so nothing is launched."
+    ]

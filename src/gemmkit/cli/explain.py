@@ -133,6 +133,7 @@ def command(
     out = Printer()
     out.print(explanation_text(explained, out.width), end="")
     _beside(out, launches, gathered[0])
+    gathered = [facts for facts in gathered if facts.plan.blocks]
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)

@@ -107,3 +107,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     against: Explanation | None = None
     comparison: tuple[Sentence, ...] = ()
+
+    @property
+    def launches_nothing(self) -> bool:
+        """Whether the grid has no blocks, so that there is nothing to count."""
+        return self.metrics.get("launch__grid_size") == 0

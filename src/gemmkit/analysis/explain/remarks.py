@@ -21,7 +21,20 @@ Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
 def remarks(facts: Facts, metrics: Mapping[str, float]) -> tuple[Sentence, ...]:
     """Sentences that each follow from metrics of the kernel."""
+    if not facts.plan.blocks:
+        return (_nothing_launched(facts, metrics),)
     return tuple(sentence for remark in _REMARKS for sentence in remark(facts, metrics))
+
+
+def _nothing_launched(facts: Facts, metrics: Mapping[str, float]) -> Sentence:
+    problem = facts.problem
+    if problem.m * problem.n * problem.batch:
+        why = f"The kernel's grid has no blocks at {problem.shape}"
+    else:
+        why = f"The product is empty, C being {problem.m}x{problem.n}"
+    return Sentence(
+        text=f"{why}, so nothing is launched.", evidence=_evidence(metrics, "launch__grid_size")
+    )
 
 
 def _evidence(metrics: Mapping[str, float], *names: str) -> tuple[Evidence, ...]:
