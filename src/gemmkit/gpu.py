@@ -104,7 +104,7 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes a second."""
+    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes per second."""
 
     name: str
     capability: ComputeCapability

@@ -94,7 +94,7 @@ class KernelUnderTest:
         self.kernel, self.gpu = kernel, gpu
 
     def check(self, shapes: Sequence[Shape] | None = None, **options: Any) -> list[CheckRecord]:
-        """Hold its results against a reference and look for broken rules, on edge cases.
+        """Compare its results with a reference and look for broken rules, on edge cases.
 
         `shapes` are texts `MxNxK`, (M, N, K) or problems in place of those; other arguments are
         those of `gemmkit.check`. The test fails, with the findings and their source lines, if a

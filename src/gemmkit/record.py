@@ -257,7 +257,7 @@ class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
         """Read one JSON line.
 
         Raises:
-            msgspec.ValidationError: the line is no record.
+            msgspec.ValidationError: the line is not a record.
         """
         return msgspec.json.decode(line, type=cls)
 

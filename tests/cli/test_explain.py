@@ -129,7 +129,7 @@ def test_what_if_it_took_more_or_less(call):
     result = call("explain", "coarsening_1d", "--config", "TM=1", "--what-if", *SMALL)
     assert result.exit_code == 0, result.output
     text = result.output.partition("Occupancy of coarsening_1d:TM=1, if it took more or less")[2]
-    assert "RTX 3090: 100 % occupancy, 48 warps and 6 blocks an SM, limited by warps" in text
+    assert "RTX 3090: 100 % occupancy, 48 warps and 6 blocks per SM, limited by warps" in text
     assert "^ here: 40 registers, 100 %\n  at 41 registers or more: 83.33 %" in text
     assert {line.split("  ")[0] for line in text.splitlines()} >= {"T4", "RTX 3090", "H100", "B200"}
 

@@ -42,7 +42,7 @@ class Workload:
     Inputs are random normal. Where the problem is too large to compare every element, each kernel
     also runs integer inputs, whose product is exact: Freivalds' check then shows any single wrong
     element for sure. A kernel that computes in narrower types than fp32 (see
-    `gemmkit.verify.roundings`) is held against the bound of its arithmetic, and also runs integers
+    `gemmkit.verify.roundings`) is judged by the bound of its arithmetic, and also runs integers
     that this arithmetic keeps exact, however large the problem is.
 
     By the BLAS rules nobody reads A and B where α = 0: they count as never written then, unless

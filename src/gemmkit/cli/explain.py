@@ -107,7 +107,7 @@ def command(
         raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
     if against is not None and not against.strip(" :"):
         raise UsageError("--against wants a rung, or :KEY=VALUE for the target itself")
-    # What cannot be read is told before a long run.
+    # What cannot be read is reported before a long run.
     launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]

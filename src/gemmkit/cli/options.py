@@ -14,12 +14,12 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
-    """Read names parted by commas."""
+    """Read comma-separated names."""
     if text is None:
         return None
     found = tuple(part.strip() for part in text.split(","))
     if not all(found):
-        raise click.BadParameter(f"'{text}' has an empty part: write names parted by commas")
+        raise click.BadParameter(f"'{text}' has an empty part: separate names by commas")
     return found
 
 
@@ -28,7 +28,7 @@ def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(f"'{text}' is no list of sizes: write, for example, 256,512")
+        raise click.BadParameter(f"'{text}' is not a list of sizes: write, for example, 256,512")
     return tuple(int(part) for part in parts)
 
 
@@ -164,7 +164,7 @@ json_option = click.option(
     "--json",
     "json_path",
     metavar="FILE|-",
-    help="Write one record a line there too, as each is done; - for standard output, with "
+    help="Write one record per line there too, as each is done; - for standard output, with "
     "the table on standard error.",
 )
 

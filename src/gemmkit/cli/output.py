@@ -251,7 +251,7 @@ def take_up(path: str) -> list[Record]:
     A file that is not there has none.
 
     Raises:
-        UsageError: the file cannot be read or mended, or a whole line is no record.
+        UsageError: the file cannot be read or mended, or a whole line is not a record.
     """
     import msgspec
 

@@ -135,7 +135,7 @@ def find_target(target: str, **options: Any) -> Kernel:
     if launch.compute_dtype or launch.tolerance is not None:
         from gemmkit.verify.arithmetic import named_arithmetic
 
-        # What is wrong with them is told before the kernel is looked at.
+        # What is wrong with them is reported before the kernel is looked at.
         named_arithmetic(launch.compute_dtype, launch.tolerance)
     if Path(target).suffix.lower() in SUFFIXES or "/" in target or Path(target).exists():
         return Kernel.from_path(target, launch)
@@ -157,7 +157,7 @@ def in_layout(rung: Kernel, layout: str) -> Kernel:
     """The rung for matrices that lie as `layout` says.
 
     Raises:
-        UsageError: it is no layout, or none that the rung reads.
+        UsageError: it is not a layout, or not one that the rung reads.
     """
     from gemmkit.kernels.layouts import layout_text, read_layout
 

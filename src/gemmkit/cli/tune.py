@@ -33,7 +33,7 @@ DEFAULT_BUDGET = "60s"
 def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip())
     if found is None:
-        raise click.BadParameter(f"'{text}' is no time: write 60s, 5m or 1h")
+        raise click.BadParameter(f"'{text}' is not a time: write 60s, 5m or 1h")
     return float(found[1]) * _UNITS[found[2] or ""]
 
 

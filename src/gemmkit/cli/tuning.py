@@ -174,7 +174,7 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     if problem.batch == 1:
         _why(problem, board, leaders)
     else:
-        out.print("Why one is faster than another is told of single products only.")
+        out.print("Why one is faster than another is explained for single products only.")
 
 
 def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None:

@@ -19,7 +19,7 @@ LEAST_DRIVER = 13000
 PATIENCE_S = 20.0
 
 # Warp instructions of one block; a 256×256 tile of a product with k = 16384 takes some tens of
-# millions. An endless loop is told after about ten seconds.
+# millions. An endless loop is reported after about ten seconds.
 DEFAULT_MAX_STEPS = 1_000_000_000
 
 NO_GPU = 100

@@ -348,7 +348,7 @@ class Kernel:
             return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
         if problem.batch != 1 and not self.takes_batches:
             return (
-                f"'{self.name}' computes one product a launch; 'async_copy' and the rungs after "
+                f"'{self.name}' computes one product per launch; 'async_copy' and the rungs after "
                 "it take batches"
             )
         if max(problem.m, problem.n, problem.k, problem.batch) > MAX_EXTENT:

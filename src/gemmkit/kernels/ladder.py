@@ -133,7 +133,7 @@ LADDER: tuple[Kernel, ...] = (
         name="async_copy",
         rung=10,
         idea="cp.async copies tiles to shared memory several stages ahead without passing through "
-        "registers, which leaves room for 16×8 results a thread.",
+        "registers, which leaves room for 16×8 results per thread.",
         default=TileConfig(
             BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
         ),

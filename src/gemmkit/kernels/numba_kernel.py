@@ -51,7 +51,7 @@ def kernel_from_numba(
     _numba()
     plain = getattr(function, "py_func", function)
     if not isinstance(plain, FunctionType):
-        raise UsageError(f"{function!r} is no function that numba-cuda could compile")
+        raise UsageError(f"{function!r} is not a function that numba-cuda can compile")
     arguments = _arguments(plain, launch.args)
     front_end = _FrontEnd(
         plain,
@@ -190,7 +190,7 @@ def _board_at_hand(capability: tuple[int, int]) -> Iterator[None]:
     """Let numba's dispatcher take a board for present.
 
     For each `@cuda.jit(device=True)` function that a kernel calls, it asks the current GPU for
-    its compute capability, whatever `cuda.compile` is told.
+    its compute capability, whatever is passed to `cuda.compile`.
     """
     from numba.cuda import dispatcher
 

@@ -86,7 +86,7 @@ def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
     """
     symbols = entries_in(ptx)
     if not symbols:
-        raise UsageError(f"{file_name} is no PTX with a kernel: it has no .entry")
+        raise UsageError(f"{file_name} holds no PTX kernel: it has no .entry")
     if entry is not None and entry in symbols:
         return entry
     matches = [each for each in symbols if entry in (None, readable_name(each))]
@@ -141,7 +141,7 @@ def _target_rule(source: SourceFile) -> Callable[[TileConfig, GpuSpec], str | No
     """Why a board cannot run PTX of this target, or None."""
     found = _TARGET.search(_COMMENT.sub(" ", source.text))
     if found is None:
-        raise UsageError(f"{source.name} has no line '.target sm_…', so it is no PTX")
+        raise UsageError(f"{source.name} has no line '.target sm_…', so it is not PTX")
     number, suffix = int(found[1]), found[2]
 
     def rule(config: TileConfig, gpu: GpuSpec) -> str | None:  # noqa: ARG001

@@ -102,12 +102,12 @@ def _is_only_size(names: Sequence[str], integer: Parameter, kernel: KernelDeclar
 def told_signature(
     given: Sequence[str], kernel: KernelDeclaration | None, constants: Mapping[str, Number]
 ) -> Signature:
-    """The signature that a user gives, held against the parameters where those can be read.
+    """The signature that a user gives, checked against the parameters where those can be read.
 
     Constants of the source are replaced by their values; `nullptr` becomes 0.
 
     Raises:
-        UsageError: an entry is no name or expression, or does not fit its parameter.
+        UsageError: an entry is neither a name nor an expression, or does not fit its parameter.
     """
     known = (*ARGUMENT_NAMES, *constants)
     signature = []

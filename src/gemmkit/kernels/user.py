@@ -204,7 +204,7 @@ def read_source(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     if b"\0" in data:
-        raise UsageError(f"{path} is no text file: source code is wanted")
+        raise UsageError(f"{path} is not a text file: give source code")
     # Comments in other encodings do no harm.
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     if not text.strip():

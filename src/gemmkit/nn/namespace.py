@@ -12,7 +12,7 @@ from typing import Any
 
 from gemmkit.errors import UnsupportedType, UsageError
 
-# An array of any library; its elements' type and shape are told by the functions that take it.
+# An array of any library; the functions that take it say which element types and shapes they take.
 Array = Any
 
 

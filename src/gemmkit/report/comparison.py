@@ -1,4 +1,4 @@
-"""Comparisons as tables: a row a problem with every peer's ratio, and the shares of the peaks."""
+"""Comparisons as tables: a row per problem with every peer's ratio, and the shares of the peaks."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
 
 
 def profile_table(records: Sequence[Record]) -> Table:
-    """A row a problem: what share of the board's peaks was reached, and what was given away."""
+    """A row per problem: what share of the board's peaks was reached, and what was given away."""
     columns = (
         Column("M x N x K"),
         Column("kernel", "left"),

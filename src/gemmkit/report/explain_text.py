@@ -123,7 +123,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def _section_table(section: Section, explained: Explanation) -> Table:
-    """A row a figure, with the other kernel's beside it, and the metric's name."""
+    """A row per figure, with the other kernel's beside it, and the metric's name."""
     other = explained.against
     beside = _figures_of(other, section.title) if other is not None else {}
     labels = {each.label: each for each in section.figures}

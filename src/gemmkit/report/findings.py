@@ -45,7 +45,7 @@ _STYLES: dict[CheckVerdict, Style] = {
 
 
 def check_table(records: Sequence[CheckRecord]) -> Table:
-    """One row a problem: its verdict, how near the result comes to its bound, the findings."""
+    """One row per problem: its verdict, how near the result comes to its bound, the findings."""
     first = records[0]
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel

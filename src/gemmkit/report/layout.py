@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell a column, and a sentence that a terminal shows below them."""
+    """One cell per column, and a sentence that a terminal shows below them."""
 
     cells: tuple[Cell, ...]
     note: str = ""

@@ -89,7 +89,7 @@ class Store:
 
     @property
     def freshness(self) -> Freshness:
-        """What entries are held against to tell which are stale."""
+        """What entries are compared with to find stale ones."""
         if self._freshness is None:
             self._freshness = Freshness()
         return self._freshness

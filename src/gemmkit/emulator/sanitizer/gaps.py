@@ -1,6 +1,6 @@
 """Says between which lines a barrier is missing, and whether one of them is of a later iteration.
 
-Both accesses of a race lie behind the same barrier, or behind none. From there the control flow
+Both accesses of a race come after the same barrier, or after none. From there the control flow
 tells which comes first in a thread, and whether a loop begins anew between the two.
 """
 

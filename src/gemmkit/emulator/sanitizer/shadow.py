@@ -263,7 +263,7 @@ class BlockShadow:
 
 
 def granules_of(pattern: Pattern, base: int, nbytes: int, shift: int) -> Numbers:
-    """The granules that each active lane touches, a row a lane."""
+    """The granules that each active lane touches, a row per lane."""
     first = (base + pattern.offsets[pattern.lanes]) >> shift
     return first[:, None] + np.arange(max(nbytes >> shift, 1))
 

@@ -36,7 +36,7 @@ def bank_caption(access: WatchedAccess) -> str:
     conflicts = passes - len(phases)
     told = f"{plural(conflicts, 'bank conflict')}" if conflicts else "no bank conflicts"
     return (
-        f"{access.bytes_per_lane} bytes a lane: {plural(len(phases), 'phase')}, "
+        f"{access.bytes_per_lane} bytes per lane: {plural(len(phases), 'phase')}, "
         f"{plural(passes, 'wavefront')}, {told}{_merged(access)}"
     )
 
