@@ -38,7 +38,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class LayerRecord(JsonLine, frozen=True, kw_only=True):
-    """A layer, and PyTorch's own: microseconds per call, and largest errors over the largest result.
+    """A layer, and PyTorch's own: microseconds per call, and largest errors over the largest
+    result.
 
     `way` is how it was timed: "graph" or "calls". `speedup` is PyTorch's time / gemmkit's,
     `minimal_bytes` those of inputs and result. `parts` and `torch_parts` are the kernels of a call

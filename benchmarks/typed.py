@@ -1,9 +1,9 @@
 """Time every tile that dispatch has for other types than fp32, and PyTorch, on this machine's GPU.
 
-It writes `results/<gpu>-typed.json`, a line per problem, from which `dispatch/typed.py` has the share
-of the peak of each tile. Contenders are checked against float64 and timed in turn by replaying CUDA
-graphs, over the same arrays again and again, which the L2 cache keeps if they are small. The exit
-status is 1 if a result is wrong.
+It writes `results/<gpu>-typed.json`, a line per problem, from which `dispatch/typed.py` has the
+share of the peak of each tile. Contenders are checked against float64 and timed in turn by
+replaying CUDA graphs, over the same arrays again and again, which the L2 cache keeps if they are
+small. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations

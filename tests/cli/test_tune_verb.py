@@ -176,7 +176,7 @@ def test_what_was_not_tuned_is_not_explained(call, tuned, no_gpu):
         (["--shape", "8", "--plot", "x.svg"], "--plot draws for --explain: give both"),
         (["--device", "model"], "ranks the configurations of a --shape"),
         (["--device", "model", "--shape", "8", "--explain"], "measures and stores nothing"),
-        (["--explain"], "--explain wants a --shape that was tuned"),
+        (["--explain"], "--explain needs a --shape that was tuned"),
         (["--shape", "8", "--gpu", "h100"], "--gpu is for --explain and for --device model"),
         (["--suite", "sqare"], "square"),
         (["--shape", "8x8"], "'8x8' is not a valid shape"),

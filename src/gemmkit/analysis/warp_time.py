@@ -240,7 +240,7 @@ def _latency(
 
 
 def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
-    """The instructions of these basic blocks, cut behind each barrier."""
+    """The instructions of these basic blocks, cut after each barrier."""
     pieces: list[list[int]] = [[]]
     for block in blocks:
         for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end):

@@ -69,7 +69,7 @@ MOST_LAUNCHES = 8
     "report",
     type=click.Path(path_type=Path),
     metavar="CSV",
-    help="Lay the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
+    help="Show the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option
@@ -94,7 +94,7 @@ def command(
 
     Without --gpu, for the GPU here, or else for an RTX 3090.
 
-    The exit status is 1 if a result is wrong, which is said before all else.
+    The exit status is 1 if a result is wrong, which is printed first.
     """
     from gemmkit.analysis.explain import explain_facts, gather
     from gemmkit.analysis.ncu_report import read_report
@@ -106,7 +106,7 @@ def command(
     if as_json and (report or folder or maps or what_if):
         raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
     if against is not None and not against.strip(" :"):
-        raise UsageError("--against wants a rung, or :KEY=VALUE for the target itself")
+        raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
     # What cannot be read is reported before a long run.
     launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)

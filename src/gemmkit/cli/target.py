@@ -43,7 +43,7 @@ _launch_options = combine(
         "--entry",
         metavar="NAME",
         help="Kernel in the file, as a C++ name: 'sgemm<128,128,8>'. Not needed where there is "
-        "one that is no template.",
+        "one that is not a template.",
     ),
     click.option(
         "--args",

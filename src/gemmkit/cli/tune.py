@@ -83,7 +83,7 @@ _store_options = combine(
     click.option(
         "--trials",
         is_flag=True,
-        help="Export every trial, not the best of each shape alone.",
+        help="Export every trial, not only the best of each shape.",
     ),
 )
 
@@ -125,7 +125,7 @@ def command(
     """Find the fastest configuration for a shape on this GPU, and remember it.
 
     Each configuration's result is checked, then it is timed, and every trial is stored at once:
-    after Ctrl-C the same command goes on where it ended. Trials of a kernel or compiler that has
+    after Ctrl-C the same command resumes where it ended. Trials of a kernel or compiler that has
     changed since do not count any more.
 
     Without a shape, lists what the store holds. Without a GPU, --device model ranks configurations

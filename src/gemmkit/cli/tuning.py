@@ -136,7 +136,7 @@ def explain(
 ) -> None:
     """Print what was tried for each problem, and why the winner wins."""
     if not problems:
-        raise UsageError("--explain wants a --shape that was tuned")
+        raise UsageError("--explain needs a --shape that was tuned")
     if plot is not None and len(problems) > 1:
         raise UsageError("--plot draws one shape: give one --shape")
     board = board_at_hand(gpu)

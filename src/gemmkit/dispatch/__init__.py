@@ -7,5 +7,6 @@ from importlib.resources.abc import Traversable
 
 
 def shipped_file(folder: str, name: str) -> Traversable:
-    """A file of measurements that comes with the package; boards that nobody measured have none."""
+    """A file of measurements that comes with the package; boards that were not measured have
+    none."""
     return resources.files("gemmkit.dispatch") / folder / name

@@ -110,7 +110,7 @@ class Expression:
         """The value as an integer.
 
         Raises:
-            UsageError: as `evaluate`, or it is no integer.
+            UsageError: as `evaluate`, or it is not an integer.
         """
         value = self.evaluate(values)
         if isinstance(value, float):
@@ -160,7 +160,8 @@ def _parse(text: str) -> Expression:
 
 def _no_expression(text: str) -> UsageError:
     return UsageError(
-        f"'{text}' is no expression: it may have numbers, names, + - * / // % << >> ( ), min, max "
+        f"'{text}' is not an expression: it may have numbers, names, + - * / // % << >> ( ), min, "
+        "max "
         "and ceil_div, as in (M+127)/128"
     )
 

@@ -65,7 +65,7 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     P.
 
     Raises:
-        UsageError: a parameter cannot be read safely, or two read alike.
+        UsageError: a parameter cannot be read safely, or two are read as the same.
     """
     read = _with_usual_letters(kernel)
     names = [_read_in(read, parameter) for parameter in read.parameters]

@@ -177,7 +177,8 @@ def shape_of(
     """An array's shape.
 
     Raises:
-        UsageError: it is no array, has another number of dimensions than `rank`, or has fewer than
+        UsageError: it is not an array, has another number of dimensions than `rank`, or has fewer
+        than
             `least`.
     """
     shape = getattr(array, "shape", None)

@@ -27,7 +27,7 @@ SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
 SHOWN_OTHERS = 4
 
-# Why an argument can be memory that nobody has written.
+# Why an argument can be memory that was never written.
 _UNREAD = {
     "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
     "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",

@@ -119,7 +119,8 @@ def _left_out_row(left_out: LeftOut, columns: int) -> Row:
 
 
 def bench_table(records: Sequence[Record]) -> Table:
-    """One row per problem, of one kernel: time and ratio to cuBLAS if it was timed, else counters."""
+    """One row per problem, of one kernel: time and ratio to cuBLAS if it was timed, else
+    counters."""
     timed = any(record.time_us for record in records)
     rows = tuple(
         Row(

@@ -1,7 +1,8 @@
 """Kernel Tuner's files: its cache, one for each kernel and problem, and T4 results.
 
-A cache that gemmkit wrote comes back as it was. Of one that Kernel Tuner wrote, nobody knows which
-source its kernel had: its entries are stale from the start, which makes them the first to be tried.
+A cache that gemmkit wrote comes back as it was. Of one that Kernel Tuner wrote, it is not known
+which source its kernel had: its entries are stale from the start, which makes them the first to be
+tried.
 
 Formats: Kernel Tuner's cache schema 1.1.0 and its T4 results schema 1.0.0
 (https://github.com/KernelTuner/kernel_tuner, folder `kernel_tuner/schema`). Times there are in

@@ -28,9 +28,7 @@ def test_a_guides_naive_kernel_reads_b_coalesced(tmp_path):
     assert (
         "Loads of B are coalesced: 2 sectors per request, the fewest that hold its bytes."
     ) in texts
-    assert (
-        "Loads of A touch 2 sectors per request, where 1 would hold its bytes."
-    ) in texts
+    assert ("Loads of A touch 2 sectors per request, where 1 would hold its bytes.") in texts
     assert "Stores to C are coalesced" in " ".join(texts)
 
 

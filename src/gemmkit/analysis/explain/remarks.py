@@ -78,8 +78,7 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
             text = f"{what} touch {sectors}, where {number(needed)} would hold its bytes."
         else:
             text = (
-                f"{what} are not coalesced: {sectors}, where {number(needed)} would hold "
-                "its bytes."
+                f"{what} are not coalesced: {sectors}, where {number(needed)} would hold its bytes."
             )
         ideal = Evidence(metric=derived.IDEAL_SECTORS, operand=access.array, this=needed)
         yield Sentence(

@@ -96,7 +96,7 @@ class GlobalShadow:
         granule: bytes of the smallest access.
         ordered: whether blocks make an order among themselves, and so run one by one.
         readers: regions (by first byte) whose loads are to be noted as well.
-        read_only: whether the kernel loads memory as such that nobody writes (`ld.global.nc`).
+        read_only: whether the kernel has read-only loads (`ld.global.nc`).
     """
 
     def __init__(
