@@ -161,8 +161,7 @@ def _parse(text: str) -> Expression:
 def _no_expression(text: str) -> UsageError:
     return UsageError(
         f"'{text}' is not an expression: it may have numbers, names, + - * / // % << >> ( ), min, "
-        "max "
-        "and ceil_div, as in (M+127)/128"
+        "max and ceil_div, as in (M+127)/128"
     )
 
 
