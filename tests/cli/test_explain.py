@@ -161,7 +161,7 @@ def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_tim
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("naive", "--against", ":"), "--against wants a rung"),
+        (("naive", "--against", ":"), "--against takes a rung"),
         (("naive", "--json", "--what-if"), "--json prints the explanation alone"),
         (("naife",), "did you mean naive"),
         (("naive", "--against", "vektorized"), "did you mean vectorized"),

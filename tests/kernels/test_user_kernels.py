@@ -136,7 +136,7 @@ def test_arguments_that_are_told(write: Any) -> None:
         ("M,N,K,A+4,B,C", r"'A\+4' computes with an address"),
         ("M,N,Q,A,B,C", r"'Q' uses Q; the names are M, N, K, alpha"),
         ("M,N,,A,B,C", "empty part"),
-        ("M,N,K;,A,B,C", "is no expression"),
+        ("M,N,K;,A,B,C", "is not an expression"),
     ],
 )
 def test_arguments_that_do_not_fit(write: Any, args: str, reason: str) -> None:
