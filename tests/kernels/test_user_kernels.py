@@ -197,7 +197,7 @@ def test_includes_that_are_no_files(write: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "no text file")],
+    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "not a text file")],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "my.cu"
