@@ -14,7 +14,7 @@ from gemmkit.bench.baseline import WORKSPACE_BYTES, device_tensor
 from gemmkit.bench.timer import Contender
 from gemmkit.devices.device import TimedDevice, Work
 
-# Warm calls of which the median is told.
+# Warm calls of which the median is reported.
 HOST_CALLS = 9
 
 # A contender's name, and what makes it.

@@ -76,17 +76,28 @@ def test_the_order_of_words_does_not_matter():
     assert Epilogue.parse("relu + bias") == Epilogue(bias=True, activation="relu")
 
 
-@pytest.mark.parametrize("text", ["tanh", "bias+row_bias", "relu+gelu", "", "bias+none"])
-def test_what_is_no_epilogue(text):
-    with pytest.raises(UsageError, match="use one of"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tanh", r"unknown epilogue 'tanh': did you mean gelu_tanh\?$"),
+        ("bais+relu", r"unknown epilogue 'bais': did you mean bias\b"),
+        ("xyz", "unknown epilogue 'xyz': use one of bias, .* joined by '\\+', such as bias\\+relu"),
+        ("", "unknown epilogue '': use one of"),
+        ("bias+row_bias", "'row_bias' does not fit into the epilogue 'bias\\+row_bias'"),
+        ("relu+gelu", "'gelu' does not fit"),
+        ("bias+none", "'none' does not fit"),
+    ],
+)
+def test_what_is_no_epilogue(text, said):
+    with pytest.raises(UsageError, match=said):
         Epilogue.parse(text)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Epilogue("col"), "unknown bias 'col': use 'column' or 'row'"),
-        (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': use one of none, relu"),
+        (lambda: Epilogue("col"), "unknown bias 'col': did you mean column"),
+        (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': did you mean gelu_tanh"),
         (lambda: Epilogue(scale="2"), "scale = '2' is not a finite fp32 number"),
         (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is not a finite fp32 number"),
         (lambda: Epilogue.custom(" "), "not a single CUDA expression"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
@@ -112,12 +112,10 @@ class Epilogue:
         if isinstance(self.bias, bool):
             object.__setattr__(self, "bias", "column" if self.bias else "")
         if self.bias not in get_args(Bias):
-            raise UsageError(f"unknown bias '{self.bias}': use 'column' or 'row'")
+            raise UsageError(unknown_name("bias", self.bias, filter(None, get_args(Bias))))
         if not isinstance(self.activation, Custom) and self.activation not in _ACTIVATIONS:
-            raise UsageError(
-                f"unknown activation '{self.activation}': use one of {', '.join(_ACTIVATIONS)}, or "
-                "Epilogue.custom"
-            )
+            custom = ", or Epilogue.custom"
+            raise UsageError(unknown_name("activation", self.activation, _ACTIVATIONS, custom))
         object.__setattr__(self, "scale", _finite("scale", self.scale))
 
     @classmethod
@@ -183,11 +181,14 @@ class Epilogue:
             elif word == "residual" and not residual:
                 residual = True
             else:
-                known = ", ".join([*_BIASES, *_ACTIVATIONS, "residual"])
-                raise UsageError(
-                    f"unknown epilogue '{text}': use one of {known}, or some joined by '+', such "
-                    "as bias+relu"
-                )
+                known = [*_BIASES, *_ACTIVATIONS, "residual"]
+                if word in known:
+                    raise UsageError(
+                        f"'{word}' does not fit into the epilogue '{text}': it takes one bias, one "
+                        "activation and one residual, joined by '+'"
+                    )
+                joined = ", or some joined by '+', such as bias+relu"
+                raise UsageError(unknown_name("epilogue", word, known, joined))
         return cls(bias, activation, residual)
 
     def __str__(self) -> str:

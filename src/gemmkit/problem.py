@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 FLOAT_BYTES = 4
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
@@ -83,11 +83,9 @@ class GemmProblem:
         for name in ("dtype", "out_dtype"):
             if getattr(self, name) not in ITEM_BYTES:
                 object.__setattr__(self, name, full_type_name(str(getattr(self, name))))
-            if getattr(self, name) not in ITEM_BYTES:
-                known = ", ".join(get_args(Dtype))
-                raise UnsupportedType(
-                    f"{name} = {getattr(self, name)!r} is unknown: use one of {known}"
-                )
+            given = getattr(self, name)
+            if given not in ITEM_BYTES:
+                raise UnsupportedType(unknown_name(name, given, get_args(Dtype)))
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")

@@ -177,7 +177,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     name of a shared variable; empty where no memory is concerned. `offset` is in bytes from its
     start. `other` is the second access of a race. `count` is how often the same was seen at the
     same places; `here`, `other`, `offset` and `block` belong to the first time. Races with the same
-    `cause`, if there is one, lie in the same gap between barriers.
+    `cause`, if there is one, lie in the same gap between barriers: it is an identifier such as
+    `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the place of the
+    nearest barrier.
     """
 
     check: Check
@@ -256,7 +258,7 @@ class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
         """Read one JSON line.
 
         Raises:
-            msgspec.ValidationError: the line is no record.
+            msgspec.ValidationError: the line is not a record.
         """
         return msgspec.json.decode(line, type=cls)
 

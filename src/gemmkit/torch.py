@@ -14,7 +14,7 @@ except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.ops.libraries import torch_operators  # noqa: F401 (it registers)
 from gemmkit.ops.libraries.torch import check_kind
 from gemmkit.ops.libraries.torch_checks import (
@@ -217,7 +217,7 @@ def _check_linear(
 
 def _check_activation(activation: str) -> None:
     if activation not in _ACTIVATIONS:
-        raise UsageError(f"unknown activation '{activation}': use one of {', '.join(_ACTIVATIONS)}")
+        raise UsageError(unknown_name("activation", activation, _ACTIVATIONS))
 
 
 def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

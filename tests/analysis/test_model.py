@@ -164,7 +164,7 @@ def test_more_blocks_on_a_board_that_is_empty_are_faster():
 
 
 def test_even_shares_save_the_last_wave():
-    """1.2 tiles an SM: nearly half of the board idles, or nothing does."""
+    """1.2 tiles per SM: nearly half of the board idles, or nothing does."""
     problem = GemmProblem(768, 832, 1024)
     config = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 3}
     whole, even = (

@@ -180,7 +180,7 @@ def test_entries_are_found_among_comments_and_device_functions():
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("not PTX\n", {}, r"kernel\.ptx is no PTX with a kernel: it has no \.entry"),
+        ("not PTX\n", {}, r"kernel\.ptx holds no PTX kernel: it has no \.entry"),
         (ZERO.format("f"), {"args": "C"}, r"no line '\.target sm_…'"),
         (HEAD + ZERO.format("f") + ZERO.format("g"), {}, "which kernel .* it has: f, g"),
         (HEAD + ZERO.format("f"), {"entry": "g"}, "has no kernel 'g'; it has: f"),

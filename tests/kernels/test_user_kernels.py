@@ -136,7 +136,7 @@ def test_arguments_that_are_told(write: Any) -> None:
         ("M,N,K,A+4,B,C", r"'A\+4' computes with an address"),
         ("M,N,Q,A,B,C", r"'Q' uses Q; the names are M, N, K, alpha"),
         ("M,N,,A,B,C", "empty part"),
-        ("M,N,K;,A,B,C", "is no expression"),
+        ("M,N,K;,A,B,C", "is not an expression"),
     ],
 )
 def test_arguments_that_do_not_fit(write: Any, args: str, reason: str) -> None:
@@ -197,7 +197,7 @@ def test_includes_that_are_no_files(write: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "no text file")],
+    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "not a text file")],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "my.cu"

@@ -36,7 +36,7 @@ def unaligned(values):
 
 
 def field(values):
-    """Elements that lie a number of bytes apart that is no multiple of theirs."""
+    """Elements that lie a number of bytes apart that is not a multiple of theirs."""
     records = np.zeros(values.shape, [("before", "u1"), ("x", values.dtype)])
     records["x"] = values
     return records["x"]

@@ -53,7 +53,7 @@ def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost
 
     Args:
         seen: all requests of the block.
-        widths: bytes a lane, for accesses that the machine makes wider than they are written.
+        widths: bytes per lane, for accesses that the machine makes wider than they are written.
     """
     requests: defaultdict[int, list[WatchedAccess]] = defaultdict(list)
     touched: set[tuple[str, int]] = set()

@@ -219,7 +219,7 @@ class _Model:
 
     @property
     def _meeting(self) -> float:
-        """Cycles in which the last block of a tile counts itself in and adds up all parts.
+        """Cycles in which the last block of a tile increments the counter and adds up all parts.
 
         Fence, count and first read are a way to the L2 each, one after the other; then come the
         parts, as fast as one SM takes them in.

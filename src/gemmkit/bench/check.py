@@ -12,6 +12,7 @@ import msgspec
 
 from gemmkit.bench.coverage import too_little
 from gemmkit.bench.edge_cases import case_name, edge_cases
+from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.places import placed
 from gemmkit.bench.progress import Progress
@@ -21,7 +22,7 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
+from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError, unknown_name
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.fitting import (
@@ -101,10 +102,11 @@ def check(
         UnsupportedInstruction: it has an instruction that the emulator lacks.
         DeviceError: the host has not enough memory.
     """
-    unknown = sorted(set(checks) - set(CHECKS))
-    if unknown or not checks:
-        asked = f"unknown check '{unknown[0]}'" if unknown else "no check is asked for"
-        raise UsageError(f"{asked}: there are {', '.join(CHECKS)}")
+    unknown = [each for each in checks if each not in CHECKS]
+    if unknown:
+        raise UsageError(unknown_name("check", unknown[0], CHECKS))
+    if not checks:
+        raise UsageError(f"no check is asked for: use one of {', '.join(CHECKS)}")
     if device is not None and gpu is not None:
         raise UsageError("gpu is for a device that is yet to be opened")
     progress = progress or Progress()
@@ -142,6 +144,12 @@ def check(
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     unset = UnsetValues(device, cache_dir)
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
+    progress.planned(
+        [
+            emulation_seconds(plan, problem, device) if isinstance(plan, LaunchPlan) else 0.0
+            for (_, problem), plan in zip(cases, plans, strict=True)
+        ]
+    )
     records: list[CheckRecord] = []
     for (name, problem), plan in zip(cases, plans, strict=True):
         progress.started(found, problem, len(records), len(cases))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from gemmkit.bench import sweep
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.problem import GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
@@ -103,5 +102,4 @@ def find_suite(name: str) -> tuple[GemmProblem, ...]:
     try:
         return SUITES[name]
     except KeyError:
-        near = difflib.get_close_matches(name, SUITES, n=3) or list(SUITES)
-        raise UsageError(f"unknown suite '{name}': did you mean {', '.join(near)}?") from None
+        raise UsageError(unknown_name("suite", name, SUITES)) from None

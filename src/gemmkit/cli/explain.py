@@ -11,6 +11,7 @@ import click
 
 from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.options import (
+    Choice,
     config_option,
     debug_option,
     gpu_option,
@@ -64,7 +65,7 @@ MOST_LAUNCHES = 8
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["svg", "png"]),
+    type=Choice(["svg", "png"]),
     default="svg",
     show_default=True,
     help="Of the pictures.",
@@ -80,7 +81,7 @@ MOST_LAUNCHES = 8
     "report",
     type=click.Path(path_type=Path),
     metavar="CSV",
-    help="Lay the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
+    help="Show the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option
@@ -110,7 +111,7 @@ def command(
 
     Without --gpu, for the GPU here, or else for an RTX 3090.
 
-    The exit status is 1 if a result is wrong, which is said before all else.
+    The exit status is 1 if a result is wrong, which is printed first.
     """
     from gemmkit.analysis.explain import explain_facts, gather
     from gemmkit.analysis.ncu_report import read_report
@@ -123,8 +124,8 @@ def command(
     if as_json and (report or folder or maps or what_if):
         raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
     if against is not None and not against.strip(" :"):
-        raise UsageError("--against wants a rung, or :KEY=VALUE for the target itself")
-    # What cannot be read is told before a long run.
+        raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
+    # What cannot be read is reported before a long run.
     launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]
@@ -160,6 +161,7 @@ def command(
     out = Printer()
     out.print(explanation_text(explained, out.width), end="")
     _beside(out, launches, gathered[0])
+    gathered = [facts for facts in gathered if facts.plan.blocks]
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)

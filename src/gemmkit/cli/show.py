@@ -136,7 +136,7 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
     return {
         "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
         f"{taken.local_bytes} bytes of local memory",
-        "shared": f"{shared:,} bytes a block"
+        "shared": f"{shared:,} bytes per block"
         + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
         + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
         "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "

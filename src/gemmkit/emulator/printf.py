@@ -23,7 +23,7 @@ def format_printf(
     """The text of one call in one thread.
 
     Args:
-        template: the format string; anything in it that is no conversion of C is kept as it is.
+        template: the format string; anything in it that is not a conversion of C is kept as it is.
         arguments: the call's buffer: integers of 4 or 8 bytes, doubles and pointers, each aligned
             to its size. What lies beyond its end reads as zero.
         string_at: reads a `%s` argument, a string at an address.

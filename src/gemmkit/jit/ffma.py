@@ -128,7 +128,7 @@ def _main_loop(words: Sequence[int], arch: str, inner: Sequence[slice]) -> tuple
 
 
 def _loops(words: Sequence[int], arch: str) -> list[tuple[int, int]]:
-    """First instruction of each loop, and the one behind its last."""
+    """First instruction of each loop, and the one after its last."""
     loops = []
     for place, word in enumerate(words):
         if word & _OPCODE_MASK == _BRANCH:

@@ -63,7 +63,7 @@ def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
 
 
 def default_problem(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
-    """A problem that nobody asked for by its sizes, of the sizes and layout that a kernel takes."""
+    """A problem whose sizes were not asked for, of the sizes and layout that a kernel takes."""
     problem = kernel.lay_out(problem)
     return problem if kernel.sizes is None else kernel.sizes.nearest(problem)
 

@@ -62,7 +62,7 @@ class LaunchRule:
         """Read what a user wrote; `parameters` are the kernel's own names of its signature.
 
         Raises:
-            UsageError: it is no expression, or one that uses unknown names.
+            UsageError: it is not an expression, or one that uses unknown names.
         """
         aliases = _aliases(signature, parameters)
         extents = _extents(grid, "grid"), _extents(block, "block")

@@ -1,4 +1,5 @@
-"""How an epilogue is told to a kernel: a type for its last template parameter, and custom code."""
+"""How an epilogue is passed to a kernel: a type for its last template parameter, and custom
+code."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _ACCESS = re.compile(r"\b(?:public|protected|private)\s*:(?!:)")
 # Members that take no room in an object.
 _NO_FIELD = re.compile(r"\s*(?:static|using|typedef|friend|enum|static_assert|template)\b")
 _ARRAY = re.compile(r"\[([^\]]*)\]")
-# A struct with more scalars than this is no argument that anybody would list.
+# A struct with more scalars than this is not an argument that anybody would list.
 _MOST_FIELDS = 256
 
 # Size and alignment in bytes, and the kind of PTX type: signed, unsigned, floating-point.

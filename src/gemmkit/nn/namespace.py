@@ -12,7 +12,7 @@ from typing import Any
 
 from gemmkit.errors import UnsupportedType, UsageError
 
-# An array of any library; its elements' type and shape are told by the functions that take it.
+# An array of any library; the functions that take it say which element types and shapes they take.
 Array = Any
 
 
@@ -193,7 +193,8 @@ def shape_of(
     """An array's shape.
 
     Raises:
-        UsageError: it is no array, has another number of dimensions than `rank`, or has fewer than
+        UsageError: it is not an array, has another number of dimensions than `rank`, or has fewer
+        than
             `least`.
     """
     shape = getattr(array, "shape", None)

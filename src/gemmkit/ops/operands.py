@@ -59,7 +59,8 @@ class View:
     def overlaps_itself(self) -> bool:
         """Whether two indices may mean the same element.
 
-        Only views that lie row in row are told from others, which is how strided views are made.
+        Only views that lie row in row are distinguished from others, which is how strided views are
+        made.
         """
         reach = 1
         steps = sorted(

@@ -27,7 +27,7 @@ SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
 SHOWN_OTHERS = 4
 
-# Why an argument can be memory that nobody has written.
+# Why an argument can be memory that was never written.
 _UNREAD = {
     "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
     "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",
@@ -45,7 +45,7 @@ _STYLES: dict[CheckVerdict, Style] = {
 
 
 def check_table(records: Sequence[CheckRecord]) -> Table:
-    """One row a problem: its verdict, how near the result comes to its bound, the findings."""
+    """One row per problem: its verdict, how near the result comes to its bound, the findings."""
     first = records[0]
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
@@ -54,7 +54,7 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
         Column("M×N×K", "left", reserve=11),
         Column("with", "left", reserve=12),
         Column("verdict", "left", reserve=12),
-        Column("error /\nbound", drop=2),
+        Column("error /\nbound", reserve=7),
         Column("findings", "left", reserve=11),
     )
     return Table(

@@ -123,7 +123,7 @@ class Session:
         """Search until the budget is spent or nothing is left, then let the leaders compete.
 
         Raises:
-            KeyboardInterrupt: after `progress.finished` was told what stands in the store.
+            KeyboardInterrupt: after `progress.finished` received what stands in the store.
             TuningError: the store cannot be written, or the device is lost.
             CompilerMissing: there is no compiler.
         """

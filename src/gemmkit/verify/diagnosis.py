@@ -36,7 +36,7 @@ class Wrong:
     """The wrong elements of one product: where, and what they must be.
 
     `magnitudes` are the sums of the magnitudes of their terms, `compared` how many elements were
-    held against the reference: where these are not all, nothing is said of where wrong ones lie.
+    compared with the reference: where these are not all, nothing is said of where wrong ones lie.
     """
 
     rows: Places

@@ -1,7 +1,7 @@
 """Inputs for a check: seeded random matrices laid out with their leading dimensions.
 
 Storage is exactly as long as BLAS asks for, so an access past the end is one past an allocation,
-and everything in it that is no element holds a NaN with a payload that shows who touched it.
+and everything in it that is not an element holds a NaN with a payload that shows who touched it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Layout:
         return np.lib.stride_tricks.as_strided(storage, shape, steps)
 
     def gaps(self, storage: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What of a storage is no element: the ends of rows, and what lies between matrices."""
+        """What of a storage is not an element: the ends of rows, and what lies between matrices."""
         if self.gapless:
             return storage[:0]
         outside = np.ones(self.size, bool)

@@ -18,7 +18,7 @@ Places = NDArray[np.intp]
 
 # Float64 numbers that are held at once while products of single elements are computed.
 CHUNK = 2**21
-# Elements that every hypothesis is tried on before it is held against all.
+# Elements that every hypothesis is tried on before it is compared with all.
 SAMPLE = 256
 # A chance of 1 in 1000 that a hypothesis fits by accident is too much.
 LOG_CHANCE = -3.0

@@ -88,7 +88,7 @@ def typed_reference(
         bias: one for each row or column.
 
     Raises:
-        UsageError: the activation is the user's own, whose slope nobody knows.
+        UsageError: the activation is the user's own, whose slope is unknown.
     """
     if isinstance(problem.epilogue.activation, Custom):
         raise UsageError("a custom activation has no known bound: compare it with your own")

@@ -70,15 +70,18 @@ def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ([(_BEFORE, "")], "behind the other, no __threadfence()"),
+        ([(_BEFORE, "")], "the other is not followed by a __threadfence()"),
         ([("__syncthreads();  // all parts", "")], "with a barrier before the atomic"),
-        ([(_AFTER, "")], "no __threadfence() stands between this and the atomic"),
+        ([(_AFTER, "")], "no __threadfence() comes between this and the atomic"),
         ([(_BEFORE, ""), (_AFTER, "")], "blocks run in any order"),
-        ([(_BEFORE, "__threadfence_block();")], "behind the other, no __threadfence()"),
-        ([(_COUNT, "atomicInc_block(&arrivals[blockIdx.x], parts - 1)")], "behind the other, no"),
+        ([(_BEFORE, "__threadfence_block();")], "the other is not followed by a __threadfence()"),
+        (
+            [(_COUNT, "atomicInc_block(&arrivals[blockIdx.x], parts - 1)")],
+            "the other is not followed",
+        ),
         (
             [(_PART, f"if (blockIdx.y > 1 && slots[at] < 0) return; {_PART}")],
-            "no atomic and __thread",
+            "no atomic that signals the other",
         ),
     ],
 )

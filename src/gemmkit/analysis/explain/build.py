@@ -1,4 +1,4 @@
-"""`explain`: gathers what is known of a kernel, and of one to hold it against."""
+"""`explain`: gathers what is known of a kernel, and of one to compare it with."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def explain(
         problem: what it computes; a text such as `512x300x200`, or a number for a cube.
         gpu: the board to stand for, by default an RTX 3090.
         config: the kernel's configuration, or changes to its default.
-        against: the kernel to hold it against, on the same problem and board.
+        against: the kernel to compare it with, on the same problem and board.
         against_config: likewise for that one.
         progress: called with the fraction of each emulation that is done.
         cache_dir: root of the caches; by default the user's.

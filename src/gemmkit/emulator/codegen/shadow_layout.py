@@ -131,7 +131,7 @@ ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
     *("start", "writer_time", "reader_time"),
     *("writer", "writer_at", "reader", "reader_at", "other_reader", "other_reader_at"),
-    # For each granule the last that loaded it as memory which nobody writes.
+    # For each granule the last read-only load of it.
     "nc_reader",
     # Where blocks run one by one and some access memory strongly, as atomics do: of each granule
     # the last strong write and its time, and the last strong access of any kind.

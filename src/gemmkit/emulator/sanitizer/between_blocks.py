@@ -27,10 +27,10 @@ from gemmkit.record import Finding
 _PAST_L1 = (".cg", ".cv")
 
 _WHY = {
-    UNFENCED: "no __threadfence() stands between this and the atomic that tells of the other",
-    UNLEARNED: "no atomic and __threadfence() before this tell of the other",
-    UNRELEASED: "behind the other, no __threadfence() and then an atomic tell of it (with a "
-    "barrier before the atomic, if a thread of another warp does that)",
+    UNFENCED: "no __threadfence() comes between this and the atomic that signals the other",
+    UNLEARNED: "no atomic that signals the other, followed by a __threadfence(), comes before this",
+    UNRELEASED: "the other is not followed by a __threadfence() and then an atomic that signals it "
+    "(with a barrier before the atomic, if a thread of another warp executes that)",
 }
 
 

@@ -277,7 +277,7 @@ class Races:
         if waiting:
             kind = "read before wait" if reads else "write before wait"
             rest = f"before the cp.async of {at(other)} to it was waited for"
-            cause += kind
+            cause = f"{cause}/{kind.replace(' ', '-')}".lstrip("/")
         else:
             kind = "read after write" if reads else "write after write"
             if not reads and met.kind == LOADED:

@@ -97,7 +97,7 @@ class GlobalShadow:
         ordered: whether blocks run one by one, since they make an order among themselves or share
             memory by atomics.
         readers: regions (by first byte) whose loads are to be noted as well.
-        read_only: whether the kernel loads memory as such that nobody writes (`ld.global.nc`).
+        read_only: whether the kernel has read-only loads (`ld.global.nc`).
         atomics: whether it has atomics on global memory, which plain accesses may race with.
     """
 
@@ -274,7 +274,7 @@ class BlockShadow:
 
 
 def granules_of(pattern: Pattern, base: int, nbytes: int, shift: int) -> Numbers:
-    """The granules that each active lane touches, a row a lane."""
+    """The granules that each active lane touches, a row per lane."""
     first = (base + pattern.offsets[pattern.lanes]) >> shift
     return first[:, None] + np.arange(max(nbytes >> shift, 1))
 
