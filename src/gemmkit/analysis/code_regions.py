@@ -14,7 +14,7 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 class Region:
     """Basic blocks that run and have the same innermost loop, or none.
 
-    `pieces` are their instructions, cut behind each barrier; `body` all blocks of the loop, those
+    `pieces` are their instructions, cut after each barrier; `body` all blocks of the loop, those
     of loops inside it too; `innermost` says whether none of these runs.
     """
 
@@ -94,7 +94,7 @@ def loads_from_shared(profile: BlockProfile, numbers: Sequence[int]) -> bool:
 
 
 def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
-    """The instructions of these basic blocks, cut behind each barrier."""
+    """The instructions of these basic blocks, cut after each barrier."""
     pieces: list[list[int]] = [[]]
     for block in blocks:
         for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end):
