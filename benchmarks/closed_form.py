@@ -4,7 +4,7 @@ The file is a tuner's store. For each shape with enough trials its right ones ar
 of their estimates: the rank correlation with their times (of all, and of those within 1.5 times the
 best), the place of the fastest, and how much slower the best of the first and of the first eight is
 than the best of all. `--fit` fits what derived costs rest on to every other shape and to the rungs
-before 10 of `results/<gpu>-ladder.json` and `-sweep.json`, prints it, and holds it against the
+before 10 of `results/<gpu>-ladder.json` and `-sweep.json`, prints it, and compares it with the
 other shapes. No GPU is needed.
 
 What it bounds: the tuner looked first at what its estimate liked, and a first look at a

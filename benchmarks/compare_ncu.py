@@ -1,4 +1,4 @@
-"""Read Nsight Compute's counters of every rung, to hold the emulator's against.
+"""Read Nsight Compute's counters of every rung, to compare the emulator's with.
 
 Run it on a machine with a GPU, `ncu` and leave to read its counters; it writes
 `results/<gpu>-ncu.json`, which `tests/emulator/test_against_ncu.py` compares.
@@ -51,7 +51,7 @@ LAUNCH = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--shapes", default="512,1024,255x257x129", help="N or MxNxK, parted by commas"
+        "--shapes", default="512,1024,255x257x129", help="N or MxNxK, comma-separated"
     )
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--ncu", default="ncu", help="the profiler's command")
@@ -80,7 +80,7 @@ def choose_metrics(query: str) -> list[str]:
 
 
 def profile(ncu: str, shapes: str, metrics: Sequence[str]) -> list[dict[str, object]]:
-    """One entry a launch: what ran, and its metrics."""
+    """One entry per launch: what ran, and its metrics."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         printed = run([

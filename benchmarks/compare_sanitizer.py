@@ -211,7 +211,7 @@ def _output(command: Sequence[str]) -> str:
 
 # --- anywhere ---------------------------------------------------------------------------------
 
-# A report begins with a line that has one space behind the signs; its details have more.
+# A report begins with a line that has one space after the signs; its details have more.
 _REPORT = re.compile(r"^========= (?P<head>\S.*)\n(?P<details>(?:^=========  .*\n)*)", re.MULTILINE)
 _INVALID = re.compile(r"Invalid (__\w+__ \w+) of size \d+ bytes")
 _UNINITIALIZED = re.compile(r"Uninitialized (__\w+__) memory read of size \d+ bytes")

@@ -51,8 +51,8 @@ RUNGS: Mapping[str, Mapping[str, int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--sizes", default="256,512,1024", help="N of N³, parted by commas")
-    parser.add_argument("--threads", default=f"1,{usable_cores()}", help="parted by commas")
+    parser.add_argument("--sizes", default="256,512,1024", help="N of N³, comma-separated")
+    parser.add_argument("--threads", default=f"1,{usable_cores()}", help="comma-separated")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--only", choices=("launches", "sanitizers", "loads", "products"))

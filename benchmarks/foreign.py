@@ -8,9 +8,9 @@ that `compile` writes, with any machine's NVRTC:
     python benchmarks/foreign.py measure FOLDER BINARIES    # on a GPU
     python benchmarks/foreign.py predict FOLDER BINARIES
 
-`measure` checks and times, and writes `results/h100-foreign.json`, one record a line. Kernels that
-read C compute C = A·B + C. `predict` writes `results/h100-foreign-predicted.json` and the tables of
-`docs/predicted-speed.md`; `render` makes the tables from the file as it is.
+`measure` checks and times, and writes `results/h100-foreign.json`, one record per line. Kernels
+that read C compute C = A·B + C. `predict` writes `results/h100-foreign-predicted.json` and the
+tables of `docs/predicted-speed.md`; `render` makes the tables from the file as it is.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `python benchmarks/grouped.py` measures batches by arrays of pointers (32³ to 256³, thousands of
 them) and groups of different shapes as mixtures of experts have them. It writes
-`results/<gpu>-grouped.json`, a line a case, and prints a table. Every contender is checked on
+`results/<gpu>-grouped.json`, a line per case, and prints a table. Every contender is checked on
 integers, whose products are exact, and timed in turn with the others by replaying CUDA graphs over
 sets of matrices that together exceed the L2 cache. With `--tiles`, all of gemmkit's configurations
 and both of its grids are timed too, which shows what the choice of tiles is worth. The exit status
@@ -42,7 +42,7 @@ from gemmkit.record import ConditionsRecord, TimeRecord
 from gemmkit.report.layout import Cell, Column, Row, Table
 
 RESULTS = Path(__file__).resolve().parent / "results"
-# Of the shapes of a case, so many are told.
+# Of the shapes of a case, so many are reported.
 MOST_SHAPES = 32
 
 
@@ -96,7 +96,7 @@ def gemmkit_contender(work: Workload, config: TileConfig, plan: LaunchPlan) -> C
 
 
 def other_tiles(work: Workload) -> Iterator[tuple[str, Contender]]:
-    """Every configuration, in the grid of its plan and with a block a tile."""
+    """Every configuration, in the grid of its plan and with a block per tile."""
     spec = work.device.spec
     for candidate in TILES:
         config = candidate.config

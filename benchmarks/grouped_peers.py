@@ -15,7 +15,7 @@ from gemmkit.bench.timer import Contender
 from gemmkit.bench.torch_peer import device_tensor
 from gemmkit.devices.device import TimedDevice, Work
 
-# Warm calls of which the median is told.
+# Warm calls of which the median is reported.
 HOST_CALLS = 9
 
 # A contender's name, and what makes it.

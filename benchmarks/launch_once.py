@@ -19,7 +19,7 @@ from gemmkit.verify import check, make_inputs
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", default="512", help="N or MxNxK, parted by commas")
+    parser.add_argument("--shapes", default="512", help="N or MxNxK, comma-separated")
     parser.add_argument("--kernels", default=",".join(kernel.name for kernel in LADDER))
     arguments = parser.parse_args()
     device = CudaDevice()

@@ -1,6 +1,6 @@
 """Time gemmkit's layers in turn with PyTorch's own on the GPU of this machine, TF32 off.
 
-It writes `results/<gpu>-nn.json`, one record a line, from which `render_nn.py` makes the table in
+It writes `results/<gpu>-nn.json`, one record per line, from which `render_nn.py` makes the table in
 `docs/library.md`. Each layer is timed as CUDA graphs, which is what the GPU needs, and as calls one
 after the other, where the host may be what takes longest. The exit status is 1 if a result is
 wrong.
@@ -286,7 +286,7 @@ def _plain(name: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--layers", default="", help="parts of layers' names, parted by commas")
+    parser.add_argument("--layers", default="", help="parts of layers' names, comma-separated")
     parser.add_argument("--seconds", type=float, default=0.5, help="of samples a layer and way")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()

@@ -4,7 +4,7 @@
 
 A round times so many calls of each contender in turn, none of which is waited for, and then waits
 for the GPU; what counts is the median over the rounds. It writes `results/<gpu>-overhead.json`, one
-record a line: microseconds of host time a call, and the ratio to `torch.mm` called the same way.
+record per line: microseconds of host time a call, and the ratio to `torch.mm` called the same way.
 The exit status is 1 if a ratio is above the goal.
 """
 
@@ -34,7 +34,7 @@ Contender = Callable[[], Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--sizes", default="64,256,1024", help="N of N³, parted by commas")
+    parser.add_argument("--sizes", default="64,256,1024", help="N of N³, comma-separated")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--calls", type=int, default=200, help="calls of each in a round")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -119,7 +119,7 @@ def check(contenders: Mapping[str, Contender]) -> None:
 def host_times(
     contenders: Mapping[str, Contender], rounds: int, calls: int
 ) -> dict[str, dict[str, float]]:
-    """Median and quintiles of the host's microseconds a call, the contenders taken in turn."""
+    """Median and quintiles of the host's microseconds per call, the contenders taken in turn."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for contender in contenders.values():
         for _ in range(calls):

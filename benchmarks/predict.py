@@ -4,7 +4,8 @@
 `h100-sweep.json` and `h100-configs.json`, and figures that others published for an RTX 3090 and an
 RTX A6000, and writes `results/<board>-predicted.json`, the tables of `docs/predicted-speed.md`
 and its pictures. `--render` makes tables and pictures from the files as they are. `--fit` prints
-the errors for other exponents of the model on the rows that it is fitted on. No GPU is needed.
+the errors for other values of the model's fitted figures on the rows that it is fitted on, and
+which value would be chosen without each kernel. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,7 +50,12 @@ WRITER = "benchmarks/predict.py"
 # Sizes that are no multiples of a tile are in `odd`, where somebody has measured them.
 MEASURED = tuple(RESULTS / f"h100-{name}.json" for name in ("ladder", "sweep", "configs", "odd"))
 FITTED_SIZES, FITTED_DEPTH = (128, 1024, 4096), 1024
-LATENCY_EXPONENTS, UNIT_EXPONENTS = (1.5, 2.0, 2.5, 3.0, 4.0), (2.0, 3.0, 4.0, 6.0, 10.0)
+# Values that each fitted figure of the model is tried at, the others being as they are.
+FIGURES = {
+    "tile_spread": (1.0, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8),
+    "latency_exponent": (1.5, 1.75, 2.0, 2.5, 3.0),
+    "unit_exponent": (3.0, 3.5, 4.0, 5.0, 6.0),
+}
 ROOFLINE_SIZE = 4096
 
 
@@ -110,7 +117,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--render", action="store_true", help="predict nothing anew")
-    parser.add_argument("--fit", action="store_true", help="print errors for other exponents")
+    parser.add_argument("--fit", action="store_true", help="print errors for other figures")
     arguments = parser.parse_args()
     if arguments.fit:
         fit()
@@ -276,24 +283,32 @@ def render() -> None:
 
 
 def fit() -> None:
-    """Median and mean error over the fitted rows, for each pair of exponents."""
-    board, cases = find_board("H100"), []
+    """Mean and median error over the fitted rows, for other values of each fitted figure.
+
+    Emulated runs, which take most of the time, are made once for each row.
+    """
+    board, cases, measured = find_board("H100"), [], []
     for record in read_records(RESULTS / "h100-sweep.json"):
         if record.problem.m in FITTED_SIZES and record.time_us is not None:
             kernel = find_kernel(record.kernel)
             problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
-            cases.append((profile_block(kernel, problem, board), problem, record.time_us.median))
-    for latency in LATENCY_EXPONENTS:
-        for unit in UNIT_EXPONENTS:
-            machine = replace(machine_of(board), latency_exponent=latency, unit_exponent=unit)
-            errors = [
-                abs(predict_profile(profile, problem, board, machine=machine).microseconds / us - 1)
-                for profile, problem, us in cases
-            ]
-            print(
-                f"latency {latency:4.1f}  units {unit:4.1f}  "
-                f"median {np.median(errors):.4f}  mean {np.mean(errors):.4f}"
-            )
+            cases.append((profile_block(kernel, problem, board), problem))
+            measured.append(record.time_us.median)
+    kernels = np.array([profile.plan.kernel for profile, _ in cases])
+    for name, values in FIGURES.items():
+        errors = {}
+        for value in values:
+            changes: dict[str, Any] = {name: value}
+            machine = replace(machine_of(board), **changes)
+            seen = [predict_profile(*case, board, machine=machine) for case in cases]
+            off = [abs(each.microseconds / us - 1) for each, us in zip(seen, measured, strict=True)]
+            errors[value] = np.array(off)
+            mean, median = errors[value].mean(), np.median(errors[value])
+            print(f"{name} {value:4.2f}  mean {mean:.4f}  median {median:.4f}", flush=True)
+        for kernel in dict.fromkeys(kernels):
+            others = kernels != kernel
+            best = min(values, key=lambda value: errors[value][others].mean())
+            print(f"  without {kernel}: {best:.2f}")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ CUBES = (GemmProblem(1024, 1024, 1024), GemmProblem(2048, 2048, 2048), COMPARED)
 
 
 class Shown(NamedTuple):
-    """What a page shows its rung on: the rung that it is held against, and problems, the first of
+    """What a page shows its rung on: the rung that it is compared with, and problems, the first of
     them for the comparison."""
 
     against: str

@@ -73,7 +73,7 @@ def limiter(case: Case) -> str:
 
 
 def table(cases: Sequence[Case]) -> Table:
-    """A row a case: its time, and that of others over it."""
+    """A row per case: its time, and that of others over it."""
     rows = []
     for case in cases:
         own, *others = case.entries

@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "library.md"
 SECTION, WRITER = "layers", "benchmarks/render_nn.py"
 BOARD = find_board("h100")
 PRODUCTS = {kernel.name for kernel in (*LADDER, *LIBRARY)}
-# A kernel that is no product is told of from this share of the kernels' time on.
+# A kernel that is not a product is listed from this share of the kernels' time on.
 LEAST_TOLD = 0.1
 
 
@@ -38,7 +38,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class LayerRecord(JsonLine, frozen=True, kw_only=True):
-    """A layer, and PyTorch's own: microseconds a call, and largest errors over the largest result.
+    """A layer, and PyTorch's own: microseconds per call, and largest errors over the largest
+    result.
 
     `way` is how it was timed: "graph" or "calls". `speedup` is PyTorch's time / gemmkit's,
     `minimal_bytes` those of inputs and result. `parts` and `torch_parts` are the kernels of a call
@@ -67,7 +68,7 @@ COLUMNS = (
     Column("TFLOP/s"),
     Column("µs"),
     Column("× PyTorch"),
-    Column("µs a call"),
+    Column("µs per call"),
     Column("× PyTorch"),
     Column("error / PyTorch's"),
     Column("limiter", "left"),

@@ -1,6 +1,6 @@
 """Compare gemmkit with cuBLAS, PyTorch and Triton on the GPU of this machine, over the suites.
 
-It writes `results/<gpu>-bench.json`, one record a line as each is done, from which
+It writes `results/<gpu>-bench.json`, one record per line as each is done, from which
 `render_readme.py` makes the README's performance part. An interrupted run is taken up again with
 `--resume`. The exit status is 1 if a result is wrong.
 """

@@ -1,9 +1,9 @@
 """Time every tile that dispatch has for other types than fp32, and PyTorch, on this machine's GPU.
 
-It writes `results/<gpu>-typed.json`, a line a problem, from which `dispatch/typed.py` has the share
-of the peak of each tile. Contenders are checked against float64 and timed in turn by replaying CUDA
-graphs, over the same arrays again and again, which the L2 cache keeps if they are small. The exit
-status is 1 if a result is wrong.
+It writes `results/<gpu>-typed.json`, a line per problem, from which `dispatch/typed.py` has the
+share of the peak of each tile. Contenders are checked against float64 and timed in turn by
+replaying CUDA graphs, over the same arrays again and again, which the L2 cache keeps if they are
+small. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def plans(problem: GemmProblem, device: Device) -> list[Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--shapes", default=SHAPES, help="N or MxNxK, parted by commas")
+    parser.add_argument("--shapes", default=SHAPES, help="N or MxNxK, comma-separated")
     parser.add_argument("--layouts", default="nn,nt,tn")
     parser.add_argument("--seconds", type=float, default=0.3, help="of samples a product")
     parser.add_argument("--commit", help="of this tree, where git does not tell")

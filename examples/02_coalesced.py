@@ -1,7 +1,7 @@
 """Rung 2, the same with the indices exchanged: the warp runs along a row.
 
 All 32 threads now read the same element of A, one sector, and 32 neighbours of B, four: 2.5
-sectors a request in place of 16.5, from the order of two names.
+sectors per request in place of 16.5, from the order of two names.
 """
 
 from showing import show

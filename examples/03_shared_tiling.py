@@ -1,6 +1,6 @@
 """Rung 3, tiles in shared memory: a block reads each element once for all of its threads.
 
-An element that a block copies to shared memory serves 32 threads: 2K/32 global loads a result in
+An element that a block copies to shared memory serves 32 threads: 2K/32 global loads per result in
 place of 2K. The 2K loads have not gone; they are loads of shared memory now.
 """
 

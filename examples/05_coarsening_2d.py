@@ -1,7 +1,7 @@
-"""Rung 5, a square of results a thread: reads grow as TM + TN, multiply-adds as TM x TN.
+"""Rung 5, a square of results per thread: reads grow as TM + TN, multiply-adds as TM x TN.
 
 For each k a thread reads TM floats of A and TN of B and combines each with each: K/TM + K/TN
-shared loads a result. The larger tile of the block, 64 x 64, saves global loads too: 2K/64.
+shared loads per result. The larger tile of the block, 64 x 64, saves global loads too: 2K/64.
 """
 
 from showing import show

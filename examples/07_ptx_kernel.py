@@ -1,6 +1,6 @@
 """PTX is a kernel too, whatever wrote it: nvcc, clang, a code generator, or a hand.
 
-PTX does not say what its parameters mean, nor how it is launched: both are told here. Findings and
+PTX does not say what its parameters mean, nor how it is launched: both are given here. Findings and
 counters then refer to lines of the PTX, or of the source where it has line information.
 """
 

@@ -128,9 +128,10 @@ class Library:
         values = array.values
         return values.ctypes.data, (values.shape, values.strides, values.dtype)
 
-    def glance_at_both(self, a, b):
+    def glance_at_matrices(self, a, b, out):
         (address_a, key_a), (address_b, key_b) = self.glance(a), self.glance(b)
-        return address_a, address_b, (key_a, key_b)
+        address, key = (0, None) if out is None else self.glance(out)
+        return address_a, address_b, address, (key_a, key_b, key)
 
     def new(self, like, shape, dtype):
         made = GpuArray.empty(shape, like.values.dtype if dtype is None else dtype)

@@ -111,6 +111,22 @@ def test_types(dtype):
     )
 
 
+def deleted():
+    array = jnp.ones((2, 3))
+    array.delete()
+    return array
+
+
+def test_what_jax_takes_for_arrays():
+    class Parameter:
+        def __jax_array__(self):
+            return jnp.ones((3, 2))
+
+    wanted = np.full((2, 2), 3, np.float32)
+    for b in (Parameter(), np.ones((3, 2), np.float32)):
+        np.testing.assert_array_equal(gk.matmul(jnp.ones((2, 3)), b), wanted)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -119,7 +135,12 @@ def test_types(dtype):
         (lambda a: gk.matmul(a.astype(int), a.T.astype(int)), "int32"),
         (lambda a: gk.matmul(a[0], a, transa=True), "transa"),
         (lambda a: gk.matmul(a, a, transb="t"), "transb = 't': use True or False"),
-        (lambda a: gk.matmul(None, a), "a, a NoneType, is not an array"),
+        (lambda a: gk.matmul(None, a), "a is a NoneType; gemmkit takes arrays of"),
+        (lambda a: gk.matmul(a, [[1.0], [2.0], [3.0]]), "b is a list; gemmkit takes arrays of"),
+        (lambda a: gk.matmul(((1.0, 2.0),), a), "a is a tuple; gemmkit takes arrays of"),
+        (lambda a: gk.matmul(a, 2.0), "b is a float; gemmkit takes arrays of"),
+        (lambda a: jax.jit(lambda x: gk.matmul(x, [[1.0]] * 3))(a), "b is a list"),
+        (lambda a: gk.matmul(deleted(), a), "a has been deleted, or donated to a function: give"),
         (lambda a: gk.matmul(jnp.ones((2, 2, 3)), jnp.ones((3, 3, 2))), "broadcast"),
         (lambda a: jax.jit(gk.matmul)(a, a), "as many"),
     ],
@@ -187,10 +208,8 @@ def test_refused_types_are_type_errors_and_shapes_those_of_the_caller():
         assert isinstance(caught.value, ValueError)
     with pytest.raises(UsageError, match=r"a of shape \(2, 3\) has 2 rows and b of shape \(3, 2\)"):
         gk.matmul(a, a.T, transa=True)
-    donated = jnp.ones((2, 3))
-    donated.delete()
     with pytest.raises(UsageError, match="has been deleted"):
-        gemmkit.matmul(donated, a.T)
+        gemmkit.matmul(deleted(), a.T)
 
 
 def _register(name, work):
@@ -204,7 +223,7 @@ def test_the_handler_reads_xlas_call():
     seen = []
     kept = _register("gemmkit_test_read", seen.append)
     like = jax.ShapeDtypeStruct((3,), jnp.float32)
-    a = jnp.ones((2, 5), jnp.bfloat16)
+    a = jax.device_put(jnp.ones((2, 5), jnp.bfloat16), jax.devices("cpu")[0])
     jax.block_until_ready(
         jax.ffi.ffi_call("gemmkit_test_read", like)(a, layout="nt", n=np.int64(1))
     )
@@ -230,7 +249,8 @@ def test_what_the_handler_raises_is_xlas_error():
         ("stream", "INVALID_ARGUMENT: XLA gave no CUDA stream"),
         ("other", "INTERNAL: KeyboardInterrupt: of another"),
     ):
-        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        on_cpu = jax.default_device(jax.devices("cpu")[0])
+        with on_cpu, pytest.raises(jax.errors.JaxRuntimeError, match=message):
             jax.block_until_ready(run(how=how))
     assert kept is not None
 
@@ -282,7 +302,11 @@ print("ended")
 
 
 def test_shards_and_a_program_that_ends_before_its_results():
-    told = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    told = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
     # XLA would wait for ever for what could not be computed after Python's end.
     done = subprocess.run(
         [sys.executable, "-c", SHARDED], env=told, capture_output=True, text=True, timeout=120

@@ -76,21 +76,35 @@ def test_the_order_of_words_does_not_matter():
     assert Epilogue.parse("relu + bias") == Epilogue(bias=True, activation="relu")
 
 
-@pytest.mark.parametrize("text", ["tanh", "bias+row_bias", "relu+gelu", "", "bias+none"])
-def test_what_is_no_epilogue(text):
-    with pytest.raises(UsageError, match="use one of"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tanh", r"unknown epilogue 'tanh': did you mean gelu_tanh\?$"),
+        ("bais+relu", r"unknown epilogue 'bais': did you mean bias\b"),
+        ("xyz", "unknown epilogue 'xyz': use one of bias, .* joined by '\\+', such as bias\\+relu"),
+        ("", "unknown epilogue '': use one of"),
+        ("bias+row_bias", "'row_bias' does not fit into the epilogue 'bias\\+row_bias'"),
+        ("relu+gelu", "'gelu' does not fit"),
+        ("bias+none", "'none' does not fit"),
+    ],
+)
+def test_what_is_no_epilogue(text, said):
+    with pytest.raises(UsageError, match=said):
         Epilogue.parse(text)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Epilogue("col"), "unknown bias 'col': use 'column' or 'row'"),
-        (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': use one of none, relu"),
+        (lambda: Epilogue("col"), "unknown bias 'col': did you mean column"),
+        (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': did you mean gelu_tanh"),
         (lambda: Epilogue(scale="2"), "scale = '2' is not a finite fp32 number"),
         (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is not a finite fp32 number"),
         (lambda: Epilogue.custom(" "), "not a single CUDA expression"),
         (lambda: Epilogue.custom("x; return 0"), "not a single CUDA expression"),
+        (lambda: Epilogue.custom("fmaxf(x, 0.0f"), "has a '\\(' without its counterpart"),
+        (lambda: Epilogue.custom("(x[0)]"), "has a '\\)' without"),
+        (lambda: Epilogue.custom("x)"), "has a '\\)' without"),
         (lambda: Epilogue.custom(3), "3 is not a single CUDA expression"),
         (lambda: Epilogue.custom("x * x", x=2), "cannot be called 'x'"),
         (lambda: Epilogue.custom("x * s", s="2"), "parameter s = '2' is not a number"),
@@ -173,3 +187,13 @@ def test_factors_are_of_the_type_of_the_sums():
             GemmProblem(1, 1, 1, beta=1e300, dtype=dtype)
     with pytest.raises(UsageError, match="finite fp64"):
         GemmProblem(1, 1, 1, beta=math.inf, dtype="float64")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [("half", "float16"), ("bf16", "bfloat16"), ("fp32", "float32"), ("double", "float64")],
+)
+def test_short_names_of_types(short, full):
+    problem = GemmProblem(2, 3, 4, dtype=short, out_dtype=short)
+    assert (problem.dtype, problem.out_dtype) == (full, full)
+    assert problem == GemmProblem(2, 3, 4, dtype=full)

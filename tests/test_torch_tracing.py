@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
@@ -362,9 +364,10 @@ def test_tensors_without_memory_are_refused(make):
 
 
 def test_warm_calls_launch_nothing_on_memory_that_may_not_be_there():
-    for pair in ((freed(), SQUARE), (SQUARE, freed())):
+    gone = freed()
+    for matrices in ((gone, SQUARE, None), (SQUARE, gone, None), (SQUARE, OTHER, gone)):
         with pytest.raises(RuntimeError, match="no memory"):
-            library.glance_at_both(*pair)
+            library.glance_at_matrices(*matrices)
     with pytest.raises(RuntimeError, match="no memory"):
         library.glance(freed())
     assert library.glance(torch.empty(0, 3))[0] == 0
@@ -407,3 +410,99 @@ def test_unaligned_tensors_of_the_cpu_are_copied():
     assert torch.equal(gemmkit.matmul(odd, OTHER), SQUARE @ OTHER @ OTHER)
     gemmkit.grouped_matmul([odd.clone()], [OTHER], out=[odd])
     assert odd.tolist() == (SQUARE @ OTHER @ OTHER).tolist()
+
+
+def spread(x):
+    """A tensor that is spread over a group of one process."""
+    distributed = pytest.importorskip("torch.distributed.tensor")
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    return distributed.distribute_tensor(x, mesh, [distributed.Shard(0)])
+
+
+@pytest.fixture
+def process_group():
+    if not torch.distributed.is_available():
+        pytest.skip("this PyTorch has no torch.distributed")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+ENTRIES = {
+    "matmul": lambda x: gemmkit.matmul(SQUARE, x),
+    "out": lambda x: gemmkit.matmul(SQUARE, SQUARE, out=x),
+    "grouped": lambda x: gemmkit.grouped_matmul([SQUARE], [x]),
+    "recorded matmul": lambda x: gemmkit.torch.matmul(x, SQUARE),
+    "recorded linear": lambda x: gemmkit.torch.linear(SQUARE, x),
+}
+
+
+@pytest.mark.parametrize("call", ENTRIES.values(), ids=ENTRIES)
+def test_tensors_that_are_spread_over_processes_are_refused(process_group, call):
+    with pytest.raises(UsageError, match=r"is a DTensor, spread over processes: .* to_local"):
+        call(spread(SQUARE))
+    assert torch.equal(gemmkit.matmul(spread(SQUARE).to_local(), OTHER), SQUARE @ OTHER)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("call", ENTRIES.values(), ids=ENTRIES)
+def test_quantized_tensors_are_refused(call):
+    quantized = torch.quantize_per_tensor(SQUARE, 1.0, 0, torch.qint8)
+    with pytest.raises(UsageError, match=r"is quantized to torch.qint8: .* dequantize"):
+        call(quantized)
+    assert torch.equal(gemmkit.matmul(quantized.dequantize(), OTHER), SQUARE @ OTHER)
+
+
+# --- torch.fx -----------------------------------------------------------------------------------
+
+
+# To torch.fx, tensors that a program makes are constants, written by each run of the graph.
+WITHOUT_OWN_TENSORS = [name for name in PROGRAMS if name not in ("into", "updated", "grouped")]
+
+
+@pytest.mark.parametrize("name", WITHOUT_OWN_TENSORS)
+def test_traced_symbolically(name):
+    program = PROGRAMS[name]
+    graph = torch.fx.symbolic_trace(program)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    kept = pickle.loads(pickle.dumps(graph))
+    for each in (graph, kept):
+        torch.testing.assert_close(each(A, B), program(A, B), rtol=1e-6, atol=1e-6)
+
+
+def test_writes_stay_in_a_graph_that_does_not_use_what_they_return():
+    def program(a, b, out, c, kept, many):
+        gemmkit.matmul(a, b, out=out)
+        gemmkit.gemm(a, b, c, beta=2)
+        gemmkit.matmul(a, b, auxiliary=kept, epilogue="relu")
+        gemmkit.grouped_matmul([a], [b], out=[many])
+        return out + 1
+
+    graph = torch.fx.symbolic_trace(program)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    out, c, kept, many = (torch.ones(5, 3) for _ in range(4))
+    assert torch.equal(graph(A, B, out, c, kept, many), WANTED + 1)
+    assert torch.equal(c, WANTED + 2)
+    assert torch.equal(kept, WANTED)
+    assert torch.equal(many, WANTED)
+
+
+def test_symbols_of_every_argument():
+    def program(b, alpha, bias, residual):
+        x = gemmkit.matmul(A, b, alpha=alpha, bias=bias, residual=residual, epilogue=LEAKY)
+        return x + gemmkit.torch.linear(A, b.T, None, "gelu") + gemmkit.torch.matmul(A, b)
+
+    graph = torch.fx.symbolic_trace(program)
+    wanted = program(B, 2.0, B[0], WANTED)
+    assert torch.equal(graph(B, 2.0, B[0], WANTED), wanted)
+    compiled = torch.compile(graph, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(B, 2.0, B[0], WANTED), wanted)
+
+
+def test_what_is_traced_is_checked_when_it_runs():
+    graph = torch.fx.symbolic_trace(lambda a, b: gemmkit.gemm(a, b, transb=True))
+    with pytest.raises(UsageError, match="as many"):
+        graph(A, B)

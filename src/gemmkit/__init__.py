@@ -5,11 +5,19 @@ Heavy parts (the compiler, the emulator, the CUDA driver) are imported when firs
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from gemmkit.interpreter import refuse_subinterpreters
+from gemmkit.interrupts import end_command_at_once
 
-from gemmkit.loading import load
+# Before anything that takes a while to import.
+end_command_at_once()
+# Not every module of Python's own loads in a subinterpreter.
+refuse_subinterpreters()
+
+from importlib import import_module  # noqa: E402
+from types import ModuleType  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from gemmkit.loading import load  # noqa: E402
 
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Explanation, explain

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import threading
 import time
 import warnings
@@ -87,7 +86,7 @@ class DiskCache:
         if _HEADER_BYTES + len(value) > self.limit_bytes:
             return
         path = self._path(key, _ENTRY)
-        partial = path.with_name(f"{path.stem}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY}")
+        partial = path.with_name(f"{path.stem}.{os.getpid()}-{os.urandom(4).hex()}{_TEMPORARY}")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             try:

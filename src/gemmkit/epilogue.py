@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
@@ -39,6 +39,17 @@ def _finite(name: str, value: Any) -> float:
     return float(value) + 0.0  # -0.0 becomes 0.0, to which it is equal
 
 
+def _unmatched(text: str) -> str:
+    """The first bracket that is closed by no other, or closes none; "" if there is none."""
+    opened: list[str] = []
+    for character in text:
+        if character in "([":
+            opened.append(character)
+        elif character in ")]" and (not opened or opened.pop() + character not in ("()", "[]")):
+            return character
+    return opened[-1] if opened else ""
+
+
 def _parameter(name: str, value: Any) -> float:
     if not isinstance(value, Real):
         raise UnsupportedType(f"the custom epilogue's parameter {name} = {value!r} is not a number")
@@ -63,6 +74,11 @@ class Custom:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_written", repr(self.parameters))
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """What `torch.fx` writes into a graph: how it is made."""
+        given = {"expression": self.expression, "parameters": self.parameters}
+        return tracer.create_node("call_function", Custom, (), given)
 
     def __str__(self) -> str:
         told = "".join(f";{name}={value!r}" for name, value in self.parameters)
@@ -96,12 +112,10 @@ class Epilogue:
         if isinstance(self.bias, bool):
             object.__setattr__(self, "bias", "column" if self.bias else "")
         if self.bias not in get_args(Bias):
-            raise UsageError(f"unknown bias '{self.bias}': use 'column' or 'row'")
+            raise UsageError(unknown_name("bias", self.bias, filter(None, get_args(Bias))))
         if not isinstance(self.activation, Custom) and self.activation not in _ACTIVATIONS:
-            raise UsageError(
-                f"unknown activation '{self.activation}': use one of {', '.join(_ACTIVATIONS)}, or "
-                "Epilogue.custom"
-            )
+            custom = ", or Epilogue.custom"
+            raise UsageError(unknown_name("activation", self.activation, _ACTIVATIONS, custom))
         object.__setattr__(self, "scale", _finite("scale", self.scale))
 
     @classmethod
@@ -122,8 +136,9 @@ class Epilogue:
         names in the expression and the numbers they stand for, infinities and NaN included.
 
         Raises:
-            UsageError: the expression is empty or no single expression; or a parameter is called
-                `x` or a keyword of C++, is not a number, or exceeds the range of fp32.
+            UsageError: the expression is empty, no single expression, or has unmatched brackets; or
+                a parameter is called `x` or a keyword of C++, is not a number, or exceeds the range
+                of fp32. What else is wrong with it is a `CompileError` of the first product.
         """
         text = expression if isinstance(expression, str) else ""
         if not text.strip() or any(mark in text for mark in ";{}#\\\"'"):
@@ -131,6 +146,8 @@ class Epilogue:
                 f"{expression!r} is not a single CUDA expression of x, such as "
                 "'x > 0 ? x : 0.1f * x'"
             )
+        if _unmatched(text):
+            raise UsageError(f"{expression!r} has a '{_unmatched(text)}' without its counterpart")
         for name in parameters:
             if name == "x" or not _NAME.fullmatch(name):
                 raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
@@ -164,11 +181,14 @@ class Epilogue:
             elif word == "residual" and not residual:
                 residual = True
             else:
-                known = ", ".join([*_BIASES, *_ACTIVATIONS, "residual"])
-                raise UsageError(
-                    f"unknown epilogue '{text}': use one of {known}, or some joined by '+', such "
-                    "as bias+relu"
-                )
+                known = [*_BIASES, *_ACTIVATIONS, "residual"]
+                if word in known:
+                    raise UsageError(
+                        f"'{word}' does not fit into the epilogue '{text}': it takes one bias, one "
+                        "activation and one residual, joined by '+'"
+                    )
+                joined = ", or some joined by '+', such as bias+relu"
+                raise UsageError(unknown_name("epilogue", word, known, joined))
         return cls(bias, activation, residual)
 
     def __str__(self) -> str:

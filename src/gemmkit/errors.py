@@ -1,5 +1,9 @@
 """What can go wrong: every error that gemmkit raises on purpose, and what it warns of."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class GemmkitError(Exception):
     """Base of all gemmkit errors; its text is one clear message for the user."""
@@ -48,3 +52,32 @@ class TuningError(GemmkitError):
 
 class EmulationWarning(UserWarning):
     """No GPU is usable, so the emulator computes products of host arrays; the text says why."""
+
+
+# How alike two names are that may be meant for each other, from 0 to 1: `fp16` and `float16` are.
+_ALIKE = 0.5
+
+
+def nearest(given: object, known: Iterable[str], most: int = 2) -> list[str]:
+    """The known names that are most like the given one, without regard to case, or none."""
+    import difflib
+
+    names = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(str(given).strip().lower(), names, n=most, cutoff=_ALIKE)
+    return [names[name] for name in found]
+
+
+def unknown_name(kind: str, given: object, known: Iterable[str], form: str = "") -> str:
+    """The message for a name that is not in a vocabulary: the nearest one or two, or else all.
+
+    Args:
+        kind: what is named, such as "board".
+        given: the name.
+        known: the vocabulary.
+        form: what else there is to say of it where all of it is listed, such as ", joined by '+'".
+    """
+    names = list(known)
+    near = nearest(given, names)
+    if near:
+        return f"unknown {kind} '{given}': did you mean {' or '.join(near)}?"
+    return f"unknown {kind} '{given}': use one of {', '.join(names)}{form}"

@@ -7,10 +7,9 @@ memory bandwidth).
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 
 KIB = 1024
 WARP_SIZE = 32
@@ -105,7 +104,7 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes a second."""
+    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes per second."""
 
     name: str
     capability: ComputeCapability
@@ -185,7 +184,5 @@ def find_board(name: str) -> GpuSpec:
     """
     board = BOARDS.get(_key(name))
     if board is None:
-        near = difflib.get_close_matches(_key(name), BOARDS, n=2)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(BOARDS)}"
-        raise UsageError(f"unknown board '{name}': {advice}")
+        raise UsageError(unknown_name("board", name, BOARDS))
     return board

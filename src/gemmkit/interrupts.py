@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Callable
-from types import FrameType
+import sys
+
+# The first module of a command, and Ctrl-C shows a traceback until it has run: what takes long to
+# import comes later. `signal` adds enumerations to `_signal`, in ten times the time.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from types import FrameType
+
+    Handler = Callable[[int, FrameType | None], object]
+else:
+    import _signal as signal
 
 # The exit status of a command that was interrupted.
 INTERRUPTED = 130
 
+# The names that pip gives the script of an entry point.
+_SCRIPTS = ("gemmkit", "gemmkit.exe", "gemmkit-script.py", "gemmkit-script.pyw")
+
 # Python's own handler runs as soon as the main thread is back from native code.
 _GRACE_SECONDS = 0.7
+# Once it has run, tables may still be completed.
+_CLOSING_SECONDS = 2.5
 
-Handler = Callable[[int, FrameType | None], object]
+# What `_end` writes first, to put a terminal right that shows a progress bar.
+_undo = b""
+
+# The numbers of the signals for which `raise_again` raised.
+_raised: list[int] = []
+
+
+def end_command_at_once() -> None:
+    """`end_at_once` if this process is the command `gemmkit`, or `python -m gemmkit`.
+
+    For the package itself, which is imported before the entry point; a program that uses gemmkit
+    as a library keeps its own way of handling Ctrl-C.
+    """
+    program = getattr(sys, "argv", [""])[0]
+    if program == "-m":
+        # Python has not yet put the module's path in place of this.
+        words = f" {' '.join(sys.orig_argv)} "
+        is_command = " -m gemmkit " in words or " -mgemmkit " in words
+    else:
+        is_command = os.path.basename(program) in _SCRIPTS  # noqa: PTH119 (pathlib takes long)
+    if is_command:
+        end_at_once()
 
 
 def end_at_once() -> None:
@@ -27,18 +62,28 @@ def end_at_once() -> None:
 
 def raise_again() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt again, if `end_at_once` was called."""
-    _replace(_end, signal.default_int_handler)
+    _raised.clear()
+    _replace(_end, _raise)
+
+
+def has_raised() -> bool:
+    """Whether Ctrl-C has raised KeyboardInterrupt since `raise_again`.
+
+    Python's own C code may replace that exception by another one: a SyntaxError where it compiles
+    a module, an ImportError where it imports one.
+    """
+    return bool(_raised)
 
 
 def end_soon() -> None:
-    """End the process where an interrupt is not handled within a second.
+    """End the process where Python cannot handle an interrupt within a second.
 
     NVRTC and LLVM cannot be interrupted, and Python handles signals between its own instructions
     only. Rows and records that are done were printed and flushed before; files of the caches
     appear atomically.
     """
-    # Not needed where the command line is not: this module is imported first of all.
     import socket
+    import threading
     import time
 
     if threading.current_thread() is not threading.main_thread():
@@ -52,17 +97,36 @@ def end_soon() -> None:
             while number := receiver.recv(1):
                 if number[0] == signal.SIGINT:
                     time.sleep(_GRACE_SECONDS)
+                    if _raised:
+                        time.sleep(_CLOSING_SECONDS)
                     _end(signal.SIGINT, None)
 
     threading.Thread(target=wait, name="interrupt", daemon=True).start()
 
 
+def undo_at_end(codes: bytes) -> None:
+    """Have these control codes written to standard error before the process ends on Ctrl-C.
+
+    For whoever hides the cursor or draws over a line; empty when that is over.
+    """
+    global _undo
+    _undo = codes
+
+
 def _replace(present: Handler, handler: Handler) -> None:
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and signal.getsignal(signal.SIGINT) is present:
-        signal.signal(signal.SIGINT, handler)
+    if signal.getsignal(signal.SIGINT) is present:
+        try:
+            signal.signal(signal.SIGINT, handler)
+        except ValueError:
+            # Not the main thread, which alone handles signals.
+            return
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    _raised.append(number)
+    signal.default_int_handler(number, frame)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    os.write(2, b"interrupted\n")
+    os.write(2, _undo + b"interrupted\n")
     os._exit(INTERRUPTED)

@@ -7,13 +7,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 FLOAT_BYTES = 4
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Types of elements, with their bytes. The halves are summed up in fp32.
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
+# The field's other names of types, those of CUDA C++ and of PTX among them.
+_SHORT_NAMES = {
+    "float16": ("half", "fp16", "f16", "__half"),
+    "bfloat16": ("bf16", "__nv_bfloat16", "nv_bfloat16"),
+    "float32": ("fp32", "f32", "single"),
+    "float64": ("fp64", "f64", "double"),
+    "tf32": ("tfloat32", "tensorfloat32"),
+    "float8_e4m3": ("fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn"),
+    "float8_e5m2": ("fp8_e5m2", "e5m2"),
+}
+_FULL_NAMES = {short: full for full, names in _SHORT_NAMES.items() for short in names}
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 # A stride of an operand that all products of a batch share.
@@ -71,10 +82,10 @@ class GemmProblem:
             object.__setattr__(self, "out_dtype", self.dtype)
         for name in ("dtype", "out_dtype"):
             if getattr(self, name) not in ITEM_BYTES:
-                known = ", ".join(get_args(Dtype))
-                raise UnsupportedType(
-                    f"{name} = {getattr(self, name)!r} is unknown: use one of {known}"
-                )
+                object.__setattr__(self, name, full_type_name(str(getattr(self, name))))
+            given = getattr(self, name)
+            if given not in ITEM_BYTES:
+                raise UnsupportedType(unknown_name(name, given, get_args(Dtype)))
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
@@ -270,6 +281,14 @@ class GemmProblem:
 
 # What users may write where a problem is asked for.
 Shape = str | int | tuple[int, ...] | GemmProblem
+
+
+def full_type_name(name: str) -> str:
+    """The full name of a type that is called by a shorter one, such as `half` or `bf16`.
+
+    Anything else stays as it is.
+    """
+    return _FULL_NAMES.get(name.strip().lower(), name)
 
 
 def read_problem(shape: Shape) -> GemmProblem:

@@ -6,6 +6,7 @@ pytest imports this file in every run, so gemmkit itself is imported by the test
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ class GemmKernels:
     ) -> Kernel:
         from gemmkit.errors import UsageError
         from gemmkit.kernels.kernel import Kernel
+        from gemmkit.kernels.launch_options import LaunchOptions
 
         if isinstance(source, Kernel):
             if options:
@@ -80,12 +82,9 @@ class GemmKernels:
             return source
         if not isinstance(source, (str, Path)):
             return Kernel.from_numba(source, **options)
-        path = self._folder / source
-        if path.suffix.lower() == ".ptx":
-            return Kernel.from_ptx(path, **options)
-        if "include_dirs" in options:
-            options["include_dirs"] = [self._folder / each for each in options["include_dirs"]]
-        return Kernel.from_file(path, **options)
+        launch = LaunchOptions(**options)
+        folders = [self._folder / each for each in launch.include_dirs]
+        return Kernel.from_path(self._folder / source, replace(launch, include_dirs=folders))
 
 
 class KernelUnderTest:
@@ -95,7 +94,7 @@ class KernelUnderTest:
         self.kernel, self.gpu = kernel, gpu
 
     def check(self, shapes: Sequence[Shape] | None = None, **options: Any) -> list[CheckRecord]:
-        """Hold its results against a reference and look for broken rules, on edge cases.
+        """Compare its results with a reference and look for broken rules, on edge cases.
 
         `shapes` are texts `MxNxK`, (M, N, K) or problems in place of those; other arguments are
         those of `gemmkit.check`. The test fails, with the findings and their source lines, if a
@@ -125,10 +124,10 @@ class KernelUnderTest:
         """What it counts for one problem; the test fails if the result is wrong."""
         __tracebackhide__ = True
         from gemmkit.bench.count import count
-        from gemmkit.problem import GemmProblem
+        from gemmkit.kernels.fitting import asked_problem
 
         with _ErrorsFail():
-            problem = GemmProblem(m, n, k, alpha=alpha, beta=beta)
+            problem = asked_problem(self.kernel, (m, n, k), alpha, beta)
             found = count(self.kernel, problem, config=config, gpu=self.gpu, seed=seed)
         if not found.record.correct:
             from gemmkit.report.wrong_result import wrong_result

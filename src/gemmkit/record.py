@@ -179,7 +179,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     name of a shared variable; empty where no memory is concerned. `offset` is in bytes from its
     start. `other` is the second access of a race. `count` is how often the same was seen at the
     same places; `here`, `other`, `offset` and `block` belong to the first time. Races with the same
-    `cause`, if there is one, lie in the same gap between barriers.
+    `cause`, if there is one, lie in the same gap between barriers: it is an identifier such as
+    `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the place of the
+    nearest barrier.
     """
 
     check: Check
@@ -232,8 +234,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     `summary` is one sentence; `hypothesis` names the explanation that reproduces the wrong
     elements, such as "negated" or "k short", and is empty where none does. `wrong` of `elements`
     elements of C lie outside their bounds, in the rows and columns from the first to the last of
-    `rows` and `columns`. `details` are further sentences: where the wrong elements lie, and what
-    to try.
+    `rows` and `columns`; `places` are the row and column of each where they are four at most.
+    `details` are further sentences: what single elements hold, where they lie, and what to try.
     """
 
     summary: str
@@ -243,6 +245,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[int, int]
     columns: tuple[int, int]
     details: tuple[str, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
 
 
 class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +260,7 @@ class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
         """Read one JSON line.
 
         Raises:
-            msgspec.ValidationError: the line is no record.
+            msgspec.ValidationError: the line is not a record.
         """
         return msgspec.json.decode(line, type=cls)
 

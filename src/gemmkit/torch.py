@@ -10,22 +10,22 @@ from typing import Any
 
 try:
     import torch
-    from torch import library as operators
 except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.libraries import torch_group_operators, torch_operators  # noqa: F401 (they register)
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.ops.libraries import torch_operators  # noqa: F401 (it registers)
+from gemmkit.ops.libraries.torch import check_kind
 from gemmkit.ops.libraries.torch_checks import (
     check_alike,
     check_tangent,
-    check_tangents,
     product_shape,
     tangents_checked,
 )
+from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.matmul import matmul as _gemmkit_matmul
-from gemmkit.ops.tracing import inside_operator
+from gemmkit.ops.tracing import recordable
 
 __all__ = ["linear", "matmul"]
 
@@ -34,6 +34,7 @@ _OF_ARGUMENT = ("gelu", "gelu_tanh", "silu")
 _ACTIVATIONS = ("none", "relu", *_OF_ARGUMENT)
 
 
+@recordable()
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The product of two tensors by the rules of `torch.matmul`, computed by gemmkit.
 
@@ -54,6 +55,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return product
 
 
+@recordable()
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -97,8 +99,8 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
     """The tensors in the type of the autocast region, if there is one; float64 stays.
 
     Raises:
-        UsageError: one is not a tensor, or carries a forward-mode tangent, which PyTorch would
-            drop.
+        UsageError: one is not a tensor, of a kind that `check_kind` refuses, or carries a
+            forward-mode tangent, which PyTorch would drop.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
@@ -106,6 +108,7 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
                 f"{name} is a {type(tensor).__name__}, not a PyTorch tensor: gemmkit.matmul takes "
                 "arrays of other libraries"
             )
+        check_kind(tensor, name)
         check_tangent(tensor, name)
     given = list(tensors.values())
     kind = given[0].device.type
@@ -122,9 +125,7 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    check_tangents(a=a, b=b)
-    with inside_operator():
-        product: torch.Tensor = _gemmkit_matmul(a, b)
+    product: torch.Tensor = _gemmkit_matmul(a, b)
     return product
 
 
@@ -168,7 +169,6 @@ def _linear(
     activation: str,
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    check_tangents(x=x, weight=weight, bias=bias)
     _check_linear(x, weight, bias, activation)
     epilogue = Epilogue(
         bias="" if bias is None else "column",
@@ -176,10 +176,9 @@ def _linear(
         auxiliary=keep,
     )
     argument = _argument(x, weight, keep)
-    with inside_operator():
-        result: torch.Tensor = _gemmkit_matmul(
-            x, weight.t(), epilogue=epilogue, bias=bias, auxiliary=argument if keep else None
-        )
+    result: torch.Tensor = _gemmkit_matmul(
+        x, weight.t(), epilogue=epilogue, bias=bias, auxiliary=argument if keep else None
+    )
     return result, argument
 
 
@@ -218,7 +217,7 @@ def _check_linear(
 
 def _check_activation(activation: str) -> None:
     if activation not in _ACTIVATIONS:
-        raise UsageError(f"unknown activation '{activation}': use one of {', '.join(_ACTIVATIONS)}")
+        raise UsageError(unknown_name("activation", activation, _ACTIVATIONS))
 
 
 def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -290,22 +289,19 @@ def _through_silu(grad: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
     return (grad * (sigmoid * (1 + z * (1 - sigmoid)))).to(argument.dtype)
 
 
-def _register() -> None:
-    """Make the operators known to PyTorch; schemas are written out, as of all its versions."""
-    matmul_op = operators.custom_op(
-        "gemmkit::matmul", _matmul, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
-    )
-    matmul_op.register_fake(_matmul_shape)
-    matmul_op.register_autograd(_matmul_backward, setup_context=_matmul_context)
-    linear_op = operators.custom_op(
-        "gemmkit::linear",
-        _linear,
-        mutates_args=(),
-        schema="(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep) "
-        "-> (Tensor, Tensor)",
-    )
-    linear_op.register_fake(_linear_shape)
-    linear_op.register_autograd(_linear_backward, setup_context=_linear_context)
-
-
-_register()
+register(
+    "matmul",
+    "(Tensor a, Tensor b) -> Tensor",
+    _matmul,
+    _matmul_shape,
+    backward=_matmul_backward,
+    context=_matmul_context,
+)
+register(
+    "linear",
+    "(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep) -> (Tensor, Tensor)",
+    _linear,
+    _linear_shape,
+    backward=_linear_backward,
+    context=_linear_context,
+)

@@ -18,11 +18,12 @@ from gemmkit.report.predicted import read_rows
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 H100 = find_board("H100")
 RECOMPUTED = (
-    ("naive_uncoalesced", 512),
-    ("naive", 4096),
-    ("coarsening_2d", 2048),
-    ("vectorized", 1024),
-    ("async_copy", 3072),
+    ("naive_uncoalesced", 512, 1024),
+    ("naive", 4096, 1024),
+    ("coarsening_2d", 2048, 1024),
+    ("vectorized", 1024, 1024),
+    ("async_copy", 3072, 1024),
+    ("stream_k", 2048, 2048),
 )
 
 
@@ -38,13 +39,13 @@ def at(profile: BlockProfile, size: int, spec: GpuSpec = H100):
     return predict_profile(replace(profile, plan=plan), problem, spec)
 
 
-@pytest.mark.parametrize(("name", "size"), RECOMPUTED)
-def test_committed_predictions_come_out_again(name, size):
+@pytest.mark.parametrize(("name", "size", "depth"), RECOMPUTED)
+def test_committed_predictions_come_out_again(name, size, depth):
     rows = read_rows(RESULTS / "h100-predicted.json")
-    row = next(each for each in rows if (each.kernel, each.m, each.k) == (name, size, 1024))
+    row = next(each for each in rows if (each.kernel, each.m, each.k) == (name, size, depth))
     kernel = find_kernel(name)
     config = kernel.configure(row.config)
-    seen = predict(kernel, GemmProblem(size, size, 1024), H100, config=config)
+    seen = predict(kernel, GemmProblem(size, size, depth), H100, config=config)
     assert seen.microseconds == pytest.approx(row.predicted_us, rel=0.01), (
         "run `.venv/bin/python benchmarks/predict.py`"
     )
@@ -163,7 +164,7 @@ def test_more_blocks_on_a_board_that_is_empty_are_faster():
 
 
 def test_even_shares_save_the_last_wave():
-    """1.2 tiles an SM: nearly half of the board idles, or nothing does."""
+    """1.2 tiles per SM: nearly half of the board idles, or nothing does."""
     problem = GemmProblem(768, 832, 1024)
     config = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 3}
     whole, even = (

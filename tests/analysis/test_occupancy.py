@@ -45,10 +45,10 @@ def test_32x32_tiles_at_1024_on_an_h100():
 
 
 def test_registers_limit_by_sub_partition():
-    # 200 registers take 25 × 256 words a warp: 2 warps fit a sub-partition, so 8 the SM.
+    # 200 registers take 25 × 256 words per warp: 2 warps fit a sub-partition, so 8 the SM.
     seen = occupancy(H100, registers=200, threads=256, shared_bytes=0, blocks=132)
     assert (seen.blocks_per_sm, seen.limiter, seen.waves_per_sm) == (1, "registers", 1.0)
-    # Three warps a block: 8 // 3 blocks.
+    # Three warps per block: 8 // 3 blocks.
     assert occupancy(H100, registers=200, threads=96, shared_bytes=0, blocks=1).blocks_per_sm == 2
 
 

@@ -90,7 +90,7 @@ def test_each_element_of_c_has_one_owner(vectorized):
     owned = ownership(vectorized, "C")
     assert owned.threads.shape == (64, 64)
     assert owned.sharers == 1
-    # 8 × 8 results a thread, 8 threads side by side.
+    # 8 × 8 results per thread, 8 threads side by side.
     for row, col, thread in ((0, 0, 0), (7, 7, 0), (0, 8, 1), (8, 0, 8), (63, 63, 63)):
         assert owned.threads[row, col] == thread
 

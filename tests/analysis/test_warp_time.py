@@ -7,14 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.warp_time import Segment, issue_cost, segments
 from gemmkit.gpu import find_board
+from gemmkit.jit.issue_order import barriers
 from gemmkit.jit.sass import disassemble, disassembler
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.problem import GemmProblem
 
 H100 = find_board("H100")
-MACHINE = machine_of(H100)
+# Latency that is the same for one sector and for a tile, so that it shows in the sums.
+MACHINE = replace(machine_of(H100), tile_spread=1.0)
 NEAR, FAR = 300.0, 900.0
 
 
@@ -119,3 +123,133 @@ def longest_loop(sass: str) -> int:
             if back and back[1] in labels:
                 longest = max(longest, count - labels[back[1]])
     return longest
+
+
+# A block of 64 threads computes 64 columns of eight rows.
+SERIAL_RESULTS = """
+extern "C" __global__ void tiles(int M, int N, int K, float alpha, const float* A, const float* B,
+                                 float beta, float* C) {
+    __shared__ float As[8][8], Bs[8][64];
+    float sums[8] = {};
+    const int x = threadIdx.x, first = 8 * blockIdx.y, column = 64 * blockIdx.x + x;
+    for (int k = 0; k < K; k += 8) {
+        As[x / 8][x % 8] = A[(first + x / 8) * K + k + x % 8];
+        for (int i = 0; i < 8; ++i) Bs[i][x] = B[(k + i) * N + column];
+        __syncthreads();
+#pragma unroll 2
+        for (int i = 0; i < 8; ++i)
+            for (int row = 0; row < 8; ++row) sums[row] += As[row][i] * Bs[i][x];
+        __syncthreads();
+    }
+    for (int row = 0; row < 8; ++row) {
+        const int at = (first + row) * N + column;
+        C[at] = alpha * sums[row] + beta * C[at];
+    }
+}
+"""
+# Half of the warps multiply while the others load the next tile, then the halves change places.
+IN_TURNS = """
+extern "C" __global__ void tiles(int M, int N, int K, const float* A, const float* B, float* C) {
+    __shared__ float As[2][8][16], Bs[2][16][64];
+    float sum[4] = {};
+    const int x = threadIdx.x, half = x / 64, lane = x % 64;
+    const int first = 8 * blockIdx.y + 4 * half, column = 64 * blockIdx.x + lane;
+    for (int k = 0; k < K; k += 16) {
+        for (int turn = 0; turn < 2; ++turn) {
+            if (half == turn) {
+                for (int i = 0; i < 16; ++i) Bs[turn][i][lane] = B[(k + i) * N + column];
+                const int row = lane / 16, i = lane % 16;
+                As[turn][4 * half + row][i] = A[(first + row) * K + k + i];
+            }
+            __syncthreads();
+            if (half == turn)
+                for (int i = 0; i < 16; ++i)
+                    for (int row = 0; row < 4; ++row)
+                        sum[row] += As[turn][4 * half + row][i] * Bs[turn][i][lane];
+            __syncthreads();
+        }
+    }
+    for (int row = 0; row < 4; ++row) C[(first + row) * N + column] = sum[row];
+}
+"""
+
+
+def profiled(tmp_path, text: str, block: int) -> BlockProfile:
+    path = tmp_path / "tiles.cu"
+    path.write_text(text, "utf-8")
+    kernel = Kernel.from_file(path, grid="N/64,M/8", block=block)
+    problem = GemmProblem(256, 256, 512, beta=float("beta" in kernel.signature))
+    return profile_block(kernel, problem, H100)
+
+
+def test_results_that_are_read_and_written_one_by_one_wait_for_each_other(tmp_path):
+    """No compiler moves a load of C before a store to C, and nobody has read C before."""
+    profile = profiled(tmp_path, SERIAL_RESULTS, 64)
+    (end,) = (
+        each
+        for each in segments(profile, MACHINE, NEAR)
+        if any(profile.actions[number].operation == "store" for number in each.instructions)
+        and profile.executed(512)[each.head] == profile.warps
+    )
+    rows = sum(cost.written and cost.kind == "load" for cost in profile.costs.values())
+    assert rows == 8
+    assert 8 * MACHINE.dram_latency < end.latency < 10 * MACHINE.dram_latency
+
+
+def test_a_loop_that_ptxas_unrolls_in_full_meets_latency_once(tmp_path):
+    """Its machine code is that of the loop around it, barriers and global loads and all."""
+    whole = profiled(tmp_path, SERIAL_RESULTS.replace("#pragma unroll 2", ""), 64).main_loop
+    assert whole is not None
+    assert [barriers(loop.words) for loop in whole.loops] == [2]
+    profile = replace(profiled(tmp_path, SERIAL_RESULTS, 64), main_loop=whole)
+    turns = profile.executed(512) / profile.warps
+    near, far = (
+        sum(
+            each.latency * turns[each.head] / 64
+            for each in segments(profile, MACHINE, latency)
+            if turns[each.head] >= 64
+        )
+        for latency in (NEAR, FAR)
+    )
+    assert far - near == pytest.approx(FAR - NEAR, rel=0.05)
+    assert near < NEAR + 600
+
+
+def test_warps_that_multiply_in_turns_wait_for_each_other(tmp_path):
+    profile = profiled(tmp_path, IN_TURNS, 128)
+    assert (profile.turns_of_warps, profile.turns_of_schedulers) == (2.0, 2.0)
+    together = replace(profile, turns_of_warps=1.0)
+    turns = profile.executed(512)
+
+    def multiplying(each: BlockProfile) -> float:
+        return sum(
+            segment.latency * turns[segment.head]
+            for segment in segments(each, MACHINE, NEAR)
+            if any(
+                number in profile.costs and profile.costs[number].space == "shared"
+                and profile.costs[number].kind == "load"
+                for number in segment.instructions
+            )
+        )  # fmt: skip
+
+    assert multiplying(profile) == pytest.approx(2 * multiplying(together))
+
+
+def test_warps_that_work_alike_take_no_turns(profile_of):
+    for name in ("naive", "conflict_free", "async_copy"):
+        assert profile_of(name).turns_of_warps == profile_of(name).turns_of_schedulers == 1.0
+
+
+def test_a_tile_takes_longer_than_one_sector_of_it(profile_of):
+    """A barrier waits for the last sector; a warp without barriers for its own."""
+    spread = replace(MACHINE, tile_spread=1.5)
+    for name, expected in (("conflict_free", FAR / 2), ("naive", 0.0)):
+        single, tile = (
+            sum(
+                each.latency
+                for each in segments(profile_of(name), machine, FAR)
+                if profile_of(name).executed(512)[each.head] > 8 * profile_of(name).warps
+            )
+            for machine in (MACHINE, spread)
+        )
+        assert tile - single == pytest.approx(expected), name

@@ -51,7 +51,7 @@ def test_no_requests_give_no_ratio():
 
 def test_an_unknown_metric_is_told_with_its_neighbours(make_record):
     counters = Counters(make_record())
-    with pytest.raises(UsageError, match=r"near it are l1tex__t_requests_pipe_lsu_mem_global_op"):
+    with pytest.raises(UsageError, match=r"did you mean l1tex__t_requests_pipe_lsu_mem_global_op"):
         counters["l1tex__t_requests_pipe_lsu"]
     with pytest.raises(UsageError, match=r"there is no metric 'time'$"):
         counters["time"]

@@ -183,3 +183,28 @@ def test_too_little_is_an_error(check):
     assert "3 problems: 2 ok, 1 refused" in result.stdout
     assert check("square<true>", *CUBE, "--shape", "1x1x1")[0].exit_code == 0
     assert check("square<true>", *CUBE, "--shape", "1x1x1,8x9x10,8")[0].exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        (("--grid", "N,M", "--block", "64,64"), "4,096 threads a block are more than the 1,024"),
+        (("--grid", "1,70000", "--block", "8,8"), "grid.y is 70,000 > 65,535"),
+        (("--grid", "N/64,1", "--block", "8,8"), "--grid has 'N/64', with N = 24"),
+        (("--grid", "N,M", "--block", "8,8", "--shared", "K*9999"), "239,976 of them dynamic"),
+    ],
+)
+def test_every_launch_that_the_board_refuses_is_a_failed_check(check, launch, words):
+    """Limits of CUDA, of the board and of the kernel alike: exit 1, as the kernel's own failure."""
+    result, _ = check("whole", *launch, "--shape", "16x24x24")
+    assert result.exit_code == 1
+    assert "1 problem: 1 failed" in result.stdout
+    assert words in " ".join(result.stdout.split())
+
+
+def test_what_cannot_be_launched_at_all_is_an_error(check):
+    result, _ = check("whole", "--grid", "N/(K-24),M", "--block", "8,8", "--shape", "16x24x24")
+    assert result.exit_code == 2
+    assert "divides by zero" in result.stderr
+    problem_refused, _ = check("square<true>", *CUBE, "--shape", "16x24x24")
+    assert problem_refused.exit_code == 2

@@ -75,7 +75,7 @@ def test_a_wrong_result_comes_first_and_ends_with_1(call, tmp_path):
     [
         (("--constant", "scale"), "'scale' is not NAME=VALUE"),
         (("--constant", "x=1"), "no __constant__ or __device__ variable 'x'"),
-        (("--compute-dtype", "half"), "unknown compute type 'half': give one of float32, tf32"),
+        (("--compute-dtype", "fp12"), "unknown compute type 'fp12'"),
         (("--tolerance", "-1"), "give a number of 0 or more"),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_if_it_took_more_or_less(call):
     result = call("explain", "coarsening_1d", "--config", "TM=1", "--what-if", *SMALL)
     assert result.exit_code == 0, result.output
     text = result.output.partition("Occupancy of coarsening_1d:TM=1, if it took more or less")[2]
-    assert "RTX 3090: 100 % occupancy, 48 warps and 6 blocks an SM, limited by warps" in text
+    assert "RTX 3090: 100 % occupancy, 48 warps and 6 blocks per SM, limited by warps" in text
     assert "^ here: 40 registers, 100 %\n  at 41 registers or more: 83.33 %" in text
     assert {line.split("  ")[0] for line in text.splitlines()} >= {"T4", "RTX 3090", "H100", "B200"}
 
@@ -161,7 +161,7 @@ def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_tim
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("naive", "--against", ":"), "--against wants a rung"),
+        (("naive", "--against", ":"), "--against takes a rung"),
         (("naive", "--json", "--what-if"), "--json prints the explanation alone"),
         (("naife",), "did you mean naive"),
         (("naive", "--against", "vektorized"), "did you mean vectorized"),
@@ -186,3 +186,20 @@ def test_counters_by_how_they_are_obtained(call):
     listed = json.loads(call("counters", "--json").stdout)
     assert {"name", "description", "basis"} == set(listed[0])
     assert all(f"  {each['name']}\n" in text for each in listed)
+
+
+@pytest.mark.parametrize("shape", ["0x128x16", "128x0x16", "0x0x0"])
+@pytest.mark.parametrize("more", [(), ("--against", "warp_tiled", "--maps", "--what-if")])
+def test_an_empty_product_is_said_in_one_sentence(call, shape, more):
+    result = call("explain", "naive", "--shape", shape, "--gpu", "h100", *more)
+    assert result.exit_code == 0, result.stderr
+    m, n, _ = shape.split("x")
+    said = f"The product is empty, C being {m}x{n}, so nothing is launched."
+    assert result.stdout.splitlines()[1:] == ["", said]
+
+
+def test_an_empty_product_is_said_in_json_too(call):
+    found = json.loads(call("explain", "naive", "--shape", "0x128x16", "--json").stdout)
+    assert [each["text"] for each in found["sentences"]] == [
+        "The product is empty, C being 0x128, so nothing is launched."
+    ]

@@ -50,9 +50,9 @@ def test_every_verb_has_a_file_and_help(call, verb):
 def test_an_unknown_verb_is_an_error(call):
     result = call("lader")
     assert result.exit_code == 2
-    assert "no command 'lader': did you mean ladder?" in result.stderr
+    assert "unknown command 'lader': did you mean ladder?" in result.stderr
     assert "did you mean check or bench?" in call("bencheck").stderr
-    assert "there are ladder, sweep" in call("xyzzy").stderr
+    assert "use one of ladder, sweep" in call("xyzzy").stderr
 
 
 @pytest.fixture

@@ -66,9 +66,19 @@ def test_layouts_as_they_are_written(text, layout, shown):
     assert read_layout(shown) == layout
 
 
-@pytest.mark.parametrize("text", ["", "N", "NNN", "diagonal", "nx", "c"])
-def test_what_is_no_layout(text):
-    with pytest.raises(UsageError, match="is not a valid layout: use NN, NT, TN or TT"):
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("", "use one of NN, NT, TN, TT, col"),
+        ("diagonal", "use one of NN"),
+        ("NNN", r"did you mean NN\?"),
+        ("nx", "did you mean"),
+        ("c", r"did you mean col\?"),
+        ("col-NX", "did you mean col-TN or col-NT"),
+    ],
+)
+def test_what_is_no_layout(text, advice):
+    with pytest.raises(UsageError, match=f"unknown layout '{text}': {advice}"):
         read_layout(text)
 
 

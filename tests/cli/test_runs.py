@@ -90,7 +90,7 @@ def test_ladder_passes_every_option_on(call, fake):
         (["--config", "BM=1,BM=2"], "'BM' is given twice"),
         (["--kernels", "naive,"], "has an empty part"),
         (["--size", "many"], "'many' is not a valid integer"),
-        (["--device", "tpu"], "'tpu' is not one of"),
+        (["--device", "tpu"], "unknown device 'tpu': use one of auto, cuda"),
     ],
 )
 def test_bad_options_are_refused_before_anything_runs(call, fake, words, message):

@@ -55,7 +55,7 @@ def test_the_words_of_the_command_line(file: Path) -> None:
     ("target", "given", "reason"),
     [
         ("nave", {}, r"unknown kernel 'nave': did you mean naive\?.* ends in \.cu or \.ptx"),
-        ("naive", {"grid": "1"}, r"'naive' is no file, .* leave out --grid"),
+        ("naive", {"grid": "1"}, r"'naive' is not a file, .* leave out --grid"),
         ("naive", {"include_dirs": ("a",), "block": "1"}, "leave out --block, --include"),
         ("gone.cu", {}, r"cannot read gone\.cu: No such file"),
         ("a/b", {}, "cannot read a/b"),

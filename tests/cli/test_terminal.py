@@ -14,6 +14,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import gemmkit.cli as cli
 from gemmkit.cli.encoding import show_any_text
@@ -21,6 +22,8 @@ from gemmkit.cli.output import Printer, TableStream
 from gemmkit.interrupts import end_at_once, raise_again
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.units import microseconds_text, readable, seconds_text
+
+needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 VERBS = [
     ("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive,split_k"),
@@ -94,11 +97,20 @@ def test_columns_go_by_importance_and_long_cells_take_lines():
     )
     row = Row((Cell("naive"), Cell("1e-6"), Cell("49"), Cell("BM=128,BN=128,BK=16,TM=8")))
     lines = Table("", columns, (row,)).to_text(30).plain.splitlines()
-    assert "error" not in "\n".join(lines[:4])
+    # Text takes lines before a column goes.
+    assert "error" in "\n".join(lines[:4])
     assert "regs" not in "\n".join(lines[:4])
     assert max(map(len, lines[:5])) <= 30
-    joined = "".join(line[7:].strip() for line in lines[4:6])
+    joined = "".join(line[14:].strip() for line in lines[4:6])
     assert joined.startswith("BM=128,BN=128,BK=16,TM=8")
+
+
+def test_the_error_of_a_check_is_shown_at_80_columns(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    heads = call("check", "warp_tiled", "--shape", "133x129x33,1").stdout.partition("───")[0]
+    assert "error /\n" in heads
+    assert "bound" in heads
+    assert "Too wide" not in call("check", "naive").stdout
 
 
 def test_times_are_in_units_that_read():
@@ -147,25 +159,83 @@ def test_every_character_of_the_sources_has_a_nearest_one(monkeypatch):
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_an_interrupt_while_modules_are_imported_is_one_line():
-    # The package `click` that is found first interrupts its own import.
-    script = """
+# A finder of modules that interrupts the import of the one that INTERRUPTS names.
+_INTERRUPT_AN_IMPORT = """
 import os, signal, sys
 class Finder:
     def find_spec(self, name, *_):
-        if name == "click":
+        if name == os.environ.get("INTERRUPTS"):
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
-from gemmkit.__main__ import main
-main()
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("latin-1", "2³¹ - 1, 2^-24, 10^9, 4^15, n²"),
+        ("cp1252", "2³¹ - 1, 2^-24, 10^9, 4^15, n²"),
+        ("ascii", "2^31 - 1, 2^-24, 10^9, 4^15, n^2"),
+        ("utf-8", "2³¹ - 1, 2⁻²⁴, 10⁹, 4¹⁵, n²"),
+    ],
+)
+def test_signs_of_an_exponent_are_not_mixed(monkeypatch, encoding, shown):
+    written = BytesIO()
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(written, encoding=encoding))
+    show_any_text()
+    print("2³¹ - 1, 2⁻²⁴, 10⁹, 4¹⁵, n²", end="", flush=True)
+    assert written.getvalue().decode(encoding) == shown
+
+
+@needs_signals
+@pytest.mark.parametrize("way", ["script", "-m", "-mgemmkit"])
+@pytest.mark.parametrize("module", ["gemmkit.loading", "click", "gemmkit.cli.counters"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(way, module, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPT_AN_IMPORT)
+    script = tmp_path / "gemmkit"
+    script.write_text("from gemmkit.__main__ import main\nmain()\n")
+    options = {"script": [str(script)], "-m": ["-m", "gemmkit"]}.get(way, [way])
+    source = str(Path(cli.__file__).parents[2])
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), source]),
+        "INTERRUPTS": module,
+    }
+    command = [sys.executable, *options, "counters"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@needs_signals
+def test_a_program_that_imports_gemmkit_keeps_its_interrupts():
+    script = """
+import signal
+import gemmkit
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@needs_signals
+def test_an_interrupt_that_python_turned_into_another_error_is_an_interrupt(monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+
+    def broken(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise SyntaxError("cannot load unicodedata") from None
+
+    monkeypatch.setattr("gemmkit.cli.importlib.import_module", broken)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        end_at_once()
+        result = CliRunner().invoke(cli.gemmkit, ["counters"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+@needs_signals
 def test_handlers_of_others_stay():
     def handler(*_: object) -> None:
         pass
@@ -178,12 +248,13 @@ def test_handlers_of_others_stay():
         end_at_once()
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         raise_again()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@needs_signals
 def test_an_interrupt_ends_native_code_at_once():
     # A sleep in C holds Python's handler up, as a compiler does.
     script = """

@@ -70,7 +70,7 @@ def test_a_batch_is_tuned_as_a_class_of_its_own(call, gpu, tmp_path):
     assert all(each.outcome == "ok" for each in Store(path).entries())
     explained = call("tune", "--explain", *words, "--budget", "1s")
     assert explained.exit_code == 0, explained.output
-    assert "of single products only" in explained.output
+    assert "for single products only" in explained.output
 
 
 def test_a_batch_is_not_predicted(call):
@@ -172,11 +172,11 @@ def test_what_was_not_tuned_is_not_explained(call, tuned, no_gpu):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--shape", "8", "--budget", "soon"], "'soon' is no time: write 60s, 5m or 1h"),
+        (["--shape", "8", "--budget", "soon"], "'soon' is not a time: write 60s, 5m or 1h"),
         (["--shape", "8", "--plot", "x.svg"], "--plot draws for --explain: give both"),
         (["--device", "model"], "ranks the configurations of a --shape"),
         (["--device", "model", "--shape", "8", "--explain"], "measures and stores nothing"),
-        (["--explain"], "--explain wants a --shape that was tuned"),
+        (["--explain"], "--explain needs a --shape that was tuned"),
         (["--shape", "8", "--gpu", "h100"], "--gpu is for --explain and for --device model"),
         (["--suite", "sqare"], "square"),
         (["--shape", "8x8"], "'8x8' is not a valid shape"),

@@ -114,7 +114,7 @@ def test_copies_that_do_not_fit_are_refused(device: EmulatedDevice) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"shared_bytes": 101 * 1024}, r"wants 103,424 bytes of shared memory"),
+        ({"shared_bytes": 101 * 1024}, r"needs 103,424 bytes of shared memory"),
         ({"block": (2048, 1, 1)}, r"has 2,048 threads; RTX 3090 allows 1,024"),
         ({"cluster": (2, 1, 1)}, r"clusters"),
         ({"signature": ("M", "N")}, r"12 parameters in its PTX, and 2 in its signature"),

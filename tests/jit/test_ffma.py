@@ -98,6 +98,18 @@ def test_every_innermost_loop_is_seen_with_its_own_waits(monkeypatch):
     assert (found.count, found.loop) == (3, found.loops[1].words)
 
 
+def test_the_code_around_a_loop_is_without_other_loops(monkeypatch):
+    def back(instructions: int) -> int:
+        return 0x947 | (-4 * (instructions + 1) & (1 << 48) - 1) << 34
+
+    one, load, store = word(0, 1, 2), 0x981, 0x388
+    found = seen_in(
+        monkeypatch, load, *[one] * 3, back(3), store, *[one] * 2, back(2), load, back(10)
+    )
+    assert [loop.count for loop in found.loops] == [3, 2]
+    assert [each & 0xFFF for each in found.around] == [0x981, 0x388, 0x981, 0x947]
+
+
 def test_no_multiply_adds_take_one_cycle_each():
     assert MultiplyAdds(0, 0, 0, 0).issue_cycles == 1.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.gpu import find_board
-from gemmkit.jit import compiler, ptxas
+from gemmkit.jit import ptxas
 from gemmkit.jit.compiler import assemble_kernel, compile_plan
 from gemmkit.jit.nvrtc import compiler_version
 from gemmkit.jit.resources import registers_from_cubin
@@ -65,7 +65,7 @@ def test_the_cache_knows_what_was_assembled(cache_dir, monkeypatch):
     def fail(*arguments):
         raise AssertionError("this should have been in the cache")
 
-    monkeypatch.setattr(compiler, "assemble", fail)
+    monkeypatch.setattr(ptxas, "assemble", fail)
     assert assemble_kernel(PTX, "twice", "sm_86", cache_dir=cache_dir) == first
 
 
@@ -86,8 +86,7 @@ def test_refused_ptx_is_shown_with_its_lines(cache_dir):
 
 
 def test_without_ptxas_the_figures_are_unknown_but_the_ptx_is_there(cache_dir, monkeypatch):
-    for module in (compiler, ptxas):
-        monkeypatch.setattr(module, "assembler_version", lambda: None)
+    monkeypatch.setattr(ptxas, "assembler_version", lambda: None)
     monkeypatch.setattr(ptxas, "assembler", lambda: None)
     binary = assemble_kernel(PTX, "twice", "sm_86", cache_dir=cache_dir)
     assert binary.resources is None

@@ -162,7 +162,7 @@ def test_others_refuse_a_batch(kernel):
     takes = set(BATCH_ARGUMENTS) <= set(kernel.signature)
     assert takes == (kernel.name in {name for name, _ in CONFIGS.values()})
     if not takes:
-        with pytest.raises(UnsupportedProblem, match="one product a launch; 'async_copy'"):
+        with pytest.raises(UnsupportedProblem, match="one product per launch; 'async_copy'"):
             kernel.plan(problem, kernel.default, H100)
 
 

@@ -37,7 +37,7 @@ def test_configurations_that_the_rules_allow_compile(kernel):
 
 @pytest.mark.parametrize("name", ["double_buffered", "warp_tiled"])
 def test_two_blocks_of_256_threads_fit_an_sm(name):
-    """What `BLOCKS_PER_SM` asks of the compiler: 128 registers a thread."""
+    """What `BLOCKS_PER_SM` asks of the compiler: 128 registers per thread."""
     kernel = find_kernel(name)
     problem = GemmProblem(1024, 1024, 1024)
     for board in ("t4", "a100", "rtx3090", "h100", "b200"):

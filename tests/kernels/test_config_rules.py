@@ -20,7 +20,7 @@ REFUSED = [
     ("coarsening_1d", {"BK": 3}, "cannot share the A tile evenly"),
     ("coarsening_1d", {"BM": 64, "BN": 64, "BK": 128, "TM": 16}, "more than 48 KiB"),
     ("coarsening_2d", {"TN": 7}, "BN = 64 is not a multiple of TN = 7"),
-    ("coarsening_2d", {"TM": 32, "TN": 32}, "1024 results a thread do not fit its registers"),
+    ("coarsening_2d", {"TM": 32, "TN": 32}, "1024 results per thread do not fit its registers"),
     ("vectorized", {"TM": 2}, "TM = 2 is not a multiple of 4"),
     ("vectorized", {"BK": 6}, "BK = 6 is not a multiple of 4"),
     ("vectorized", {"BK": 12}, "cannot share the A tile evenly"),

@@ -37,7 +37,7 @@ VALUES = {"M": 300, "N": 200, "K": 7}
 )
 def test_values(text: str, value: float | None) -> None:
     if value is None:
-        with pytest.raises(UsageError, match="is no expression"):
+        with pytest.raises(UsageError, match="is not an expression"):
             Expression.parse(text)
         return
     found = Expression.parse(text).evaluate(VALUES)
@@ -87,7 +87,7 @@ def test_division_as_in_c(a: int, b: int) -> None:
     ],
 )
 def test_what_is_no_expression(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no expression|too long"):
+    with pytest.raises(UsageError, match=r"is not an expression|too long"):
         Expression.parse(text)
 
 

@@ -317,7 +317,7 @@ def test_bad_use_is_told(options, message):
 
 @pytest.mark.parametrize("other", ["naive", print, 3])
 def test_what_is_no_function_is_told(other):
-    with pytest.raises(UsageError, match="is no function that numba-cuda could compile"):
+    with pytest.raises(UsageError, match="is not a function that numba-cuda can compile"):
         Kernel.from_numba(other, **LAUNCH)
 
 

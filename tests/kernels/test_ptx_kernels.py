@@ -12,7 +12,7 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import CompileError, UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
-from gemmkit.jit import compiler, ptxas
+from gemmkit.jit import ptxas
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
@@ -78,7 +78,7 @@ def test_a_file_and_its_text_are_the_same(naive, tmp_path, device):
 
 def test_without_ptxas_it_runs_and_its_resources_are_unknown(naive, device, monkeypatch, cache_dir):
     monkeypatch.setattr(ptxas, "assembler", lambda: None)
-    monkeypatch.setattr(compiler, "assembler_version", lambda: None)
+    monkeypatch.setattr(ptxas, "assembler_version", lambda: None)
     kernel = Kernel.from_ptx(naive.ptx, **LAUNCH)
     record = run_kernel(kernel, PROBLEM, device, cache_dir=cache_dir)
     assert record.correct
@@ -141,7 +141,7 @@ def test_on_a_gpu_with_and_without_ptxas(assembled, monkeypatch, cache_dir):
 
     if not assembled:
         monkeypatch.setattr(ptxas, "assembler", lambda: None)
-        monkeypatch.setattr(compiler, "assembler_version", lambda: None)
+        monkeypatch.setattr(ptxas, "assembler_version", lambda: None)
     kernel = Kernel.from_ptx(
         EXAMPLE, args="M,N,K,A,B,C", grid="(N+31)/32,(M+7)/8", block="32,8", name="by hand"
     )
@@ -180,7 +180,7 @@ def test_entries_are_found_among_comments_and_device_functions():
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("not PTX\n", {}, r"kernel\.ptx is no PTX with a kernel: it has no \.entry"),
+        ("not PTX\n", {}, r"kernel\.ptx holds no PTX kernel: it has no \.entry"),
         (ZERO.format("f"), {"args": "C"}, r"no line '\.target sm_…'"),
         (HEAD + ZERO.format("f") + ZERO.format("g"), {}, "which kernel .* it has: f, g"),
         (HEAD + ZERO.format("f"), {"entry": "g"}, "has no kernel 'g'; it has: f"),

@@ -48,7 +48,7 @@ def test_products_of_more_are_one_sum_in_whole_tiles():
 
 @pytest.mark.parametrize("name", LONG)
 def test_there_is_one_run_where_more_would_cost_a_block_its_place(name):
-    # Two blocks of 128 registers a thread share an SM, each with half of its shared memory.
+    # Two blocks of 128 registers per thread share an SM, each with half of its shared memory.
     crowded = {"BM": 128, "BN": 128, "WM": 32, "WN": 64, "TN": 8, "stages": 4}
     assert shared_bytes(name, LONG[name].start, **crowded) == shared_bytes(name, 64, **crowded)
 

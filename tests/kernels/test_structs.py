@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gemmkit
-from gemmkit.errors import DeviceError, UnsupportedInstruction, UsageError
+from gemmkit.errors import UnsupportedInstruction, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import StructPlace
@@ -227,11 +227,58 @@ def test_the_plan_shows_structs_in_braces(write: Write) -> None:
     assert plan.arguments == "{A, M}, B, C, N"
 
 
+PACKED = """
+HEAD
+struct Inner { char mark; double weight; };
+TAIL
+struct ATTRIBUTE Job { char tag; float* data; short wide; Inner inner; int rows; char c[3]; };
+POP
+struct Plain { char tag; float* data; };
+__global__ void k(Job a, const Plain b, Job c, int N) {
+  int row = blockIdx.y * 8 + threadIdx.y, col = blockIdx.x * 8 + threadIdx.x;
+  if (row >= N || col >= N) return;
+  float sum = 0;
+  for (int p = 0; p < N; ++p) sum += a.data[row * N + p] * b.data[p * N + col];
+  bool given = a.rows == N && a.wide == 7 && a.inner.weight == 2.0 && a.c[2] == 5 && a.tag == 3;
+  c.data[row * N + col] = given ? sum : -1;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "attribute", "pop"),
+    [
+        ("#pragma pack(1)", "", "", "#pragma pack()"),
+        ("#pragma pack(push, 1)", "", "", "#pragma pack(pop)"),
+        ("#pragma pack(push, here, 2)\n#pragma pack(push)", "", "", "#pragma pack(pop, here)"),
+        ("#pragma pack(push)", "  #  pragma pack ( 4 ) // four", "", "#pragma pack(pop)"),
+        ("#pragma pack(push, 8)", "#pragma pack(pop)", "", ""),
+        ("", "", "__attribute__((packed))", ""),
+        ("", "", "__attribute__((packed, aligned(2)))", ""),
+        ("", "", "alignas(32)", ""),
+    ],
+)
+def test_packed_structs(write: Write, head: str, tail: str, attribute: str, pop: str) -> None:
+    text = PACKED.replace("HEAD", head).replace("TAIL", tail)
+    text = text.replace("ATTRIBUTE", attribute).replace("POP", pop)
+    job = "{3,%s,7,1,2.0,N,0,0,5}"
+    args = f"{job % 'A'},{{1,B}},{job % 'C'},N"
+    kernel = Kernel.from_file(write(text), args=args, **LAUNCH)
+    assert is_correct(kernel, GemmProblem(9, 9, 9))
+
+
 def test_a_layout_that_the_compiler_does_not_share(write: Write) -> None:
-    text = VIEW.replace("typedef struct", "#pragma pack(4)\ntypedef struct")
-    kernel = Kernel.from_file(write(text), **LAUNCH)
-    with pytest.raises(DeviceError, match=r"'View A' as 20 bytes aligned to 4, .* 24 bytes"):
+    text = VIEW.replace("int stride;", "int stride;\n#ifdef NEVER\ndouble pad;\n#endif\n")
+    args = "{K,M,K,0,A},{N,K,N,0,B},{N,M,N,0,C}"
+    kernel = Kernel.from_file(write(text), args=args, **LAUNCH)
+    with pytest.raises(UsageError, match=r"my.cu:8: .*'View A' as 24 bytes aligned to 8, .* 32"):
         is_correct(kernel, GemmProblem(4, 4, 4))
+
+
+def test_an_operator_that_packs_is_refused_with_its_line(write: Write) -> None:
+    text = VIEW.replace("typedef struct", '_Pragma("pack(4)") typedef struct')
+    with pytest.raises(UsageError, match=r'my.cu:2: _Pragma\("pack"\) is not followed'):
+        Kernel.from_file(write(text), **LAUNCH)
 
 
 def test_addresses_of_structs(write: Write) -> None:

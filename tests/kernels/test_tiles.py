@@ -98,7 +98,7 @@ def test_one_size_varies_as_a_cube(kernel):
     assert fitting(square, GemmProblem(5, 40, 7), BOARD) == GemmProblem(40, 40, 40)
     whole = in_whole_tiles(GemmProblem(5, 40, 7), (16, 16, 16))
     assert fitting(square, whole, BOARD) == GemmProblem(48, 48, 48)
-    assert "grid 'n/16' is 0 here: CUDA refuses an empty grid" in str(
+    assert "grid.x is 0, and CUDA refuses an empty grid" in str(
         square.supports(GemmProblem(8, 8, 8), square.default, BOARD)
     )
     assert square.supports(GemmProblem(0, 0, 0), square.default, BOARD) is None

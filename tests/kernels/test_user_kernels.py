@@ -136,7 +136,7 @@ def test_arguments_that_are_told(write: Any) -> None:
         ("M,N,K,A+4,B,C", r"'A\+4' computes with an address"),
         ("M,N,Q,A,B,C", r"'Q' uses Q; the names are M, N, K, alpha"),
         ("M,N,,A,B,C", "empty part"),
-        ("M,N,K;,A,B,C", "is no expression"),
+        ("M,N,K;,A,B,C", "is not an expression"),
     ],
 )
 def test_arguments_that_do_not_fit(write: Any, args: str, reason: str) -> None:
@@ -197,7 +197,7 @@ def test_includes_that_are_no_files(write: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "no text file")],
+    [(None, "cannot read .*No such file"), (b"", "is empty"), (b"\x7fELF\0\0", "not a text file")],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "my.cu"
@@ -225,13 +225,22 @@ def test_launches_that_cannot_be_meant(write: Any, launch: Any, reason: str) -> 
 @pytest.mark.parametrize(
     ("launch", "reason"),
     [
-        ({"grid": "M-301", "block": 1}, r"grid 'M-301' is -1 here; it must be 0 to"),
-        ({"grid": "1,M*1000", "block": 1}, r"grid 'M\*1000' is 300,000 here; .*65,535"),
+        (
+            {"grid": "M-301", "block": 1},
+            r"grid.x is -1, and it must be 0 to .* 'M-301', with M = 300",
+        ),
+        (
+            {"grid": "1,M*1000", "block": 1},
+            r"grid.y is 300,000 > 65,535, .*: --grid has 'M\*1000', with M",
+        ),
         ({"grid": "M/(N-200)", "block": 1}, r"divides by zero with M = 300, N = 200"),
-        ({"grid": 1, "block": "0,K"}, r"block '0' is 0 here; it must be 1"),
-        ({"grid": 1, "block": "32,33"}, r"1056 threads a block are more"),
+        ({"grid": 1, "block": "0,K"}, r"block.x is 0, and it must be 1 to 1,024: --block has '0'"),
+        ({"grid": 1, "block": "32,33"}, r"1,056 threads a block are more .*: --block has '32,33'"),
         ({"grid": 1, "block": "M/7.0"}, r"not a whole number"),
-        ({"grid": 1, "block": 1, "shared": "-K"}, r"shared '-K' is -100 here"),
+        (
+            {"grid": 1, "block": 1, "shared": "-K"},
+            r"-100 bytes of shared memory .* --shared has '-K', with K = 100",
+        ),
     ],
 )
 def test_launches_that_fail_for_a_problem(write: Any, launch: Any, reason: str) -> None:

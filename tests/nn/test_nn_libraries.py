@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from bounded import normal
@@ -70,7 +74,41 @@ def test_pytorch(name):
 @pytest.mark.parametrize("name", CASES)
 def test_jax(name):
     jax = pytest.importorskip("jax", reason="needs JAX")
-    same(name, [jax.numpy.asarray(array) for array in CASES[name][1]], jax.Array)
+    # Where there is a GPU, JAX puts arrays there by itself.
+    cpu = jax.devices("cpu")[0]
+    same(name, [jax.device_put(array, cpu) for array in CASES[name][1]], jax.Array)
+
+
+# Arrays that are not on JAX's default device, as those of the CPU are where there is a GPU.
+ELSEWHERE = """
+import jax, numpy as np
+from gemmkit import nn
+from gemmkit.nn.namespace import namespace
+
+place = jax.devices("cpu")[1]
+x, *parts = (jax.device_put(np.ones(shape, np.float32), place)
+             for shape in [(3, 5, 12), (32, 12), (32, 8), (32,), (32,)])
+assert namespace(x).zeros((2, 3), x).devices() == {place}
+assert namespace(x).steps(4, x).devices() == {place}
+out, state = nn.lstm(x, None, [parts], device="emulator")
+assert all(each.devices() == {place} for each in (out, *state)), state
+seen = nn.attention(x, x, x, causal=True, device="emulator")
+assert seen.devices() == {place}
+print("all there")
+"""
+
+
+def test_results_are_on_the_device_of_jaxs_arrays():
+    pytest.importorskip("jax", reason="needs JAX")
+    told = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], env=told, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "all there\n"), done.stderr
 
 
 def test_masks_of_pytorch():

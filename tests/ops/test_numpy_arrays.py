@@ -1,5 +1,7 @@
 """NumPy's arrays of every kind: byte orders, alignments, subclasses, dimensions, empty ones."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,7 @@ def unaligned(values):
 
 
 def field(values):
-    """Elements that lie a number of bytes apart that is no multiple of theirs."""
+    """Elements that lie a number of bytes apart that is not a multiple of theirs."""
     records = np.zeros(values.shape, [("before", "u1"), ("x", values.dtype)])
     records["x"] = values
     return records["x"]
@@ -323,3 +325,34 @@ def test_empty_products_of_a_group_are_not_brought_there(monkeypatch):
     assert empty.shape == (0, 4096)
     np.testing.assert_array_equal(found, WANTED)
     assert max(brought) < large.nbytes
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_nothing_is_copied_for_an_empty_result(odd):
+    big = odd(np.ones((3000, 1000), np.float32))
+    none, out = np.ones((0, 3000), np.float32), np.ones((0, 1000), np.float32)
+    gemmkit.grouped_matmul([A], [B], bias=[B[0]], device="emulator")
+    tracemalloc.start()
+    try:
+        matmul(none, big)
+        matmul(none, big, out=out, c=big[:1], beta=2, bias=big[0])
+        gemmkit.gemm(big, none, transa=True, transb=True, device="emulator")
+        gemmkit.grouped_matmul([none, A], [big, B], bias=[big[0], B[0]], device="emulator")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < big.nbytes / 4
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_where_they_lie_is_seen(odd):
+    whole = odd(np.ones((9, 9), np.float32))
+    with pytest.raises(UsageError, match="out overlaps a in memory"):
+        matmul(whole[:3, :3], B[:3], out=whole[2:5, 2:5])
+    with pytest.raises(UsageError, match=r"out\[0\] overlaps b\[1\] in memory"):
+        gemmkit.grouped_matmul(
+            *([A[:3, :3], A[:3, :3]], [B[:3], whole[4:7, 4:7]]),
+            out=[whole[:5, :5][2:, 2:], np.empty((3, 3), np.float32)],
+            device="emulator",
+        )
+    matmul(whole[:3, :3], B[:3], out=whole[3:6, 3:6])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -175,3 +176,55 @@ def test_many_threads_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+# In a thread of its own as well: how servers run them.
+SUBINTERPRETER = """
+import sys, threading
+from importlib import import_module
+import numpy as np
+import gemmkit
+
+try:
+    interpreters = import_module("_interpreters")
+except ImportError:
+    interpreters = import_module("_xxsubinterpreters")
+run = getattr(interpreters, "exec", None) or interpreters.run_string
+ones = np.ones((4, 4), np.float32)
+
+TRIES = '''
+import sys
+for statement in ("import gemmkit", "from gemmkit.ops.matmul import matmul", "import gemmkit.nn"):
+    try:
+        exec(statement)
+    except ImportError as error:
+        assert "the main interpreter of a process alone" in str(error), error
+    else:
+        raise SystemExit(statement)
+assert "numpy" not in sys.modules
+'''
+
+def use():
+    interpreter = interpreters.create()
+    failure = run(interpreter, TRIES)
+    assert failure is None, failure
+    interpreters.destroy(interpreter)
+
+if len(sys.argv) > 1:
+    assert (gemmkit.matmul(ones, ones, device="emulator") == 4).all()
+use()
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+assert (gemmkit.matmul(ones, ones, device="emulator") == 4).all()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("used", [[], ["before"]])
+def test_subinterpreters_are_refused(used):
+    if not any(find_spec(name) for name in ("_interpreters", "_xxsubinterpreters")):
+        pytest.skip("this Python has no subinterpreters")
+    command = [sys.executable, "-c", SUBINTERPRETER, *used]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")

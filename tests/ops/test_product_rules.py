@@ -19,6 +19,10 @@ def matmul(*arrays, **rest):
     return gemmkit.matmul(*arrays, device="emulator", **rest)
 
 
+def grouped(a, b, **rest):
+    return gemmkit.grouped_matmul([a], [b], device="emulator", **rest)[0]
+
+
 def gemm(*arrays, **rest):
     return gemmkit.gemm(*arrays, device="emulator", **rest)
 
@@ -131,8 +135,28 @@ def test_a_custom_expression():
     np.testing.assert_allclose(
         matmul(A, B, epilogue=leaky), np.where(x > 0, x, x / 4), rtol=1e-5, atol=1e-5
     )
-    with pytest.raises(CompileError, match="undefined"):
-        matmul(A, B, epilogue=gemmkit.Epilogue.custom("x + undefined"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "line", "caret", "words"),
+    [
+        ("x + slope", "x + slope", "slope", r"'slope' is neither x .*custom\(\.\.\., slope=1\.0\)"),
+        ("x * foo(x)", "x * foo(x)", "foo", "'foo' is no function of CUDA's"),
+        ("x +* 2.0f", "x +* 2.0f", "2.0f", "operand of"),
+        ("x > 0 ? x", "x > 0 ? x;", ";", 'expected a ":"'),
+        ("x +\n  x[1]", "  x[1]", "x[1]", "pointer-to-object"),
+    ],
+)
+def test_what_is_wrong_in_a_custom_expression_is_shown_there(expression, line, caret, words):
+    for multiply in (matmul, grouped):
+        with pytest.raises(CompileError, match=words) as raised:
+            multiply(A, B, epilogue=gemmkit.Epilogue.custom(expression))
+        text = str(raised.value)
+        assert text.startswith(f"the custom epilogue '{expression}' does not compile:\n")
+        shown = next(each for each in text.split("\n") if each.startswith(">"))
+        marked = text.split("\n")[text.split("\n").index(shown) + 1]
+        assert shown.partition(" | ")[2].startswith(line)
+        assert shown[marked.index("^") :].startswith(caret)
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_negated_views_are_never_taken_for_others(negated):
     plain = torch.ones(3, 3)
     for pair in ((plain, negated), (negated, plain)):
         with pytest.raises(RuntimeError, match="negative"):
-            library.glance_at_both(*pair)
+            library.glance_at_matrices(*pair, None)
     with pytest.raises(RuntimeError, match="negative"):
         library.glance(negated)
 

@@ -75,7 +75,7 @@ def test_every_picture_is_shown(results):
 def test_a_line_that_is_no_record_is_named(tmp_path):
     path = tmp_path / "x-ladder.json"
     path.write_text('{"kernel": 1}\n')
-    with pytest.raises(UsageError, match=r"x-ladder\.json, line 1, is no record"):
+    with pytest.raises(UsageError, match=r"x-ladder\.json, line 1, is not a record"):
         read_records(path)
 
 

@@ -42,7 +42,7 @@ def test_a_roofline_without_points_shows_the_roofs():
 def test_what_if_text_marks_the_place_and_names_the_next_steps():
     seen = what_if(H100, registers=122, threads=256, shared_bytes=16640)
     lines = what_if_text(seen).plain.splitlines()
-    assert lines[0] == "H100: 25 % occupancy, 16 warps and 2 blocks an SM, limited by registers"
+    assert lines[0] == "H100: 25 % occupancy, 16 warps and 2 blocks per SM, limited by registers"
     assert "warps 8, blocks 32, registers 2, shared memory 13, barriers 64" in lines[1]
     bars, mark = lines[4], lines[5]
     assert mark.strip() == "^ here: 122 registers, 25 %"

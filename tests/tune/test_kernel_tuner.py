@@ -97,7 +97,7 @@ def test_a_cache_that_is_still_open_is_read(tmp_path):
         ({"problem_size": 4096}, "problem_size must be .*, not 4096"),
         ({"device_name": "Radeon"}, "gemmkit does not know the GPU 'Radeon'"),
         ({"cache": {"8": {"BM": 8}}}, "an entry cannot be read"),
-        ({"cache": 1}, "is no cache of Kernel Tuner"),
+        ({"cache": 1}, "is not a Kernel Tuner cache"),
     ],
 )
 def test_a_cache_that_cannot_be_meant_is_one_clear_error(tmp_path, changes, message):

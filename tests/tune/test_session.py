@@ -250,7 +250,7 @@ def test_shapes_are_taken_in_all_forms(store, epilogue):
     [
         ("0x4x4", {}, "nothing to multiply"),
         ((4, 4), {}, "is not a valid shape"),
-        ("4x4x4", {"budget": 0}, "is no time to tune in"),
+        ("4x4x4", {"budget": 0}, "is not enough to tune in"),
         ("4x4x4", {"strategy": "genetic"}, "unknown strategy"),
         ("4x4x4", {"kernels": ["nave"]}, "did you mean naive"),
         (
@@ -282,7 +282,7 @@ def test_the_package_can_be_called():
     import gemmkit.tune.store
 
     assert callable(gemmkit.tune)
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not enough"):
         gemmkit.tune("4x4x4", budget=-1)
 
 

@@ -218,7 +218,8 @@ def test_a_tolerance_replaces_the_bound():
     ("text", "tolerance", "words"),
     [
         ("fp12", None, "unknown compute type 'fp12'"),
-        ("float16,float16,float16", None, "unknown compute type"),
+        ("fp16", None, "did you mean float16"),
+        ("float16,float16,float16", None, "names 3 types"),
         ("", -1.0, "0 or more"),
         ("", float("nan"), "0 or more"),
     ],
@@ -232,3 +233,21 @@ def test_what_is_not_named_is_left_to_the_kernel():
     assert named_arithmetic("", None) is None
     assert named_arithmetic("float32", None).plain
     assert Arithmetic().plain
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("half", "float16"),
+        ("fp16,half", "float16,float16"),
+        ("bf16", "bfloat16"),
+        ("FP32", "float32"),
+        ("float", "float32"),
+        ("__nv_bfloat16, float", "bfloat16,float32"),
+        ("e4m3,fp16", "float8_e4m3,float16"),
+        ("fp8_e5m2", "float8_e5m2"),
+    ],
+)
+def test_short_names_of_types_mean_the_same(short, full):
+    asked, known = named_arithmetic(short, None), named_arithmetic(full, None)
+    assert (asked, asked.reason) == (known, known.reason)

@@ -419,3 +419,99 @@ def test_errors_bounds_and_ratios_come_in_pairs():
     assert seen.error_ratio == seen.ratio_error / seen.ratio_bound
     assert seen.error_ratio >= seen.max_error / seen.error_bound
     assert (seen.error_bound, seen.ratio_bound) == (bounds[0, 0], bounds[1, 1])
+
+
+def read_past_the_end(storage, rows, columns, ld):
+    """rows × columns numbers, element (i, j) at j·ld + i; zeros past the end, as when emulated."""
+    places = np.arange(columns) * ld + np.arange(rows)[:, None]
+    inside = places < storage.size
+    return np.where(inside, storage[np.where(inside, places, 0)].astype(float), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "turned", "advice"),
+    [
+        ((17, 23, 40), {}, "A", "TN"),
+        ((17, 23, 160), {}, "A", "TN"),
+        ((20, 23, 36), {"lda": 36, "ldb": 30, "ldc": 27}, "A", "TN"),
+        ((20, 90, 16), {}, "B", "NT"),
+        ((20, 50, 60), {}, "AB", "TT"),
+        ((20, 30, 60), {}, "ABC", "col"),
+    ],
+)
+def test_a_layout_is_recognised_where_its_lines_end_past_the_operand(
+    shape, lengths, turned, advice
+):
+    """lda = K and A[p * lda + row]: where K > M most of what is read lies past the end of A."""
+    p = GemmProblem(*shape, **lengths)
+    case = Case(p)
+    a = read_past_the_end(case.inputs.a, p.m, p.k, p.lda) if "A" in turned else case.a
+    b = read_past_the_end(case.inputs.b, p.k, p.n, p.ldb) if "B" in turned else case.b
+    c = a @ b
+    if "C" in turned:
+        stored = np.full(p.n * p.n, UNWRITTEN)
+        stored[np.arange(p.n)[:, None] * p.ldc + np.arange(p.m)] = c.T
+        c = stored[: p.m * p.n].reshape(p.m, p.n)
+    diagnosis = case.judge(c).diagnosis
+    assert diagnosis.hypothesis.endswith("transposed")
+    assert f"Try --layout {advice}." in diagnosis.details
+    assert "C is zero" not in diagnosis.summary
+
+
+def test_one_line_of_an_operand_and_zeros_is_no_layout():
+    """That of A[p * lda] is the first step of k alone, which is what is said."""
+    case = Case(GemmProblem(1, 33, 33))
+    diagnosis = case.judge(case.a[:, :1] @ case.b[:1]).diagnosis
+    assert diagnosis.hypothesis == "k short"
+    assert "--layout" not in " ".join(diagnosis.details)
+
+
+SINGLE = {
+    "corner": ((39, 23), lambda c, at: c.right[at] + 1.25, "([39, 23], the lower right corner)"),
+    "edge": ((0, 7), lambda c, at: c.right[at] + 1.25, "([0, 7], in the first row)"),
+    "side": ((12, 23), lambda c, at: c.right[at] + 1.25, "([12, 23], in the last column)"),
+    "more": ((12, 5), lambda c, at: c.right[at] + 1.25, "C[12, 5] is 1.25 more than it must be."),
+    "zero": ((12, 5), lambda c, at: 0.0, "C is zero"),
+    "NaN": ((12, 5), lambda c, at: np.nan, "C is NaN"),
+    "poison": ((12, 5), lambda c, at: UNWRITTEN, "never written"),
+    "sign": ((12, 5), lambda c, at: -c.right[at], "C = −(expected result)"),
+    "neighbour": ((12, 5), lambda c, at: c.right[12, 6], "C[12, 6]"),
+    "of its row": ((12, 5), lambda c, at: c.right[12, 19], "C[12, 19]"),
+    "of its column": ((12, 5), lambda c, at: c.right[33, 5], "C[33, 5]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_wrong_element_is_told(cases, name):
+    at, fault, words = SINGLE[name]
+    value = cases[PLAIN].right.copy()
+    value[at] = fault(cases[PLAIN], at)
+    diagnosis = cases[PLAIN].judge(value).diagnosis
+    assert diagnosis.places == (at,)
+    assert words in " ".join((diagnosis.summary, *diagnosis.details))
+
+
+def test_previous_contents_of_a_single_element_are_told():
+    case = Case(SCALED)
+    value = case.right.copy()
+    value[3, 4] = case.c[3, 4]
+    assert "what it held before" in case.judge(value).diagnosis.summary
+
+
+def test_a_few_wrong_elements_are_told_one_by_one(cases):
+    case = cases[PLAIN]
+    value = case.right.copy()
+    value[5, 5], value[0, 0], value[9, 2] = case.right[5, 6], case.right[0, 0] - 2, 0.0
+    diagnosis = case.judge(value).diagnosis
+    assert "[0, 0], [5, 5] and [9, 2]" in diagnosis.summary
+    assert "1 of them ([9, 2]): C is zero" in diagnosis.summary
+    assert diagnosis.details == (
+        "C[0, 0] is 2 less than it must be.",
+        "C[5, 5] is what C[5, 6] to its right must be.",
+    )
+    assert diagnosis.places == ((0, 0), (5, 5), (9, 2))
+
+
+def test_many_wrong_elements_are_not_told_one_by_one(cases):
+    value = cases[PLAIN].right + np.random.default_rng(0).normal(size=(40, 24))
+    assert cases[PLAIN].judge(value).diagnosis.places == ()

@@ -35,7 +35,8 @@ class AccessCost:
     `data_cycles` is how long it holds the data path that shared memory and L1 have in common,
     `tag_cycles` the L1's tag stage, in cycles of an SM. `sectors` are 32-byte sectors of global
     memory. `first_touch` is the share of its executions that need a sector which no warp of the
-    block has asked for before.
+    block has asked for before. `written` says whether the block stores to the same array: what it
+    reads there no other block has read before.
     """
 
     space: str
@@ -44,6 +45,7 @@ class AccessCost:
     tag_cycles: float
     sectors: float
     first_touch: float
+    written: bool
 
 
 def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost]:
@@ -51,7 +53,7 @@ def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost
 
     Args:
         seen: all requests of the block.
-        widths: bytes a lane, for accesses that the machine makes wider than they are written.
+        widths: bytes per lane, for accesses that the machine makes wider than they are written.
     """
     requests: defaultdict[int, list[WatchedAccess]] = defaultdict(list)
     touched: set[tuple[str, int]] = set()
@@ -70,6 +72,7 @@ def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost
                 fresh[access.number].add(turn)
             touched |= wanted
     copies = _copy_targets(seen)
+    stored = {each.array for each in seen.accesses if each.kind in ("store", "atomic")}
     costs = {}
     for number, accesses in requests.items():
         first = accesses[0]
@@ -85,6 +88,7 @@ def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost
             tag_cycles=float(np.mean([tag for _, tag, _ in cycles])),
             sectors=float(np.mean([sectors for _, _, sectors in cycles])),
             first_touch=len(fresh[number]) / executions if executions else 0.0,
+            written=first.space == "global" and first.array in stored,
         )
     return costs
 

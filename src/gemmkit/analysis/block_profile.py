@@ -8,6 +8,7 @@ tiles of C, the runs keep their ratio, and a block's depth is K times the tiles 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost, access_costs, units
-from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
+from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE, SCHEDULERS
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import Trace, trace
 from gemmkit.devices.device import Scratch
@@ -55,7 +56,9 @@ class BlockProfile:
     its multiply-adds issue, `shared_load_share` the loads from shared memory that its main loop
     makes, over those of the PTX after merging: less than 1 where ptxas merges loads of several
     turns. All three are read off the machine code, whose `main_loop` is None where it cannot be
-    read.
+    read. `turns_of_warps` and `turns_of_schedulers` are more than 1 where barriers make warps take
+    turns: the shared loads of the warp (or scheduler) that has most of them between two barriers,
+    over the mean.
     """
 
     plan: LaunchPlan
@@ -77,6 +80,8 @@ class BlockProfile:
     ffma_issue: float
     shared_load_share: float
     main_loop: MultiplyAdds | None
+    turns_of_warps: float
+    turns_of_schedulers: float
 
     def executed(self, k: int) -> NDArray[np.float64]:
         """Executions by the block's warps of each instruction, at depth k."""
@@ -164,6 +169,7 @@ def profile_block(
         stored = FLOAT_BYTES * rows * columns * tiles + 2 * whole.workspace_bytes / whole.blocks
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
+    turns_of_warps, turns_of_schedulers = _turns(seen)
     unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
     return BlockProfile(
         plan=whole,
@@ -189,6 +195,8 @@ def profile_block(
         ffma_issue=ffma_issue,
         shared_load_share=share,
         main_loop=found,
+        turns_of_warps=turns_of_warps,
+        turns_of_schedulers=turns_of_schedulers,
     )
 
 
@@ -283,6 +291,30 @@ def _loaded_bytes(seen: Trace) -> int:
         for each in units(access, SECTOR_BYTES)
     }
     return SECTOR_BYTES * len(sectors)
+
+
+def _turns(seen: Trace) -> tuple[float, float]:
+    """The most shared loads that one warp and one scheduler make between barriers, over the mean.
+
+    Warps that load the next tile while others multiply make no such loads.
+    """
+    loads: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(seen.warps))
+    for access in seen.accesses:
+        if access.space == "shared" and access.kind == "load":
+            loads[access.barriers][access.warp] += 1
+    total = sum(float(each.sum()) for each in loads.values())
+    if not total:
+        return 1.0, 1.0
+
+    def most(shares: int) -> float:
+        """As if these many shared the work, warp after warp."""
+        busiest = sum(
+            max(float(each[place::shares].sum()) for place in range(shares))
+            for each in loads.values()
+        )
+        return busiest * shares / total
+
+    return most(seen.warps), most(min(SCHEDULERS, seen.warps))
 
 
 def _written(seen: Trace) -> tuple[int, int, float]:

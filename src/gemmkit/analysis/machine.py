@@ -27,10 +27,13 @@ class Machine:
     diagrams of NVIDIA's architecture white papers: 32 in the data-centre parts, 16 in the others):
     a request of a warp takes at least 32 over that many cycles, however few bytes it moves.
 
-    Two figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
-    (`benchmarks/predict.py --fit`), and used for every board: `latency_exponent` says how fast
-    latency fades as more warps fill the gaps, `unit_exponent` how little units that work side by
-    side hold each other up. Infinite exponents would give the longer of two times.
+    Three figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
+    (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is how many times the
+    latency of one load a tile takes: a barrier waits for the last of hundreds of sectors, out of as
+    many pages of DRAM, or from the farthest slice of the L2.
+    `latency_exponent` says how fast latency fades as more warps fill the gaps, `unit_exponent` how
+    little units that work side by side hold each other up. Infinite exponents would give the longer
+    of two times.
     """
 
     alu_latency: float = 4.0
@@ -45,6 +48,7 @@ class Machine:
     l2_bytes: float = 28.0
     l1_bytes: int = 128 * 1024
     dram_efficiency: float = 0.90
+    tile_spread: float = 1.4
     latency_exponent: float = 2.0
     unit_exponent: float = 4.0
 

@@ -5,8 +5,8 @@ instructions allow (`warp_time`); many take as long as the busiest unit of the S
 all. The two are joined so that latency counts in full for one block and fades as others fill the
 gaps. Nothing here was measured on the board asked for: every figure is a prediction.
 
-Two exponents are fitted (`Machine.latency_exponent`, `Machine.unit_exponent`); everything else is
-a published or measured constant.
+Three figures are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
+`Machine.unit_exponent`); everything else is a published or measured constant.
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ class _Model:
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
         # Blocks that the busiest SM gets; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
+        self._found: dict[float, list[tuple[Segment, float]]] = {}
 
     def prediction(self) -> Prediction:
         cycles = self._waves() + self._meeting
@@ -218,7 +219,7 @@ class _Model:
 
     @property
     def _meeting(self) -> float:
-        """Cycles in which the last block of a tile counts itself in and adds up all parts.
+        """Cycles in which the last block of a tile increments the counter and adds up all parts.
 
         Fence, count and first read are a way to the L2 each, one after the other; then come the
         parts, as fast as one SM takes them in.
@@ -249,7 +250,8 @@ class _Model:
         warps, cycles = self.profile.warps, 0.0
         for segment, turns in self._segments(memory_latency):
             demand = self._demand(segment.instructions)
-            one, all_warps = (self._busiest(demand, count) / turns for count in (1, warps))
+            one = self._busiest(demand, 1) / turns
+            all_warps = self._busiest(demand, warps, self.profile.turns_of_schedulers) / turns
             cycles += turns * self._faded(segment.latency, one, all_warps)
         return cycles
 
@@ -258,8 +260,9 @@ class _Model:
         busy = self._busiest(self._whole, blocks * self.profile.warps)
         return self._joined(busy, blocks * self._l2_cycles)
 
-    def _busiest(self, demand: _Demand, warps: int) -> float:
-        on_scheduler = math.ceil(warps / SCHEDULERS)
+    def _busiest(self, demand: _Demand, warps: int, uneven: float = 1.0) -> float:
+        """Cycles of the busiest unit; one scheduler's work may be `uneven` times the mean."""
+        on_scheduler = uneven * math.ceil(warps / SCHEDULERS)
         return self._joined(
             on_scheduler * demand.dispatch,
             warps * demand.data,
@@ -268,9 +271,12 @@ class _Model:
 
     def _segments(self, memory_latency: float) -> list[tuple[Segment, float]]:
         """Segments that run at all, and how often each warp runs through them."""
-        found = segments(self.profile, self.machine, memory_latency)
-        turns = [(segment, float(self.executed[segment.head])) for segment in found]
-        return [(segment, count) for segment, count in turns if count > 0]
+        if memory_latency not in self._found:
+            found = segments(self.profile, self.machine, memory_latency)
+            turns = [(segment, float(self.executed[segment.head])) for segment in found]
+            running = [(segment, count) for segment, count in turns if count > 0]
+            self._found[memory_latency] = running
+        return self._found[memory_latency]
 
     def _demand(self, numbers: tuple[int, ...]) -> _Demand:
         """Of one warp, over a whole launch, for these instructions."""

@@ -53,7 +53,7 @@ def read_report(path: Path) -> tuple[MeasuredLaunch, ...]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text file: an export of ncu is wanted") from error
+        raise UsageError(f"{path} is not a text file: give an export of ncu") from error
     rows = list(csv.reader(line for line in lines if line.startswith('"')))
     # Other pages of a report, and a raw one without `--page raw`, have a launch in many rows.
     if not rows or _NAME not in rows[0] or _OTHER_PAGES & {*rows[0]}:

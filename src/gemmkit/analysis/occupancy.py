@@ -59,7 +59,7 @@ def launch_occupancy(plan: LaunchPlan, binary: Binary, spec: GpuSpec) -> Occupan
 
 
 def launch_resources(plan: LaunchPlan, binary: Binary) -> dict[str, int]:
-    """What a compiled plan takes, as `occupancy` and `what_if` are told it.
+    """What a compiled plan takes, as `occupancy` and `what_if` take it.
 
     Raises:
         UsageError: nothing is known of the registers that the kernel takes.

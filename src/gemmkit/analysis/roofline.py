@@ -31,7 +31,7 @@ _GLOBAL_SECTORS = (
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """One level's bandwidth in 1e9 bytes a second, and where the figure comes from."""
+    """One level's bandwidth in 1e9 bytes per second, and where the figure comes from."""
 
     level: Level
     gb_per_s: float
@@ -47,7 +47,7 @@ class Roofline:
     ceilings: tuple[Ceiling, ...]
 
     def bandwidth(self, level: Level) -> float:
-        """1e9 bytes a second of a level."""
+        """1e9 bytes per second of a level."""
         return next(each.gb_per_s for each in self.ceilings if each.level == level)
 
     def attainable(self, level: Level, intensity: float) -> float:
@@ -68,7 +68,7 @@ def roofline(spec: GpuSpec) -> Roofline:
         (
             Ceiling("DRAM", spec.dram_gb_per_s, "data sheet"),
             Ceiling("L2", machine_of(spec).l2_bytes * per_cycle, "published micro-benchmarks"),
-            Ceiling("shared memory", WAVEFRONT_BYTES * per_cycle, "32 banks of 4 bytes a cycle"),
+            Ceiling("shared memory", WAVEFRONT_BYTES * per_cycle, "32 banks of 4 bytes per cycle"),
         ),
     )
 

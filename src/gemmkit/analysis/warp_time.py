@@ -8,20 +8,27 @@ turned into predicates; nothing moves over a barrier or around a loop's end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost
 from gemmkit.analysis.block_profile import BlockProfile
+from gemmkit.analysis.code_regions import (
+    Region,
+    adds_of,
+    barriers_in,
+    loads_from_shared,
+    loop_around,
+    multiply_adds_in,
+    regions_of,
+)
 from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
-from gemmkit.jit.issue_order import Latencies, turn_cycles
+from gemmkit.jit.issue_order import Latencies, barriers, turn_cycles
 
 # The state of a software pipeline repeats after a few turns of its loop.
 _TURNS = 6
@@ -42,9 +49,11 @@ class Segment:
 
 @dataclass(slots=True)
 class _Walk:
-    """State of the dataflow walk: when each register is ready, and copies under way."""
+    """State of the dataflow walk: when each register is ready, the last store to global memory
+    started, and copies under way."""
 
     ready: defaultdict[Register, float] = field(default_factory=lambda: defaultdict(float))
+    stored: float = 0.0
     copies: list[float] = field(default_factory=list)
     pending: float = 0.0
 
@@ -57,61 +66,116 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
         machine: the latencies.
         memory_latency: cycles until a sector is there that the SM does not hold yet.
     """
-    executed = profile.executed_at[1]
+    regions = regions_of(profile)
+    walked = [_walked(profile, machine, memory_latency, region) for region in regions]
+    whole = _machine_turns(profile, machine, memory_latency, regions, walked)
     found: list[Segment] = []
-    regions = _regions(profile.flow, executed)
-    main = max(
-        (blocks for blocks, loops in regions if loops),
-        key=lambda blocks: _adds(profile, blocks),
-        default=[],
-    )
-    machine_code = _machine_loops(profile, regions, main)
-    for place_of_region, (blocks, loops) in enumerate(regions):
-        pieces = _pieces(profile, blocks)
-        copies = profile.unroll if loops and len(pieces) == 1 else 1
-        walk, clock = _Walk(), 0.0
-        latencies = [0.0] * len(pieces)
-        for _ in range(_TURNS if loops else 1):
-            for place, piece in enumerate(pieces):
-                end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
-                latencies[place] = (end - clock) / copies
-                clock = end
-        slower, code = 1.0, profile.main_loop
-        if loops and code is not None:
-            seen = _memory(profile, machine, memory_latency, pieces)
-            loop = machine_code.get(place_of_region)
-            if loop is not None:
-                adds = sum(_is_fma(profile, number) for piece in pieces for number in piece)
-                turn = turn_cycles(loop.words, seen(np.mean)) + loop.waits
-                slower = turn * adds / loop.count / sum(latencies)
-            elif code.around and len(pieces) > 1:
-                # Of several tiles' loads, the next step waits for the last.
-                slower = turn_cycles(code.around, seen(np.max)) / sum(latencies)
-        slower = max(1.0, slower)
-        for latency, piece in zip(latencies, pieces, strict=True):
-            found.append(Segment(piece[0], slower * latency, tuple(piece)))
+    looping: list[Segment] = []
+    for place, (region, latencies) in enumerate(zip(regions, walked, strict=True)):
+        slower = max(1.0, whole.get(place, 0.0) / max(sum(latencies), 1.0))
+        those = [
+            Segment(piece[0], slower * latency, tuple(piece))
+            for latency, piece in zip(latencies, region.pieces, strict=True)
+        ]
+        (looping if region.loops else found).extend(those)
+    return [*found, *_in_turns(profile, looping)]
+
+
+def _in_turns(profile: BlockProfile, looping: Sequence[Segment]) -> list[Segment]:
+    """The segments of loops, where barriers make warps multiply in turns.
+
+    A warp waits for the others as long as they multiply without it, and does its other work then.
+    """
+    more = profile.turns_of_warps - 1
+    multiplies = [loads_from_shared(profile, each.instructions) for each in looping]
+    if more <= 0 or not any(multiplies):
+        return list(looping)
+    total = {True: 0.0, False: 0.0}
+    for each, multiplying in zip(looping, multiplies, strict=True):
+        total[multiplying] += each.latency * float(profile.executed_at[1][each.head])
+    left = max(total[False] - more * total[True], 0.0) / max(total[False], 1.0)
+    return [
+        replace(each, latency=each.latency * (1 + more if multiplying else left))
+        for each, multiplying in zip(looping, multiplies, strict=True)
+    ]
+
+
+def _walked(
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
+) -> list[float]:
+    """Cycles of each piece of a region as its PTX allows, in the steady state of a loop."""
+    copies = profile.unroll if region.loops and len(region.pieces) == 1 else 1
+    memory_latency = _arrival(profile, machine, memory_latency, region)
+    walk, clock = _Walk(), 0.0
+    latencies = [0.0] * len(region.pieces)
+    for _ in range(_TURNS if region.loops else 1):
+        for place, piece in enumerate(region.pieces):
+            end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
+            latencies[place] = (end - clock) / copies
+            clock = end
+    return latencies
+
+
+def _arrival(
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
+) -> float:
+    """Cycles until what a region loads is there: a tile, where a barrier collects it."""
+    return memory_latency * (machine.tile_spread if barriers_in(profile, region) else 1.0)
+
+
+def _machine_turns(
+    profile: BlockProfile,
+    machine: Machine,
+    memory_latency: float,
+    regions: Sequence[Region],
+    walked: Sequence[Sequence[float]],
+) -> dict[int, float]:
+    """Cycles of one turn of regions by their machine code, which issues in order."""
+    code = profile.main_loop
+    if code is None:
+        return {}
+    found: dict[int, float] = {}
+    for place, loop in _machine_loops(profile, regions).items():
+        region = regions[place]
+        around, pieces, spent = loop_around(regions, region), region.pieces, 0.0
+        far = _arrival(profile, machine, memory_latency, region)
+        if around is not None and barriers(loop.words) and not barriers_in(profile, region):
+            # ptxas has unrolled this loop in full: its machine code is that of the loop around it.
+            pieces = [*pieces, *regions[around].pieces]
+            spent = sum(walked[around])
+            far = _arrival(profile, machine, memory_latency, regions[around])
+        latencies = _memory(profile, machine, far, pieces)(np.mean)
+        turn = turn_cycles(loop.words, latencies) + loop.waits - spent
+        found[place] = turn * multiply_adds_in(profile, region) / loop.count
+    main = max(found, key=lambda place: adds_of(profile, regions[place]), default=None)
+    around = None if main is None else loop_around(regions, regions[main])
+    if around is not None and code.around:
+        # Of several tiles' loads, the next step waits for the last.
+        far = _arrival(profile, machine, memory_latency, regions[around])
+        seen = _memory(profile, machine, far, regions[around].pieces)
+        found[around] = turn_cycles(code.around, seen(np.max))
     return found
 
 
-def _machine_loops(
-    profile: BlockProfile, regions: Sequence[tuple[list[int], bool]], main: Sequence[int]
-) -> dict[int, Loop]:
-    """The machine code of loops that multiply and add, by their places among the regions.
+def _machine_loops(profile: BlockProfile, regions: Sequence[Region]) -> dict[int, Loop]:
+    """The machine code of innermost loops that multiply and add, by their places among the regions.
 
-    One stands for each where both codes have as many, in their order; else the main one for the
-    main one.
+    One stands for each where both codes have as many, in their order; else the largest for the
+    one that multiplies most.
     """
     code = profile.main_loop
-    if code is None or not code.loops:
-        return {}
     multiplying = [
-        place for place, (blocks, loops) in enumerate(regions) if loops and _adds(profile, blocks)
+        place
+        for place, region in enumerate(regions)
+        if region.loops and region.innermost and multiply_adds_in(profile, region)
     ]
-    multiplying.sort(key=lambda place: profile.flow.blocks[regions[place][0][0]].start)
+    if code is None or not code.loops or not multiplying:
+        return {}
+    multiplying.sort(key=lambda place: profile.flow.blocks[regions[place].blocks[0]].start)
     if len(multiplying) == len(code.loops):
         return dict(zip(multiplying, code.loops, strict=True))
-    largest = max(code.loops, key=lambda loop: loop.count)
-    return {place: largest for place in multiplying if regions[place][0] == main}
+    main = max(multiplying, key=lambda place: adds_of(profile, regions[place]))
+    return {main: max(code.loops, key=lambda loop: loop.count)}
 
 
 def _memory(
@@ -136,21 +200,6 @@ def _memory(
         )
 
     return of
-
-
-def _is_fma(profile: BlockProfile, number: int) -> bool:
-    return profile.actions[number].form.opcode_class == "fma"
-
-
-def _adds(profile: BlockProfile, blocks: Sequence[int]) -> float:
-    """Multiply-adds that these basic blocks execute."""
-    executed = profile.executed_at[1]
-    return sum(
-        float(executed[number])
-        for block in blocks
-        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end)
-        if _is_fma(profile, number)
-    )
 
 
 def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
@@ -201,7 +250,14 @@ def _run(
         for register in action.registers_read():
             begin = max(begin, walk.ready[register])
         begin = max(begin, _waits(action, walk))
-        done = begin + _latency(action, profile.costs.get(number), machine, memory_latency)
+        cost = profile.costs.get(number)
+        if cost is not None and (cost.space, cost.kind) == ("global", "load"):
+            # No compiler moves a load before a store that may be to the same place.
+            if ".nc" not in action.instruction.opcode:
+                begin = max(begin, walk.stored)
+        elif cost is not None and (cost.space, cost.kind) == ("global", "store"):
+            walk.stored = max(walk.stored, begin)
+        done = begin + _latency(action, cost, machine, memory_latency)
         for target in action.dests:
             if target is not None:
                 walk.ready[target] = done
@@ -236,68 +292,6 @@ def _latency(
     hit = machine.l1_latency + max(cost.data_cycles, cost.tag_cycles)
     if action.operation == "copy_async":
         return hit + memory_latency
+    if cost.written:
+        memory_latency = machine.dram_latency
     return hit + cost.first_touch * (memory_latency - machine.l1_latency)
-
-
-def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
-    """The instructions of these basic blocks, cut behind each barrier."""
-    pieces: list[list[int]] = [[]]
-    for block in blocks:
-        for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end):
-            pieces[-1].append(number)
-            if profile.actions[number].operation == "barrier":
-                pieces.append([])
-    return [piece for piece in pieces if piece]
-
-
-# --- loops -----------------------------------------------------------------------------------
-
-
-def _regions(flow: ControlFlow, executed: NDArray[np.float64]) -> list[tuple[list[int], bool]]:
-    """Basic blocks that run, grouped by innermost loop, in their order; and whether it is one."""
-    order = _reverse_postorder(flow)
-    bodies = _loops(flow, order)
-    groups: defaultdict[int | None, list[int]] = defaultdict(list)
-    for block in order:
-        if executed[flow.blocks[block].start] > 0:
-            around = [head for head, body in bodies.items() if block in body]
-            groups[min(around, key=lambda head: len(bodies[head]), default=None)].append(block)
-    return [(blocks, head is not None) for head, blocks in groups.items()]
-
-
-def _loops(flow: ControlFlow, order: Sequence[int]) -> Mapping[int, set[int]]:
-    """Natural loops: the block at the top of each, and all of its blocks."""
-    rank = {block: place for place, block in enumerate(order)}
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for block in order:
-        for after in flow.blocks[block].successors:
-            before[after].append(block)
-    bodies: dict[int, set[int]] = {}
-    for block in order:
-        for head in flow.blocks[block].successors:
-            if head in rank and rank[head] <= rank[block]:
-                body = bodies.setdefault(head, {head})
-                open_blocks = [block]
-                while open_blocks:
-                    each = open_blocks.pop()
-                    if each not in body:
-                        body.add(each)
-                        open_blocks += before[each]
-    return bodies
-
-
-def _reverse_postorder(flow: ControlFlow) -> list[int]:
-    seen, order = {0}, list[int]()
-    stack = [(0, iter(flow.blocks[0].successors))] if flow.blocks else []
-    while stack:
-        block, following = stack[-1]
-        fresh = next(
-            (each for each in following if each not in seen and each < len(flow.blocks)), None
-        )
-        if fresh is None:
-            order.append(block)
-            stack.pop()
-        else:
-            seen.add(fresh)
-            stack.append((fresh, iter(flow.blocks[fresh].successors)))
-    return order[::-1]

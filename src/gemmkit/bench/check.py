@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -12,17 +12,21 @@ import msgspec
 
 from gemmkit.bench.coverage import too_little
 from gemmkit.bench.edge_cases import case_name, edge_cases
+from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
+from gemmkit.bench.places import placed
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
+from gemmkit.bench.unset_values import UnsetValues
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
+from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError, unknown_name
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.fitting import (
+    asked_problem,
     default_problem,
     expressible,
     fitting,
@@ -31,11 +35,12 @@ from gemmkit.kernels.fitting import (
 )
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.launch_rule import refused_launch
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.kernels.tiles import tiles_of
-from gemmkit.problem import GemmProblem, Shape, read_problem
-from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord
+from gemmkit.problem import GemmProblem, Shape
+from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord, Finding
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
@@ -64,8 +69,10 @@ def check(
     """Run a kernel on several problems, look for broken rules, and check each result.
 
     Nothing that a kernel does stops the others: an access out of bounds, a race or a deadlock is
-    a finding. C is given as memory never written where β = 0, A and B where α = 0, for BLAS reads
-    them then not at all. A problem that the kernel refuses is no fault, and its record says so.
+    a finding. A launch that the board refuses for a problem that the kernel takes is a failure, as
+    it would be on a GPU. C is given as memory never written where β = 0, A and B where α = 0, for
+    BLAS reads them then not at all. A problem that the kernel refuses is no fault, and its record
+    says so.
 
     Args:
         kernel: a rung's name, or a kernel of your own.
@@ -74,7 +81,8 @@ def check(
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
         epilogue: fused into every write-back: "none", "bias", "relu" or "bias+relu"; by default
-            each problem its own; one of the edge cases has bias and ReLU, where a rung fuses.
+            each problem its own: a bias where a kernel of your own has a parameter for it, bias
+            and ReLU in one of the edge cases, where a rung fuses.
         alpha: of every problem; by default each its own.
         beta: of every problem; by default each its own.
         checks: findings of other checks are left out.
@@ -94,10 +102,11 @@ def check(
         UnsupportedInstruction: it has an instruction that the emulator lacks.
         DeviceError: the host has not enough memory.
     """
-    unknown = sorted(set(checks) - set(CHECKS))
-    if unknown or not checks:
-        asked = f"unknown check '{unknown[0]}'" if unknown else "no check is asked for"
-        raise UsageError(f"{asked}: there are {', '.join(CHECKS)}")
+    unknown = [each for each in checks if each not in CHECKS]
+    if unknown:
+        raise UsageError(unknown_name("check", unknown[0], CHECKS))
+    if not checks:
+        raise UsageError(f"no check is asked for: use one of {', '.join(CHECKS)}")
     if device is not None and gpu is not None:
         raise UsageError("gpu is for a device that is yet to be opened")
     progress = progress or Progress()
@@ -110,7 +119,7 @@ def check(
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
     cases = [
-        ("", found.lay_out(_changed(read_problem(shape), alpha, beta, epilogue)))
+        ("", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue)))
         for shape in shapes or ()
     ]
     device = device or open_device(
@@ -129,10 +138,18 @@ def check(
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
-    if not wanted:
-        reasons = "; ".join(dict.fromkeys(map(str, plans)))
+    refusals = [plan for plan in plans if isinstance(plan, _Refusal)]
+    if not wanted and not any(each.by_board for each in refusals):
+        reasons = "; ".join(dict.fromkeys(each.reason for each in refusals))
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
+    unset = UnsetValues(device, cache_dir)
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
+    progress.planned(
+        [
+            emulation_seconds(plan, problem, device) if isinstance(plan, LaunchPlan) else 0.0
+            for (_, problem), plan in zip(cases, plans, strict=True)
+        ]
+    )
     records: list[CheckRecord] = []
     for (name, problem), plan in zip(cases, plans, strict=True):
         progress.started(found, problem, len(records), len(cases))
@@ -145,14 +162,19 @@ def check(
             seed=seed,
             verdict="refused",
         )
-        if isinstance(plan, str):
-            record = msgspec.structs.replace(blank, detail=plan)
+        if isinstance(plan, _Refusal):
+            verdict: CheckVerdict = "failed" if plan.by_board else "refused"
+            record = msgspec.structs.replace(blank, verdict=verdict, detail=plan.reason)
         else:
             # Few kernels but gemmkit's own leave A and B unread where α is 0.
             written = found.rung is None and alpha is None
             workload = Workload(problem, device, seed, written=written)
             record = _run(blank, workload, next(binaries), plan, checks)
+            diagnosis = placed(record.diagnosis, found, chosen, problem)
+            record = msgspec.structs.replace(record, diagnosis=diagnosis)
             progress.printed(workload.printed)
+            if found.rung is None and "initcheck" in checks and not record.findings:
+                record = _with(record, unset.findings(workload, plan))
         progress.checked(record)
         records.append(record)
     missing = too_little(records)
@@ -183,7 +205,7 @@ def _default_cases(
                 # Without its scales or its padding it is another of the cases.
                 continue
             problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
-        problem = _changed(problem, alpha, beta, epilogue)
+        problem = asked_problem(kernel, problem, alpha, beta, epilogue)
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step
             problem = fitting(kernel, problem, gpu, config, whole)
@@ -208,26 +230,32 @@ def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Prog
         )
 
 
-def _changed(
-    problem: GemmProblem, alpha: float | None, beta: float | None, epilogue: Epilogue | None
-) -> GemmProblem:
-    """The problem with what was asked for by name."""
-    return replace(
-        problem,
-        alpha=problem.alpha if alpha is None else alpha,
-        beta=problem.beta if beta is None else beta,
-        epilogue=epilogue or problem.epilogue,
-    )
+def _with(record: CheckRecord, findings: tuple[Finding, ...]) -> CheckRecord:
+    """The record with findings, where there are some and the launch has not failed."""
+    if not findings or record.verdict == "failed":
+        return record
+    return msgspec.structs.replace(record, verdict="findings", findings=findings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why there is no launch: the kernel does not take the problem, or the board not the launch."""
+
+    reason: str
+    by_board: bool
 
 
 def _plan(
     kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec
-) -> LaunchPlan | str:
-    """The launch, or why the kernel refuses."""
+) -> LaunchPlan | _Refusal:
+    """The launch, or why there is none."""
     try:
         return kernel.plan(problem, config, gpu)
     except UnsupportedProblem as refusal:
-        return str(refusal)
+        reason = refused_launch(kernel, problem, gpu)
+        if reason is not None:
+            return _Refusal(f"'{kernel.name}': {reason}", by_board=True)
+        return _Refusal(str(refusal), by_board=False)
 
 
 def _run(

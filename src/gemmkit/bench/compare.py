@@ -85,7 +85,7 @@ def compare(
     All contenders of a problem are checked on the same inputs, and timed in turn over the same
     buffers. Where the problem has an epilogue, the plain product of the same matrices is timed
     with them. A problem that no choice takes is left out, as is a peer that fails on a problem,
-    and `progress` is told why.
+    and `progress` receives the reason.
 
     Args:
         tasks: what to measure, in this order.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, nearest
 from gemmkit.jit.ptxas import HOW_TO_GET
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
@@ -110,8 +109,8 @@ class Counters:
         try:
             return self.record.counters[metric]
         except KeyError:
-            near = difflib.get_close_matches(metric, self.record.counters, 3, 0.5)
-            hint = f"; near it are {', '.join(near)}" if near else ""
+            near = nearest(metric, self.record.counters, 3)
+            hint = f": did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(f"there is no metric '{metric}'{hint}") from None
 
     def __repr__(self) -> str:

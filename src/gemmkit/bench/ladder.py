@@ -46,8 +46,8 @@ def ladder(
     """Run kernels on one problem, in the order of the rungs, and return a record for each.
 
     On a GPU each is timed in turn with cuBLAS, where that is installed. A rung that refuses the
-    problem or the configuration is left out, and `progress` is told why; one that was asked for
-    by name is an error.
+    problem or the configuration is left out, and `progress` receives the reason; one that was asked
+    for by name is an error.
 
     Args:
         size: M = N = K; 1024 where no shape is given either.

@@ -13,7 +13,7 @@ from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import TimedDevice
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.problem import GemmProblem
 from gemmkit.record import PeerRecord, TimeRecord
 from gemmkit.verify import Verdict
@@ -110,7 +110,7 @@ def check_names(names: Collection[str]) -> None:
     """
     for name in names:
         if name not in LIBRARIES:
-            raise UsageError(f"unknown peer '{name}': use one of {', '.join(LIBRARIES)}")
+            raise UsageError(unknown_name("peer", name, LIBRARIES))
 
 
 def open_peers(names: Sequence[str], device: TimedDevice) -> list[Peer]:

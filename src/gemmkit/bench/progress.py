@@ -31,7 +31,10 @@ class Progress:
         """A kernel refuses the problem or the configuration, and is left out."""
 
     def planned(self, seconds: Sequence[float]) -> None:
-        """The time that each run is expected to take, where the emulator runs them."""
+        """The seconds that each run would take on an idle machine, where the emulator runs them.
+
+        Their ratios matter: how fast this machine is shows as they run.
+        """
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """A kernel begins, `done` of `total` runs being over."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.bench.baseline import Baseline
+from gemmkit.bench.places import placed
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import Device, Launch, TimedDevice
@@ -122,7 +123,7 @@ def make_record(
         ratio_error=finite(verdict.ratio_error),
         ratio_bound=finite(verdict.ratio_bound),
         arithmetic=verdict.arithmetic,
-        diagnosis=verdict.diagnosis,
+        diagnosis=placed(verdict.diagnosis, kernel, config, problem),
         check=verdict.detail or verdict.method,
         counters=dict(launch.counters),
         resources=_resources(plan, binary),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import replace
 
 from gemmkit.bench import sweep
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.problem import Dtype, GemmProblem, read_problem
 
@@ -115,5 +114,4 @@ def find_suite(
             for problem in SUITES[name]
         )
     except KeyError:
-        near = difflib.get_close_matches(name, SUITES, n=3) or list(SUITES)
-        raise UsageError(f"unknown suite '{name}': did you mean {', '.join(near)}?") from None
+        raise UsageError(unknown_name("suite", name, SUITES)) from None

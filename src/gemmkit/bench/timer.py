@@ -142,7 +142,7 @@ def _warm_up(recorded: Sequence[_Recorded]) -> float:
 
 
 def summary(samples: Sequence[float]) -> TimeRecord:
-    """What is told of some samples of one contender, in microseconds a launch."""
+    """What is reported of some samples of one candidate, in microseconds per launch."""
     p20, median, p80 = (float(each) for each in np.percentile(samples, (20, 50, 80)))
     return TimeRecord(
         median=median,

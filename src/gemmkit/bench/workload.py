@@ -43,10 +43,10 @@ class Workload:
     Inputs are random normal. Where the problem is too large to compare every element, each kernel
     also runs integer inputs, whose product is exact: Freivalds' check then shows any single wrong
     element for sure. A kernel that computes in narrower types than fp32 (see
-    `gemmkit.verify.roundings`) is held against the bound of its arithmetic, and also runs integers
+    `gemmkit.verify.roundings`) is judged by the bound of its arithmetic, and also runs integers
     that this arithmetic keeps exact, however large the problem is.
 
-    By the BLAS rules nobody reads A and B where α = 0: they count as never written then, unless
+    By the BLAS rules A and B are not read where α = 0: they count as never written then, unless
     `written` says that they do not.
 
     Raises:
@@ -219,7 +219,7 @@ class Case:
         Raises:
             DeviceError: the matrices do not fit on the device.
         """
-        # By the BLAS rules nobody reads A and B where α = 0, nor C where β = 0.
+        # By the BLAS rules A and B are not read where α = 0, nor C where β = 0.
         read = problem.alpha != 0 or written
         operands = Operands.upload(
             device, problem, inputs.arrays, reads_a_and_b=read, results=False

@@ -6,18 +6,17 @@ with one message; 130 interrupted.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from gemmkit import __version__
-from gemmkit.errors import GemmkitError
-from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, raise_again
+from gemmkit.errors import GemmkitError, unknown_name
+from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, has_raised, raise_again
 
 # Each verb and its line in `gemmkit --help`; `gemmkit.cli.<verb>` has the command.
 VERBS = {
@@ -66,11 +65,7 @@ class Verbs(click.Group):
             click.UsageError: there is no such verb.
         """
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0].lower(), VERBS, n=2, cutoff=0.5)
-            advice = f"did you mean {' or '.join(near)}?" if near else "there are " + ", ".join(
-                VERBS
-            )  # fmt: skip
-            raise click.UsageError(f"no command '{args[0]}': {advice}", ctx)
+            raise click.UsageError(unknown_name("command", args[0], VERBS), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(
@@ -90,9 +85,10 @@ class Verbs(click.Group):
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            sys.exit(INTERRUPTED)
+            _end_interrupted()
         except Exception as error:
+            if has_raised():
+                _end_interrupted()
             if ctx.params["debug"]:
                 import traceback
 
@@ -101,6 +97,11 @@ class Verbs(click.Group):
 
             Printer(err=True).print(f"gemmkit: {_message(error)}")
             sys.exit(FAILED)
+
+
+def _end_interrupted() -> NoReturn:
+    click.echo("interrupted", err=True)
+    sys.exit(INTERRUPTED)
 
 
 def _message(error: Exception) -> str:

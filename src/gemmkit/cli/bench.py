@@ -12,12 +12,11 @@ from gemmkit.cli.options import (
     config_option,
     debug_option,
     device_option,
-    epilogue_option,
     gpu_option,
     json_option,
     launch_options,
     names,
-    scale_options,
+    problem_options,
     seed_option,
     shapes_option,
 )
@@ -65,8 +64,7 @@ comparison_options = combine(
 @device_option
 @gpu_option
 @config_option
-@epilogue_option
-@scale_options
+@problem_options
 @seed_option
 @launch_options
 @json_option
@@ -80,9 +78,9 @@ def command(
     device: DeviceKind,
     gpu: str | None,
     config: dict[str, int] | None,
-    epilogue: str,
-    alpha: float,
-    beta: float,
+    epilogue: str | None,
+    alpha: float | None,
+    beta: float | None,
     seed: int,
     max_steps: int | None,
     printf_bytes: int | None,
@@ -102,17 +100,12 @@ def command(
     The exit status is 1 if a result is wrong.
     """
     from gemmkit.cli.target import find_target
-    from gemmkit.epilogue import Epilogue
-    from gemmkit.kernels.fitting import default_problem
-    from gemmkit.problem import GemmProblem
+    from gemmkit.kernels.fitting import asked_problem, default_problem
 
-    fused = Epilogue.parse(epilogue)
-    problems = [
-        GemmProblem.from_shape(shape, alpha=alpha, beta=beta, epilogue=fused) for shape in shapes
-    ]
     kernel = None if target["target"] is None else find_target(**target)
+    problems = [asked_problem(kernel, shape, alpha, beta, epilogue) for shape in shapes]
     if kernel is not None and not (suites or problems):
-        default = GemmProblem.from_shape(DEFAULT_SHAPE, alpha=alpha, beta=beta, epilogue=fused)
+        default = asked_problem(kernel, DEFAULT_SHAPE, alpha, beta, epilogue)
         problems = [default_problem(kernel, default)]
     if suites or against or profile or resume:
         from gemmkit.cli.comparison import compare_command

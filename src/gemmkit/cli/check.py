@@ -12,7 +12,9 @@ from gemmkit.cli.options import (
     debug_option,
     gpu_option,
     json_option,
+    max_steps_option,
     names,
+    problem_options,
     shapes_option,
 )
 from gemmkit.cli.target import target_options
@@ -32,21 +34,8 @@ if TYPE_CHECKING:
     help="Only findings of these: memcheck, initcheck, racecheck, synccheck.",
 )
 @config_option
-@click.option(
-    "--epilogue",
-    help="Fused into every write-back: none, bias, relu or bias+relu.  [default: none, but for one "
-    "problem of a rung]",
-)
-@click.option("--alpha", type=float, help="Scales A·B.  [default: 1, and others for some problems]")
-@click.option(
-    "--beta", type=float, help="Scales what C held before.  [default: 0, and others for some]"
-)
-@click.option(
-    "--max-steps",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Warp instructions after which a block counts as endless.  [default: 1e8]",
-)
+@problem_options
+@max_steps_option
 @gpu_option
 @click.option(
     "--seed",
@@ -74,12 +63,15 @@ def command(
     """Look for bugs in a kernel: a rung, or a CUDA C++ or PTX file of your own.
 
     It runs on the emulator, over shapes that kernels get wrong, or the nearest that this one takes
-    (or those of --shape). Each result is compared with a float64 reference, and each access is
-    watched: memory out of bounds or misaligned, reads of what was never written, races in shared
-    and global memory, barriers that not all threads reach, deadlocks.
+    (or those of --shape), some of them with other α, β and epilogues where these are not given.
+    Each result is compared with a float64 reference, and each access is watched: memory out of
+    bounds or misaligned, reads of what was never written, races in shared and global memory,
+    barriers that not all threads reach, deadlocks.
 
-    The exit status is 1 if there is a finding or a wrong result, and 2 if too little ran to say
-    anything.
+    The exit status is 1 if there is a finding or a wrong result, or if the board refuses the launch
+    (threads or blocks beyond its limits, an empty grid, __launch_bounds__, registers, shared
+    memory), and 2 if the input is not usable: the kernel does not compile, it does not take the
+    problems, or too little ran to say anything.
     """
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target

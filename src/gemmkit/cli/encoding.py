@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import re
 import sys
 from io import TextIOWrapper
 
 _HANDLER = "gemmkit.nearest"
+# The codecs below are called this and the name of an encoding.
+_PREFIX = "gemmkit_"
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True))
+_EXPONENT = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 
 # What gemmkit prints beyond ASCII; one character for one where a column depends on it.
 _NEAREST = {
@@ -59,9 +63,57 @@ _NEAREST = {
 def show_any_text() -> None:
     """Let standard output and error take any character, whatever the locale's encoding."""
     codecs.register_error(_HANDLER, _nearest)
+    codecs.register(_whole_exponents)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+        if not isinstance(stream, TextIOWrapper):
+            continue
+        encodable = [_fits(each, stream.encoding) for each in _SUPERSCRIPTS]
+        if any(encodable) and not all(encodable):
+            name = codecs.lookup(stream.encoding).name
+            stream.reconfigure(encoding=_PREFIX + name.replace("-", "_"), errors=_HANDLER)
+        else:
             stream.reconfigure(errors=_HANDLER)
+
+
+def _fits(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole_exponents(name: str) -> codecs.CodecInfo | None:
+    """The codec of a name that begins with `_PREFIX`: one that does not mix signs in an exponent.
+
+    Latin-1 has ¹, ² and ³ only, and an error handler comes too late for what was encoded before.
+    """
+    if not name.startswith(_PREFIX):
+        return None
+    base = codecs.lookup(name.removeprefix(_PREFIX))
+
+    def plain(exponent: re.Match[str]) -> str:
+        whole = exponent[0]
+        return (
+            whole
+            if _fits(whole, base.name)
+            else "^" + "".join(_SUPERSCRIPTS[each] for each in whole)
+        )
+
+    def encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
+        return base.encode(_EXPONENT.sub(plain, text), errors)[0], len(text)
+
+    class Encoder(codecs.IncrementalEncoder):
+        def encode(self, text: str, final: bool = False) -> bytes:  # noqa: ARG002
+            return encode(text, self.errors)[0]
+
+    return codecs.CodecInfo(
+        encode,
+        base.decode,
+        incrementalencoder=Encoder,
+        incrementaldecoder=base.incrementaldecoder,
+        name=name,
+    )
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli import WRONG_RESULT
-from gemmkit.cli.options import config_option, debug_option, gpu_option, read_settings
+from gemmkit.cli.options import (
+    Choice,
+    config_option,
+    debug_option,
+    gpu_option,
+    max_steps_option,
+    problem_options,
+    read_settings,
+    seed_option,
+)
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
 
@@ -40,8 +49,11 @@ MOST_LAUNCHES = 8
     metavar="N|MxNxK",
     help="The problem to explain.  [default: 1024, or the nearest that the kernel takes]",
 )
+@problem_options
 @gpu_option
 @config_option
+@seed_option
+@max_steps_option
 @click.option(
     "--pictures",
     "folder",
@@ -53,7 +65,7 @@ MOST_LAUNCHES = 8
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["svg", "png"]),
+    type=Choice(["svg", "png"]),
     default="svg",
     show_default=True,
     help="Of the pictures.",
@@ -69,15 +81,20 @@ MOST_LAUNCHES = 8
     "report",
     type=click.Path(path_type=Path),
     metavar="CSV",
-    help="Lay the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
+    help="Show the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option
 def command(
     against: str | None,
     shape: str | None,
+    epilogue: str | None,
+    alpha: float | None,
+    beta: float | None,
     gpu: str | None,
     config: dict[str, int] | None,
+    seed: int,
+    max_steps: int | None,
     folder: Path | None,
     form: str,
     maps: bool,
@@ -94,33 +111,44 @@ def command(
 
     Without --gpu, for the GPU here, or else for an RTX 3090.
 
-    The exit status is 1 if a result is wrong, which is said before all else.
+    The exit status is 1 if a result is wrong, which is printed first.
     """
     from gemmkit.analysis.explain import explain_facts, gather
     from gemmkit.analysis.ncu_report import read_report
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer, StepBar
     from gemmkit.cli.target import find_target
-    from gemmkit.problem import GemmProblem
+    from gemmkit.devices.choose import DEFAULT_MAX_STEPS
+    from gemmkit.kernels.fitting import asked_problem
 
     if as_json and (report or folder or maps or what_if):
         raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
     if against is not None and not against.strip(" :"):
-        raise UsageError("--against wants a rung, or :KEY=VALUE for the target itself")
-    # What cannot be read is told before a long run.
+        raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
+    # What cannot be read is reported before a long run.
     launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    problem, board = GemmProblem.from_shape(shape or DEFAULT_SHAPE), board_at_hand(gpu)
+    problem = asked_problem(kernel, shape or DEFAULT_SHAPE, alpha, beta, epilogue)
+    board = board_at_hand(gpu)
     if shape is None and kernel.sizes is not None:
         problem = kernel.sizes.nearest(problem)
     with StepBar() as bar:
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
             bar.show(done, len(chosen), each.name)
-            gathered.append(gather(each, each.lay_out(problem), board, config=settings))
+            gathered.append(
+                gather(
+                    each,
+                    each.lay_out(problem),
+                    board,
+                    config=settings,
+                    seed=seed,
+                    max_steps=max_steps or DEFAULT_MAX_STEPS,
+                )
+            )
     explained = explain_facts(*gathered)
     if as_json:
         import msgspec
@@ -133,6 +161,7 @@ def command(
     out = Printer()
     out.print(explanation_text(explained, out.width), end="")
     _beside(out, launches, gathered[0])
+    gathered = [facts for facts in gathered if facts.plan.blocks]
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)

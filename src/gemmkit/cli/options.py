@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from gemmkit.errors import unknown_name
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
-    """Read names parted by commas."""
+    """Read comma-separated names."""
     if text is None:
         return None
     found = tuple(part.strip() for part in text.split(","))
     if not all(found):
-        raise click.BadParameter(f"'{text}' has an empty part: write names parted by commas")
+        raise click.BadParameter(f"'{text}' has an empty part: separate names by commas")
     return found
 
 
@@ -26,7 +28,7 @@ def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(f"'{text}' is no list of sizes: write, for example, 256,512")
+        raise click.BadParameter(f"'{text}' is not a list of sizes: write, for example, 256,512")
     return tuple(int(part) for part in parts)
 
 
@@ -64,6 +66,29 @@ def combine(*decorators: Decorator) -> Decorator:
         return function
 
     return apply
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    # Without parameters in older versions of click.
+    _Choice = click.Choice
+
+
+class Choice(_Choice):
+    """One of several words; for another one, suggests the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word.
+
+        Raises:
+            click.BadParameter: it is none of them.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            what = "value" if param is None or param.name is None else param.name
+            self.fail(unknown_name(what.replace("_", " "), value, self.choices), param, ctx)
 
 
 def file_option(name: str, parameter: str, text: str) -> Decorator:
@@ -122,6 +147,17 @@ scale_options = combine(
     ),
 )
 
+# Of one kernel, which may be a user's own: what is not given follows from its parameters.
+problem_options = combine(
+    click.option(
+        "--epilogue",
+        help="Fused into the write-back: none, bias, relu or bias+relu.  [default: bias for a file "
+        "whose kernel takes one, else none]",
+    ),
+    click.option("--alpha", type=float, help="Scales A·B.  [default: 1]"),
+    click.option("--beta", type=float, help="Scales what C held before.  [default: 0]"),
+)
+
 shapes_option = click.option(
     "--shape",
     "shapes",
@@ -139,13 +175,13 @@ json_option = click.option(
     "--json",
     "json_path",
     metavar="FILE|-",
-    help="Write one record a line there too, as each is done; - for standard output, with "
+    help="Write one record per line there too, as each is done; - for standard output, with "
     "the table on standard error.",
 )
 
 device_option = click.option(
     "--device",
-    type=click.Choice(["auto", "cuda", "emulator"]),
+    type=Choice(["auto", "cuda", "emulator"]),
     default="auto",
     show_default=True,
     help="Where to run; auto takes a GPU where one works.",

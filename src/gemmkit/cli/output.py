@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from gemmkit.errors import UsageError
+from gemmkit.interrupts import undo_at_end
 from gemmkit.report.layout import SPARE, Layout, Row, Table, fitted
 from gemmkit.units import seconds_text
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gemmkit.record import JsonLine, Record
+
+# What takes a bar off a terminal when the process ends before rich does it.
+_ERASE_LINE, _SHOW_CURSOR = b"\r\x1b[2K", b"\x1b[?25h"
 
 # A narrower terminal gets lines of this width all the same.
 _LEAST_WIDTH = 40
@@ -176,22 +180,31 @@ class StepBar:
     def paused(self) -> Iterator[None]:
         """Take the bar off the terminal while something else is printed."""
         running = self._bar is not None and self._bar.live.is_started
-        if self._bar is not None and running:
-            self._bar.stop()
+        if running:
+            self._stop()
         try:
             yield
         finally:
-            if self._bar is not None and running:
-                self._bar.start()
+            if running:
+                self._start()
 
     def __enter__(self) -> StepBar:
-        if self._bar is not None:
-            self._bar.start()
+        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        if self._bar is not None:
+            if not self._out.console.is_dumb_terminal:
+                undo_at_end(_ERASE_LINE + _SHOW_CURSOR)
+            self._bar.start()
+
+    def _stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+            undo_at_end(b"")
 
 
 class RecordWriter:
@@ -238,7 +251,7 @@ def take_up(path: str) -> list[Record]:
     A file that is not there has none.
 
     Raises:
-        UsageError: the file cannot be read or mended, or a whole line is no record.
+        UsageError: the file cannot be read or mended, or a whole line is not a record.
     """
     import msgspec
 

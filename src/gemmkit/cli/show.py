@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmkit.cli.options import config_option, debug_option, epilogue_option, gpu_option
+from gemmkit.cli.options import config_option, debug_option, gpu_option, problem_options
 from gemmkit.cli.target import target_options
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
     help="The problem to plan the launch for.  [default: 1024x1024x1024, or the nearest that the "
     "kernel takes]",
 )
-@epilogue_option
+@problem_options
 @gpu_option
 @config_option
 @click.option("--ptx", "form", flag_value="ptx", help="Print the PTX, and nothing else.")
@@ -38,7 +38,9 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 @debug_option
 def command(
     shape: str | None,
-    epilogue: str,
+    epilogue: str | None,
+    alpha: float | None,
+    beta: float | None,
     gpu: str | None,
     config: dict[str, int] | None,
     form: str | None,
@@ -51,14 +53,12 @@ def command(
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer
     from gemmkit.cli.target import find_target
-    from gemmkit.epilogue import Epilogue
     from gemmkit.jit.compiler import compile_plan
-    from gemmkit.kernels.fitting import default_problem
-    from gemmkit.problem import GemmProblem
+    from gemmkit.kernels.fitting import asked_problem, default_problem
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    problem = GemmProblem.from_shape(shape or DEFAULT_SHAPE, epilogue=Epilogue.parse(epilogue))
+    problem = asked_problem(found, shape or DEFAULT_SHAPE, alpha, beta, epilogue)
     problem = found.lay_out(problem) if shape else default_problem(found, problem)
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)
@@ -136,7 +136,7 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
     return {
         "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
         f"{taken.local_bytes} bytes of local memory",
-        "shared": f"{shared:,} bytes a block"
+        "shared": f"{shared:,} bytes per block"
         + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
         + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
         "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "

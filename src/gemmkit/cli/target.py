@@ -13,14 +13,14 @@ from gemmkit.errors import UsageError
 from gemmkit.kernels.expressions import split_list
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gemmkit.kernels.kernel import Kernel
-    from gemmkit.kernels.variables import Value
 
 # Suffixes that make a target a file even where there is none of that name.
-CUDA_SUFFIXES = (".cu", ".cuh", ".cuda")
-PTX_SUFFIX = ".ptx"
+SUFFIXES = (".cu", ".cuh", ".cuda", ".ptx")
+
+# What is said of a rung too, and how the other fields of `LaunchOptions` are called here.
+_OF_ANY_KERNEL = ("layout", "constants", "compute_dtype", "tolerance")
+_FLAGS = {"include_dirs": "include", "options": "option", "multiple_of": "multiple-of"}
 
 
 def _constants(
@@ -43,7 +43,7 @@ _launch_options = combine(
         "--entry",
         metavar="NAME",
         help="Kernel in the file, as a C++ name: 'sgemm<128,128,8>'. Not needed where there is "
-        "one that is no template.",
+        "one that is not a template.",
     ),
     click.option(
         "--args",
@@ -104,8 +104,8 @@ _exactness_options = combine(
         "--compute-dtype",
         metavar="TYPE[,SUMS]",
         help="Judge results as of a kernel that rounds operands to this type, and keeps sums in "
-        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2.  [default: as its "
-        "instructions say, sums float32]",
+        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2, or short: fp32, half, "
+        "fp16, bf16, e4m3, e5m2.  [default: as its instructions say, sums float32]",
     ),
     click.option(
         "--tolerance",
@@ -121,92 +121,43 @@ optional_target_options = combine(
 )
 
 
-def find_target(
-    target: str,
-    *,
-    entry: str | None = None,
-    args: str | None = None,
-    grid: str | None = None,
-    block: str | None = None,
-    shared: str | None = None,
-    layout: str | None = None,
-    multiple_of: str | None = None,
-    include_dirs: tuple[str, ...] = (),
-    options: tuple[str, ...] = (),
-    constants: Mapping[str, Value] | None = None,
-    compute_dtype: str | None = None,
-    tolerance: float | None = None,
-) -> Kernel:
+def find_target(target: str, **options: Any) -> Kernel:
     """The kernel that the words of `target_options` mean.
 
     Raises:
         UsageError: no such rung or file, options that a rung does not take, or any that
             `Kernel.from_file` or `Kernel.from_ptx` refuses.
     """
-    kernel = _named_kernel(
-        target,
-        entry=entry,
-        args=args,
-        grid=grid,
-        block=block,
-        shared=shared,
-        layout=layout,
-        multiple_of=multiple_of,
-        include_dirs=include_dirs,
-        options=options,
-    )
-    if not (constants or compute_dtype or tolerance is not None):
-        return kernel
-    from gemmkit.verify.arithmetic import named_arithmetic
-
-    named_arithmetic(compute_dtype or "", tolerance)
-    return kernel.given(constants, compute_dtype or "", tolerance)
-
-
-def _named_kernel(
-    target: str,
-    *,
-    entry: str | None,
-    args: str | None,
-    grid: str | None,
-    block: str | None,
-    shared: str | None,
-    layout: str | None,
-    multiple_of: str | None,
-    include_dirs: tuple[str, ...],
-    options: tuple[str, ...],
-) -> Kernel:
-    """The kernel by itself, as its rung or its file has it."""
     from gemmkit.kernels.kernel import Kernel
+    from gemmkit.kernels.launch_options import LaunchOptions
 
-    launch: dict[str, Any] = {"entry": entry, "args": args, "grid": grid, "block": block}
-    rest = {"shared": shared, "layout": layout, "multiple_of": multiple_of}
-    launch |= {name: value for name, value in rest.items() if value is not None}
-    suffix = Path(target).suffix.lower()
-    if suffix == PTX_SUFFIX:
-        if include_dirs or options:
-            raise UsageError(f"{target} is compiled already: leave out --include and --option")
-        if args is None:
-            raise UsageError(f"{target} does not say what its parameters are: give --args")
-        return Kernel.from_ptx(target, **launch)
-    if suffix in CUDA_SUFFIXES or "/" in target or Path(target).exists():
-        return Kernel.from_file(target, **launch, include_dirs=include_dirs, options=options)
-    given = [name for name, value in launch.items() if value is not None and name != "layout"]
-    given = [name.replace("_", "-") for name in given]
-    given += ["include"] * bool(include_dirs) + ["option"] * bool(options)
-    if given:
+    launch = LaunchOptions.said(**options)
+    if launch.compute_dtype or launch.tolerance is not None:
+        from gemmkit.verify.arithmetic import named_arithmetic
+
+        # What is wrong with them is reported before the kernel is looked at.
+        named_arithmetic(launch.compute_dtype, launch.tolerance)
+    if Path(target).suffix.lower() in SUFFIXES or "/" in target or Path(target).exists():
+        return Kernel.from_path(target, launch)
+    of_files = [name for name in launch.given if name not in _OF_ANY_KERNEL]
+    if of_files:
         raise UsageError(
-            f"'{target}' is no file, and a rung of the ladder has its own launch: leave out "
-            + ", ".join(f"--{name}" for name in given)
+            f"'{target}' is not a file, and a rung of the ladder has its own launch: leave out "
+            + ", ".join(f"--{_FLAGS.get(name, name)}" for name in of_files)
         )
-    return find_rung(target) if layout is None else in_layout(find_rung(target), layout)
+    rung = find_rung(target)
+    if options.get("layout") is not None:
+        rung = in_layout(rung, launch.layout)
+    if set(launch.given) - {"layout"}:
+        rung = rung.given(launch.constants, launch.compute_dtype, launch.tolerance)
+    return rung
 
 
 def in_layout(rung: Kernel, layout: str) -> Kernel:
     """The rung for matrices that lie as `layout` says.
 
     Raises:
-        UsageError: it is no layout, or none that the rung reads.
+        UsageError: it is not a layout, or not one that the rung reads.
     """
     from gemmkit.kernels.layouts import layout_text, read_layout
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmkit.cli.options import (
+    Choice,
     combine,
     debug_option,
     epilogue_option,
@@ -32,7 +33,7 @@ DEFAULT_BUDGET = "60s"
 def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip())
     if found is None:
-        raise click.BadParameter(f"'{text}' is no time: write 60s, 5m or 1h")
+        raise click.BadParameter(f"'{text}' is not a time: write 60s, 5m or 1h")
     return float(found[1]) * _UNITS[found[2] or ""]
 
 
@@ -47,7 +48,7 @@ _search_options = combine(
     ),
     click.option(
         "--strategy",
-        type=click.Choice(["model", "random", "exhaustive"]),
+        type=Choice(["model", "random", "exhaustive"]),
         default="model",
         show_default=True,
         help="model: the best by estimate, then by what the times teach, then their neighbours; "
@@ -55,7 +56,7 @@ _search_options = combine(
     ),
     click.option(
         "--device",
-        type=click.Choice(["cuda", "model"]),
+        type=Choice(["cuda", "model"]),
         default="cuda",
         show_default=True,
         help="cuda measures; model ranks by predicted times, for --gpu, and stores nothing.",
@@ -73,7 +74,7 @@ _store_options = combine(
     click.option(
         "--format",
         "form",
-        type=click.Choice(["table", "kernel-tuner", "t4"]),
+        type=Choice(["table", "kernel-tuner", "t4"]),
         default="table",
         show_default=True,
         help="Of the file: gemmkit's own; Kernel Tuner's cache, one file for each kernel and "
@@ -82,7 +83,7 @@ _store_options = combine(
     click.option(
         "--trials",
         is_flag=True,
-        help="Export every trial, not the best of each shape alone.",
+        help="Export every trial, not only the best of each shape.",
     ),
 )
 
@@ -124,7 +125,7 @@ def command(
     """Find the fastest configuration for a shape on this GPU, and remember it.
 
     Each configuration's result is checked, then it is timed, and every trial is stored at once:
-    after Ctrl-C the same command goes on where it ended. Trials of a kernel or compiler that has
+    after Ctrl-C the same command resumes where it ended. Trials of a kernel or compiler that has
     changed since do not count any more.
 
     Without a shape, lists what the store holds. Without a GPU, --device model ranks configurations

@@ -136,7 +136,7 @@ def explain(
 ) -> None:
     """Print what was tried for each problem, and why the winner wins."""
     if not problems:
-        raise UsageError("--explain wants a --shape that was tuned")
+        raise UsageError("--explain needs a --shape that was tuned")
     if plot is not None and len(problems) > 1:
         raise UsageError("--plot draws one shape: give one --shape")
     board = board_at_hand(gpu)
@@ -174,7 +174,7 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     if problem.batch == 1:
         _why(problem, board, leaders)
     else:
-        out.print("Why one is faster than another is told of single products only.")
+        out.print("Why one is faster than another is explained for single products only.")
 
 
 def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None:

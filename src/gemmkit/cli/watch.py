@@ -22,8 +22,47 @@ from gemmkit.units import seconds_text
 
 # Seconds of emulation from which on a user is asked for patience.
 _LONG = 15.0
-# Seconds after which the time left follows from what was seen, not from the estimate.
+# Seconds after which the pace so far says how long the rest takes.
 _TRUSTED = 2.0
+
+
+class Pace:
+    """Says how long the rest of some runs takes, from what was seen of them so far.
+
+    `planned` has the time that each would take on an idle machine: their ratios count. The time
+    before a run's first launch, such as that of making its inputs, says nothing of the pace.
+    """
+
+    def __init__(self, planned: Sequence[float] = ()) -> None:
+        self._planned = planned
+        self._current = 0
+        # Seconds that passed, and seconds that were planned for what was done in them.
+        self._passed = self._done = 0.0
+        # When the current run was last seen, and how much of it was done then.
+        self._seen: tuple[float, float] | None = None
+
+    def start(self, current: int) -> None:
+        """The run of that number begins, those before it being over."""
+        self._current, self._seen = current, None
+
+    def see(self, fraction: float) -> None:
+        """So much of the current run is done, 0 to 1."""
+        if self._current >= len(self._planned):
+            return
+        now = time.monotonic()
+        if self._seen is not None:
+            before, fraction_before = self._seen
+            self._passed += now - before
+            self._done += max(fraction - fraction_before, 0.0) * self._planned[self._current]
+        self._seen = now, fraction
+
+    def left(self) -> float | None:
+        """Seconds that the rest takes; None before there is a pace."""
+        if self._passed < _TRUSTED or self._done <= 0:
+            return None
+        over = self._seen[1] if self._seen is not None else 0.0
+        rest = sum(self._planned[self._current :]) - over * self._planned[self._current]
+        return self._passed / self._done * rest
 
 
 class Watch(Progress):
@@ -48,8 +87,9 @@ class Watch(Progress):
         self.left_out: list[LeftOut] = []
         self._bar, self._writer, self._asked, self._grown = bar, writer, asked, grown
         self._step = (0, 1, "")
-        self._planned: Sequence[float] = ()
-        self._begun = 0.0
+        self._over = 0
+        self._pace = Pace()
+        self._asked_for_patience = False
 
     def opened(self, device: Device, note: str) -> None:
         """Say which device was taken, and if that was a choice, why."""
@@ -83,33 +123,27 @@ class Watch(Progress):
             self._bar.say(f"Left out at {problem.shape}: {reason}")
 
     def planned(self, seconds: Sequence[float]) -> None:
-        """Say how long the emulator is going to take, if that is long."""
-        self._planned, self._begun = seconds, time.monotonic()
-        if sum(seconds) > _LONG:
-            self._bar.say(
-                f"Emulating this takes about {seconds_text(sum(seconds))}; "
-                "Ctrl-C ends it and keeps the rows that are done."
-            )
+        """Begin to watch the pace."""
+        self._pace = Pace(seconds)
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """Show which kernel runs."""
         self._step = (done, total, f"{kernel.name} {problem.shape}")
-        self._bar.show(*self._step, left=self._left(0.0))
+        self._pace.start(done)
+        self._bar.show(*self._step, left=self._pace.left())
 
     def launched(self, fraction: float) -> None:
-        """Show how much of the launch is done."""
+        """Show how much of the launch is done; say once how long the rest takes if that is long."""
         done, total, what = self._step
-        self._bar.show(done + fraction, total, what, left=self._left(fraction))
-
-    def _left(self, fraction: float) -> float | None:
-        """Seconds that the run still takes: the estimates, scaled by what was seen of them."""
-        current = self._step[0]
-        if current >= len(self._planned) or sum(self._planned) <= _LONG:
-            return None
-        done = sum(self._planned[:current]) + fraction * self._planned[current]
-        passed = time.monotonic() - self._begun
-        scale = passed / done if done and passed > _TRUSTED else 1.0
-        return scale * (sum(self._planned) - done)
+        self._pace.see(fraction)
+        left = self._pace.left()
+        if left is not None and left > _LONG and not self._asked_for_patience:
+            self._asked_for_patience = True
+            self._bar.say(
+                f"Emulating the rest takes about {seconds_text(left)}; "
+                "Ctrl-C ends it and keeps the rows that are done."
+            )
+        self._bar.show(done + fraction, total, what, left=left)
 
     def printed(self, lines: Sequence[str]) -> None:
         """Print what the kernel printed, as a GPU does."""
@@ -117,14 +151,23 @@ class Watch(Progress):
             for line in lines:
                 click.echo(line, err=self._writer.to_stdout)
 
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many runs are over, and of how many."""
+        return self._over, self._step[1]
+
     def finished(self, record: Record) -> None:
         """Keep and write the record."""
+        self._over += 1
+        self._pace.see(1.0)
         self.records.append(record)
         self._writer.write(record)
         self._grown()
 
     def checked(self, record: CheckRecord) -> None:
         """Keep and write the record of a check."""
+        self._over += 1
+        self._pace.see(1.0)
         self.checks.append(record)
         self._writer.write(record)
         self._grown()
@@ -165,14 +208,19 @@ def run_and_show(
 
         watch = Watch(bar, writer, asked=asked, grown=grown, left_out_in_table=left_out_in_table)
         watch.records += before
+        ended = False
         try:
             with bar:
                 run(watch)
+            ended = True
         finally:
             if watch.records or watch.checks:
                 stream.finish(tabulate(watch, complete=True))
                 if closing is not None:
                     closing(watch, out)
+                if not ended:
+                    over, total = watch.runs
+                    out.print(f"\nEnded early: {over} of {total} runs are done.")
     return watch
 
 

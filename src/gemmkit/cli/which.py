@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @gpu_option
 @epilogue_option
 @file_option("--store", "path", "Store of tuned shapes to ask first.  [default: your own]")
-@click.option("--no-store", is_flag=True, help="Ask no store: what is chosen without tuning.")
+@click.option(
+    "--no-store", is_flag=True, help="Ignore the store: show what is chosen without tuning."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option
 def command(

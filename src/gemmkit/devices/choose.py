@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from gemmkit.devices.device import Device
-from gemmkit.errors import DeviceError, UsageError
+from gemmkit.errors import DeviceError, UsageError, unknown_name
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 
 DeviceKind = Literal["auto", "cuda", "emulator"]
@@ -19,7 +19,7 @@ LEAST_DRIVER = 13000
 PATIENCE_S = 20.0
 
 # Warp instructions of one block; a 256×256 tile of a product with k = 16384 takes some tens of
-# millions. An endless loop is told after about ten seconds.
+# millions. An endless loop is reported after about ten seconds.
 DEFAULT_MAX_STEPS = 1_000_000_000
 
 NO_GPU = 100
@@ -56,7 +56,7 @@ def open_device(
         UsageError: an unknown kind or board, or a board that is not the GPU here.
     """
     if kind not in get_args(DeviceKind):
-        raise UsageError(f"unknown device '{kind}': use one of {', '.join(get_args(DeviceKind))}")
+        raise UsageError(unknown_name("device", kind, get_args(DeviceKind)))
     board = find_board(gpu) if gpu is not None else None
     if kind != "emulator":
         device = _open_gpu(board, required=kind == "cuda", printf_bytes=printf_bytes)

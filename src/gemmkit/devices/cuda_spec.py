@@ -16,7 +16,8 @@ def spec_of(name: str, capability: tuple[int, int], properties: Any) -> GpuSpec:
     Args:
         name: as the driver reports it, such as `NVIDIA H100 80GB HBM3`.
         capability: compute capability, (major, minor).
-        properties: `cuda.core.Device.properties`.
+        properties: the driver's `CU_DEVICE_ATTRIBUTE_…`, by these names in small letters, as
+            `cuda.core.Device.properties` has them.
 
     Raises:
         DeviceError: the GPU is older than gemmkit supports.

@@ -125,7 +125,7 @@ def _shared(spec: GpuSpec, plan: LaunchPlan, static: int) -> str | None:
     most = spec.capability.max_shared_per_block
     if static + plan.shared_bytes > most:
         return (
-            f"it wants {static + plan.shared_bytes:,} bytes of shared memory a block, "
+            f"it needs {static + plan.shared_bytes:,} bytes of shared memory per block, "
             f"{plan.shared_bytes:,} of them dynamic; {spec.name} has {most:,} "
             "(cudaErrorInvalidValue): take smaller tiles or fewer stages"
         )

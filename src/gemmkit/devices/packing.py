@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from gemmkit.devices.device import ARGUMENT_TYPES
-from gemmkit.errors import DeviceError
+from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import LaunchPlan, StructPlace
@@ -95,6 +95,7 @@ def bound_values(
 
     Raises:
         DeviceError: the plan's signature does not fit the kernel's parameters.
+        UsageError: a struct is laid out otherwise than its declaration reads.
     """
     parameters = entry_parameters(binary.ptx, binary.entry)
     structs = plan.structs or (None,) * len(plan.signature)
@@ -136,10 +137,10 @@ def _struct(
 ) -> np.generic:
     """A struct's bytes, its fields filled with the next arguments."""
     if (place.size, place.alignment) != (struct.size, struct.alignment):
-        raise DeviceError(
-            f"'{kernel}' takes the struct '{struct.declared}' as {place.size} bytes aligned to "
-            f"{place.alignment}, and its declaration reads as {struct.size} bytes aligned to "
-            f"{struct.alignment}: pass its fields as parameters of their own"
+        raise UsageError(
+            f"{struct.line}: '{kernel}' takes the struct '{struct.declared}' as {place.size} bytes "
+            f"aligned to {place.alignment}, and its declaration reads as {struct.size} bytes "
+            f"aligned to {struct.alignment}: pass its fields as parameters of their own"
         )
     space = bytearray(struct.size)
     for each in struct.fields:

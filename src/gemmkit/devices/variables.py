@@ -26,7 +26,7 @@ def variable_symbols(ptx: str) -> tuple[str, ...]:
 
 
 def refuse_unset(binary: Binary, plan: LaunchPlan) -> None:
-    """Refuse a kernel that reads a variable that the host was to set, and nobody has.
+    """Refuse a kernel that reads a variable that the host was to set and did not.
 
     Such are `__constant__` variables without an initial value, and `__device__` variables of that
     kind that the kernel itself only reads.

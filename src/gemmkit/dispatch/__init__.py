@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 
-def shipped_file(folder: str, name: str) -> Traversable:
+def shipped_file(folder: str, name: str) -> Path:
     """A file of measurements that comes with the package; boards that nobody measured have none."""
-    return resources.files("gemmkit.dispatch") / folder / name
+    return Path(__file__).parent / folder / name

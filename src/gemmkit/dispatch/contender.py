@@ -54,7 +54,7 @@ class Contender(ClosedForm):
 def board_costs(major: int, minor: int) -> BoardCosts:
     """The figures of a compute capability; general ones where nothing was measured.
 
-    A file that cannot be read is told in a warning, and counts as not there.
+    A file that cannot be read is reported in a warning, and counts as not there.
     """
     path = shipped_file("fitted", f"sm_{major}{minor}.json")
     try:

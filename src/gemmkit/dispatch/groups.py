@@ -137,7 +137,7 @@ def as_a_batch(
 ) -> TileConfig | None:
     """What was tuned for a strided batch of such products.
 
-    None where they are not all alike, nobody has tuned it, or it takes another rung.
+    None where they are not all equal, none is tuned, or it takes another rung.
     """
     sizes = [each for each in (problem.m, problem.n, problem.k) if each.size]
     if not sizes or any((each != each[0]).any() for each in sizes):

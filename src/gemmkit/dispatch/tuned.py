@@ -1,7 +1,7 @@
 """Configurations that were measured: the user's own store, and the tables that ship.
 
-Nothing that is wrong with a store or a table stops a choice: it is told in a warning, and counts as
-if it held nothing.
+Nothing that is wrong with a store or a table stops a choice: it is reported in a warning, and
+counts as if it held nothing.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def which(
         epilogue: fused into the write-back: "none", "bias", "relu" or "bias+relu"; by default the
             problem's own.
         store: "user" for the user's own store of tuned shapes, another or its path, None for none.
-        alternatives: how many of the next candidates are told.
+        alternatives: how many of the next candidates are listed.
 
     Raises:
         UsageError: an argument is not valid.

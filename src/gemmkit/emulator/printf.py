@@ -14,29 +14,37 @@ _LONG = ("l", "ll", "j", "z", "t")
 _SHORT = {"hh": 8, "h": 16}
 
 
-def format_printf(template: str, arguments: bytes, string_at: Callable[[int], str]) -> str:
+def format_printf(
+    template: str,
+    arguments: bytes,
+    string_at: Callable[[int], str],
+    taken: list[tuple[int, int]] | None = None,
+) -> str:
     """The text of one call in one thread.
 
     Args:
-        template: the format string; anything in it that is no conversion of C is kept as it is.
+        template: the format string; anything in it that is not a conversion of C is kept as it is.
         arguments: the call's buffer: integers of 4 or 8 bytes, doubles and pointers, each aligned
             to its size. What lies beyond its end reads as zero.
         string_at: reads a `%s` argument, a string at an address.
+        taken: receives the first byte and the size of each argument that is read.
     """
-    reader = _Arguments(arguments)
+    reader = _Arguments(arguments, taken)
     return _SPECIFIER.sub(lambda match: _conversion(match, reader, string_at), template)
 
 
 class _Arguments:
     """Takes values from a buffer one after the other."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, data: bytes, taken: list[tuple[int, int]] | None) -> None:
+        self._data, self._taken = data, taken
         self._position = 0
 
     def _take(self, size: int) -> bytes:
         start = -(-self._position // size) * size
         self._position = start + size
+        if self._taken is not None:
+            self._taken.append((start, size))
         return self._data[start : self._position].ljust(size, b"\0")
 
     def integer(self, size: int, signed: bool) -> int:

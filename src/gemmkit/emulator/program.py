@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gemmkit.diskcache import DiskCache, default_cache_directory
-from gemmkit.emulator.codegen.kernel import KernelText, LoadedKernel, load_kernel
+from gemmkit.emulator.codegen.compiled import KernelText
+from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory

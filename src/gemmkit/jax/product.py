@@ -18,6 +18,8 @@ from jax.interpreters import ad, batching, mlir
 
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.jax.target import TARGET, register_target
+from gemmkit.ops.arrays import library_of
+from gemmkit.ops.libraries.jax import check_present
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
@@ -40,7 +42,8 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
         transb: whether the last two dimensions of `b` hold its transpose, n x k.
 
     Raises:
-        UsageError: shapes or types that cannot be multiplied, or a transposed vector.
+        UsageError: what is no array, shapes or types that cannot be multiplied, a transposed
+            vector, or an array that has been deleted.
     """
     a, b = _array("a", a), _array("b", b)
     _check_types(a, b)
@@ -57,6 +60,10 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
 
 
 def _array(name: str, given: Any) -> jax.Array:
+    check_present(given, name)
+    if not hasattr(given, "__jax_array__"):
+        # Whatever JAX would make an array of: lists and numbers as well.
+        library_of(given, name)
     try:
         return jnp.asarray(given)
     except (TypeError, ValueError) as error:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gemmkit.jit.stand_ins import STAND_INS
+from gemmkit.kernels.plan import EXPRESSION_FILE
 
 _UNDEFINED = re.compile(r'(?:identifier|name) "(?P<name>\w+)" is undefined')
 _NO_SUCH_HEADER = re.compile(r'(?:could not|cannot) open source file "(?P<name>.+?)"')
@@ -51,6 +52,16 @@ def advice(log: str, sources: Mapping[str, str]) -> Iterator[str]:
 
 def _undefined(log: str, sources: Mapping[str, str]) -> Iterator[str]:
     """Constants and types that a file expects of those that include it."""
+    if EXPRESSION_FILE in sources:
+        for name in dict.fromkeys(_UNDEFINED.findall(log)):
+            called = re.search(rf"\b{name}\s*\(", sources[EXPRESSION_FILE])
+            yield (
+                f"'{name}' is no function of CUDA's for device code"
+                if called
+                else f"'{name}' is neither x nor a parameter: give its value by name, as in "
+                f"Epilogue.custom(..., {name}=1.0)"
+            )
+        return
     text = "\n".join(text for name, text in sources.items() if name not in STAND_INS)
     values: dict[str, str] = {}
     for name in dict.fromkeys(_UNDEFINED.findall(log)):

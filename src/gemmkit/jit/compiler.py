@@ -14,12 +14,11 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.cache import BinaryCache, Request, included_headers
 from gemmkit.jit.nvrtc import DEFAULT_OPTIONS, compile_program, compiler_version
-from gemmkit.jit.ptxas import assemble, assembler_version
 from gemmkit.jit.resources import resources_from_log
 from gemmkit.kernels import include_files
-from gemmkit.kernels.element_types import refused_parameter
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import LaunchPlan, SourceFile
+from gemmkit.kernels.plan import EXPRESSION_FILE, LaunchPlan, SourceFile
+from gemmkit.loading import load
 from gemmkit.problem import GemmProblem
 
 Progress = Callable[[int, int, str], None]
@@ -79,6 +78,7 @@ def compile_source(
         UnsupportedProblem: the kernel's matrices do not have fp32 elements.
     """
     from gemmkit.jit.translation import translate
+    from gemmkit.kernels.element_types import refused_parameter
 
     unit = translate(source, include_files())
     standard = any(option.startswith(("--std", "-std")) for option in unit.options)
@@ -165,6 +165,9 @@ def assemble_kernel(
     Raises:
         CompileError: ptxas refuses the PTX, or it has no kernel `entry`.
     """
+    load("gemmkit.jit.ptxas")
+    from gemmkit.jit.ptxas import assemble, assembler_version
+
     request = Request(ptx, entry, arch, {}, file_name, ("ptx",))
     version = assembler_version()
 
@@ -203,6 +206,7 @@ def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) 
 
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`, or as `assemble_kernel` for PTX.
+            Where the epilogue is a user's own expression, the text quotes it.
     """
     if plan.source.language == "ptx":
         return assemble_kernel(
@@ -214,15 +218,27 @@ def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) 
         )
     if plan.source.include_dirs:
         return compile_source(plan.source, plan.entry, arch, cache_dir=cache_dir)
-    return compile_kernel(
-        plan.source.text,
-        plan.entry,
-        arch,
-        headers=include_files(),
-        file_name=plan.source.name,
-        options=plan.source.options,
-        cache_dir=cache_dir,
-    )
+    headers, own = include_files(), plan.source.expression
+    if own:
+        # The semicolon is where the compiler sees that something is missing.
+        headers[EXPRESSION_FILE] = f"{own.rstrip()};\n"
+    try:
+        return compile_kernel(
+            plan.source.text,
+            plan.entry,
+            arch,
+            headers=headers,
+            file_name=plan.source.name,
+            options=plan.source.options,
+            cache_dir=cache_dir,
+        )
+    except CompilerMissing:
+        raise
+    except CompileError as error:
+        if not own:
+            raise
+        details = str(error).partition("\n\n")[2] or error
+        raise CompileError(f"the custom epilogue '{own}' does not compile:\n\n{details}") from error
 
 
 def compile_many(

@@ -51,8 +51,8 @@ class MultiplyAdds:
     `total` are those of the whole kernel; `count` those of that loop (of the whole kernel where no
     loop holds any), which take `cycles` where nothing but the register file holds them up.
     `shared_loads` are the loop's load instructions from shared memory, `loop` all of it, as 128-bit
-    words, and `around` what the loop around it has besides; both are empty where there is none.
-    `loops` are all innermost loops with FFMAs, by address.
+    words, and `around` what the loop around it has besides innermost loops; both are empty where
+    there is none. `loops` are all innermost loops with FFMAs, by address.
     """
 
     total: int
@@ -86,9 +86,15 @@ def multiply_adds(cubin: bytes, entry: str, arch: str) -> MultiplyAdds | None:
         cycles=whole.count + whole.waits,
         shared_loads=sum(word & _OPCODE_MASK == _SHARED_LOAD for word in main),
         loop=tuple(main) if len(main) < len(words) else (),
-        around=tuple(words[around.start : found.start] + words[found.stop : around.stop]),
+        around=_without(words, around, [found, *inner]),
         loops=loops,
     )
+
+
+def _without(words: Sequence[int], whole: slice, parts: Sequence[slice]) -> tuple[int, ...]:
+    """The instructions of a stretch of code that are in none of these."""
+    gone = {place for part in parts for place in range(part.start, part.stop)}
+    return tuple(words[place] for place in range(whole.start, whole.stop) if place not in gone)
 
 
 def _loop(words: Sequence[int]) -> Loop:
@@ -122,7 +128,7 @@ def _main_loop(words: Sequence[int], arch: str, inner: Sequence[slice]) -> tuple
 
 
 def _loops(words: Sequence[int], arch: str) -> list[tuple[int, int]]:
-    """First instruction of each loop, and the one behind its last."""
+    """First instruction of each loop, and the one after its last."""
     loops = []
     for place, word in enumerate(words):
         if word & _OPCODE_MASK == _BRANCH:

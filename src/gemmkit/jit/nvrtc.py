@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 from gemmkit.errors import CompileError, CompilerMissing
-from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
 from gemmkit.loading import first_use, load
 from gemmkit.record import CUDA_HEADERS
@@ -111,6 +110,9 @@ def compile_program(
             CUDA_HEADERS,
         )
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            load("gemmkit.jit.diagnostics")
+            from gemmkit.jit.diagnostics import render_log
+
             message = render_log(log, {**headers, file_name: source}, entry, ptx)
             raise CompileError(f"{file_name} does not compile for {arch}:\n\n{message}")
         release = _RELEASE.search(ptx)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
+
+# (`importlib.resources` would find it too, but imports what reads archives first.)
+_FOLDER = Path(__file__).parent
+
+
+def source_text(name: str) -> str:
+    """The text of a kernel's `.cu` file."""
+    return (_FOLDER / f"{name}.cu").read_text("utf-8")
 
 
 def include_files() -> dict[str, str]:
     """The headers that kernels may include: file name → text."""
-    folder = resources.files("gemmkit.kernels") / "include"
-    return {
-        header.name: header.read_text("utf-8")
-        for header in sorted(folder.iterdir(), key=lambda each: each.name)
-        if header.name.endswith(".cuh")
-    }
+    headers = sorted((_FOLDER / "include").glob("*.cuh"))
+    return {header.name: header.read_text("utf-8") for header in headers}

@@ -81,7 +81,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class KernelDeclaration:
-    """A `__global__` function; `template` lists its template parameters, None if it is no template.
+    """A `__global__` function; `template` lists its template parameters, None if it is not a
+    template.
 
     `name` is qualified by its namespaces, `line` counts from 1. Each template parameter is a name
     and its default (empty if none).
@@ -254,7 +255,7 @@ def _read_kernel(
 
 
 def _name_and_list(plain: str, position: int) -> tuple[str, int, int] | None:
-    """The name behind `__global__`, and where its parameter list opens and closes."""
+    """The name after `__global__`, and where its parameter list opens and closes."""
     while True:
         word = _WORD.search(plain, position)
         if word is None or re.search(r"[;{}<=]", plain[position : word.start()]):
@@ -307,7 +308,7 @@ def template_names(plain: str, start: int) -> tuple[str, ...]:
 
 
 def _template_parts(plain: str, start: int) -> list[str] | None:
-    """The template parameters of what is declared at `start`; None if it is no template."""
+    """The template parameters of what is declared at `start`; None if it is not a template."""
     head_start = max(plain.rfind(mark, 0, start) for mark in ";}") + 1
     heads = [*re.finditer(r"\btemplate\s*<", plain[head_start:start])]
     if not heads:

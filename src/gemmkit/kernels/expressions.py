@@ -110,7 +110,7 @@ class Expression:
         """The value as an integer.
 
         Raises:
-            UsageError: as `evaluate`, or it is no integer.
+            UsageError: as `evaluate`, or it is not an integer.
         """
         value = self.evaluate(values)
         if isinstance(value, float):
@@ -140,7 +140,7 @@ def split_list(text: str) -> list[str]:
             start = position + 1
     parts.append(text[start:].strip())
     if not all(parts):
-        raise UsageError(f"'{text}' has an empty part: write expressions parted by commas")
+        raise UsageError(f"'{text}' has an empty part: separate expressions by commas")
     return parts
 
 
@@ -160,8 +160,8 @@ def _parse(text: str) -> Expression:
 
 def _no_expression(text: str) -> UsageError:
     return UsageError(
-        f"'{text}' is no expression: it may have numbers, names, + - * / // % << >> ( ), min, max "
-        "and ceil_div, as in (M+127)/128"
+        f"'{text}' is not an expression: it may have numbers, names, + - * / // % << >> ( ), min, "
+        "max and ceil_div, as in (M+127)/128"
     )
 
 

@@ -10,13 +10,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.plan import SKINNY, TileConfig, ceil_div
 from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
 from gemmkit.kernels.sizes import SIZES, Multiples
-from gemmkit.problem import GemmProblem
-
-# The most rows (or columns) of a product that counts as skinny.
-SKINNY = 16
+from gemmkit.problem import GemmProblem, Shape, read_problem
 
 
 def fitting(
@@ -66,9 +63,44 @@ def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
 
 
 def default_problem(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
-    """A problem that nobody asked for by its sizes, of the sizes and layout that a kernel takes."""
+    """A problem whose sizes were not asked for, of the sizes and layout that a kernel takes."""
     problem = kernel.lay_out(problem)
     return problem if kernel.sizes is None else kernel.sizes.nearest(problem)
+
+
+def asked_problem(
+    kernel: Kernel | None,
+    shape: Shape,
+    alpha: float | None = None,
+    beta: float | None = None,
+    epilogue: Epilogue | str | None = None,
+) -> GemmProblem:
+    """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
+
+    What is not given is as the problem has it; for a shape that is none, α = 1, β = 0 and the
+    epilogue of the kernel's own parameters: a bias where a user's kernel takes one.
+
+    Raises:
+        UsageError: it is not a valid shape, or no epilogue.
+    """
+    problem = read_problem(shape)
+    if isinstance(epilogue, str):
+        epilogue = Epilogue.parse(epilogue)
+    if epilogue is None and kernel is not None and not isinstance(shape, GemmProblem):
+        epilogue = _own_epilogue(kernel, problem.epilogue)
+    return replace(
+        problem,
+        alpha=problem.alpha if alpha is None else alpha,
+        beta=problem.beta if beta is None else beta,
+        epilogue=epilogue or problem.epilogue,
+    )
+
+
+def _own_epilogue(kernel: Kernel, epilogue: Epilogue) -> Epilogue:
+    """The epilogue with a bias where a user's kernel has a parameter for one."""
+    if kernel.rung is None and "bias" in names_in(kernel.signature):
+        return Epilogue(True, epilogue.activation)
+    return epilogue
 
 
 def refuse_unknown_sizes(kernel: Kernel) -> None:
@@ -95,11 +127,10 @@ def expressible(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
     if kernel.rung is not None:
         return problem
     used = names_in(kernel.signature)
-    epilogue = Epilogue(True, problem.epilogue.activation) if "bias" in used else problem.epilogue
     if "alpha" not in used:
         problem = replace(problem, alpha=1.0)
     if "beta" not in used:
         problem = replace(problem, beta=0.0)
     lacking = (name for name in LEADING_DIMENSIONS if name not in used)
     tight: dict[str, Any] = dict.fromkeys(lacking, 0)
-    return replace(problem, epilogue=epilogue, **tight)
+    return replace(problem, epilogue=_own_epilogue(kernel, problem.epilogue), **tight)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,16 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
+from gemmkit.kernels import source_text
 from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import (
     MAX_EXTENT,
     LaunchPlan,
     Signature,
-    SourceFile,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, custom_options, policy
+from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.rules import resident_blocks, ring_bytes, thread_count
 
 NAME = "grouped"
@@ -119,11 +118,7 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
     )
     return LaunchPlan(
         kernel=NAME,
-        source=SourceFile(
-            _source() + custom_code(problem.single),
-            f"{NAME}.cu",
-            options=custom_options(problem.single),
-        ),
+        source=source_file(NAME, _source(), problem.single),
         entry=f"{NAME}<{template}>",
         grid=(blocks, 1, 1),
         block=(thread_count(config), 1, 1),
@@ -198,4 +193,4 @@ def arguments(
 
 @cache
 def _source() -> str:
-    return (resources.files("gemmkit.kernels") / f"{NAME}.cu").read_text("utf-8")
+    return source_text(NAME)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import source_text
+from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
@@ -24,7 +25,7 @@ from gemmkit.kernels.plan import (
     StructPlace,
     TileConfig,
 )
-from gemmkit.kernels.policy import custom_code, custom_options, policy
+from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
@@ -97,34 +98,19 @@ class Kernel:
         compute_dtype: str = "",
         tolerance: float | None = None,
     ) -> Kernel:
-        """A `.cu` file of your own.
+        """A `.cu` file of your own, which may hold host code too: that is left out.
 
         Args:
-            path: the file; it may hold host code too, which is left out.
-            entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`; not needed
-                where the file has one kernel that is no template.
-            args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each
-                parameter, in their order; not needed where the parameters' names say it.
-            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's
-                own names of them, the template arguments and the constants of the file:
-                `"(N+127)/128,(M+127)/128"`.
-            block: threads along x, y and z, alike.
-            shared: bytes of dynamic shared memory, alike.
-            layout: how A, B and C lie in memory: "NN", "NT", "TN" or "TT" (A and B row-major or
-                transposed, C row-major), or "col", "col-NT" … (all column-major, BLAS's letters).
-            multiple_of: what M, N and K must be multiples of, one number or three: `"128,128,8"`.
-            name: what tables call it; by default the kernel's name in the file.
-            include_dirs: searched for included files, after the file's own folder.
-            options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
-            constants, compute_dtype, tolerance: see `Kernel.given`.
+            path: the file.
+            entry, args, grid, block, shared, layout, multiple_of, name, include_dirs, options,
+            constants, compute_dtype, tolerance: see `LaunchOptions`.
 
         Raises:
-            UsageError: no such file, entry or name, or an argument that cannot be meant.
+            UsageError: no such file, entry or name, or an argument that is not valid.
         """
         from gemmkit.kernels.user import kernel_from_file
 
-        kernel = kernel_from_file(
-            path,
+        launch = LaunchOptions(
             entry=entry,
             args=args,
             grid=grid,
@@ -135,8 +121,26 @@ class Kernel:
             name=name,
             include_dirs=include_dirs,
             options=options,
+            constants=constants,
+            compute_dtype=compute_dtype,
+            tolerance=tolerance,
         )
-        return kernel.given(constants, compute_dtype, tolerance)
+        return kernel_from_file(path, launch)
+
+    @classmethod
+    def from_path(cls, path: str | Path, launch: LaunchOptions) -> Kernel:
+        """A file of your own: PTX where its name ends in `.ptx`, else CUDA C++.
+
+        Raises:
+            UsageError: as `from_file` and `from_ptx`.
+        """
+        if Path(path).suffix.lower() == ".ptx":
+            from gemmkit.kernels.ptx import kernel_from_ptx
+
+            return kernel_from_ptx(path, launch)
+        from gemmkit.kernels.user import kernel_from_file
+
+        return kernel_from_file(path, launch)
 
     @classmethod
     def from_ptx(
@@ -159,25 +163,15 @@ class Kernel:
 
         Args:
             ptx: a file, or the text itself.
-            entry: the kernel, by its symbol or by its name in the source; not needed where there
-                is one only.
-            args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each
-                parameter, in their order.
-            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc.
-            block: threads along x, y and z, alike.
-            shared: bytes of dynamic shared memory, alike.
-            layout: how A, B and C lie in memory, as for `from_file`.
-            multiple_of: what M, N and K must be multiples of, alike.
-            name: what tables call it; by default the kernel's name in the source.
-            constants, compute_dtype, tolerance: see `Kernel.given`.
+            entry, args, grid, block, shared, layout, multiple_of, name, constants, compute_dtype,
+            tolerance: see `LaunchOptions`.
 
         Raises:
-            UsageError: no such file or entry, no PTX, or an argument that cannot be meant.
+            UsageError: no such file or entry, no PTX, or an argument that is not valid.
         """
         from gemmkit.kernels.ptx import kernel_from_ptx
 
-        kernel = kernel_from_ptx(
-            ptx,
+        launch = LaunchOptions(
             entry=entry,
             args=args,
             grid=grid,
@@ -186,8 +180,11 @@ class Kernel:
             layout=layout,
             multiple_of=multiple_of,
             name=name,
+            constants=constants,
+            compute_dtype=compute_dtype,
+            tolerance=tolerance,
         )
-        return kernel.given(constants, compute_dtype, tolerance)
+        return kernel_from_ptx(ptx, launch)
 
     @classmethod
     def from_numba(
@@ -208,43 +205,37 @@ class Kernel:
         Args:
             function: a plain function, or one with `@cuda.jit` (without a signature, for which
                 numba wants a GPU).
-            args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each argument;
-                not needed where the function calls them so.
-            grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc.
-            block: threads along x, y and z, alike.
-            shared: bytes of dynamic shared memory, alike.
+            args: as in `LaunchOptions`; not needed where the function calls its arguments so.
             types: numba's types of the arguments, as a text or one by one:
                 `"float32[:,:], float32[:,:], float32[:,:], int32"`. By default what numba takes
                 contiguous fp32 arrays, Python ints and Python floats for. Arrays may also be
                 `CPointer(float32)`.
-            layout: how A, B and C lie in memory, as for `from_file`; arrays have those shapes.
-            multiple_of: what M, N and K must be multiples of, alike.
-            name: what tables call it; by default the function's name.
+            grid, block, shared, layout, multiple_of, name: see `LaunchOptions`; arrays have the
+            shapes that the layout gives them.
 
         Raises:
             CompilerMissing: numba-cuda is not installed.
-            UsageError: an argument that cannot be meant.
+            UsageError: an argument that is not valid.
         """
         from gemmkit.kernels.numba_kernel import kernel_from_numba
 
-        return kernel_from_numba(
-            function,
+        launch = LaunchOptions(
             args=args,
             grid=grid,
             block=block,
             shared=shared,
-            types=types,
             layout=layout,
             multiple_of=multiple_of,
             name=name,
         )
+        return kernel_from_numba(function, launch, types)
 
     @cached_property
     def source(self) -> str:
         """The text of the file."""
         if self.file is not None:
             return self.file.text
-        return (resources.files("gemmkit.kernels") / f"{self.name}.cu").read_text("utf-8")
+        return source_text(self.name)
 
     def given(
         self,
@@ -357,7 +348,7 @@ class Kernel:
             return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
         if problem.batch != 1 and not self.takes_batches:
             return (
-                f"'{self.name}' computes one product a launch; 'async_copy' and the rungs after "
+                f"'{self.name}' computes one product per launch; 'async_copy' and the rungs after "
                 "it take batches"
             )
         if max(problem.m, problem.n, problem.k, problem.batch) > MAX_EXTENT:
@@ -377,11 +368,7 @@ class Kernel:
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
-        source = self.file or SourceFile(
-            self.source + custom_code(problem),
-            f"{self.name}.cu",
-            options=custom_options(problem),
-        )
+        source = self.file or source_file(self.name, self.source, problem)
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
             source, entry = self.translate(gpu)

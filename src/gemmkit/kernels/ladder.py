@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.kernels import launches, rules, skinny
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.off_ladder import LIBRARY
@@ -137,7 +136,7 @@ LADDER: tuple[Kernel, ...] = (
         name="async_copy",
         rung=10,
         idea="cp.async copies tiles to shared memory several stages ahead without passing through "
-        "registers, which leaves room for 16×8 results a thread.",
+        "registers, which leaves room for 16×8 results per thread.",
         default=TileConfig(
             BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
         ),
@@ -260,7 +259,5 @@ def find_kernel(name: str) -> Kernel:
     by_name = {kernel.name: kernel for kernel in (*LADDER, *LIBRARY)}
     kernel = by_name.get(wanted)
     if kernel is None:
-        near = difflib.get_close_matches(wanted, by_name, n=2)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(by_name)}"
-        raise UsageError(f"unknown kernel '{name}': {advice}")
+        raise UsageError(unknown_name("kernel", name, by_name))
     return kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
@@ -23,8 +24,15 @@ from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
 from gemmkit.kernels.sizes import SIZES, SizeRule
 from gemmkit.problem import GemmProblem
 
+if TYPE_CHECKING:
+    from gemmkit.kernels.kernel import Kernel
+
 # One to three expressions in CUDA's x, y, z order, or a single number.
 Extent = str | int | Sequence[str | int]
+
+
+class LaunchRefused(UsageError):
+    """A launch that CUDA refuses on every board; the text names axis, limit and option."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class LaunchRule:
         """Read what a user wrote; `parameters` are the kernel's own names of its signature.
 
         Raises:
-            UsageError: it is no expression, or one that uses unknown names.
+            UsageError: it is not an expression, or one that uses unknown names.
         """
         aliases = _aliases(signature, parameters)
         extents = _extents(grid, "grid"), _extents(block, "block")
@@ -71,34 +79,99 @@ class LaunchRule:
         """The launch.
 
         Raises:
-            UsageError: an expression fails, or its result is no possible extent.
+            UsageError: an expression fails.
+            LaunchRefused: its result is no possible extent.
         """
         values = self._values(problem)
         block = [
-            _within(expression, values, "block", 1, limit)
-            for expression, limit in zip(self.block, MAX_BLOCK, strict=False)
+            self._within("block", axis, expression, values, 1, limit)
+            for axis, expression, limit in zip("xyz", self.block, MAX_BLOCK, strict=False)
         ]
+        shared = self.shared.integer(values)
+        if not 0 <= shared < 2**31:
+            raise LaunchRefused(
+                f"{shared:,} bytes of shared memory are no amount that a launch may ask for: "
+                f"{self._origin('shared', self.shared, values)}"
+            )
         return LaunchShape(
             template=(),
             grid=self.extents(problem),
             block=_three(block),
-            shared_bytes=_within(self.shared, values, "shared", 0, 2**31 - 1),
+            shared_bytes=shared,
         )
 
     def extents(self, problem: GemmProblem) -> Dim3:
         """The grid.
 
         Raises:
-            UsageError: an expression fails, or its result is no possible extent.
+            UsageError: an expression fails.
+            LaunchRefused: its result is no possible extent.
         """
         values = self._values(problem)
         limits = MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ
         return _three(
             [
-                _within(expression, values, "grid", 0, limit)
-                for expression, limit in zip(self.grid, limits, strict=False)
+                self._within("grid", axis, expression, values, 0, limit)
+                for axis, expression, limit in zip("xyz", self.grid, limits, strict=False)
             ]
         )
+
+    def refusal(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
+        """Why CUDA refuses the launch of this problem on the board, or None.
+
+        Raises:
+            UsageError: an expression fails.
+        """
+        try:
+            shape = self(problem, TileConfig(), gpu)
+        except LaunchRefused as refused:
+            return str(refused)
+        values = self._values(problem)
+        threads, limit = math.prod(shape.block), gpu.capability.max_threads_per_block
+        if threads > limit:
+            return (
+                f"{threads:,} threads a block are more than the {limit:,} that {gpu.name} allows: "
+                f"{self._origin('block', None, values)}"
+            )
+        if problem.m and problem.n and 0 in shape.grid:
+            axis = shape.grid.index(0)
+            origin = self._origin("grid", self.grid[axis], values)
+            return (
+                f"grid.{'xyz'[axis]} is 0, and CUDA refuses an empty grid "
+                f"(cudaErrorInvalidConfiguration): {origin}; "
+                "round up, as in ceil_div(M,16)"
+            )
+        return None
+
+    def _within(
+        self,
+        what: str,
+        axis: str,
+        expression: Expression,
+        values: Mapping[str, Number],
+        least: int,
+        most: int,
+    ) -> int:
+        value = expression.integer(values)
+        if least <= value <= most:
+            return value
+        limit = f"{value:,} > {most:,}, the most that CUDA takes"
+        advice = "; put the longest side on x, or loop in the kernel" if what == "grid" else ""
+        if value < least:
+            limit, advice = f"{value:,}, and it must be {least} to {most:,}", ""
+        origin = self._origin(what, expression, values)
+        raise LaunchRefused(f"{what}.{axis} is {limit}: {origin}{advice}")
+
+    def _origin(
+        self, what: str, expression: Expression | None, values: Mapping[str, Number]
+    ) -> str:
+        """The option that an extent comes from, and the sizes that it follows from."""
+        given = getattr(self, what) if expression is None else expression
+        parts = given if isinstance(given, tuple) else (given,)
+        text = ",".join(each.text for each in parts)
+        names = sorted(set[str]().union(*(each.names for each in parts)) - self.constants.keys())
+        sizes = ", ".join(f"{name} = {values[name]:,}" for name in names)
+        return f"--{what} has '{text}'" + (f", with {sizes}" if sizes else "")
 
     def _check_names(self) -> None:
         """Raise a UsageError for a name that no problem gives a value."""
@@ -130,22 +203,26 @@ def condition_of(
         if reason is not None:
             return reason
         try:
-            shape = rule(problem, TileConfig(), gpu)
+            return rule.refusal(problem, gpu)
         except UsageError as error:
             return str(error)
-        threads = math.prod(shape.block)
-        limit = gpu.capability.max_threads_per_block
-        if threads > limit:
-            return f"{threads} threads a block are more than the {limit} that {gpu.name} allows"
-        if problem.m and problem.n and 0 in shape.grid:
-            empty = rule.grid[shape.grid.index(0)].text
-            return (
-                f"grid '{empty}' is 0 here: CUDA refuses an empty grid "
-                "(cudaErrorInvalidConfiguration); round up, as in ceil_div(M,16)"
-            )
-        return None
 
     return condition
+
+
+def refused_launch(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """Why the board refuses a launch that a user's kernel is given for a problem that it takes.
+
+    None for launches that are not refused, for problems that the kernel does not take, and for
+    rungs, whose launches follow from their configuration.
+    """
+    if not isinstance(kernel.launch, LaunchRule):
+        return None
+    try:
+        reason = kernel.launch.refusal(problem, gpu)
+    except UsageError:
+        return None
+    return reason if reason == kernel.accepts(problem, gpu) else None
 
 
 def _not_passed(used: frozenset[str], problem: GemmProblem) -> str | None:
@@ -187,17 +264,6 @@ def _extents(given: Extent, what: str) -> tuple[Expression, ...]:
     if not 1 <= len(parts) <= 3:
         raise UsageError(f"--{what} '{given}' has {len(parts)} parts: give x, y and z at most")
     return tuple(Expression.parse(part) for part in parts)
-
-
-def _within(
-    expression: Expression, values: Mapping[str, Number], what: str, least: int, most: int
-) -> int:
-    value = expression.integer(values)
-    if not least <= value <= most:
-        raise UsageError(
-            f"{what} '{expression.text}' is {value:,} here; it must be {least} to {most:,}"
-        )
-    return value
 
 
 def _three(extents: Sequence[int]) -> Dim3:

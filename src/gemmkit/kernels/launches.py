@@ -59,7 +59,7 @@ def thread_per_result(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> L
 
 
 def coarsened(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """TM×TN results a thread, one-dimensional blocks."""
+    """TM×TN results per thread, one-dimensional blocks."""
     return LaunchShape(
         template=tuple(config.as_dict().values()),
         grid=tile_grid(problem, config["BM"], config["BN"]),

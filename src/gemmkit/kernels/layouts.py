@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 
 # BLAS's letters; `col` alone is all three matrices column-major.
 _WRITTEN = re.compile(r"(?:(row|col)(?:umn)?(?:[-_ ]?major)?)?[-_:, ]*([nt]{2})?")
+
+_NAMES = ("NN", "NT", "TN", "TT", "col", "col-NT", "col-TN", "col-TT")
 
 
 def read_layout(text: str) -> str:
@@ -22,10 +24,8 @@ def read_layout(text: str) -> str:
     """
     found = _WRITTEN.fullmatch(text.strip().lower())
     if found is None or not any(found.groups()):
-        raise UsageError(
-            f"'{text}' is not a valid layout: use NN, NT, TN or TT (A and B row-major or "
-            "transposed), or col, col-NT, col-TN, col-TT for column-major matrices"
-        )
+        meaning = ": A and B row-major (N) or transposed (T), after col of column-major matrices"
+        raise UsageError(unknown_name("layout", text, _NAMES, meaning))
     order, letters = found.groups()
     letters = letters or "nn"
     if order == "col":

@@ -21,7 +21,7 @@ from gemmkit.errors import CompileError, CompilerMissing, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.expressions import Expression, split_list
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launch_rule import Extent
+from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile
 from gemmkit.kernels.ptx import entries_in, find_entry
@@ -44,39 +44,28 @@ _OPTIONS = ("fastmath", "opt", "launch_bounds")
 
 def kernel_from_numba(
     function: Callable[..., object],
-    *,
-    args: str | Sequence[str] | None = None,
-    grid: Extent,
-    block: Extent,
-    shared: str | int = "0",
+    launch: LaunchOptions,
     types: str | Sequence[Any] | None = None,
-    layout: str = "nn",
-    multiple_of: str | int | Sequence[int] = 1,
-    name: str | None = None,
 ) -> Kernel:
     """See `Kernel.from_numba`."""
     _numba()
     plain = getattr(function, "py_func", function)
     if not isinstance(plain, FunctionType):
-        raise UsageError(f"{function!r} is no function that numba-cuda could compile")
-    arguments = _arguments(plain, args)
+        raise UsageError(f"{function!r} is not a function that numba-cuda can compile")
+    arguments = _arguments(plain, launch.args)
     front_end = _FrontEnd(
         plain,
         arguments,
         _types(plain.__name__, arguments, types),
         {key: value for key in _OPTIONS if (value := _option(function, key)) is not None},
-        read_layout(layout),
+        read_layout(launch.layout),
     )
     kernel = user_kernel(
         front_end.source,
         entry=plain.__name__,
         signature=front_end.signature,
-        grid=grid,
-        block=block,
-        shared=shared,
-        layout=layout,
-        multiple_of=multiple_of,
-        name=name or plain.__name__,
+        launch=launch,
+        name=launch.name or plain.__name__,
         idea=(inspect.getdoc(plain) or "").partition("\n")[0],
     )
     return replace(kernel, translate=functools.cache(front_end.translate))
@@ -201,7 +190,7 @@ def _board_at_hand(capability: tuple[int, int]) -> Iterator[None]:
     """Let numba's dispatcher take a board for present.
 
     For each `@cuda.jit(device=True)` function that a kernel calls, it asks the current GPU for
-    its compute capability, whatever `cuda.compile` is told.
+    its compute capability, whatever is passed to `cuda.compile`.
     """
     from numba.cuda import dispatcher
 

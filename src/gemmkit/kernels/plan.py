@@ -37,6 +37,9 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 
+# The most rows (or columns) of a product that counts as skinny.
+SKINNY = 16
+
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
 MAX_EXTENT = 2**31 - 2**17
 
@@ -48,7 +51,7 @@ class TileConfig:
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
     `slice_k` the groups of warps in a block that share each step of it. The last two change no
-    traffic, but what the compiler makes of the inner loop: `bursts` is how many times a step its
+    traffic, but what the compiler makes of the inner loop: `bursts` is how many times per step its
     copies start, `order` the way through an outer product (see `outer_product` in fragment.cuh).
     """
 
@@ -82,6 +85,10 @@ class TileConfig:
 _KEYS = tuple(each.name for each in dataclasses.fields(TileConfig))
 
 
+# A file of its own for the expression of a custom epilogue: messages about it quote its own lines.
+EXPRESSION_FILE = "custom epilogue"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """What a kernel is compiled from: CUDA C++, or the PTX that another front end made.
@@ -90,7 +97,8 @@ class SourceFile:
 
     `name` is how messages and line tables call it. `include_dirs` are searched for included
     files; `options` go to the compiler as they are. `assertions` are compiled after the text: what
-    must be true of a kernel's parameters, by `element_types`.
+    must be true of a kernel's parameters, by `element_types`. `expression`, a user's own
+    epilogue, is what the text includes by the name `EXPRESSION_FILE`.
     """
 
     text: str
@@ -99,6 +107,7 @@ class SourceFile:
     include_dirs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     assertions: str = ""
+    expression: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +124,15 @@ class FieldPlace:
 class StructPlace:
     """A kernel parameter that is a struct: `size` and `alignment` in bytes, its scalars in order.
 
-    `declared` is the parameter as the source declares it.
+    `declared` is the parameter as the source declares it, `line` (`file:line`) where its kernel is
+    declared.
     """
 
     declared: str
     size: int
     alignment: int
     fields: tuple[FieldPlace, ...]
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

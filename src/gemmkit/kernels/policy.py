@@ -1,8 +1,10 @@
-"""How an epilogue is told to a kernel: a type for its last template parameter, and custom code."""
+"""How an epilogue is passed to a kernel: a type for its last template parameter, and custom
+code."""
 
 from __future__ import annotations
 
 from gemmkit.epilogue import Custom
+from gemmkit.kernels.plan import EXPRESSION_FILE, SourceFile
 from gemmkit.problem import Dtype, GemmProblem
 
 _BIASES = {"": "NO_BIAS", "column": "COLUMN_BIAS", "row": "ROW_BIAS"}
@@ -49,8 +51,18 @@ def policy(problem: GemmProblem) -> str:
     return f"{'TypedEpilogue' if typed else 'Epilogue'}<{', '.join(arguments)}>"
 
 
-def custom_code(problem: GemmProblem) -> str:
-    """What a kernel's file needs besides its own text: the user's activation, if there is one."""
+def source_file(name: str, text: str, problem: GemmProblem) -> SourceFile:
+    """A kernel's own text with the user's activation, if the problem's epilogue has one."""
+    own = problem.epilogue.activation
+    return SourceFile(
+        text + _custom_code(problem),
+        f"{name}.cu",
+        options=_custom_options(problem),
+        expression=own.expression if isinstance(own, Custom) else "",
+    )
+
+
+def _custom_code(problem: GemmProblem) -> str:
     own = problem.epilogue.activation
     if not isinstance(own, Custom):
         return ""
@@ -64,11 +76,11 @@ def custom_code(problem: GemmProblem) -> str:
     )
     return (
         f"\nstruct Custom {{\n{members}  __device__ {number} apply({number} x) const {{\n{locals_}"
-        f"    return {own.expression};\n  }}\n}};\n"
+        f'    return\n#include "{EXPRESSION_FILE}"\n    ;\n  }}\n}};\n'
     )
 
 
-def custom_options(problem: GemmProblem) -> tuple[str, ...]:
+def _custom_options(problem: GemmProblem) -> tuple[str, ...]:
     """The compiler's options for it: the macros of epilogue.cuh that make its parameters the
     kernel's.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.declarations import head_comment
 from gemmkit.kernels.expressions import split_list
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launch_rule import Extent
+from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.plan import SourceFile, TileConfig
 from gemmkit.kernels.signatures import (
     LEADING_DIMENSIONS,
@@ -21,7 +21,7 @@ from gemmkit.kernels.signatures import (
     told_signature,
 )
 from gemmkit.kernels.sizes import SIZES
-from gemmkit.kernels.user import read_source, user_kernel
+from gemmkit.kernels.user import given_to, read_source, user_kernel
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
@@ -30,27 +30,21 @@ _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)[^,\[]*(\[\d+\])
 _IDENTIFIER = re.compile(r"(\d+)")
 
 
-def kernel_from_ptx(
-    ptx: str | Path,
-    *,
-    entry: str | None = None,
-    args: str | Sequence[str],
-    grid: Extent,
-    block: Extent,
-    shared: str | int = "0",
-    layout: str = "nn",
-    multiple_of: str | int | Sequence[int] = 1,
-    name: str | None = None,
-) -> Kernel:
+def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
     """See `Kernel.from_ptx`."""
     if isinstance(ptx, str) and "\n" in ptx:
         text, file_name = ptx, "kernel.ptx"
     else:
         path = Path(ptx)
         text, file_name = read_source(path), path.name
-    symbol = find_entry(entry, text, file_name)
+    if launch.include_dirs or launch.options:
+        raise UsageError(f"{file_name} is compiled already: leave out --include and --option")
+    args = launch.args
+    if args is None:
+        raise UsageError(f"{file_name} does not say what its parameters are: give --args")
+    symbol = find_entry(launch.entry, text, file_name)
     listed = split_list(args) if isinstance(args, str) else [str(each) for each in args]
-    name = name or readable_name(symbol)
+    name = launch.name or readable_name(symbol)
     parameters = entries_in(text)[symbol]
     if len(listed) != len(parameters):
         raise UsageError(
@@ -65,15 +59,11 @@ def kernel_from_ptx(
         source,
         entry=symbol,
         signature=signature,
-        grid=grid,
-        block=block,
-        shared=shared,
-        layout=layout,
-        multiple_of=multiple_of,
+        launch=launch,
         name=name,
         idea=_idea(text),
     )
-    return replace(kernel, rule=_target_rule(source))
+    return given_to(replace(kernel, rule=_target_rule(source)), launch)
 
 
 def entries_in(ptx: str) -> Mapping[str, tuple[str, ...]]:
@@ -96,7 +86,7 @@ def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
     """
     symbols = entries_in(ptx)
     if not symbols:
-        raise UsageError(f"{file_name} is no PTX with a kernel: it has no .entry")
+        raise UsageError(f"{file_name} holds no PTX kernel: it has no .entry")
     if entry is not None and entry in symbols:
         return entry
     matches = [each for each in symbols if entry in (None, readable_name(each))]
@@ -151,7 +141,7 @@ def _target_rule(source: SourceFile) -> Callable[[TileConfig, GpuSpec], str | No
     """Why a board cannot run PTX of this target, or None."""
     found = _TARGET.search(_COMMENT.sub(" ", source.text))
     if found is None:
-        raise UsageError(f"{source.name} has no line '.target sm_…', so it is no PTX")
+        raise UsageError(f"{source.name} has no line '.target sm_…', so it is not PTX")
     number, suffix = int(found[1]), found[2]
 
     def rule(config: TileConfig, gpu: GpuSpec) -> str | None:  # noqa: ARG001

@@ -59,7 +59,7 @@ def split_k_shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int
 def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
     """Blocks with warp tiles that an SM holds at once, as their launch bounds see to it.
 
-    Up to 64 results a thread these allow it 128 registers, beyond that all there are; see
+    Up to 64 results per thread these allow it 128 registers, beyond that all there are; see
     `BLOCKS_PER_SM` in fragment.cuh.
     """
     limits, threads = gpu.capability, thread_count(config)
@@ -102,7 +102,7 @@ def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
     """The TM×TN results of a thread fit its registers and divide the block's tile."""
     results = config["TM"] * config["TN"]
     if results > MAX_RESULTS_PER_THREAD:
-        return f"{results} results a thread do not fit its registers: {MAX_RESULTS_PER_THREAD} do"
+        return f"{results} results per thread do not fit its registers: {MAX_RESULTS_PER_THREAD} do"
     return first_reason(
         lambda: divides(config, "TM", "BM"),
         lambda: divides(config, "TN", "BN"),
@@ -130,7 +130,7 @@ def warps(config: TileConfig) -> str | None:
         lambda: (
             None
             if lanes == WARP_SIZE
-            else f"a WM*WN warp tile with TM*TN results a lane needs {lanes} lanes; a warp has 32"
+            else f"a WM*WN warp tile with TM*TN results per lane needs {lanes} lanes; a warp has 32"
         ),
     )
 
@@ -209,7 +209,7 @@ def shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """TM results a thread; the stride is one of `COARSENING_STRIDES`."""
+    """TM results per thread; the stride is one of `COARSENING_STRIDES`."""
     strides = ", ".join(map(str, COARSENING_STRIDES))
     return first_reason(
         lambda: positive(config),
@@ -222,7 +222,7 @@ def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """TM×TN results a thread, copied float by float."""
+    """TM×TN results per thread, copied float by float."""
     return first_reason(
         lambda: positive(config),
         lambda: _thread_tile(config, gpu),

@@ -65,7 +65,7 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
     P.
 
     Raises:
-        UsageError: a parameter cannot be read safely, or two read alike.
+        UsageError: a parameter cannot be read safely, or two are read as the same.
     """
     read = _with_usual_letters(kernel)
     names = [_read_in(read, parameter) for parameter in read.parameters]
@@ -102,12 +102,12 @@ def _is_only_size(names: Sequence[str], integer: Parameter, kernel: KernelDeclar
 def told_signature(
     given: Sequence[str], kernel: KernelDeclaration | None, constants: Mapping[str, Number]
 ) -> Signature:
-    """The signature that a user gives, held against the parameters where those can be read.
+    """The signature that a user gives, checked against the parameters where those can be read.
 
     Constants of the source are replaced by their values; `nullptr` becomes 0.
 
     Raises:
-        UsageError: an entry is no name or expression, or does not fit its parameter.
+        UsageError: an entry is neither a name nor an expression, or does not fit its parameter.
     """
     known = (*ARGUMENT_NAMES, *constants)
     signature = []

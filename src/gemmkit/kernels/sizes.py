@@ -47,8 +47,8 @@ class SizeRule:
     ) -> SizeRule:
         """What follows from the names in a signature and the sizes that are constants.
 
-        A size that is no argument but a constant is fixed. A kernel whose only size, argument or
-        constant, is called N, say, is for square matrices.
+        A size that is not an argument but a constant is fixed. A kernel whose only size, argument
+        or constant, is called N, say, is for square matrices.
         """
         passed = [name for name in SIZES if name in names]
         fixed = {name: value for name, value in compiled_in.items() if name not in passed}

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.grids import batch_grid, batched
-from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 

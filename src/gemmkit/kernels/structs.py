@@ -20,18 +20,21 @@ from gemmkit.kernels.declarations import (
 )
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import FieldPlace, StructPlace
+from gemmkit.kernels.struct_packing import Packing, pack_operator_line, packing
 
 _HEAD = re.compile(
-    r"\b(?:struct|class|union)\s+(?P<attributes>(?:(?:alignas|__align__)\s*\([^()]*\)\s*)*)"
+    r"\b(?:struct|class|union)\s+(?P<attributes>(?:(?:(?:alignas|__align__)\s*\([^()]*\)|"
+    r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|\[\[[^\[\]]*\]\])\s*)*)"
     r"(?P<name>\w+)?\s*(?:final\s*)?(?::(?!:)(?P<bases>[^{};]*))?(?=\{)"
 )
-_ALIGNMENT = re.compile(r"\b(?:alignas|__align__)\s*\(\s*(\w+)\s*\)")
+_ALIGNMENT = re.compile(r"\b(?:alignas|__align__|(?:__)?aligned(?:__)?)\s*\(\s*(\w+)\s*\)")
+_PACKED = re.compile(r"\b(?:__)?packed(?:__)?\b")
 _ENUM = re.compile(r"\benum\s+(?:class\s+|struct\s+)?(?P<name>\w+)\s*(?::\s*(?P<type>[\w\s]+))?\{")
 _ACCESS = re.compile(r"\b(?:public|protected|private)\s*:(?!:)")
 # Members that take no room in an object.
 _NO_FIELD = re.compile(r"\s*(?:static|using|typedef|friend|enum|static_assert|template)\b")
 _ARRAY = re.compile(r"\[([^\]]*)\]")
-# A struct with more scalars than this is no argument that anybody would list.
+# A struct with more scalars than this is not an argument that anybody would list.
 _MOST_FIELDS = 256
 
 # Size and alignment in bytes, and the kind of PTX type: signed, unsigned, floating-point.
@@ -65,7 +68,8 @@ class StructDeclaration:
     """A struct's declaration: `body` is what stands between its braces.
 
     `bases` are the types it derives from, `template` the names of its template parameters,
-    `alignment` what `alignas` asks for, in bytes.
+    `alignment` what `alignas` asks for, in bytes; `packed` the bytes to which members are aligned
+    at most, or 0.
     """
 
     name: str
@@ -74,6 +78,7 @@ class StructDeclaration:
     template: tuple[str, ...] = ()
     alignment: int = 1
     is_union: bool = False
+    packed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +98,15 @@ class _Unknown(Exception):
 class Structs:
     """The structs and enumerations that a source declares.
 
-    `types` are its aliases, `numbers` its constants, for the lengths of arrays.
+    `types` are its aliases, `numbers` its constants, for the lengths of arrays. `pack_operator` is
+    the line of a `_Pragma("pack")`.
     """
 
     declared: Mapping[str, StructDeclaration]
     enums: Mapping[str, str]
     types: Mapping[str, str]
     numbers: Mapping[str, Number]
+    pack_operator: int | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str], numbers: Mapping[str, Number]) -> Structs:
@@ -107,12 +114,15 @@ class Structs:
         declared: dict[str, StructDeclaration] = {}
         enums: dict[str, str] = {}
         types: dict[str, str] = {}
+        operator: int | None = None
         for text in texts:
-            plain = without_directives(without_comments(text))
+            uncommented = without_comments(text)
+            plain = without_directives(uncommented)
+            operator = pack_operator_line(without_comments(text, keep_literals=True)) or operator
             types |= aliases_in(plain)
             enums |= {each["name"]: (each["type"] or "int").strip() for each in _enums(plain)}
-            declared |= {each.name: each for each in _structs(plain)}
-        return cls(declared, enums, types, numbers)
+            declared |= {each.name: each for each in _structs(plain, packing(uncommented))}
+        return cls(declared, enums, types, numbers, operator)
 
     def flattened(
         self, kernel: KernelDeclaration, values: Mapping[str, str], file: str
@@ -129,6 +139,12 @@ class Structs:
         parameters: list[Parameter] = []
         places: list[StructPlace | None] = []
         for number, parameter in enumerate(kernel.parameters):
+            if self.pack_operator is not None and not self._is_scalar(parameter):
+                raise UsageError(
+                    f'{file}:{self.pack_operator}: _Pragma("pack") is not followed, and '
+                    f"'{kernel.name}' takes the struct '{parameter}' by value: write it as "
+                    "#pragma pack on a line of its own"
+                )
             if parameter.pointer or not self._has_fields(parameter.type):
                 parameters.append(parameter)
                 places.append(None)
@@ -146,7 +162,15 @@ class Structs:
                 replace(field, name=f"{owner}.{field.name}") for field, _ in layout.fields
             ]
             fields = tuple(place for _, place in layout.fields)
-            places.append(StructPlace(str(parameter), layout.size, layout.alignment, fields))
+            places.append(
+                StructPlace(
+                    str(parameter),
+                    layout.size,
+                    layout.alignment,
+                    fields,
+                    f"{file}:{kernel.line}",
+                )
+            )
         if not any(places):
             return kernel, ()
         return replace(kernel, parameters=tuple(parameters)), tuple(places)
@@ -166,6 +190,10 @@ class Structs:
                     "take the struct by value, or the address of fp32 elements"
                 )
         return None
+
+    def _is_scalar(self, parameter: Parameter) -> bool:
+        resolved = parameter.resolved(self.types)
+        return bool(resolved.pointer) or resolved.type in {*_SCALARS, *self.enums}
 
     def _has_fields(self, type_name: str) -> bool:
         plain = self._resolved(type_name, {}).type
@@ -218,8 +246,9 @@ class Structs:
                 if member.pointer
                 else self._layout(member.type, values, depth)
             )
-            end = -(-end // one.alignment) * one.alignment
-            alignment = max(alignment, one.alignment)
+            aligned = min(one.alignment, struct.packed or one.alignment)
+            end = -(-end // aligned) * aligned
+            alignment = max(alignment, aligned)
             for index in range(count):
                 name = f"{member.name}[{index}]" if count > 1 else member.name
                 fields += [_moved(*each, name, end + index * one.size) for each in one.fields]
@@ -323,7 +352,7 @@ def _is_method(statement: str) -> bool:
     )
 
 
-def _structs(plain: str) -> Iterator[StructDeclaration]:
+def _structs(plain: str, packed: Packing) -> Iterator[StructDeclaration]:
     for match in _HEAD.finditer(plain):
         close = closing(plain, match.end())
         if close < 0:
@@ -332,7 +361,8 @@ def _structs(plain: str) -> Iterator[StructDeclaration]:
         before = plain[max(plain.rfind(mark, 0, match.start()) for mark in ";}") + 1 :]
         if re.match(r"\s*typedef\b", before):
             names += re.findall(r"(?:^|,)\s*(\w+)", plain[close + 1 : plain.find(";", close)])
-        asked = _ALIGNMENT.search(match["attributes"] or "")
+        attributes = match["attributes"] or ""
+        asked = _ALIGNMENT.search(attributes)
         bases = split_arguments(match["bases"] or "")
         for name in names:
             yield StructDeclaration(
@@ -342,6 +372,7 @@ def _structs(plain: str) -> Iterator[StructDeclaration]:
                 template_names(plain, match.start()),
                 int(asked[1]) if asked is not None and asked[1].isdigit() else 1,
                 match[0].lstrip().startswith("union"),
+                1 if _PACKED.search(attributes) else packed.at(match.start()),
             )
 
 

@@ -83,6 +83,17 @@ def tiles_of(kernel: Kernel, config: TileConfig) -> Tiles:
     return Tiles(rows, columns, step, named.get("stages", 0), multiples=(m, n, k))
 
 
+def block_tile(kernel: Kernel, config: TileConfig) -> tuple[int, int] | None:
+    """Rows and columns of C that a block computes; None where the launch does not show both."""
+    if not isinstance(kernel.launch, LaunchRule):
+        return (config.BM, config.BN) if config.BM and config.BN else None
+    sizes = kernel.sizes or SizeRule()
+    rows, columns = (_grid_step(kernel.launch, sizes, name) for name in SIZES[:2])
+    if rows is None or columns is None or min(rows.size, columns.size) < 1:
+        return None
+    return rows.size, columns.size
+
+
 def _named(constants: Mapping[str, Number]) -> Iterator[tuple[str, int]]:
     """What constants say by their names: "M", "N" and "K" the tile, "square", and "stages"."""
     found: dict[str, int] = {}

@@ -81,7 +81,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: (
             None
             if results <= typed.RESULT_REGISTERS
-            else f"{results} results a lane do not fit its registers"
+            else f"{results} results per lane do not fit its registers"
         ),
         lambda: (
             None

@@ -21,6 +21,7 @@ from gemmkit.kernels.element_types import element_assertions, resolved, type_nam
 from gemmkit.kernels.expressions import Expression, Number, split_list
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.launch_rule import Extent, LaunchRule, condition_of
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import (
@@ -49,26 +50,14 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 
 
-def kernel_from_file(
-    path: str | Path,
-    *,
-    entry: str | None = None,
-    args: str | Sequence[str] | None = None,
-    grid: Extent | None = None,
-    block: Extent | None = None,
-    shared: str | int = "0",
-    layout: str = "nn",
-    multiple_of: str | int | Sequence[int] = 1,
-    name: str | None = None,
-    include_dirs: Sequence[str | Path] = (),
-    options: Sequence[str] = (),
-) -> Kernel:
+def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     """See `Kernel.from_file`."""
-    path = Path(path)
+    path, entry = Path(path), launch.entry
     text = read_source(path)
-    own = [option.removeprefix("-I") for option in options if option.startswith("-I")]
-    folders = tuple(str(Path(each).resolve()) for each in (path.parent, *include_dirs, *own))
-    rest = tuple(option for option in options if not option.startswith("-I"))
+    own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
+    searched = (path.parent, *launch.include_dirs, *own)
+    folders = tuple(str(Path(each).resolve()) for each in searched)
+    rest = tuple(option for option in launch.options if not option.startswith("-I"))
     source = SourceFile(text, path.name, "cuda", folders, rest)
     included = included_files(text, path.parent.resolve(), folders)
     others = included.values()
@@ -90,8 +79,8 @@ def kernel_from_file(
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
         declared, structs = known.flattened(declared, values, here)
-    if args is not None:
-        listed = split_list(args) if isinstance(args, str) else list(args)
+    if launch.args is not None:
+        listed = split_list(launch.args) if isinstance(launch.args, str) else list(launch.args)
         if declared is not None and structs:
             listed = expanded(listed, declared, structs)
         others_named = {key: value for key, value in numbers.items() if key not in ARGUMENT_NAMES}
@@ -110,19 +99,15 @@ def kernel_from_file(
         source,
         entry=whole_name,
         signature=signature,
-        grid=grid,
-        block=block,
-        shared=shared,
-        layout=layout,
-        multiple_of=multiple_of,
-        name=name or _shown_name(path.stem, entry, declared, kernels_in(text)),
+        launch=launch,
+        name=launch.name or _shown_name(path.stem, entry, declared, kernels_in(text)),
         idea=head_comment(text),
         constants=numbers,
-        sizes=_sizes_used((text, *others), declared, signature, grid, constants, numbers),
+        sizes=_sizes_used((text, *others), declared, signature, launch.grid, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
     )
-    return replace(kernel, structs=structs)
+    return given_to(replace(kernel, structs=structs), launch)
 
 
 def _file_of(kernel: KernelDeclaration, path: Path, included: Mapping[Path, str]) -> str:
@@ -143,11 +128,7 @@ def user_kernel(
     *,
     entry: str,
     signature: Signature,
-    grid: Extent | None,
-    block: Extent | None,
-    shared: str | int = "0",
-    layout: str = "nn",
-    multiple_of: str | int | Sequence[int] = 1,
+    launch: LaunchOptions,
     name: str,
     idea: str = "",
     constants: Mapping[str, Number] | None = None,
@@ -161,12 +142,7 @@ def user_kernel(
         source: what it is compiled from.
         entry: its name expression, or its symbol in PTX.
         signature: a name or an expression for each parameter.
-        grid: blocks along x, y, z: expressions over M, N, K, lda, ldb, ldc, the constants and
-            the kernel's own names of its sizes.
-        block: threads along x, y, z, alike.
-        shared: bytes of dynamic shared memory, alike.
-        layout: how it takes A, B and C: see `read_layout`.
-        multiple_of: what M, N and K are multiples of in every problem that it takes.
+        launch: its grid, block, shared memory, layout and sizes.
         name: what tables call it.
         idea: what it is about, if that is known.
         constants: names with fixed values that the expressions may use.
@@ -177,6 +153,7 @@ def user_kernel(
     Raises:
         UsageError: grid or block is missing, or an expression uses unknown names.
     """
+    grid, block = launch.grid, launch.block
     if grid is None or block is None:
         missing = " and ".join(
             option for option, given in (("--grid", grid), ("--block", block)) if given is None
@@ -188,12 +165,12 @@ def user_kernel(
     rule = LaunchRule.read(
         grid,
         block,
-        shared,
+        launch.shared,
         constants=constants or {},
         signature=signature,
         parameters=parameters,
     )
-    taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(multiple_of))
+    taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(launch.multiple_of))
     return Kernel(
         name=name,
         rung=None,
@@ -203,12 +180,17 @@ def user_kernel(
         launch=rule,
         rule=lambda config, gpu: None,  # noqa: ARG005
         signature=signature,
-        layouts=(read_layout(layout),),
+        layouts=(read_layout(launch.layout),),
         sizes=taken,
         file=source,
         entry=entry,
         condition=condition_of(signature, rule, taken, refuses),
     )
+
+
+def given_to(kernel: Kernel, launch: LaunchOptions) -> Kernel:
+    """The kernel with its variables, and with how exact it has to be."""
+    return kernel.given(launch.constants, launch.compute_dtype, launch.tolerance)
 
 
 def read_source(path: Path) -> str:
@@ -222,7 +204,7 @@ def read_source(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     if b"\0" in data:
-        raise UsageError(f"{path} is no text file: source code is wanted")
+        raise UsageError(f"{path} is not a text file: give source code")
     # Comments in other encodings do no harm.
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     if not text.strip():

@@ -10,8 +10,10 @@ from gemmkit.nn import fused
 from gemmkit.nn.namespace import Array, expect_one_type, shape_of, shared_namespace
 from gemmkit.nn.products import multiply, recorded
 from gemmkit.ops.shapes import broadcast_shapes
+from gemmkit.ops.tracing import recordable
 
 
+@recordable()
 def attention(
     q: Array,
     k: Array,

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 from gemmkit.epilogue import Activation, Custom
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.nn import fused
 from gemmkit.nn.namespace import (
     Array,
@@ -18,6 +18,7 @@ from gemmkit.nn.namespace import (
     shared_namespace,
 )
 from gemmkit.nn.products import multiply, recorded
+from gemmkit.ops.tracing import recordable
 
 Method = Literal["im2col", "implicit"]
 Pair = tuple[int, int]
@@ -61,6 +62,7 @@ class Window:
         return self.taps == self.stride == (1, 1) and self.padding == (0, 0)
 
 
+@recordable()
 def conv2d(
     x: Array,
     weight: Array,
@@ -106,7 +108,7 @@ def conv2d(
     """
     xp = shared_namespace(x=x, weight=weight, bias=bias)
     if method not in get_args(Method):
-        raise UsageError(f"unknown method '{method}': use one of {', '.join(get_args(Method))}")
+        raise UsageError(unknown_name("method", method, get_args(Method)))
     _, channels, *image = shape_of(x, "x", rank=4)
     filters, _, *taps = shape_of(weight, "weight", rank=4)
     if not isinstance(groups, int) or groups < 1 or channels % groups or filters % groups:

@@ -8,8 +8,10 @@ from typing import Any
 from gemmkit.epilogue import Activation, Custom
 from gemmkit.nn.namespace import Array, expect_one_type, expect_shape, shape_of
 from gemmkit.nn.products import project, recorded
+from gemmkit.ops.tracing import recordable
 
 
+@recordable()
 def linear(
     x: Array,
     weight: Array,

@@ -12,7 +12,7 @@ from typing import Any
 
 from gemmkit.errors import UnsupportedType, UsageError
 
-# An array of any library; its elements' type and shape are told by the functions that take it.
+# An array of any library; the functions that take it say which element types and shapes they take.
 Array = Any
 
 
@@ -116,9 +116,25 @@ class JaxNamespace(Namespace):
 
     writable = False
 
+    def zeros(self, shape: Sequence[int], like: Array) -> Array:
+        """As `Namespace.zeros`."""
+        return self._module.zeros(tuple(shape), dtype=like.dtype, device=_jax_device(like))
+
+    def steps(self, count: int, like: Array) -> Array:
+        """As `Namespace.steps`."""
+        return self._module.arange(count, device=_jax_device(like))
+
     def contiguous(self, array: Array) -> Array:
         """As `Namespace.contiguous`: they are so always."""
         return array
+
+
+def _jax_device(array: Array) -> Any:
+    """The device of one of JAX's arrays; None while it is traced, or spread over several."""
+    import jax
+
+    devices = set() if isinstance(array, jax.core.Tracer) else array.devices()
+    return devices.pop() if len(devices) == 1 else None
 
 
 _LIBRARIES: dict[str, tuple[str, type[Namespace]]] = {
@@ -177,7 +193,8 @@ def shape_of(
     """An array's shape.
 
     Raises:
-        UsageError: it is no array, has another number of dimensions than `rank`, or has fewer than
+        UsageError: it is not an array, has another number of dimensions than `rank`, or has fewer
+        than
             `least`.
     """
     shape = getattr(array, "shape", None)

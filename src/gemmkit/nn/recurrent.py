@@ -17,11 +17,13 @@ from gemmkit.nn.namespace import (
     shape_of,
 )
 from gemmkit.nn.products import project, recorded
+from gemmkit.ops.tracing import recordable
 
 # Of one layer: input and state weights, and their biases, which may be missing.
 LayerWeights = Sequence[Array]
 
 
+@recordable()
 def lstm(
     x: Array,
     state: tuple[Array, Array] | None,
@@ -73,6 +75,7 @@ def lstm(
     return output, (h, c)
 
 
+@recordable()
 def gru(
     x: Array,
     state: Array | None,

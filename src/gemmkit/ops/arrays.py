@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from gemmkit.errors import UnsupportedType
 from gemmkit.loading import load
-from gemmkit.ops.operands import Operand, View
+from gemmkit.ops.operands import Operand
 from gemmkit.problem import Dtype
 
 # Our modules for the classes of other packages, and for what follows a protocol.
@@ -98,8 +97,8 @@ class WarmLibrary(GpuLibrary, Protocol):
     def glance(self, array: Any) -> tuple[int, Hashable]:
         """The address, and all else on which a launch depends."""
 
-    def glance_at_both(self, a: Any, b: Any) -> tuple[int, int, Hashable]:
-        """The same of two arrays, in one call."""
+    def glance_at_matrices(self, a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+        """The same of two arrays and of the result, or None, in one call; None is at address 0."""
 
     def new(self, like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
         """A new array on the same device, by default of the same type, and its address."""
@@ -174,10 +173,12 @@ class _Memory:
 
 
 def bits(operand: Operand) -> NDArray[Any]:
-    """The elements of an operand as unsigned integers of their size.
+    """The elements of an operand as unsigned integers of their size, unaligned or byte-swapped too.
 
     Those of an operand on a GPU may not be touched, but their addresses can be asked about.
     """
+    if operand.elements is not None:
+        return operand.elements
     if operand.view.empty:
         return np.empty(operand.view.shape, f"u{operand.item_bytes}")
     return np.asarray(_Memory(operand))
@@ -195,27 +196,3 @@ def note_overwritten(*arrays: Any) -> None:
         note = None if array is None else getattr(library_of(array, ""), "overwritten", None)
         if note is not None:
             note(array)
-
-
-def aligned(operand: Operand) -> Operand:
-    """A host operand as it is, or an aligned copy of it.
-
-    The copy is of unsigned integers, whatever library the array is of.
-    """
-    if operand.device is not None or not operand.address % operand.item_bytes:
-        return operand
-    elements = bits(operand)
-    copy = np.array(elements, order="C")
-    return replace(
-        operand,
-        array=copy,
-        address=copy.ctypes.data,
-        view=View.tight(copy.shape),
-        write_back=elements if operand.writable else None,
-    )
-
-
-def write_back(operand: Operand) -> None:
-    """Copy results from an operand that stands in for another array to that array."""
-    if operand.write_back is not None:
-        operand.write_back[...] = bits(operand)

@@ -14,7 +14,7 @@ ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
 
 
 class Call(NamedTuple):
-    """The arguments of `matmul`."""
+    """The arguments of `matmul`, or of `grouped_matmul` with a list for each array."""
 
     a: Any
     b: Any
@@ -26,9 +26,14 @@ class Call(NamedTuple):
     alpha: float
     beta: float
     epilogue: Epilogue | str | None
-    out_dtype: Any
-    stream: Any
-    device: Device | str | None
+    out_dtype: Any = None
+    stream: Any = None
+    device: Device | str | None = None
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by role; None where there is none."""
+        return dict(zip(ARRAYS, self, strict=False))
 
     def read(self) -> Request:
         """Read its arrays and check what can be checked before anything is launched.
@@ -37,7 +42,7 @@ class Call(NamedTuple):
             UsageError: as `read_request`.
         """
         return read_request(
-            {role: getattr(self, role) for role in ARRAYS},
+            self.arrays,
             alpha=self.alpha,
             beta=self.beta,
             epilogue=self.epilogue,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -20,16 +20,21 @@ from gemmkit.ops.scratch import ScratchPool
 
 
 class Memory:
-    """Device memory from cuda.core's pool, which gets it back with this object."""
+    """Memory of the GPU's pool, to which it goes back with this object, in a stream's order."""
 
-    def __init__(self, buffer: Any, nbytes: int) -> None:
-        self.buffer = buffer
-        self.address = int(buffer.handle)
-        self.nbytes = nbytes
+    def __init__(self, context: Context, address: int, nbytes: int, stream: int) -> None:
+        self._context, self._stream = context, stream
+        self.address, self.nbytes = address, nbytes
 
     def free_on(self, stream: int) -> None:
         """Have it given back in the order of another stream."""
-        self.buffer.set_deallocation_stream(_pool_stream(stream))
+        self._stream = stream
+
+    def __del__(self) -> None:
+        # A fork has no GPU, and when the process ends there may be no driver any more.
+        with suppress(Exception):
+            if not _forks.of_a_user:
+                self._context.free(self.address, self._stream)
 
 
 class Context:
@@ -44,7 +49,8 @@ class Context:
     """
 
     def __init__(self, ordinal: int) -> None:
-        load("cuda.bindings.driver", "cuda.core")
+        # (cuda.core would do much of this too, but its import takes longer than all the rest.)
+        load("cuda.bindings.driver")
         from cuda.bindings import driver
 
         if _forks.of_a_user:
@@ -55,25 +61,19 @@ class Context:
             )
         self.ordinal = ordinal
         with cuda_errors(f"opening GPU {ordinal}"):
-            from cuda.core import Device, DeviceMemoryResource
-
             result(driver.cuInit(0))
-            self.handle = result(
-                driver.cuDevicePrimaryCtxRetain(result(driver.cuDeviceGet(ordinal)))
-            )
-            device = Device(ordinal)
-            major, minor = device.compute_capability
-            self.spec: GpuSpec = spec_of(
-                str(device.name), (int(major), int(minor)), device.properties
-            )
+            device = result(driver.cuDeviceGet(ordinal))
+            self.handle = result(driver.cuDevicePrimaryCtxRetain(device))
+            figures = _Figures(device)
+            capability = figures.compute_capability_major, figures.compute_capability_minor
+            self.spec: GpuSpec = spec_of(_name(device), capability, figures)
             with self.current():
                 flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
                 self.own_stream = int(result(driver.cuStreamCreate(flags)))
-                self._pool = DeviceMemoryResource(ordinal)
+                self._pool = _pool(device)
         self.scratch = ScratchPool(self)
         # A signal handler may come to it in the thread that holds it.
         self._lock = threading.RLock()
-        self._kernels: dict[tuple[str, str], Any] = {}
         self._functions: dict[tuple[str, str], int] = {}
         self._shared_bytes: dict[int, int] = {}
 
@@ -106,20 +106,16 @@ class Context:
             DeviceError: the driver refuses the binary.
         """
         from cuda.bindings import driver
-        from cuda.core import ObjectCode
 
         key = binary.key, binary.entry
         with self._lock, cuda_errors(f"loading '{plan.kernel}'"), self.current():
             function = self._functions.get(key)
             if function is None:
-                # Without a cubin, the driver assembles the PTX.
-                code = (
-                    ObjectCode.from_cubin(binary.cubin)
-                    if binary.cubin
-                    else ObjectCode.from_ptx(binary.ptx.encode())
-                )
-                kernel = self._kernels[key] = code.get_kernel(binary.entry)
-                function = int(result(driver.cuKernelGetFunction(kernel.handle)))
+                # Without a cubin, the driver assembles the PTX. It is never unloaded.
+                code = binary.cubin or binary.ptx.encode()
+                library = result(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+                kernel = result(driver.cuLibraryGetKernel(library, binary.entry.encode()))
+                function = int(result(driver.cuKernelGetFunction(kernel)))
                 self._functions[key] = function
             if plan.shared_bytes > self._shared_bytes.get(function, 0):
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -135,10 +131,10 @@ class Context:
         """
         from cuda.bindings import driver
 
+        memory = self.allocate_on(nbytes, self.own_stream)
         with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"), self.current():
-            buffer = self._pool.allocate(max(nbytes, 1), stream=_pool_stream(self.own_stream))
             result(driver.cuStreamSynchronize(self.own_stream))
-        return Memory(buffer, nbytes)
+        return memory
 
     def allocate_on(self, nbytes: int, stream: int) -> Memory:
         """Device memory for use on a stream, in whose order it is given back.
@@ -146,9 +142,22 @@ class Context:
         Raises:
             DeviceError: there is not enough.
         """
+        from cuda.bindings import driver
+
         with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"), self.current():
-            buffer = self._pool.allocate(max(nbytes, 1), stream=_pool_stream(stream))
-        return Memory(buffer, nbytes)
+            made = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), self._pool, stream)
+            return Memory(self, int(result(made)), nbytes, stream)
+
+    def free(self, address: int, stream: int) -> None:
+        """Give memory back to the pool, in a stream's order.
+
+        Raises:
+            RuntimeError: the driver refuses to take it.
+        """
+        from cuda.bindings import driver
+
+        with self.current():
+            result(driver.cuMemFreeAsync(address, stream))
 
     def zeros(self, nbytes: int) -> Memory:
         """The same, filled with zeros.
@@ -165,11 +174,39 @@ class Context:
         return memory
 
 
-def _pool_stream(handle: int) -> Any:
-    """A stream as cuda.core's pools take it, to which 1 is the legacy default stream."""
-    from cuda.core import Stream
+class _Figures:
+    """What a driver tells of a device, by its own names in small letters."""
 
-    return Stream.from_handle(handle or 1)
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> int:
+        from cuda.bindings import driver
+
+        wanted = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name.upper()}")
+        return int(result(driver.cuDeviceGetAttribute(wanted, self._device)))
+
+
+_LONGEST_NAME = 256
+
+
+def _name(device: Any) -> str:
+    """What a driver calls a device, such as `NVIDIA H100 80GB HBM3`."""
+    from cuda.bindings import driver
+
+    found: bytes = result(driver.cuDeviceGetName(_LONGEST_NAME, device))
+    return found.partition(b"\0")[0].decode()
+
+
+def _pool(device: Any) -> Any:
+    """A device's current pool of memory, which keeps what it gets back unless a limit is set."""
+    from cuda.bindings import driver
+
+    pool = result(driver.cuDeviceGetMemPool(device))
+    limit = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    if int(result(driver.cuMemPoolGetAttribute(pool, limit))) == 0:
+        result(driver.cuMemPoolSetAttribute(pool, limit, driver.cuuint64_t(2**64 - 1)))
+    return pool
 
 
 @cache

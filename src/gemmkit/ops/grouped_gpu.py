@@ -33,7 +33,7 @@ Mask = NDArray[np.bool_]
 def multiply(groups: Groups, ordinal: int, stream: Any) -> list[Operand]:
     """The results of arrays on the GPU of that ordinal, which is not waited for.
 
-    Matrices in rows or in columns are read in place, one launch for all that lie alike.
+    Matrices in rows or in columns are read in place, one launch for all of the same layout.
 
     Raises:
         UsageError: no such stream, or an array that cannot be copied to where it is needed.

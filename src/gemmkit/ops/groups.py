@@ -9,11 +9,11 @@ from typing import Any
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.grouped_problem import Sizes
-from gemmkit.ops.arrays import Library, aligned, library_of
+from gemmkit.ops.arrays import Library, library_of
 from gemmkit.ops.operands import Operand, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
-from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue, share_memory
+from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
 
 # What arrays look like that were read before, apart from their addresses.
 _seen: dict[Hashable, Operand] = {}
@@ -102,16 +102,16 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     """The array as an operand; one that looks like an array before is not read again."""
     glance = getattr(library, "glance", None)
     if glance is None:
-        return aligned(library.read(array, f"{role}[{place}]"))
+        return library.read(array, f"{role}[{place}]")
     try:
         address, seen = glance(array)
         known = _seen.get((library.NAME, seen))
     except (AttributeError, TypeError, RuntimeError):
         # Reading it tells what is wrong.
-        return aligned(library.read(array, f"{role}[{place}]"))
+        return library.read(array, f"{role}[{place}]")
     # Host memory is looked at each time: it may be unaligned, or freed since.
     if known is None or known.device is None:
-        known = aligned(library.read(array, f"{role}[{place}]"))
+        known = library.read(array, f"{role}[{place}]")
         if known.device is None:
             return known
         if len(_seen) >= _MOST_SEEN:
@@ -183,25 +183,6 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
                 )
 
 
-def _check_stand_ins(written: Operands) -> None:
-    """No array that a copy stands in for shares memory with another that is written.
-
-    Raises:
-        UsageError: some do.
-    """
-    every = [
-        (f"{role}[{place}]", each)
-        for role, members in written.items()
-        for place, each in enumerate(members)
-    ]
-    for name, one in every:
-        if one.write_back is None:
-            continue
-        for other, operand in every:
-            if other != name and share_memory(one, operand):
-                raise UsageError(f"{name} overlaps {other} in memory: give another array")
-
-
 def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
     """No written element is written twice, nor read by another product or at another index.
 
@@ -217,7 +198,6 @@ def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
                 raise UsageError(
                     f"{role}[{place}] has elements that share memory: give an array of its own"
                 )
-    _check_stand_ins(written)
     for role in written:
         for other, theirs in extents.items():
             if (role, other) == ("auxiliary", "out"):

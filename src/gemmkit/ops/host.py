@@ -19,7 +19,7 @@ from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.loading import load
-from gemmkit.ops.arrays import bits, write_back
+from gemmkit.ops.arrays import bits
 from gemmkit.ops.emulation_warning import warn_once
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
@@ -71,22 +71,22 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
         UsageError: `device` is no device that computes here.
         DeviceError: there is no GPU, and one is asked for.
     """
-    load("gemmkit.ops.emulation")
-    from gemmkit.devices.emulated import EmulatedDevice
-    from gemmkit.ops.emulation import emulation
-
-    if isinstance(device, EmulatedDevice):
-        yield emulation(device)
-        return
-    ordinal = 0 if device in ("auto", "cuda", None) else _ordinal(device)
+    emulated = getattr(device, "kind", None) == "emulator"
+    ordinal = 0 if emulated or device in ("auto", "cuda", None) else _ordinal(device)
     if device == "cuda" and (problem := _no_gpu()):
         raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
-    if device == "emulator" or (device in ("auto", None) and _no_gpu()):
+    if emulated or device == "emulator" or (device in ("auto", None) and _no_gpu()):
+        load("gemmkit.ops.emulation")
+        from gemmkit.devices.emulated import EmulatedDevice
+        from gemmkit.ops.emulation import emulation
+
         if device is None:
             warn_once(_no_gpu())
-        yield emulation()
+        if emulated and not isinstance(device, EmulatedDevice):
+            raise _no_device(device)
+        yield emulation(device if isinstance(device, EmulatedDevice) else None)
         return
-    load("gemmkit.ops.staging", "cuda.bindings.driver", "cuda.core")
+    load("gemmkit.ops.staging", "cuda.bindings.driver")
     from gemmkit.ops.staging import staging
 
     with staging(ordinal) as staged:
@@ -97,8 +97,12 @@ def _ordinal(device: object) -> int:
     """Which GPU a device of gemmkit is; 0 for the emulator by its name."""
     found = getattr(getattr(device, "context", None), "device_id", None)
     if found is None and device != "emulator":
-        raise UsageError(f"device = {device!r}: use 'cuda', 'emulator', or a device of open_device")
+        raise _no_device(device)
     return int(found or 0)
+
+
+def _no_device(device: object) -> UsageError:
+    return UsageError(f"device = {device!r}: use 'cuda', 'emulator', or a device of open_device")
 
 
 @cache
@@ -127,7 +131,7 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
     for role, operand in written.items():
         if role == "out" and "c" in raw:
             c = np.broadcast_to(raw["c"], shape.result)
-            buffers[role] = carrier.upload(np.ascontiguousarray(c))
+            buffers[role] = carrier.upload(_native(c))
         else:
             buffers[role] = carrier.empty(_nbytes(operand))
     for step in steps:
@@ -135,7 +139,6 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
     for role, operand in written.items():
         if not operand.view.empty:
             _store(carrier, buffers[role], bits(operand))
-            write_back(operand)
     return written["out"]
 
 
@@ -167,7 +170,7 @@ def _placed(
             return arrays, steps
         stack = stacks(shape, views)[steps.role].shape
         wide = shape.result if steps.role == "residual" else stack
-        arrays[steps.role] = np.ascontiguousarray(np.broadcast_to(raw[steps.role], wide))
+        arrays[steps.role] = _native(np.broadcast_to(raw[steps.role], wide))
         views[steps.role] = View.tight(wide)
 
 
@@ -186,17 +189,26 @@ def _contiguous(array: Raw, by_columns: bool) -> tuple[Raw, View]:
     """The array in one piece, without a copy if it is so already, and how it lies."""
     if by_columns and array.ndim > 1 and not array.flags.c_contiguous:
         flipped = array.swapaxes(-1, -2)
-        if flipped.flags.c_contiguous:
+        if _is_native(flipped):
             strides = View.tight(flipped.shape).strides
             return flipped, View(array.shape, (*strides[:-2], strides[-1], strides[-2]))
-    return np.ascontiguousarray(array), View.tight(array.shape)
+    return _native(array), View.tight(array.shape)
+
+
+def _native(array: Raw) -> Raw:
+    """The array in one piece, aligned and in this machine's byte order."""
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+
+
+def _is_native(array: Raw) -> bool:
+    return bool(array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative)
 
 
 def _store(carrier: Carrier, buffer: Buffer, out: Raw) -> None:
-    """Bring results to where they belong, row by row or not."""
-    if out.flags.c_contiguous:
+    """Bring results to where they belong, whatever way they lie there."""
+    if _is_native(out):
         carrier.download(buffer, out)
         return
-    rows = np.empty(out.shape, out.dtype)
+    rows = np.empty(out.shape, out.dtype.newbyteorder("="))
     carrier.download(buffer, rows)
     out[...] = rows

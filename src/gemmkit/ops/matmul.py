@@ -8,10 +8,11 @@ from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.arrays import library_of
-from gemmkit.ops.product import product
+from gemmkit.ops.call import Call
+from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
-from gemmkit.ops.tracing import compiling
+from gemmkit.ops.tracing import compiling, record, symbolic
 
 
 def matmul(
@@ -65,11 +66,30 @@ def matmul(
         DeviceError: there is no such device, or it failed.
     """
     # fmt: off
-    return product(
+    result = product(
         a, b, out, c, bias, residual, auxiliary,
         alpha, beta, epilogue, out_dtype, stream, device,
     )
     # fmt: on
+    if result is NotImplemented:
+        return _by_operator(
+            Call(
+                *(a, b, out, c, bias, residual, auxiliary),
+                *(alpha, beta, epilogue, out_dtype, stream, device),
+            )
+        )
+    return result
+
+
+def _by_operator(call: Call) -> Any:
+    """The product as PyTorch's dispatcher has it, or as `torch.fx` records it."""
+    if not compiling() and symbolic(call):
+        a, b, *rest = call
+        given = zip(call._fields[2:], rest, strict=True)
+        return record(matmul, (a, b), {name: each for name, each in given if each is not None})
+    from gemmkit.ops.libraries.torch_operators import multiply
+
+    return multiply(call)
 
 
 def gemm(
@@ -115,21 +135,29 @@ def gemm(
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `matmul`; also, arrays that
             have not two dimensions, and `transa` or `transb` in BLAS's letters.
     """
-    for name, array in (("a", a), ("b", b), ("c", c)):
-        sides = getattr(array, "ndim", 2)
-        if sides != 2:
-            raise UsageError(f"gemm takes matrices; {name} has {sides} dimension(s): use matmul")
-    transa, transb = flag("transa", transa), flag("transb", transb)
-    for name, array, turned in (("a", a, transa), ("b", b, transb)):
-        if turned and not hasattr(array, "T"):
-            raise UnsupportedType(
-                f"{name}, a {type(array).__name__}, has no T: transpose it yourself"
-            )
-    if transa or transb:
-        shapes = [tuple(getattr(each, "shape", ())) for each in (a, b)]
-        if all(shapes):
-            Shape.of(*shapes, transa=transa, transb=transb)
-    written = c if c is None or compiling() or library_of(c, "c").WRITABLE else None
+    # Arrays of known types are matrices most of the time, and can be written.
+    known = are_warm(a, b, c)
+    if not known and not compiling() and symbolic((a, b, c)):
+        options = {
+            "transa": transa,
+            "transb": transb,
+            "alpha": alpha,
+            "beta": beta,
+            "epilogue": epilogue,
+            "bias": bias,
+            "residual": residual,
+            "auxiliary": auxiliary,
+            "out_dtype": out_dtype,
+            "stream": stream,
+            "device": device,
+        }
+        given = {name: each for name, each in options.items() if each is not None}
+        return record(gemm, (a, b, c), given, writes=("c", "auxiliary"))
+    plain = known and a.ndim == b.ndim == 2 and (c is None or c.ndim == 2)
+    if not plain or transa is not False or transb is not False:
+        transa, transb = flag("transa", transa), flag("transb", transb)
+        _check_matrices(a, b, c, transa, transb)
+    written = c if c is None or known or compiling() or library_of(c, "c").WRITABLE else None
     return matmul(
         a.T if transa else a,
         b.T if transb else b,
@@ -145,3 +173,25 @@ def gemm(
         stream=stream,
         device=device,
     )
+
+
+def _check_matrices(a: Any, b: Any, c: Any, transa: bool, transb: bool) -> None:
+    """Refuse what `gemm` does not take, in its own words.
+
+    Raises:
+        UsageError: an array that has not two dimensions, or cannot be transposed, or sizes that do
+            not fit.
+    """
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        sides = getattr(array, "ndim", 2)
+        if sides != 2:
+            raise UsageError(f"gemm takes matrices; {name} has {sides} dimension(s): use matmul")
+    for name, array, turned in (("a", a, transa), ("b", b, transb)):
+        if turned and not hasattr(array, "T"):
+            raise UnsupportedType(
+                f"{name}, a {type(array).__name__}, has no T: transpose it yourself"
+            )
+    if transa or transb:
+        shape_a, shape_b = (getattr(each, "shape", ()) for each in (a, b))
+        if shape_a and shape_b and shape_a[1 - transa] != shape_b[int(transb)]:
+            Shape.of(tuple(shape_a), tuple(shape_b), transa=transa, transb=transb)

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.problem import ITEM_BYTES, Dtype
+from gemmkit.problem import ITEM_BYTES, Dtype, full_type_name
 
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts apart"),
@@ -59,7 +59,8 @@ class View:
     def overlaps_itself(self) -> bool:
         """Whether two indices may mean the same element.
 
-        Only views that lie row in row are told from others, which is how strided views are made.
+        Only views that lie row in row are distinguished from others, which is how strided views are
+        made.
         """
         reach = 1
         steps = sorted(
@@ -79,9 +80,9 @@ class Operand:
     """An array as the operations see it.
 
     `address` is that of element 0, in host memory if `device` is None, else on the GPU of that
-    ordinal. `array` is the object itself, which keeps the memory. For a host array that is
-    unaligned or byte-swapped it is an aligned native copy, and `write_back` has the elements of the
-    array itself, as unsigned integers of their size, to which results are copied.
+    ordinal. `array` is the object itself, which keeps the memory. What `view` cannot tell of a host
+    array, that its elements are byte-swapped or begin between others, is in `elements`: the array
+    as unsigned integers of their size, for NumPy to copy; `view` is that of such a copy then.
     """
 
     array: Any
@@ -90,7 +91,7 @@ class Operand:
     dtype: Dtype
     device: int | None
     writable: bool
-    write_back: NDArray[Any] | None = None
+    elements: NDArray[Any] | None = None
 
     @property
     def item_bytes(self) -> int:
@@ -100,10 +101,14 @@ class Operand:
     @property
     def overlaps_itself(self) -> bool:
         """Whether two indices may mean the same element; see `View.overlaps_itself`."""
-        own = self.write_back
-        if own is None:
-            return self.view.overlaps_itself
-        return View((*own.shape, own.itemsize), (*own.strides, 1)).overlaps_itself
+        return self._bytes.overlaps_itself
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides in bytes."""
+        if self.elements is not None:
+            return self.elements.strides
+        return tuple(step * self.item_bytes for step in self.view.strides)
 
     @property
     def where(self) -> str:
@@ -113,8 +118,12 @@ class Operand:
     @property
     def extent(self) -> tuple[int, int]:
         """Addresses of its first byte, and of the one after its last."""
-        first, last = self.view.extent
-        return self.address + first * self.item_bytes, self.address + last * self.item_bytes
+        first, last = self._bytes.extent
+        return self.address + first, self.address + last
+
+    @property
+    def _bytes(self) -> View:
+        return View((*self.view.shape, self.item_bytes), (*self.byte_strides, 1))
 
 
 def element_strides(bytes_apart: Iterable[int], item_bytes: int, role: str) -> tuple[int, ...]:
@@ -132,12 +141,14 @@ def element_strides(bytes_apart: Iterable[int], item_bytes: int, role: str) -> t
 
 
 def check_aligned(operand: Operand, role: str) -> None:
-    """Have looked whether an operand's elements lie where they can be read whole.
+    """Have looked whether an operand's elements lie where a GPU can read them whole.
 
     Raises:
         UsageError: they do not.
     """
-    if operand.address % operand.item_bytes and not operand.view.empty:
+    if operand.device is None or operand.view.empty:
+        return
+    if operand.address % operand.item_bytes:
         raise UsageError(
             f"{role} is not aligned to its elements of {operand.item_bytes} bytes: copy it first"
         )
@@ -166,7 +177,7 @@ def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     # A scalar type such as jax.numpy.float32 has the type itself inside.
     name = getattr(getattr(given, "dtype", None), "name", None) or name
-    name = str(name).removeprefix("torch.")
+    name = full_type_name(str(name).removeprefix("torch."))
     for known in ITEM_BYTES:
         if known == {"float": "float64"}.get(name, name):
             return known

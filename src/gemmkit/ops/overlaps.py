@@ -19,8 +19,8 @@ class Extents:
     """Where arrays of one or two dimensions lie: a row each, of numbers in bytes.
 
     `start` and `end` are the addresses of the first byte and of the one after the last, equal for
-    one without elements; `places` holds address, sizes and strides. `pitch` is from one row to the
-    next, 0 where elements do not lie in rows, and `width` the length of a row.
+    one without elements; `places` holds address, bytes of an element, sizes and strides. `pitch` is
+    from one row to the next, 0 where elements do not lie in rows, and `width` the length of a row.
     """
 
     members: Sequence[Operand]
@@ -38,42 +38,42 @@ class Extents:
                 each.address,
                 each.item_bytes,
                 *(each.view.shape if len(each.view.shape) == 2 else (1, *each.view.shape)),
-                *(each.view.strides if len(each.view.shape) == 2 else (0, *each.view.strides)),
+                *(each.byte_strides if len(each.view.shape) == 2 else (0, *each.byte_strides)),
             )
             for each in members
         ]
         places = np.array(rows, np.int64).reshape(-1, 6)
         address, item, lines, length, down, across = places.T
-        steps = [(lines - 1) * down * item, (length - 1) * across * item]
+        steps = [(lines - 1) * down, (length - 1) * across]
         some = (lines > 0) & (length > 0)
-        in_rows = ((across == 1) | (length == 1)) & (down > 0)
+        in_rows = ((across == item) | (length == 1)) & (down > 0)
         return cls(
             members,
             places,
             start=address + some * sum(np.minimum(each, 0) for each in steps),
             end=address + some * (sum(np.maximum(each, 0) for each in steps) + item),
-            pitch=np.where(in_rows, down * item, 0),
+            pitch=np.where(in_rows, down, 0),
             width=length * item,
         )
 
     @property
     def in_rows(self) -> NDArray[np.bool_]:
         """Which matrices lie row by row, each row in one piece and none over another."""
-        return _in_lines(*self.places.T[2:])
+        return _in_lines(*self.places.T[1:])
 
     @property
     def in_columns(self) -> NDArray[np.bool_]:
         """Which lie so column by column."""
-        _, _, lines, length, down, across = self.places.T
-        return _in_lines(length, lines, across, down)
+        _, item, lines, length, down, across = self.places.T
+        return _in_lines(item, length, lines, across, down)
 
     def leading(self, *, columns: bool = False) -> Numbers:
         """Elements from a row to the next, or from a column, of matrices that lie so."""
-        _, _, lines, length, down, across = self.places.T
+        _, item, lines, length, down, across = self.places.T
         if columns:
             lines, length, down = length, lines, across
         least = np.maximum(length, 1)
-        found: Numbers = np.where((lines > 1) & (length > 0), down, least)
+        found: Numbers = np.where((lines > 1) & (length > 0), down // item, least)
         return found
 
     def same_as(self, other: Extents) -> NDArray[np.bool_]:
@@ -82,9 +82,11 @@ class Extents:
         return same
 
 
-def _in_lines(lines: Numbers, length: Numbers, down: Numbers, across: Numbers) -> NDArray[np.bool_]:
-    whole = (length <= 1) | (across == 1)
-    apart = (lines <= 1) | (down >= length)
+def _in_lines(
+    item: Numbers, lines: Numbers, length: Numbers, down: Numbers, across: Numbers
+) -> NDArray[np.bool_]:
+    whole = (length <= 1) | (across == item)
+    apart = (lines <= 1) | (down >= length * item)
     found: NDArray[np.bool_] = (whole & apart) | (lines == 0) | (length == 0)
     return found
 

@@ -52,7 +52,8 @@ class Span(NamedTuple):
 class Prepared:
     """Launches for one thread, and the result: its shape, and its type where that is not A's.
 
-    `plain` is the launch where it is the only one, and needs the addresses of a, b and out alone.
+    `plain` is the launch where it is the only one, and needs the addresses of a, b and out alone;
+    `near` are `least` and `most` of the spans from out to a and to b, if there are no others.
     """
 
     launches: tuple[Launch, ...]
@@ -61,6 +62,7 @@ class Prepared:
     dtype: Dtype | None
     spans: tuple[Span, ...]
     plain: Launch | None = None
+    near: tuple[int, int, int, int] | None = None
 
 
 def prepare(request: Request, context: Context) -> Prepared | Detour:
@@ -97,13 +99,15 @@ def prepare(request: Request, context: Context) -> Prepared | Detour:
     temporary = getattr(request.maker, "temporary", no_memory)
     found = (_launch(step, context, temporary) for step in placed)
     launches = tuple(launch for launch in found if launch is not None)
+    spans = tuple(_spans(operands))
     return Prepared(
         launches=launches,
         ordinal=context.ordinal,
         shape=shape.result,
         dtype=_dtype(request),
-        spans=tuple(_spans(operands)),
+        spans=spans,
         plain=launches[0] if len(launches) == 1 and launches[0].plain else None,
+        near=_near(spans),
     )
 
 
@@ -161,6 +165,15 @@ def _launch(step: Step, context: Context, temporary: Temporary) -> Launch | None
         step_places(step),
         temporary,
     )
+
+
+def _near(spans: tuple[Span, ...]) -> tuple[int, int, int, int] | None:
+    """The spans from out to a and b, if these are all."""
+    by_operands = {(ROLES[each.written], ROLES[each.other]): each for each in spans}
+    if by_operands.keys() != {("out", "a"), ("out", "b")}:
+        return None
+    a, b = by_operands["out", "a"], by_operands["out", "b"]
+    return a.least, a.most, b.least, b.most
 
 
 def _spans(operands: Mapping[str, Operand]) -> Iterator[Span]:

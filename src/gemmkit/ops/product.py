@@ -31,20 +31,22 @@ log = logging.getLogger("gemmkit")
 _MOST_KEPT = 4096
 
 
-class _Ready(threading.local):
-    """What a thread has prepared, and the version of the tuner's store by which it was chosen.
+class _Calls(dict[Hashable, "Prepared | Detour"]):
+    """What has been prepared, and the version of the tuner's store by which it was chosen."""
 
-    Launches are patched before each run, so no two threads may share one.
-    """
-
-    def __init__(self) -> None:
-        self.calls: dict[Hashable, Prepared | Detour] = {}
-        self.version = 0
+    version = 0
 
     def forget(self) -> None:
         """Have everything chosen anew: somebody has tuned."""
-        self.calls.clear()
+        self.clear()
         self.version = changes.count
+
+
+class _Ready(threading.local):
+    """What a thread has prepared: launches are patched before each run, so no two may share one."""
+
+    def __init__(self) -> None:
+        self.calls = _Calls()
 
 
 _ready = _Ready()
@@ -77,6 +79,9 @@ def product(
     A call like one that this thread has made before looks at no more than what its launches
     depend on: shapes, strides, types, devices and the low bits of addresses.
 
+    Returns:
+        `NotImplemented` if only an operator of PyTorch can multiply these arrays, or record it.
+
     Raises:
         GemmkitError: as `matmul`.
     """
@@ -92,20 +97,26 @@ def product(
     key: Hashable = None
     prepared: Prepared | Detour | None = None
     try:
-        address_a, address_b, key_ab = library.glance_at_both(a, b)
-        address_out, key_out = (0, None) if out is None else library.glance(out)
+        address_a, address_b, address_out, seen = library.glance_at_matrices(a, b, out)
         low = address_a | address_b | address_out
         further = None
-        if c is not None or bias is not None or residual is not None or auxiliary is not None:
+        if (
+            bias is not None
+            or residual is not None
+            or auxiliary is not None
+            # What `gemm` overwrites without adding to it is no more than `out`.
+            or (c is not None and (c is not out or beta != 0))
+        ):
             further, addresses, bits = _further(
                 library, address_out, (c, bias, residual, auxiliary)
             )
             low |= bits
-        key = key_ab, key_out, further, low & 15, alpha, beta, epilogue, out_dtype
-        if _ready.version != changes.count:
-            _ready.forget()
-        prepared = _ready.calls.get(key)
-    except (AttributeError, TypeError, RuntimeError):
+        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype
+        calls = _ready.calls
+        if calls.version != changes.count:
+            calls.forget()
+        prepared = calls.get(key)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
         # Operands of several libraries, or no arrays: the slow way finds out what they are.
         key = None
     if prepared is None or prepared.launches is None:
@@ -117,26 +128,40 @@ def product(
     result = out
     if out is None:
         result, address_out = library.new(a, prepared.shape, prepared.dtype)
-    current = library.current_stream(prepared.ordinal)
     if further is None:
         addresses = _NOTHING
-    spans = prepared.spans
-    if spans and _overlapping(spans, (address_a, address_b, address_out, *addresses)):
-        # They may lie in the gaps of each other; reading the call refuses it if they do not.
-        Call(
-            *(a, b, out, c, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, out_dtype, stream, device),
-        ).read()
-    if out is not None:
-        library.overwritten(out)
-    if auxiliary is not None:
-        library.overwritten(auxiliary)
+    if out is not None or auxiliary is not None:
+        near = prepared.near
+        if (
+            _overlapping(prepared.spans, (address_a, address_b, address_out, *addresses))
+            if near is None
+            else near[0] < address_a - address_out < near[1]
+            or near[2] < address_b - address_out < near[3]
+        ):
+            # They may lie in the gaps of each other; reading the call refuses it if they do not.
+            Call(
+                *(a, b, out, c, bias, residual, auxiliary),
+                *(alpha, beta, epilogue, out_dtype, stream, device),
+            ).read()
+        if out is not None:
+            library.overwritten(out)
+        if auxiliary is not None:
+            library.overwritten(auxiliary)
+    current = library.current_stream(prepared.ordinal)
     if prepared.plain is not None:
         prepared.plain.run_plain(address_a, address_b, address_out, current)
         return result
     for launch in prepared.launches:
         launch.run((address_a, address_b, address_out, *addresses), current)
     return result
+
+
+def are_warm(a: Any, b: Any, c: Any) -> bool:
+    """Whether arrays of these types have been multiplied on a GPU before; c may be None.
+
+    Those are of libraries whose arrays can be written.
+    """
+    return type(a) in _warm and type(b) in _warm and (c is None or type(c) in _warm)
 
 
 def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
@@ -157,7 +182,11 @@ def _further(
     key: list[Hashable] = []
     addresses = []
     for array in operands:
-        address, seen = (0, None) if array is None else library.glance(array)
+        if array is None:
+            key.append(None)
+            addresses.append(0)
+            continue
+        address, seen = library.glance(array)
         # Whether it is the result, which may be added to in place.
         key.append((seen, address == address_out))
         addresses.append(address)
@@ -168,9 +197,7 @@ def _further(
 def _cold(call: Call, key: Hashable | None) -> Any:
     """The product of a call that is seen for the first time, or is of a kind that is not kept."""
     if needs_operator(call[: len(ARRAYS)]):
-        from gemmkit.ops.libraries.torch_operators import multiply
-
-        return multiply(call)
+        return NotImplemented
     request = call.read()
     ordinal = request.operands["a"].device
     if ordinal is None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.arrays import Library, aligned, bits, library_of
+from gemmkit.ops.arrays import Library, bits, library_of
 from gemmkit.ops.operands import Operand, View, check_aligned, read_dtype
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.shapes import Shape
@@ -68,8 +67,7 @@ def read_request(
     names = {"out": result}
     libraries = {role: library_of(each, names.get(role, role)) for role, each in given.items()}
     operands = {
-        role: aligned(libraries[role].read(each, names.get(role, role)))
-        for role, each in given.items()
+        role: libraries[role].read(each, names.get(role, role)) for role, each in given.items()
     }
     shape = Shape.of(operands["a"].view.shape, operands["b"].view.shape)
     wanted = read_epilogue(epilogue, operands)
@@ -229,25 +227,20 @@ def _always_writable(_: Any) -> None:
 
 def same_memory(one: Operand, other: Operand) -> bool:
     """Whether two operands are the same elements at the same indices."""
-    if one.write_back is not None and other.write_back is not None:
-        mine, theirs = one.write_back.__array_interface__, other.write_back.__array_interface__
-        return all(mine[key] == theirs[key] for key in ("data", "shape", "strides"))
-    return one.address == other.address and one.view == other.view
+    return (
+        one.address == other.address
+        and one.view.shape == other.view.shape
+        and one.byte_strides == other.byte_strides
+    )
 
 
 def share_memory(one: Operand, other: Operand) -> bool:
     """Whether two operands have an element in common, or may have one."""
-    if one.write_back is None and other.write_back is None:
-        (low, high), (start, end) = one.extent, other.extent
-        if low >= end or start >= high:
-            return False
+    (low, high), (start, end) = one.extent, other.extent
+    if low >= end or start >= high:
+        return False
     try:
         patience: Any = _PATIENCE  # NumPy's type hints know two numbers alone
-        return bool(np.shares_memory(_memory(one), _memory(other), max_work=patience))
+        return bool(np.shares_memory(bits(one), bits(other), max_work=patience))
     except np.exceptions.TooHardError:
         return True
-
-
-def _memory(operand: Operand) -> NDArray[Any]:
-    """The elements of the array that an operand is, or stands in for."""
-    return bits(operand) if operand.write_back is None else operand.write_back

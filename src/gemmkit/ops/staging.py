@@ -160,7 +160,7 @@ _spare: dict[int, list[Staging]] = {}
 
 
 def _begin_child() -> None:
-    """In a forked process, what other threads held is nobody's."""
+    """In a forked process, nothing owns what other threads held."""
     global _lock
     _lock = threading.RLock()
     _spare.clear()

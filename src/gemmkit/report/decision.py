@@ -22,7 +22,7 @@ def decision_text(decision: Decision) -> str:
     if any(decision.fringe):
         rows["edge"] = f"strips for the last {_sides(decision.fringe)}, past the whole tiles"
     if decision.banded:
-        rows["order"] = "tiles in bands of rows, column by column, for the L2 cache's sake"
+        rows["order"] = "tiles in bands of rows, column by column, so that the L2 cache is reused"
     if decision.runs > 1:
         rows["sums"] = f"of {decision.runs} runs of k apart, which makes errors smaller"
     lines = [f"{name:8} {text}" for name, text in rows.items()]

@@ -43,6 +43,11 @@ def explanation_text(explained: Explanation, width: int | None = None) -> Text:
             wrong = wrong_result(each.diagnosis, each.wrong)
             shown = f"WRONG RESULT of {each.kernel} at {each.counted}: {wrong}."
             text.append(f"\n{wrapped(shown, around)}", "bold red")
+    both = [each for each in (explained, explained.against) if each is not None]
+    if all(each.launches_nothing for each in both):
+        reasons = dict.fromkeys(sentence.text for each in both for sentence in each.sentences)
+        text.append("\n" + "".join(wrapped(each, around) for each in reasons))
+        return text
     text.append("\n" + wrapped(explained.idea, around) if explained.idea else "")
     if explained.counted != explained.problem:
         text.append(
@@ -118,7 +123,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def _section_table(section: Section, explained: Explanation) -> Table:
-    """A row a figure, with the other kernel's beside it, and the metric's name."""
+    """A row per figure, with the other kernel's beside it, and the metric's name."""
     other = explained.against
     beside = _figures_of(other, section.title) if other is not None else {}
     labels = {each.label: each for each in section.figures}

@@ -27,7 +27,7 @@ SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
 SHOWN_OTHERS = 4
 
-# Why an argument can be memory that nobody has written.
+# Why an argument can be memory that was never written.
 _UNREAD = {
     "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
     "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",
@@ -45,7 +45,7 @@ _STYLES: dict[CheckVerdict, Style] = {
 
 
 def check_table(records: Sequence[CheckRecord]) -> Table:
-    """One row a problem: its verdict, how near the result comes to its bound, the findings."""
+    """One row per problem: its verdict, how near the result comes to its bound, the findings."""
     first = records[0]
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
@@ -54,7 +54,7 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
         Column("M×N×K", "left", reserve=11),
         Column("with", "left", reserve=12),
         Column("verdict", "left", reserve=12),
-        Column("error /\nbound", drop=2),
+        Column("error /\nbound", reserve=7),
         Column("findings", "left", reserve=11),
     )
     return Table(
@@ -150,12 +150,36 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
                 text.append(f"      called from {call}: {sources.line(call)}".rstrip(": ") + "\n")
         if finding.check == "initcheck" and finding.array in _UNREAD:
             text.append(f"  {_UNREAD[finding.array]}\n", "dim")
+        hint = _layout_hint(finding, records)
+        if hint:
+            text.append(f"  {hint}\n")
         for line in (*_listed("the same", each.others), *_listed("may lead to", each.follows)):
             text.append(f"  {line}\n", "dim")
         text.append(f"  seen {_times(each)}\n", "dim")
     if len(found) > SHOWN_FINDINGS:
         text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more; --json lists them\n")
     return text
+
+
+def _layout_hint(finding: Finding, records: Sequence[CheckRecord]) -> str:
+    """A sentence for an access past the end of a matrix that lies the other way round than told."""
+    if finding.kind != "out of bounds" or finding.array not in ("A", "B", "C"):
+        return ""
+    seen = Counter(
+        advice
+        for diagnosis in (each.diagnosis for each in records)
+        if diagnosis is not None and diagnosis.hypothesis.endswith(" transposed")
+        and finding.array in diagnosis.hypothesis.removesuffix(" transposed")
+        for advice in diagnosis.details
+        if "--layout" in advice
+    )  # fmt: skip
+    if not seen:
+        return ""
+    advice = seen.most_common(1)[0][0].removesuffix(".")
+    return (
+        f"The likeliest reason: {finding.array} is indexed with rows and columns exchanged, as the "
+        f"results show. {advice}, if that is meant."
+    )
 
 
 def _listed(head: str, findings: Sequence[Finding]) -> Iterator[str]:

@@ -188,7 +188,7 @@ def _item(sentence: Sentence) -> str:
 
 
 def strides_section(facts: Mapping[int, Facts]) -> str:
-    """Rung 4 with each number of results a thread: occupancy falls, and speed does not.
+    """Rung 4 with each number of results per thread: occupancy falls, and speed does not.
 
     Args:
         facts: stride to facts, on the board of `PUBLISHED_STRIDES`.

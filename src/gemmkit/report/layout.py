@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell a column, and a sentence that a terminal shows below them."""
+    """One cell per column, and a sentence that a terminal shows below them."""
 
     cells: tuple[Cell, ...]
     note: str = ""
@@ -129,11 +129,22 @@ class Table:
         droppable = sorted(
             (i for i in shown if self.columns[i].drop), key=lambda i: -self.columns[i].drop
         )
-        while droppable and _total([widths[i] for i in shown]) > width:
+        least = [self._least(i, have) for i, have in enumerate(widths)]
+        while droppable and _total([least[i] for i in shown]) > width:
             shown.remove(droppable.pop(0))
         kept = [widths[i] for i in shown]
         self._narrow(shown, kept, width)
         return Layout(tuple(shown), tuple(kept), natural)
+
+    def _least(self, i: int, have: int) -> int:
+        """How narrow a column becomes before another one is left out: its text takes more lines."""
+        column = self.columns[i]
+        if column.align == "right" or column.crop:
+            return have
+        words = [*column.title.split("\n")]
+        for row in self.rows:
+            words += [part for word in row.cells[i].text.split() for part in _COMMA.split(word)]
+        return min(have, max(_LEAST_TEXT, *map(len, words)))
 
     def _narrow(self, shown: Sequence[int], widths: list[int], width: int) -> None:
         """Take from the widest column of text until the line fits."""

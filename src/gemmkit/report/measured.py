@@ -24,7 +24,7 @@ def measured_table(launch: MeasuredLaunch, emulated: Mapping[str, float], kernel
     """A row for each measured metric that is emulated too; the others are named below, if few.
 
     The difference is of the emulated from the measured value, in per cent of that. The time is
-    held against the predicted one.
+    compared with the predicted one.
     """
     known = {name: (name, emulated[name]) for name in launch.metrics if name in emulated}
     known |= {

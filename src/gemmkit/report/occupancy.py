@@ -33,11 +33,11 @@ def what_if_text(seen: WhatIf) -> Text:
     text = Text()
     text.append(
         f"{seen.board}: {_percent(here.theoretical)} occupancy, {here.warps_per_sm} warps and "
-        f"{here.blocks_per_sm} blocks an SM, limited by {here.limiter}\n",
+        f"{here.blocks_per_sm} blocks per SM, limited by {here.limiter}\n",
         "bold",
     )
     limits = ", ".join(f"{name} {blocks}" for name, blocks in here.limits.items())
-    text.append(f"blocks an SM that each resource allows: {limits}\n", "dim")
+    text.append(f"blocks per SM that each resource allows: {limits}\n", "dim")
     for curve in seen.curves:
         bars, place = _bars(curve)
         text.append(f"\n{curve.quantity}, {curve.points[0].value:,} to ", "bold")
@@ -87,7 +87,7 @@ def boards_table(
         Column("last wave\nidle"),
     )
     return Table(
-        f"{blocks:,} blocks of {threads} threads, {registers} registers a thread, "
+        f"{blocks:,} blocks of {threads} threads, {registers} registers per thread, "
         f"{shared_bytes:,} bytes of shared memory a block",
         columns,
         tuple(rows),

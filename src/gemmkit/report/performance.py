@@ -103,7 +103,7 @@ def _summary_row(suite: str, records: Sequence[Record]) -> Row:
 
 
 def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -> Table:
-    """A row a problem of one suite; `everything` has those of other suites too."""
+    """A row per problem of one suite; `everything` has those of other suites too."""
     next_tile = {id(each): next_tile_share(each, everything) for each in records}
     edges = any(each is not None for each in next_tile.values())
     skinny = suite == "skinny"

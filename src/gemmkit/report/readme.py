@@ -34,7 +34,7 @@ def read_records(path: Path) -> list[Record]:
     """The records of a file that `--json` wrote.
 
     Raises:
-        UsageError: a line is no record.
+        UsageError: a line is not a record.
     """
     import msgspec
 
@@ -43,7 +43,7 @@ def read_records(path: Path) -> list[Record]:
         try:
             records.append(Record.from_json(line))
         except msgspec.DecodeError as error:
-            raise UsageError(f"{path.name}, line {number}, is no record: {error}") from error
+            raise UsageError(f"{path.name}, line {number}, is not a record: {error}") from error
     return records
 
 
@@ -131,7 +131,7 @@ def _heading(records: Sequence[Record]) -> str:
 
 
 def _speed_table(records: Sequence[Record]) -> Table:
-    """A row a kernel; for each size TFLOP/s and how that compares with the peer."""
+    """A row per kernel; for each size TFLOP/s and how that compares with the peer."""
     sizes = sorted({record.problem.m for record in records})
     by_kernel: dict[str, dict[int, Record]] = {}
     for record in records:

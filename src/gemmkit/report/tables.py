@@ -72,7 +72,7 @@ class LeftOut:
 def ladder_table(
     records: Sequence[Record], left_out: Sequence[LeftOut] = (), *, complete: bool = True
 ) -> Table:
-    """One row a record, in their order: times if any record has one, counters otherwise.
+    """One row per record, in their order: times if any record has one, counters otherwise.
 
     A rung that was left out has a row with the reason, between its neighbours. While the ladder is
     not complete, those past the last record have none yet.
@@ -119,7 +119,8 @@ def _left_out_row(left_out: LeftOut, columns: int) -> Row:
 
 
 def bench_table(records: Sequence[Record]) -> Table:
-    """One row a problem, of one kernel: time and ratio to cuBLAS if it was timed, else counters."""
+    """One row per problem, of one kernel: time and ratio to cuBLAS if it was timed, else
+    counters."""
     timed = any(record.time_us for record in records)
     rows = tuple(
         Row(
@@ -147,7 +148,7 @@ def bench_table(records: Sequence[Record]) -> Table:
 
 
 def sweep_table(records: Sequence[Record]) -> Table:
-    """One row a record: sizes, error, and fastest, mean and slowest time, or counters."""
+    """One row per record: sizes, error, and fastest, mean and slowest time, or counters."""
     timed = any(record.time_us for record in records)
     rows = tuple(
         Row(

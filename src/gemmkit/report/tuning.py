@@ -238,7 +238,7 @@ def residency_table(facts: Mapping[str, Facts]) -> Table:
         ("configuration", [each.name for each in facts.values()]),
         ("blocks", [f"{each.plan.blocks:,}" for each in facts.values()]),
         ("threads a block", [str(each.plan.threads_per_block) for each in facts.values()]),
-        ("registers a thread", [_registers(each) for each in facts.values()]),
+        ("registers per thread", [_registers(each) for each in facts.values()]),
         ("blocks an SM holds", [_held(each) for each in facts.values()]),
         ("occupancy", [_occupancy(each) for each in facts.values()]),
         ("waves", [_waves(each) for each in facts.values()]),

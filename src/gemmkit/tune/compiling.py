@@ -63,5 +63,5 @@ class Compilations:
 
     def __exit__(self, *_: object) -> None:
         sys.setswitchinterval(self._interval)
-        # A compilation cannot be stopped half-way; nobody waits for it.
+        # A compilation cannot be stopped half-way; nothing waits for it.
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,8 @@
 """Kernel Tuner's files: its cache, one for each kernel and problem, and T4 results.
 
-A cache that gemmkit wrote comes back as it was. Of one that Kernel Tuner wrote, nobody knows which
-source its kernel had: its entries are stale from the start, which makes them the first to be tried.
+A cache that gemmkit wrote comes back as it was. Of one that Kernel Tuner wrote, it is not known
+which source its kernel had: its entries are stale from the start, which makes them the first to be
+tried.
 
 Formats: Kernel Tuner's cache schema 1.1.0 and its T4 results schema 1.0.0
 (https://github.com/KernelTuner/kernel_tuner, folder `kernel_tuner/schema`). Times there are in
@@ -88,7 +89,7 @@ def write_caches(path: Path, entries: Iterable[Entry]) -> dict[Path, int]:
 
 
 def _cache_text(gpu: str, kernel: str, problem: ProblemClass, members: Sequence[Entry]) -> str:
-    """A cache as Kernel Tuner writes it: an entry a line, so that it can append further ones."""
+    """A cache as Kernel Tuner writes it: an entry per line, so that it can append further ones."""
     keys = list(members[0].config)
     values = {key: sorted({each.config.get(key, 1) for each in members}) for key in keys}
     head = json.dumps(
@@ -142,7 +143,7 @@ def read_cache(path: Path) -> list[Entry]:
     try:
         cache = msgspec.json.decode(text, type=_Cache)
     except msgspec.DecodeError as error:
-        raise TuningError(f"{path} is no cache of Kernel Tuner: {error}") from None
+        raise TuningError(f"{path} is not a Kernel Tuner cache: {error}") from None
     try:
         kernel = find_kernel(cache.kernel_name)
     except UsageError as error:

@@ -83,7 +83,7 @@ def tune(
         KeyboardInterrupt: what was timed until then is kept.
     """
     if budget <= 0:
-        raise UsageError(f"a budget of {budget:g} s is no time to tune in")
+        raise UsageError(f"a budget of {budget:g} s is not enough to tune in")
     check_strategy(strategy)
     fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
     asked_for = {"epilogue": fused, "dtype": dtype, "out_dtype": out_dtype}

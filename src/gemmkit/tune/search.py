@@ -7,7 +7,7 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.surrogate import Surrogate, key_steps
 
@@ -175,4 +175,4 @@ def check_strategy(name: str) -> StrategyName:
     for known in _STRATEGIES:
         if name == known:
             return known
-    raise UsageError(f"unknown strategy '{name}': use one of {', '.join(get_args(StrategyName))}")
+    raise UsageError(unknown_name("strategy", name, get_args(StrategyName)))

@@ -123,7 +123,7 @@ class Session:
         """Search until the budget is spent or nothing is left, then let the leaders compete.
 
         Raises:
-            KeyboardInterrupt: after `progress.finished` was told what stands in the store.
+            KeyboardInterrupt: after `progress.finished` received what stands in the store.
             TuningError: the store cannot be written, or the device is lost.
             CompilerMissing: there is no compiler.
         """
@@ -193,7 +193,9 @@ class Session:
         leaders = [numbers[id(each)] for each in by_time(self.entries.values())[:REFINED]]
         candidates = self.space.candidates
         return self._add(
-            each for number in leaders for each in refined(candidates[number], self.problem, self.device.spec)
+            each
+            for number in leaders
+            for each in refined(candidates[number], self.problem, self.device.spec)
         )
 
     def _refined_earlier(self, allowed: Sequence[Allowed]) -> Iterator[Candidate]:

@@ -85,9 +85,9 @@ def default_store_path() -> Path:
 class Store:
     """Trials by GPU, class of problems, epilogue, kernel, configuration, source and compiler.
 
-    Nothing is made on disk before the first trial is put. A file that is no store, or is damaged,
-    is moved aside with a `RuntimeWarning`, and the store starts anew. Objects may be shared by
-    threads and survive a fork.
+    Nothing is made on disk before the first trial is put. A file that is not a store, or is
+    damaged, is moved aside with a `RuntimeWarning`, and the store starts anew. Objects may be
+    shared by threads and survive a fork.
 
     Args:
         path: the file; by default the user's own.
@@ -101,7 +101,7 @@ class Store:
 
     @property
     def freshness(self) -> Freshness:
-        """What entries are held against to tell which are stale."""
+        """What entries are compared with to find stale ones."""
         if self._freshness is None:
             self._freshness = Freshness()
         return self._freshness
@@ -262,7 +262,7 @@ class Store:
 
 
 class _Connection(sqlite3.Connection):
-    """Closes itself: when a thread ends, nobody is left to do it."""
+    """Closes itself: when a thread ends, nothing else is left to do it."""
 
     def __del__(self) -> None:
         with suppress(sqlite3.Error):
@@ -298,7 +298,7 @@ def _open(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     `alone` says that the caller keeps other processes from making the file, too.
 
     Raises:
-        sqlite3.DatabaseError: it is no store, or damaged.
+        sqlite3.DatabaseError: it is not a store, or damaged.
         TuningError: a later gemmkit made it.
     """
     connection = sqlite3.connect(

@@ -25,7 +25,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, unknown_name
+from gemmkit.problem import full_type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
     Args:
         compute_dtype: a type of `COMPUTE_DTYPES` to which operands are rounded, and after a comma
             the one that sums are kept in where that is not fp32: `float16,float16`. May be empty.
+            Short names do as well: see `full_type_name`.
         tolerance: the allowed |error| as a share of |α|·Σ|A|·|B| + |β·C|.
 
     Raises:
@@ -150,13 +152,15 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
         return Arithmetic(tolerance=tolerance, reason=f"a tolerance of {tolerance:g}, as asked for")
     if not compute_dtype:
         return None
-    names = [each.strip() for each in compute_dtype.split(",")]
+    # In a CUDA source `float` is fp32.
+    spoken = (each.strip() for each in compute_dtype.split(","))
+    names = ["float32" if each == "float" else full_type_name(each) for each in spoken]
     unknown = [each for each in names if each not in COMPUTE_DTYPES]
-    if unknown or len(names) > 2:
-        raise UsageError(
-            f"unknown compute type '{compute_dtype}': give one of {', '.join(COMPUTE_DTYPES)}, and "
-            "after a comma the type of the sums where that is not float32"
-        )
+    sums = ", and after a comma the type of the sums where that is not float32"
+    if unknown:
+        raise UsageError(unknown_name("compute type", unknown[0], COMPUTE_DTYPES, sums))
+    if len(names) > 2:
+        raise UsageError(f"'{compute_dtype}' names {len(names)} types: give one{sums}")
     operand, total = FORMATS.get(names[0]), FORMATS.get(names[-1]) if len(names) > 1 else None
     rounded = [Rounded(operand, 2)] if operand is not None else []
     if total is not None:

@@ -245,7 +245,7 @@ def _largest_integer(values: Numbers) -> float:
     if values.size == 0:
         return 0.0
     table = np.atleast_2d(values)
-    # A cheap look at a corner first: random reals are told apart without a pass over them.
+    # A cheap look at a corner first: random reals are recognized without a pass over them.
     if not bool(np.all(np.rint(table[:1]) == table[:1])):
         return float("inf")
     found: list[float] = []

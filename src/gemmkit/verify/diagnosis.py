@@ -5,6 +5,7 @@ It is worked out for wrong results alone, from the inputs that are known: see `h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,13 @@ from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.storage import Stored
 from gemmkit.verify.bounds import Rounding
+from gemmkit.verify.elements import FEW, told
 from gemmkit.verify.encoding import decode, is_canary
-from gemmkit.verify.hypotheses import HYPOTHESES, SIGNS, Explanation
+from gemmkit.verify.exchanged import layouts
+from gemmkit.verify.hypotheses import HYPOTHESES, SIGNS, Hypothesis
 from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.regions import region
-from gemmkit.verify.scene import Numbers, Places, Scene, explainable
+from gemmkit.verify.scene import Explanation, Numbers, Places, Scene, explainable
 
 # Larger operands are not copied to float64 for the sake of hypotheses.
 MOST_ELEMENTS = 2**24
@@ -35,7 +38,7 @@ class Wrong:
     """The wrong elements of one product: where, and what they must be.
 
     `magnitudes` are the sums of the magnitudes of their terms, `compared` how many elements were
-    held against the reference: where these are not all, nothing is said of where wrong ones lie.
+    compared with the reference: where these are not all, nothing is said of where wrong ones lie.
     """
 
     rows: Places
@@ -58,11 +61,17 @@ def diagnose(
     found = numbers[wrong.rows, wrong.columns]
     count = wrong.rows.size
     parts: list[tuple[int, str, Explanation | None]] = []
-    for chosen, explanation in _kinds(problem, inputs, found, poison, wrong.right):
+    single: tuple[str, ...] = ()
+    named = False
+    scenes = _Scenes(problem, inputs, rounding, numbers, wrong)
+    for chosen, explanation in _kinds(problem, inputs, scenes, found, poison, wrong.right):
         if not chosen.any():
             continue
         if explanation is None:
-            explanation = _finite(problem, inputs, rounding, numbers, wrong, chosen)
+            explanation = _finite(scenes, chosen)
+            scene = scenes.of(chosen) if np.count_nonzero(chosen) <= FEW else None
+            if explanation is None and scene is not None:
+                single, named = told(scene)
         places = wrong.rows[chosen], wrong.columns[chosen]
         where = region(*places, (problem.m, problem.n))
         parts.append((int(np.count_nonzero(chosen)), where, explanation))
@@ -75,6 +84,8 @@ def diagnose(
     clauses = []
     for size, place, each in parts:
         clause = each.clause if each is not None else "no simple explanation fits"
+        if each is None and named:
+            clause = "; ".join(single)
         if len(parts) > 1:
             clause = f"{size:,} of them{place and f' ({place})'}: {clause}"
         clauses.append(clause)
@@ -87,13 +98,17 @@ def diagnose(
         elements=wrong.compared,
         rows=(int(wrong.rows.min()), int(wrong.rows.max())),
         columns=(int(wrong.columns.min()), int(wrong.columns.max())),
-        details=tuple(details),
+        details=(*(() if named else (f"{each}." for each in single)), *details),
+        places=tuple(zip(wrong.rows.tolist(), wrong.columns.tolist(), strict=True))
+        if count <= FEW
+        else (),
     )
 
 
 def _kinds(
     problem: GemmProblem,
     inputs: Inputs,
+    scenes: _Scenes,
     found: Numbers,
     poison: NDArray[np.bool_],
     right: Numbers,
@@ -113,43 +128,73 @@ def _kinds(
     if SIGNS <= signs.size < problem.m * problem.n and signs.max() < 0:
         zero = Explanation("zero", "C is zero where it must be negative, as after a ReLU")
     infinite = Explanation("infinite", "C is infinite")
+    finite = np.isfinite(found)
+    rest: Explanation | None = None
+    if zeros.any() and not zeros[finite].all():
+        # Operands read past their end give zeros as well as the other numbers.
+        rest = scenes.first_of((layouts,), finite)
+        zeros &= rest is None
     return [
         (poison, unwritten),
         (np.isnan(found) & ~poison, nan),
         (np.isinf(found), infinite),
         (zeros, zero),
-        (np.isfinite(found) & ~zeros, None),
+        (finite & ~zeros, rest),
     ]
 
 
-def _finite(
-    problem: GemmProblem,
-    inputs: Inputs,
-    rounding: Rounding,
-    stored: Numbers,
-    wrong: Wrong,
-    chosen: NDArray[np.bool_],
-) -> Explanation | None:
-    """The first hypothesis that explains the wrong elements that hold numbers."""
-    right = wrong.right[chosen]
-    largest = max(problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
-    if largest > MOST_ELEMENTS or not np.isfinite(right).all() or not explainable(problem):
+@dataclass(frozen=True, slots=True)
+class _Scenes:
+    """What hypotheses about some of the wrong elements are tried on."""
+
+    problem: GemmProblem
+    inputs: Inputs
+    rounding: Rounding
+    stored: Numbers
+    wrong: Wrong
+
+    def first_of(
+        self, hypotheses: Sequence[Hypothesis], chosen: NDArray[np.bool_]
+    ) -> Explanation | None:
+        """The first hypothesis that explains those elements, which hold numbers."""
+        scene = self.of(chosen)
+        if scene is None:
+            return None
+        with np.errstate(all="ignore"):
+            found = (hypothesis(scene) for hypothesis in hypotheses)
+            return next((each for each in found if each is not None), None)
+
+    def of(self, chosen: NDArray[np.bool_]) -> Scene | None:
+        """Those elements, or as many of them as are not too many; None for too large matrices."""
+        p, wrong = self.problem, self.wrong
+        largest = max(p.m * p.k, p.k * p.n, p.m * p.n)
+        if largest > MOST_ELEMENTS or not explainable(p):
+            return None
+        if not np.isfinite(wrong.right[chosen]).all():
+            return None
+        some = self.some(chosen)
+        rows, columns, right = wrong.rows[some], wrong.columns[some], wrong.right[some]
+        found = self.stored[rows, columns].astype(float)
+        return Scene(p, self.inputs, self.rounding, rows, columns, found, right, self.stored)
+
+    def some(self, chosen: NDArray[np.bool_]) -> Places:
+        """The numbers of so many of those elements as hypotheses are tried on."""
+        some = np.flatnonzero(chosen)
+        count = max(1, MOST_WORK // max(self.problem.k, 1))
+        if some.size > count:
+            some = some[np.linspace(0, some.size - 1, count).astype(np.intp)]
+        return some
+
+
+def _finite(scenes: _Scenes, chosen: NDArray[np.bool_]) -> Explanation | None:
+    """What explains the wrong elements that hold numbers."""
+    explanation = scenes.first_of(HYPOTHESES, chosen)
+    if explanation is not None or 2 * np.count_nonzero(chosen) < scenes.wrong.compared:
+        return explanation
+    scene = scenes.of(chosen)
+    if scene is None:
         return None
-    some = np.flatnonzero(chosen)
-    count = max(1, MOST_WORK // max(problem.k, 1))
-    if some.size > count:
-        some = some[np.linspace(0, some.size - 1, count).astype(np.intp)]
-    rows, columns, right = wrong.rows[some], wrong.columns[some], wrong.right[some]
-    found = stored[rows, columns].astype(float)
-    scene = Scene(problem, inputs, rounding, rows, columns, found, right, stored)
-    with np.errstate(all="ignore"):
-        for hypothesis in HYPOTHESES:
-            explanation = hypothesis(scene)
-            if explanation is not None:
-                return explanation
-    if 2 * np.count_nonzero(chosen) < wrong.compared:
-        return None
-    return _imprecise(scene, wrong.magnitudes[some])
+    return _imprecise(scene, scenes.wrong.magnitudes[scenes.some(chosen)])
 
 
 def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:

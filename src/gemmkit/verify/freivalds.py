@@ -1,6 +1,6 @@
 r"""Freivalds' check: is a large result right, for O((m + n)·k + m·n) operations?
 
-For random vectors x with entries ±1, C·x is held against α·A·(B·x) + β·C₀·x + (bias·x)·1, in
+For random vectors x with entries ±1, C·x is compared with α·A·(B·x) + β·C₀·x + (bias·x)·1, in
 float64 (R. Freivalds, *Probabilistic machines can use less running time*, 1977).
 
 Exact inputs (`bounds.is_exact`): both sides are equal if the result is right. A row of C with one

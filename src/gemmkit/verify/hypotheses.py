@@ -7,14 +7,12 @@ wrong element, and None otherwise. `HYPOTHESES` lists them, the simplest first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gemmkit.problem import GemmProblem
-from gemmkit.verify.encoding import decode
+from gemmkit.verify.exchanged import layouts
 from gemmkit.verify.moved import moved_values
-from gemmkit.verify.scene import Numbers, Places, Scene
+from gemmkit.verify.scene import Explanation, Formula, Numbers, Places, Scene, explains
 from gemmkit.verify.sums import missing_terms
 
 # Sides of tiles that kernels have.
@@ -23,30 +21,7 @@ TILES = (4, 8, 16, 32, 64)
 SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A hypothesis that fits: its name, a clause about C, and what to try, if there is something.
-
-    The clause goes on from "In these elements".
-    """
-
-    name: str
-    clause: str
-    advice: str = ""
-
-
-Formula = Callable[[Places, Places], Numbers]
 Hypothesis = Callable[[Scene], Explanation | None]
-
-
-def explains(scene: Scene, formula: Formula, tried: float = 1.0) -> bool:
-    """Whether a formula gives all wrong elements, and does so by no accident."""
-    if not scene.convincing(tried):
-        return False
-    chosen = scene.sample
-    if not scene.fits(formula(scene.rows[chosen], scene.columns[chosen]), chosen):
-        return False
-    return all(scene.fits(formula(rows, columns), part) for rows, columns, part in scene.parts())
 
 
 # So many wrong elements, all with a negative right value, are no accident.
@@ -174,105 +149,6 @@ def late_bias(scene: Scene) -> Explanation | None:
     if not explains(scene, formula):
         return None
     return Explanation("bias after ReLU", "the bias is added after the ReLU, not before it")
-
-
-def layouts(scene: Scene) -> Explanation | None:
-    """Operands read, or a result stored, with rows and columns exchanged."""
-    p = scene.problem
-    fits = [
-        (name, clause, advice)
-        for name, clause, advice, formula in _layouts(scene)
-        if explains(scene, formula, 16)
-    ]
-    if not fits:
-        return None
-    name, clause, _ = fits[0]
-    others = [each[1] for each in fits[1:] if p.m == p.n == p.k]
-    if others:
-        clause += f" (here the same as: {'; '.join(dict.fromkeys(others))})"
-    *most, last = dict.fromkeys(each[2] for each in fits if each[2]) or [""]
-    advice = f"{', '.join(most)} or {last}" if most else last
-    return Explanation(name, clause, advice and f"try --layout {advice}")
-
-
-def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
-    """Name, clause, advice and formula of each way to exchange rows and columns."""
-    p = scene.problem
-    m, n, k = scene.shape
-    if not k:
-        return
-    all_a, all_b = (decode(each, p.dtype) for each in (scene.inputs.a, scene.inputs.b))
-    a_turned = [_turned(all_a, m, k, ld, p.transa) for ld in (0, p.lda)]
-    b_turned = [_turned(all_b, k, n, ld, p.transb) for ld in (0, p.ldb)]
-
-    def of(a: Numbers, b: Numbers, *, turned: bool, ldc: int) -> Formula:
-        def values(rows: Places, columns: Places) -> Numbers:
-            if not turned:
-                return scene.finished(scene.products(rows, columns, a, b), rows, columns)
-            along, down = np.divmod(rows * p.ldc + columns, ldc or m)
-            inside = (along < n) & (down < m)
-            product = scene.products(np.where(inside, down, 0), np.where(inside, along, 0), a, b)
-            found = scene.finished(product, rows, columns)
-            return np.where(inside, found, np.nan)
-
-        return values
-
-    # Which of A and B are read, and whether C is stored, with rows and columns exchanged.
-    ways = (
-        ("C transposed", "(A·B)ᵀ", (False, False, True)),
-        ("B transposed", "A·Bᵀ", (False, True, False)),
-        ("A transposed", "Aᵀ·B", (True, False, False)),
-        ("A, B and C transposed", "(Aᵀ·Bᵀ)ᵀ", (True, True, True)),
-        ("A and B transposed", "Aᵀ·Bᵀ", (True, True, False)),
-        ("B and C transposed", "(A·Bᵀ)ᵀ", (False, True, True)),
-        ("A and C transposed", "(Aᵀ·B)ᵀ", (True, False, True)),
-    )
-    for name, product, turned in ways:
-        verb = "stored" if turned == (False, False, True) else "taken"
-        clause = f"C = {product}: {name.removesuffix(' transposed')} "
-        clause += f"{'is' if sum(turned) == 1 else 'are'} {verb} with rows and columns exchanged"
-        if all(turned) and p.layout == "nn":
-            clause += ", as column-major matrices"
-        # Turned lines lie as far apart as they are long, or as the argument says.
-        for a_read, b_read, ldc in zip(a_turned, b_turned, (0, p.ldc), strict=True):
-            a, b = a_read if turned[0] else scene.a, b_read if turned[1] else scene.b
-            if a is not None and b is not None:
-                yield name, clause, _layout(p, *turned), of(a, b, turned=turned[2], ldc=ldc)
-    if m == n == k:
-        yield (
-            "operands exchanged",
-            "C = B·A: the operands are exchanged",
-            "",
-            of(scene.b, scene.a, turned=False, ldc=0),
-        )
-
-
-def _turned(storage: Numbers, rows: int, columns: int, ld: int, transposed: bool) -> Numbers | None:
-    """A rows × columns matrix as read from its storage with rows and columns exchanged.
-
-    Lines of the storage are `ld` apart, tight where that is 0. What lies past its end is NaN; None
-    where that, or padding, is half of it or more.
-    """
-    count, length = (rows, columns) if transposed else (columns, rows)
-    apart = ld or length
-    missing = max(0, (count - 1) * apart + length - storage.size)
-    if missing > storage.size:
-        return None
-    longer = np.concatenate([storage.astype(float), np.full(missing, np.nan)])
-    steps = (longer.itemsize * apart, longer.itemsize)
-    seen = np.lib.stride_tricks.as_strided(longer, (count, length), steps)
-    turned: Numbers = seen if transposed else seen.T
-    return None if 2 * np.count_nonzero(np.isnan(turned)) >= turned.size else turned
-
-
-def _layout(problem: GemmProblem, a: bool, b: bool, c: bool) -> str:
-    """The layout, as `--layout` names it, in which some matrices lie the other way round."""
-    a, b, c = problem.transa != a, problem.transb != b, problem.transc != c
-    if not c:
-        return "NT"[a] + "NT"[b]
-    # BLAS's letters mean the other way round where all matrices are column-major.
-    letters = "TN"[a] + "TN"[b]
-    return "col" if letters == "NN" else f"col-{letters}"
 
 
 def sums(scene: Scene) -> Explanation | None:

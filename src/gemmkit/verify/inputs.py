@@ -1,7 +1,7 @@
 """Inputs for a check: seeded random matrices of any type, laid out as the problem says.
 
 Storage is exactly as long as BLAS asks for, so an access past the end is one past an allocation,
-and everything in it that is no element holds a NaN with a payload that shows who touched it.
+and everything in it that is not an element holds a NaN with a payload that shows who touched it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def region(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
     if count == m * n:
         return ""
     if count == 1:
-        return f"[{rows[0]}, {columns[0]}]"
+        return _element(int(rows[0]), int(columns[0]), shape)
     own_rows, own_columns = np.unique(rows), np.unique(columns)
     if count == own_rows.size * own_columns.size:
         return _block(own_rows, own_columns, shape)
@@ -33,9 +33,26 @@ def region(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
         words = _in_tiles(rows, columns, shape)
     lowest, highest = own_rows[0], own_rows[-1]
     first, last = own_columns[0], own_columns[-1]
-    if not words and own_rows.size == m and own_columns.size == n:
+    if not words and count > LISTED and own_rows.size == m and own_columns.size == n:
         words = "scattered all over"
+    if not words and count <= LISTED:
+        *most, end = (f"[{row}, {column}]" for row, column in zip(rows, columns, strict=True))
+        words = f"{', '.join(most)} and {end}"
     return words or f"scattered over rows {lowest} to {highest} and columns {first} to {last}"
+
+
+def _element(row: int, column: int, shape: tuple[int, int]) -> str:
+    """One element, and at which edge or corner of the matrix it lies."""
+    m, n = shape
+    down = {0: "first", m - 1: "last"}.get(row, "") if m > 1 else ""
+    along = {0: "first", n - 1: "last"}.get(column, "") if n > 1 else ""
+    words = f"[{row}, {column}]"
+    if down and along:
+        vertical, side = "upper" if not row else "lower", "left" if not column else "right"
+        return f"{words}, the {vertical} {side} corner"
+    if down or along:
+        return f"{words}, in the {down or along} {'row' if down else 'column'}"
+    return words
 
 
 def _block(rows: Places, columns: Places, shape: tuple[int, int]) -> str:

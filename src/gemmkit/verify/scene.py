@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,7 +20,7 @@ Places = NDArray[np.intp]
 
 # Float64 numbers that are held at once while products of single elements are computed.
 CHUNK = 2**21
-# Elements that every hypothesis is tried on before it is held against all.
+# Elements that every hypothesis is tried on before it is compared with all.
 SAMPLE = 256
 # A chance of 1 in 1000 that a hypothesis fits by accident is too much.
 LOG_CHANCE = -3.0
@@ -184,3 +184,28 @@ class Scene:
         for start in range(0, self.rows.size, step):
             part = slice(start, start + step)
             yield self.rows[part], self.columns[part], part
+
+
+Formula = Callable[[Places, Places], Numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A hypothesis that fits: its name, a clause about C, and what to try, if there is something.
+
+    The clause goes on from "In these elements".
+    """
+
+    name: str
+    clause: str
+    advice: str = ""
+
+
+def explains(scene: Scene, formula: Formula, tried: float = 1.0) -> bool:
+    """Whether a formula gives all wrong elements, and does so by no accident."""
+    if not scene.convincing(tried):
+        return False
+    chosen = scene.sample
+    if not scene.fits(formula(scene.rows[chosen], scene.columns[chosen]), chosen):
+        return False
+    return all(scene.fits(formula(rows, columns), part) for rows, columns, part in scene.parts())

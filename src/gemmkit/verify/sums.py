@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gemmkit.verify.scene import Numbers, Scene
 
-# Elements on which ranges of k are tried; they are held against all others afterwards.
+# Elements on which ranges of k are tried; they are then compared with all others.
 TRIED = 48
 # Depth beyond which only ranges that begin or end with the sum are tried.
 ANY_RANGE = 1024

@@ -32,7 +32,7 @@ def gathered() -> dict[str, Facts]:
 
 @pytest.fixture(scope="session")
 def strides() -> dict[int, Facts]:
-    """`coarsening_1d` at 1024³ with one and with eight results a thread; counted at 256³."""
+    """`coarsening_1d` at 1024³ with one and with eight results per thread; counted at 256³."""
     kernel = find_kernel("coarsening_1d")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(facts, "LARGEST_COUNTED", 256)

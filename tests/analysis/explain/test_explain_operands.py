@@ -26,11 +26,9 @@ def test_a_guides_naive_kernel_reads_b_coalesced(tmp_path):
     explained = explain(kernel, "64x64x32")
     texts = [each.text for each in explained.sentences]
     assert (
-        "Loads of B are coalesced: 2 sectors a request of a warp, the fewest that hold its bytes."
+        "Loads of B are coalesced: 2 sectors per request, the fewest that hold its bytes."
     ) in texts
-    assert (
-        "Loads of A touch 2 sectors a request of a warp, where 1 would hold its bytes."
-    ) in texts
+    assert ("Loads of A touch 2 sectors per request, where 1 would hold its bytes.") in texts
     assert "Stores to C are coalesced" in " ".join(texts)
 
 

@@ -1,6 +1,6 @@
 """The counting rules against what an H100 counted for one-warp micro kernels.
 
-`data/*.csv` holds, per kernel: what it executes (`lds8`: a shared load of 8 bytes a lane; `ldga`
+`data/*.csv` holds, per kernel: what it executes (`lds8`: a shared load of 8 bytes per lane; `ldga`
 and `ldgg`: a global load cached in L1 or not; `cpa8`: cp.async.ca; `ldm4`: ldmatrix of four
 matrices), Nsight Compute's counts for one of 64 equal requests, the cycles that one took where 16
 warps made them, and the 32 lanes' byte offsets, negative where a lane is inactive.

@@ -232,6 +232,34 @@ def test_counting_and_finding_bits(width: int) -> None:
         check(f"bfind.shiftamt.{kind}{width}", shift)
 
 
+def test_the_nth_bit_that_is_set() -> None:
+    """As the PTX manual has it in C."""
+
+    def wanted(mask: int, base: int, offset: int) -> int:
+        offset = number(offset, "s32")
+        if offset == 0:
+            return base if base < 32 and mask >> base & 1 else -1
+        place, count = base, abs(offset) - 1
+        while 0 <= place < 32:
+            if mask >> place & 1:
+                if count == 0:
+                    return place
+                count -= 1
+            place += 1 if offset > 0 else -1
+        return -1
+
+    check("fns.b32", wanted)
+    masks, bases, offsets = (
+        each.ravel().astype(np.uint32)
+        for each in np.meshgrid(
+            [0, 1, 0xF0, 0x80000001, 0x12345678, 0xFFFFFFFF], range(34), range(-34, 35)
+        )
+    )
+    (found,) = evaluate(table()["fns.b32"], [masks, bases, offsets])
+    for *given, got in zip(masks.tolist(), bases.tolist(), offsets.tolist(), found, strict=True):
+        assert wanted(*given) & 0xFFFFFFFF == got, given
+
+
 def test_generic_byte_permutation() -> None:
     def wanted(a: int, b: int, selector: int) -> int:
         source, result = b << 32 | a, 0

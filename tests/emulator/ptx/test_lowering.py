@@ -116,3 +116,40 @@ def test_jump_table(executor: Executor, guard: str) -> None:
     out = launch(executor, kernel_ptx(body), np.zeros(32, np.uint32)).arrays[0]
     jumped = 10 * (LANES % 3 + 1)
     assert out.tolist() == (np.where(LANES < 20, jumped, 4) if guard else jumped).tolist()
+
+
+def test_labels_behind_labels_belong_to_each_call_alone():
+    """A function without line numbers that is called in one that is inlined twice ends each time at
+    a label of its own, which stands behind another label."""
+    text = """.version 8.0
+.target sm_80
+.address_size 64
+.func (.param .b32 func_retval0) least(.param .b32 least_param_0, .param .b32 least_param_1)
+{ .reg .b32 %r<4>; ld.param.u32 %r1, [least_param_0]; ld.param.u32 %r2, [least_param_1];
+ min.s32 %r3, %r1, %r2; st.param.b32 [func_retval0+0], %r3; ret;
+$L__func_end0:
+}
+.func (.param .b32 func_retval0) clamped(.param .b32 clamped_param_0)
+{ .reg .b32 %r<4>; ld.param.u32 %r1, [clamped_param_0];
+ { .param .b32 param0; st.param.b32 [param0+0], %r1; .param .b32 param1;
+   st.param.b32 [param1+0], 7; .param .b32 retval0;
+   call.uni (retval0), least, (param0, param1); ld.param.b32 %r2, [retval0+0]; }
+ st.param.b32 [func_retval0+0], %r2; ret; }
+.visible .entry k()
+{ .reg .b32 %r<4>;
+ { .param .b32 param0; st.param.b32 [param0+0], 3; .param .b32 retval0;
+   call.uni (retval0), clamped, (param0); ld.param.b32 %r1, [retval0+0]; }
+ { .param .b32 param0; st.param.b32 [param0+0], 9; .param .b32 retval0;
+   call.uni (retval0), clamped, (param0); ld.param.b32 %r2, [retval0+0]; }
+ ret; }
+"""
+    kernel = parse(text).kernels["k"]
+    jumps = [
+        (number, each.operands[0].name)
+        for number, each in enumerate(kernel.body)
+        if each.opcode == "bra.uni"
+    ]
+    assert len(jumps) == 4
+    assert all(kernel.labels[label] > number for number, label in jumps)
+    targets = [kernel.labels[label] - number for number, label in jumps]
+    assert targets == [1] * 4

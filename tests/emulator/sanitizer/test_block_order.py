@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sanitizing import Outcome, run
 
+from gemmkit.emulator.sanitizer.block_order import BlockOrder
+
 TILES, PARTS, THREADS = 3, 4, 64
 HOW = {"grid": (TILES, PARTS, 1), "block": (THREADS, 1, 1), "unwritten": ("out", "workspace")}
 
@@ -68,15 +70,18 @@ def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ([(_BEFORE, "")], "behind the other, no __threadfence()"),
+        ([(_BEFORE, "")], "the other is not followed by a __threadfence()"),
         ([("__syncthreads();  // all parts", "")], "with a barrier before the atomic"),
-        ([(_AFTER, "")], "no __threadfence() stands between this and the atomic"),
+        ([(_AFTER, "")], "no __threadfence() comes between this and the atomic"),
         ([(_BEFORE, ""), (_AFTER, "")], "blocks run in any order"),
-        ([(_BEFORE, "__threadfence_block();")], "behind the other, no __threadfence()"),
-        ([(_COUNT, "atomicInc_block(&arrivals[blockIdx.x], parts - 1)")], "behind the other, no"),
+        ([(_BEFORE, "__threadfence_block();")], "the other is not followed by a __threadfence()"),
+        (
+            [(_COUNT, "atomicInc_block(&arrivals[blockIdx.x], parts - 1)")],
+            "the other is not followed",
+        ),
         (
             [(_PART, f"if (blockIdx.y > 1 && slots[at] < 0) return; {_PART}")],
-            "no atomic and __thread",
+            "no atomic that signals the other",
         ),
     ],
 )
@@ -170,3 +175,31 @@ def test_a_lock() -> None:
     assert outcome.arrays["out"].view(np.float32)[0] == 10
     found = run(source.replace("atomicExch(lock, 0)", "*lock = 0"), grid=(5, 1, 1)).findings
     assert {each.kind for each in found} == {"read after write", "write after write"}
+
+
+@pytest.mark.parametrize("fence", ["", "__threadfence();"])
+@pytest.mark.parametrize("wait", ["atomicAdd(out_, 0)", "atomicCAS(out_, 99, 1)", "*seen"])
+def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) -> None:
+    """Each round of a waiting loop is a release, of which the last alone is kept."""
+    kept: list[BlockOrder] = []
+    made = BlockOrder.__init__
+
+    def keep(self: BlockOrder, warps: int) -> None:
+        made(self, warps)
+        kept.append(self)
+
+    monkeypatch.setattr(BlockOrder, "__init__", keep)
+    source = f"""k(float* out) {{
+        int* out_ = (int*)out;
+        volatile int* seen = out_;
+        __threadfence();
+        if (threadIdx.x == 32) for (int i = 0; i < 2000; ++i) {{ atomicAdd(out_ + 1, 1); {fence} }}
+        if (threadIdx.x == 0) for (int i = 0; i < 2000; ++i) {{
+            if ({wait} == 77) break;
+            {fence}
+        }}
+        if (threadIdx.x == 0) atomicExch(out_ + 2, 1);
+    }}"""
+    assert not run(source, grid=(2, 1, 1)).findings
+    assert kept
+    assert max(len(at.releases) for each in kept for at in each._places.values()) < 200

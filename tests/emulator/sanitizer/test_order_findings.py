@@ -19,17 +19,25 @@ def test_barrier_for_a_part_of_a_warp() -> None:
     assert "without lanes 16-31 of its warp 0" in found.message
 
 
-def test_barrier_for_whole_warps_of_a_block() -> None:
-    """The others run to their end, which lets the barrier open."""
+def test_warps_that_exit_without_a_barrier() -> None:
+    """A barrier of the whole block waits for the threads that have not exited."""
     source = """k(float* out) {
         if (threadIdx.x < 32)
             __syncthreads();
         out[threadIdx.x] = 1;
     }"""
-    found = run(source).only
-    assert (found.kind, found.here.line) == ("barrier after exit", 3)
-    assert "either all threads of a block must come to a barrier, or none" in found.message
-    assert not run(source, block=(32, 1, 1)).findings
+    assert not run(source).findings
+
+
+def test_threads_that_return_before_a_barrier() -> None:
+    source = """k(float* out) {
+        if (threadIdx.x >= 41) return;
+        __syncthreads();
+        out[threadIdx.x] = 1;
+    }"""
+    outcome = run(source)
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32).tolist() == [1.0] * 41 + [0.0] * 23
 
 
 def test_barrier_after_lanes_of_a_warp_have_exited() -> None:
@@ -39,9 +47,38 @@ def test_barrier_after_lanes_of_a_warp_have_exited() -> None:
         out[threadIdx.x] = 1;
     }"""
     outcome = run(source)
-    assert (outcome.only.kind, outcome.only.here.line) == ("barrier after exit", 3)
+    assert not outcome.findings
     assert outcome.arrays["out"].view(np.float32).tolist() == [1.0] * 41 + [0.0] * 23
-    assert not run(source, block=(32, 1, 1)).findings
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("if (threadIdx.x < 32)\n__syncthreads();\n__syncthreads();", 3),
+        ("if (threadIdx.x < 32)\n__syncthreads();\nelse\n__syncthreads();", 3),
+        ("if (threadIdx.x < 32) __syncthreads(); else __syncthreads();", 2),
+    ],
+    ids=["skipped", "by branch", "in one line"],
+)
+def test_warps_that_wait_at_different_barriers(body: str, line: int) -> None:
+    found = run(f"k(float* out) {{\n{body}\nout[threadIdx.x] = 1;\n}}").only
+    assert (found.check, found.kind, found.here.line) == ("synccheck", "divergent barrier", line)
+    assert "warp 0 of block (0, 0, 0) waits" in found.message
+    assert "all threads of a block must reach the same barrier" in found.message
+
+
+def test_barriers_of_an_unrolled_loop() -> None:
+    """Copies of one statement are one barrier, also where warps pass it a different number of
+    times and then exit."""
+    source = """k(float* out) {
+        int rounds = threadIdx.x < 32 ? 6 : 4;
+        #pragma unroll 4
+        for (int i = 0; i < rounds; ++i) {
+            __syncthreads();
+            out[threadIdx.x] += i;
+        }
+    }"""
+    assert not run(source).findings
 
 
 def test_a_block_that_does_not_fill_its_last_warp() -> None:

@@ -12,10 +12,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts
-from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.kernels.strips import Strips, strips_for
 from gemmkit.problem import GemmProblem

@@ -1,4 +1,4 @@
-"""`explain`: gathers what is known of a kernel, and of one to hold it against."""
+"""`explain`: gathers what is known of a kernel, and of one to compare it with."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from gemmkit.analysis.explain.sections import sections
 from gemmkit.analysis.memory import MemoryRow
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
+from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import EXPRESSION_FILE, TileConfig
 from gemmkit.problem import GemmProblem
 
 
@@ -44,7 +45,7 @@ def explain(
         problem: what it computes; a text such as `512x300x200`, or a number for a cube.
         gpu: the board to stand for, by default an RTX 3090.
         config: the kernel's configuration, or changes to its default.
-        against: the kernel to hold it against, on the same problem and board.
+        against: the kernel to compare it with, on the same problem and board.
         against_config: likewise for that one.
         progress: called with the fraction of each emulation that is done.
         cache_dir: root of the caches; by default the user's.
@@ -56,16 +57,23 @@ def explain(
         DeviceError: a kernel failed.
     """
     board = find_board(gpu) if isinstance(gpu, str) else gpu or DEFAULT_BOARD
-    if not isinstance(problem, GemmProblem):
-        problem = GemmProblem.from_shape(str(problem))
+    first = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    asked = asked_problem(first, problem)
 
     def collect(chosen: Kernel | str, changes: TileConfig | Mapping[str, int] | None) -> Facts:
         found = find_kernel(chosen) if isinstance(chosen, str) else chosen
         if not isinstance(changes, TileConfig):
             changes = found.configure(changes or {})
-        return gather(found, problem, board, config=changes, progress=progress, cache_dir=cache_dir)
+        return gather(
+            found,
+            found.lay_out(asked),
+            board,
+            config=changes,
+            progress=progress,
+            cache_dir=cache_dir,
+        )
 
-    this = collect(kernel, config)
+    this = collect(first, config)
     if against is None:
         return explain_facts(this)
     return explain_facts(this, collect(against, against_config))
@@ -144,6 +152,7 @@ def _texts(facts: Facts, wanted: Collection[str]) -> Mapping[str, Sequence[str]]
     source = facts.plan.source
     texts: defaultdict[str, Sequence[str]] = defaultdict(tuple)
     texts[source.name] = facts.kernel.source.splitlines()
+    texts[EXPRESSION_FILE] = source.expression.splitlines()
     for name, text in include_files().items():
         texts.setdefault(name, text.splitlines())
     left = [Path(name) for name in wanted if name not in texts]

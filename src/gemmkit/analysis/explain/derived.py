@@ -93,7 +93,7 @@ def _limit(limiter: Limiter) -> Callable[[Facts], float | None]:
 
 
 def _barrier_limit(facts: Facts) -> float | None:
-    """As Nsight Compute has it: never more than the board's blocks an SM."""
+    """As Nsight Compute has it: never more than the board's blocks per SM."""
     if facts.occupancy is None:
         return None
     return min(facts.occupancy.limits["barriers"], facts.occupancy.limits["blocks"])
@@ -166,16 +166,16 @@ DERIVED: tuple[Derived, ...] = (
             lambda f: 100 * f.occupancy.tail_idle if f.occupancy else None),
     Derived(OCCUPANCY, "theoretical occupancy: resident warps over those an SM can hold", STATIC,
             lambda f: 100 * f.occupancy.theoretical if f.occupancy else None),
-    Derived("launch__occupancy_limit_warps", "blocks an SM that warps allow", STATIC,
+    Derived("launch__occupancy_limit_warps", "blocks per SM that warps allow", STATIC,
             _limit("warps")),
-    Derived("launch__occupancy_limit_blocks", "blocks an SM that the board allows at all", STATIC,
+    Derived("launch__occupancy_limit_blocks", "blocks per SM that the board allows at all", STATIC,
             _limit("blocks")),
-    Derived("launch__occupancy_limit_registers", "blocks an SM that registers allow", STATIC,
+    Derived("launch__occupancy_limit_registers", "blocks per SM that registers allow", STATIC,
             _limit("registers")),
-    Derived("launch__occupancy_limit_shared_mem", "blocks an SM that shared memory allows; Nsight "
+    Derived("launch__occupancy_limit_shared_mem", "blocks per SM that shared memory allows; Nsight "
             "Compute's is of the part of it that the driver has set apart for the launch", STATIC,
             _limit("shared memory")),
-    Derived("launch__occupancy_limit_barriers", "blocks an SM that barriers allow, of those that "
+    Derived("launch__occupancy_limit_barriers", "blocks per SM that barriers allow, of those that "
             "the board allows at all", STATIC, _barrier_limit),
     Derived(RESULTS_PER_THREAD, "elements of C over threads of the grid", STATIC,
             _results_per_thread),

@@ -32,7 +32,7 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a section; a text as value where it is no number. `unit` may be empty."""
+    """One row of a section; a text as value where it is not a number. `unit` may be empty."""
 
     label: str
     metric: str
@@ -87,7 +87,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     `kernel` is its name with what of the configuration is not the default. Counters, operands and
     source lines are of the problem `counted`, which is smaller than `problem` where that is large;
     occupancy, waves and predictions are of `problem`. `sentences` are about the kernel alone,
-    `comparison` holds it against `against`, the reasons of the faster one first. `wrong` is empty
+    `comparison` compares it with `against`, the reasons of the faster one first. `wrong` is empty
     where the result of the counted launch is right, else it says what is wrong with it, and
     `diagnosis` what that looks like.
     """
@@ -107,3 +107,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     against: Explanation | None = None
     comparison: tuple[Sentence, ...] = ()
+
+    @property
+    def launches_nothing(self) -> bool:
+        """Whether the grid has no blocks, so that there is nothing to count."""
+        return self.metrics.get("launch__grid_size") == 0

@@ -86,6 +86,8 @@ def gather(
     gpu: GpuSpec,
     *,
     config: TileConfig | None = None,
+    seed: int = 0,
+    max_steps: int | None = None,
     progress: Callable[[float], None] | None = None,
     cache_dir: Path | None = None,
 ) -> Facts:
@@ -97,6 +99,8 @@ def gather(
             smaller product is counted.
         gpu: the board.
         config: the kernel's default where none is given.
+        seed: of the inputs.
+        max_steps: warp instructions after which a block counts as endless; by default none are.
         progress: called with the fraction of the emulation that is done.
         cache_dir: root of the caches; by default the user's.
 
@@ -112,10 +116,10 @@ def gather(
     binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     counted = _affordable(problem)
     smaller = kernel.plan(counted, config, gpu)
-    device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir)
+    device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir, max_steps=max_steps)
     same = smaller.entry == plan.entry
     run = binary if same else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
-    launch, verdict = _launch(device, counted, smaller, run)
+    launch, verdict = _launch(device, counted, smaller, run, seed)
     resident = None
     if binary.resources is not None and plan.blocks:
         resident = launch_occupancy(plan, binary, gpu)
@@ -147,11 +151,11 @@ def _affordable(problem: GemmProblem) -> GemmProblem:
 
 
 def _launch(
-    device: EmulatedDevice, problem: GemmProblem, plan: LaunchPlan, binary: Binary
+    device: EmulatedDevice, problem: GemmProblem, plan: LaunchPlan, binary: Binary, seed: int
 ) -> tuple[Launch, Verdict]:
     """What the launch showed, and whether its result is right."""
     refuse_unset(binary, plan)
-    inputs = make_inputs(problem, 0, "normal")
+    inputs = make_inputs(problem, seed, "normal")
     arithmetic = arithmetic_for(
         binary.ptx, binary.entry, problem, plan.compute_dtype, plan.tolerance
     )

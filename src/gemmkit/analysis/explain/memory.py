@@ -29,7 +29,7 @@ def _sectors(pair: Pair) -> Iterator[Reason]:
 
 
 def _coalescing(pair: Pair) -> Iterator[Reason]:
-    """Per operand: sectors a request beside those that its bytes need at least."""
+    """Per operand: sectors per request beside those that its bytes need at least."""
     for this, other in _common(pair, "global"):
         if not (this.ideal_sectors and other.ideal_sectors):
             continue

@@ -15,7 +15,7 @@ from gemmkit.analysis.explain.pair import Pair
 from gemmkit.analysis.explain.residency import RESIDENCY_RULES
 from gemmkit.analysis.explain.wording import differ, number
 
-# A shorter time is told of where it is this share of the slower kernel's whole time.
+# A shorter time is mentioned where it is this share of the slower kernel's whole time.
 _WORTH_SAYING = 0.03
 
 

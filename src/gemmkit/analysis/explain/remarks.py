@@ -21,7 +21,20 @@ Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
 def remarks(facts: Facts, metrics: Mapping[str, float]) -> tuple[Sentence, ...]:
     """Sentences that each follow from metrics of the kernel."""
+    if not facts.plan.blocks:
+        return (_nothing_launched(facts, metrics),)
     return tuple(sentence for remark in _REMARKS for sentence in remark(facts, metrics))
+
+
+def _nothing_launched(facts: Facts, metrics: Mapping[str, float]) -> Sentence:
+    problem = facts.problem
+    if problem.m * problem.n * problem.batch:
+        why = f"The kernel's grid has no blocks at {problem.shape}"
+    else:
+        why = f"The product is empty, C being {problem.m}x{problem.n}"
+    return Sentence(
+        text=f"{why}, so nothing is launched.", evidence=_evidence(metrics, "launch__grid_size")
+    )
 
 
 def _evidence(metrics: Mapping[str, float], *names: str) -> tuple[Evidence, ...]:
@@ -56,17 +69,16 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
             each / access.requests
             for each in (access.sectors, access.ideal_sectors, access.data_bytes / SECTOR_BYTES)
         )
-        sectors = f"{number(seen)} sector{'' if seen == 1 else 's'} a request"
+        sectors = f"{number(seen)} sector{'' if seen == 1 else 's'} per request"
         what = {"load": "Loads of", "copy": "Copies of", "store": "Stores to"}[access.kind]
         what += f" {access.array}"
         if not differ(seen, needed):
-            text = f"{what} are coalesced: {sectors} of a warp, the fewest that hold its bytes."
+            text = f"{what} are coalesced: {sectors}, the fewest that hold its bytes."
         elif not differ(max(seen, asked), asked):
-            text = f"{what} touch {sectors} of a warp, where {number(needed)} would hold its bytes."
+            text = f"{what} touch {sectors}, where {number(needed)} would hold its bytes."
         else:
             text = (
-                f"{what} are not coalesced: {sectors} of a warp, where {number(needed)} would hold "
-                "its bytes."
+                f"{what} are not coalesced: {sectors}, where {number(needed)} would hold its bytes."
             )
         ideal = Evidence(metric=derived.IDEAL_SECTORS, operand=access.array, this=needed)
         yield Sentence(
@@ -82,7 +94,7 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         if access.conflicts:
             yield Sentence(
                 text=f"{_shared_name(access)} have bank conflicts: "
-                f"{number(access.wavefronts / access.instructions)} wavefronts an instruction, "
+                f"{number(access.wavefronts / access.instructions)} wavefronts per instruction, "
                 f"{percent(100 * access.conflicts / access.wavefronts)} of them by conflicts.",
                 evidence=(
                     Evidence(
@@ -112,7 +124,7 @@ def _copies(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  
             yield Sentence(
                 text=f"Copies of {access.array} by cp.async have bank conflicts: "
                 f"{percent(100 * access.conflicts / access.wavefronts)} of their "
-                f"{number(access.wavefronts / access.requests)} wavefronts a request. Lanes that "
+                f"{number(access.wavefronts / access.requests)} wavefronts per request. Lanes that "
                 "read from one bank, be it the same word, go one after the other, as those do that "
                 "write to one.",
                 evidence=(

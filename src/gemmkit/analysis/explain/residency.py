@@ -42,7 +42,7 @@ def _spills(pair: Pair) -> Iterator[Reason]:
     yield (
         0.5,
         Sentence(
-            text=f"{name} spills {number(max(values))} bytes a thread to local memory; {rest} "
+            text=f"{name} spills {number(max(values))} bytes per thread to local memory; {rest} "
             f"spills {told}.",
             evidence=pair.evidence(derived.SPILLS),
             favours="other" if spilling else "this",

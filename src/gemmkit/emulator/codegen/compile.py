@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.analysis import Analysis
+from gemmkit.emulator.codegen.compiled import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.kernel import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
 from gemmkit.emulator.codegen.native import compile_ir
 from gemmkit.emulator.codegen.operands import Action, access_bytes

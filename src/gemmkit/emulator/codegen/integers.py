@@ -254,6 +254,29 @@ def _reverse_bits(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
     return (f.intrinsic("bitreverse", s[0]),)
 
 
+def _find_nth_set(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
+    """By halves: whether the bit is in the lower half of what is left, or behind it."""
+    mask, base, offset = s
+    last = literal(mask.type, 31)
+    down, none = f.compare("slt", offset, 0), f.compare("eq", offset, 0)
+    mask = f.select(down, f.intrinsic("bitreverse", mask), mask)
+    inside = f.compare("ult", base, 32)
+    start = f.and_(f.select(down, f.sub(last, base), base), 31)
+    mask = f.and_(mask, f.shl(literal(mask.type, -1), start))
+    left = f.select(down, f.sub(literal(offset.type, 0), offset), offset)
+    left = f.select(none, literal(left.type, 0), f.sub(left, 1))
+    found = f.and_(inside, f.compare("ult", left, f.intrinsic("ctpop", mask)))
+    place = literal(mask.type, 0)
+    for half in (16, 8, 4, 2, 1):
+        within = f.intrinsic("ctpop", f.and_(f.lshr(mask, place), (1 << half) - 1))
+        behind = f.compare("uge", left, within)
+        left = f.select(behind, f.sub(left, within), left)
+        place = f.select(behind, f.add(place, half), place)
+    found = f.and_(found, f.or_(f.not_(none), f.compare("eq", place, base)))
+    place = f.select(down, f.sub(last, place), place)
+    return (f.select(found, place, -1),)
+
+
 def _permute_bytes(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
     both = _joined(f, s[0], s[1])
     result = literal(s[0].type, 0)
@@ -302,6 +325,7 @@ EMITTERS: Mapping[str, Emit] = {
     "insert_bits": _insert_bits,
     "count_bits": _count_bits,
     "reverse_bits": _reverse_bits,
+    "find_nth_set": _find_nth_set,
     "permute_bytes": _permute_bytes,
     "select": _select,
     "convert_integer": _convert_integer,

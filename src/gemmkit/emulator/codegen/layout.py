@@ -125,7 +125,7 @@ PATTERN = _Pattern()
 
 
 def counted_wavefronts(nbytes: int, *, store: bool) -> int:
-    """Where in a pattern the count lies of an access of so many bytes a lane: 4, 8, 16 or 32."""
+    """Where in a pattern the count lies of an access of so many bytes per lane: 4, 8, 16 or 32."""
     index = {4: 1, 8: 8, 16: 9, 32: 10}[nbytes]
     return PATTERN.wavefronts + 8 * (index + (16 if store else 0))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gemmkit.emulator.codegen.operands import Action
+if TYPE_CHECKING:
+    from gemmkit.emulator.codegen.operands import Action
 
 ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
 _ORDERING = ATOMICS | {"load", "store", "no_operation"}
@@ -62,6 +64,13 @@ class Ordering:
 
 
 _NONE = Ordering()
+
+
+def guesses(one: Action, other: Action) -> bool:
+    """Whether these are a load and a compare-and-swap, which do no harm to each other: a loop of
+    compare-and-swap, as of the CUDA programming guide, begins with a plain load, and a value that
+    is out of date makes it go round once more."""
+    return {one.operation, other.operation} == {"load", "compare_and_swap"}
 
 
 def orders_warps(actions: Sequence[Action]) -> bool:

@@ -109,16 +109,17 @@ SHADOW_SITE = {
 SHADOW_SITE_BYTES = 256
 
 # What goes wrong beside memory accesses.
-BARRIER_DIVERGENT, BARRIER_EXITED, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
+BARRIER_DIVERGENT, BARRIER_PLACES, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
     CLASSES, CLASSES + 6
 )
 # No fault: blocks may meet in a region whose loads must be noted for that from the start.
 LOADS_WANTED = CLASSES + 6
 # No faults: a fence, a strong access that may order blocks.
 FENCE, SYNCHRONIZES = CLASSES + 7, CLASSES + 8
-# An access meets another block's: that of the last writer, or of the last reader if so marked, and
-# the running thread from this bit on. The answer that the other one came before.
-MEETING, AGAINST_READER, MEETING_THREAD, IN_ORDER = CLASSES + 9, 1, 1, 2
+# An access meets another block's: that of the last plain writer, or, if so marked, of the last
+# plain reader or the last strong writer, and the running thread from this bit on. The answer that
+# the other one came before.
+MEETING, AGAINST_READER, AGAINST_STRONG, MEETING_THREAD, IN_ORDER = CLASSES + 9, 1, 2, 2, 2
 
 # A region of global memory: its bytes that were written (one byte each) or null where all were;
 # for each granule the last and the first block that stored to it, and that loaded it, or, where
@@ -130,8 +131,11 @@ ROW = words(
     *("written", "last_writer", "first_writer", "last_reader", "first_reader", "loaded", "stored"),
     *("start", "writer_time", "reader_time"),
     *("writer", "writer_at", "reader", "reader_at", "other_reader", "other_reader_at"),
-    # For each granule the last that loaded it as memory which nobody writes.
+    # For each granule the last read-only load of it.
     "nc_reader",
+    # Where blocks run one by one and some access memory strongly, as atomics do: of each granule
+    # the last strong write and its time, and the last strong access of any kind.
+    *("last_strong", "strong_time", "seen_strong"),
 )
 ROW_BYTES = 192
 KNOWN_WARPS = 64

@@ -14,8 +14,8 @@ from gemmkit.emulator.codegen import arithmetic, checks, computing, effects, und
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_apart
 from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.compiled import WARP_FUNCTION
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.kernel import WARP_FUNCTION
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
     DONE,

@@ -83,7 +83,7 @@ def _counts(
 
 
 def _space(number: int, form: Form, tally: Tally) -> str | None:
-    """Where an instruction goes; None where it is no access to global, shared or local memory."""
+    """Where an instruction goes; None where it does not access global, shared or local memory."""
     if form.operation not in KINDS:
         return None
     if form.operation == "copy_async":

@@ -1,4 +1,4 @@
-"""What can be told of shared-memory addresses without running a kernel.
+"""What is known of shared-memory addresses without running a kernel.
 
 Two addresses are a known distance apart where they are the same sum of registers plus a constant.
 Of a sum's alignment as much is known as ptxas knows: the powers of two that divide every term.

@@ -27,7 +27,7 @@ def global_sectors(addresses: Sequence[int], nbytes: int) -> int:
 
     Args:
         addresses: byte addresses of the active lanes.
-        nbytes: bytes a lane reads or writes.
+        nbytes: bytes that a lane reads or writes.
     """
     return _distinct(addresses, nbytes, SECTOR_BYTES)
 
@@ -72,7 +72,7 @@ def local_sectors(offsets: Mapping[int, int], nbytes: int) -> int:
 
     Args:
         offsets: active lane to its byte offset in its own local memory.
-        nbytes: bytes a lane reads or writes.
+        nbytes: bytes that a lane reads or writes.
     """
     words = SECTOR_BYTES // WORD_BYTES
     return len(
@@ -109,7 +109,7 @@ def shared_phases(
     Args:
         addresses: byte addresses of all 32 lanes; those of inactive lanes are not looked at.
         active: which lanes take part.
-        nbytes: bytes a lane reads or writes: 1 to 16.
+        nbytes: bytes that a lane reads or writes: 1 to 16.
         store: a store never merges lanes.
     """
     phases = max(1, nbytes // WORD_BYTES)
@@ -181,7 +181,7 @@ def copy_wavefronts(
         to: shared-memory addresses of all 32 lanes; those of inactive lanes are not looked at.
         start: global-memory addresses, likewise.
         active: which lanes take part.
-        nbytes: bytes a lane copies: 4, 8 or 16.
+        nbytes: bytes that a lane copies: 4, 8 or 16.
         reading: which of them read; the others write zeros. By default all.
     """
     phases = shared_phases(to, active, nbytes, store=True)

@@ -117,6 +117,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("{O:popc,clz}.{T:b32,b64}", "count_bits", "=u32 {T}", "bits"),
     ("brev.{T:b32,b64}", "reverse_bits", "={T} {T}", "bits"),
     ("bfind{M:,.shiftamt}.{T:u32,s32,u64,s64}", "find_bit", "=u32 {T}", "bits"),
+    ("fns.{T:b32}", "find_nth_set", "=b32 b32 b32 s32", "bits"),
     # fp32 and fp64
     (f"{{O:add,sub,mul}}{{{ROUND_OR_NONE}}}{{{FLUSH}}}{{A:,.sat}}.{{T:f32}}", "float",
      "={T} {T} {T}", "fp32"),

@@ -16,7 +16,7 @@ from gemmkit.errors import DeviceError
 ALIGNMENT = 512 << 10
 # Where nothing is counted.
 LEAST_ALIGNMENT = 256
-# Native code may read, never write, so many bytes behind an allocation, and throws them away.
+# Native code may read, never write, so many bytes past the end of an allocation, and discards them.
 PADDING = 64
 
 Bytes = NDArray[np.uint8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +78,10 @@ class Operations:
         if action.operation in OPERATIONS:
             return evaluate(action.form, operands)
         if action.operation == "call":
-            self.printer.call(worker, warp, operands[0], operands[1], active)
+            read = None
+            if self._sanitizer is not None and self._sanitizer.tracks:
+                read = partial(self._sanitizer.printed, worker, action.number)
+            self.printer.call(worker, warp, operands[0], operands[1], active, read)
             return (np.zeros(LANES, np.uint32),) * len(action.dests)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)

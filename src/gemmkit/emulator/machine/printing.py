@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,20 @@ class Printer:
         formats: NDArray[Any],
         buffers: NDArray[Any],
         active: NDArray[np.bool_],
+        read: Callable[[int, int, Sequence[tuple[int, int]]], None] | None = None,
     ) -> None:
-        """One call of `vprintf` by a warp: addresses of format strings and argument buffers."""
+        """One call of `vprintf` by a warp: addresses of format strings and argument buffers.
+
+        `read` is told which bytes a thread prints of its local memory: the thread, the buffer's
+        place, and for each argument its first byte in the buffer and its size.
+        """
         for lane in np.flatnonzero(active).tolist():
             data = self._arguments(worker, warp * LANES + lane, int(buffers[lane]))
-            text = format_printf(self._string(int(formats[lane])), data, self._string)
+            taken: list[tuple[int, int]] = []
+            text = format_printf(self._string(int(formats[lane])), data, self._string, taken)
+            offset = int(buffers[lane]) - WINDOWS["local"]
+            if read is not None and 0 <= offset < WINDOW_BYTES:
+                read(warp * LANES + lane, offset, taken)
             self._texts.append((worker.field("block"), text))
 
     def _arguments(self, worker: Worker, thread: int, address: int) -> bytes:

@@ -115,7 +115,7 @@ class _Launch:
         self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._share_fuel = SHARE
-        if sanitizer is not None and (kernel.orders_blocks or orders_warps(kernel.actions)):
+        if sanitizer is not None and (kernel.follows_blocks or orders_warps(kernel.actions)):
             self._share_fuel = FOLLOWED_SHARE
         self._spare = [] if spare is None else spare
         self._operations: Operations | None = None
@@ -134,7 +134,9 @@ class _Launch:
             self._sanitizer.stop = self.stop
         # Blocks that make an order among themselves: which of them comes last decides what each
         # does.
-        alone = self._kernel.compiled.orders_blocks
+        alone = self._kernel.orders_blocks or (
+            self._sanitizer is not None and self._kernel.follows_blocks
+        )
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
             self._run(most, progress)

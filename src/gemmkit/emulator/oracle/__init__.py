@@ -1,4 +1,4 @@
-"""The oracle: a second executor of PTX, short before fast, that the engine is held against.
+"""The oracle: a second executor of PTX, short rather than fast, that the engine is tested against.
 
 It runs many warps in lockstep on NumPy arrays, one basic block at a time, with the definitions of
 `isa.semantics` and `counters.rules`. Results and tallies must equal the engine's.

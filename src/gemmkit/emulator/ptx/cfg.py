@@ -10,7 +10,7 @@ from gemmkit.emulator.isa.table import decode
 from gemmkit.emulator.ptx.module import Instruction, Kernel, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
-# A block ends behind these: control leaves, or the warp waits.
+# A block ends after these: control leaves, or the warp waits.
 _ENDS = frozenset(["branch", "exit", "trap", "barrier"])
 
 

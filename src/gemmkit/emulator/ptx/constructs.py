@@ -24,6 +24,8 @@ _CONSTRUCTS = (
     (r"setmaxnreg", "changes of a warp's register count (setmaxnreg) are"),
     (r"multimem", "multicast memory accesses (multimem) are"),
     (r"%envreg", "grid-wide synchronization (cooperative_groups::this_grid().sync()) is"),
+    (r"%reserved_smem",
+     "groups of more than 32 threads (cooperative_groups::block_tile_memory) are"),
     (r"alloca|stacksave|stackrestore", "arrays of variable length on the stack (alloca) are"),
     (r"v(?:add|sub|avrg|absdiff|min|max|set)[24]?\.|vmad|vshl|vshr", "SIMD video instructions are"),
     (r"(?:malloc|free)$", "malloc and free in device code are"),

@@ -85,6 +85,8 @@ class _Inliner:
                 end = _closing(text, call.end()) + len(expanded) - len(call[0])
                 text = text[: call.start()] + expanded + text[call.end() :]
                 scope = _with_structs_in_memory(text[start:end], call, function)
+                # Calls within the body pass theirs by the same names.
+                scope = _renamed(scope, call, self._count)
                 text = text[:start] + scope + text[end:]
         return text
 
@@ -160,6 +162,14 @@ def _with_structs_in_memory(scope: str, call: re.Match[str], function: _Function
             scope = re.sub(rf"\.param(\s[^;]*\b{known}\[)", r".local\1", scope)
             scope = re.sub(rf"\b(ld|st)\.param(\S*\s[^;]*\[{known}\b)", r"\1.local\2", scope)
     return scope
+
+
+def _renamed(scope: str, call: re.Match[str], number: int) -> str:
+    """The scope of a call with names of its own for what is passed."""
+    given = (*_names(call["results"]), *_names(call["arguments"]))
+    declared = (name for name in given if re.search(rf"\.(?:param|local)\s[^;]*\b{name}\b", scope))
+    own = {name: f"{name}_{number}" for name in declared}
+    return re.sub(r"[\w$%]+", lambda word: own.get(word[0], word[0]), scope)
 
 
 def _without_tables(text: str) -> str:

@@ -229,7 +229,7 @@ class _KernelParser:
                 depth += {"{": 1, "}": -1}.get(self._text[end], 0)
                 end += 1
             inside = self._text[self._position : end]
-            for label in re.findall(r"(?:^|[;{}\n])\s*([A-Za-z_$][\w$]*)\s*:(?!:)", inside):
+            for label in re.findall(r"(?:^|(?<=[;{}\n:]))\s*([A-Za-z_$][\w$]*)\s*:(?!:)", inside):
                 names[label] = f"{label}.{self._scope_count}"
         self._scopes.append(names)
         self._operands.clear()

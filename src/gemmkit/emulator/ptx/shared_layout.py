@@ -4,7 +4,7 @@ Read off the machine code that ptxas makes for compute capability 7.5 to 12.0: f
 first 1,024 addresses are the system's, whatever alignment a variable asks for. The variables that
 a kernel declares follow each other in that order, then those of the module, and last the kernel's
 own that no instruction names; unnamed ones of the module get no place. Each dynamic array begins
-behind the named ones, at its own alignment, of at least 16 bytes. Alignment is counted from the
+after the named ones, at its own alignment, of at least 16 bytes. Alignment is counted from the
 first address that is the block's own, so that from compute capability 9.0 on an alignment beyond
 1,024 bytes does not hold.
 """

@@ -22,7 +22,7 @@ MALFORMED = (KeyError, ValueError, IndexError)
 
 
 class PtxSyntaxError(GemmkitError):
-    """A text that is no PTX, or PTX of a kind that the emulator does not read."""
+    """A text that is not PTX, or PTX of a kind that the emulator does not read."""
 
 
 class AddressesAsData(ValueError):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
-from gemmkit.emulator.codegen.ordering import Ordering
-from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
+from gemmkit.emulator.codegen.ordering import Ordering, guesses
+from gemmkit.emulator.codegen.shadow_layout import (
+    AGAINST_READER,
+    AGAINST_STRONG,
+    IN_ORDER,
+    MEETING_THREAD,
+)
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
     KNOWN,
@@ -13,7 +18,7 @@ from gemmkit.emulator.sanitizer.block_order import (
     UNRELEASED,
     BlockOrder,
 )
-from gemmkit.emulator.sanitizer.meetings import Actor, meeting, places
+from gemmkit.emulator.sanitizer.meetings import ANY_ORDER, Actor, meeting, places
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import Finding
@@ -22,10 +27,10 @@ from gemmkit.record import Finding
 _PAST_L1 = (".cg", ".cv")
 
 _WHY = {
-    UNFENCED: "no __threadfence() stands between this and the atomic that tells of the other",
-    UNLEARNED: "no atomic and __threadfence() before this tell of the other",
-    UNRELEASED: "behind the other, no __threadfence() and then an atomic tell of it (with a "
-    "barrier before the atomic, if a thread of another warp does that)",
+    UNFENCED: "no __threadfence() comes between this and the atomic that signals the other",
+    UNLEARNED: "no atomic that signals the other, followed by a __threadfence(), comes before this",
+    UNRELEASED: "the other is not followed by a __threadfence() and then an atomic that signals it "
+    "(with a barrier before the atomic, if a thread of another warp executes that)",
 }
 
 
@@ -43,6 +48,7 @@ class BetweenBlocks:
     ) -> None:
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
         self.order = BlockOrder(worker.warps)
+        self._fences = worker.kernel.orders_blocks
         areas = worker.kernel.areas
         self._numbers = places(areas.sites, areas.sites_start)
 
@@ -69,7 +75,8 @@ class BetweenBlocks:
         """The running warp touches what another block has touched: the answer to native code, and
         the race, if it is one."""
         against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
-        note, time = self._known.at(address, "reader" if against_reader else "writer")
+        kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
+        note, time = self._known.at(address, kind)
         other = Actor.read(note, self._numbers)
         block, warp, barrier = here(self._worker, self._shadow)
         how = self.order.before(block, warp, barrier, other.block, other.thread // LANES, time)
@@ -79,10 +86,15 @@ class BetweenBlocks:
         past_l1 = any(word in action.form.opcode for word in _PAST_L1)
         if how == KNOWN:
             return IN_ORDER, None
-        if how == UNFENCED and loads and past_l1:
+        if guesses(action, self._names.actions[other.number]):
+            return 0, None
+        # Atomics and their like go past L1, too.
+        if how == UNFENCED and ((loads and past_l1) or Ordering.of(action).strong):
             return 0, None
         kind = "write after read" if against_reader else "write after write"
         if loads:
             kind = "read after write"
         me = Actor(block, thread, number)
-        return 1, meeting(self._names, kind, address, other, me, why=_WHY[how])
+        return 1, meeting(
+            self._names, kind, address, other, me, why=_WHY[how] if self._fences else ANY_ORDER
+        )

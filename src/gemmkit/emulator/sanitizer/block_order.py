@@ -20,14 +20,14 @@ Learned = dict[int, int]
 KNOWN, UNFENCED, UNLEARNED, UNRELEASED = range(4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Release:
     """What a block made known at a place: of each of its warps all before a time, and what it knew
     of others."""
 
     block: int
     until: tuple[int, ...]
-    learned: Mapping[int, int]
+    learned: Learned
 
     def covers(self, warp: int, time: int) -> bool:
         return time < self.until[warp]
@@ -121,10 +121,34 @@ class BlockOrder:
             all_of_it.join(own)
             all_of_it.join(self._common)
             if any(all_of_it.fenced):
-                released = _Release(block, tuple(all_of_it.fenced), all_of_it.passed_on)
+                until, learned = tuple(all_of_it.fenced), all_of_it.passed_on
+                if self._renew(at, warp, place, until, learned):
+                    return
+                released = _Release(block, until, learned)
                 at.of_block[block].append(len(at.releases))
                 at.releases.append(released)
                 self._by_block[block].append(released)
+
+    def _renew(
+        self, at: _Place, warp: int, place: int, until: tuple[int, ...], learned: Learned
+    ) -> bool:
+        """Add to the last release at a place, which is of the same block, unless another warp has
+        seen it as it was: a loop of atomics that waits for others would leave one each time.
+
+        Who sees a release has seen all those before it at the same place, so one is as good as two.
+        """
+        if not at.releases or at.releases[-1].block != self._block:
+            return False
+        last, count = at.releases[-1], len(at.releases)
+        more = any(then > before for then, before in zip(until, last.until, strict=True))
+        if not more and all(last.learned.get(each, 0) >= n for each, n in learned.items()):
+            return True
+        others = (each for number, each in enumerate(self._own) if number != warp)
+        if any(each.seen.get(place, 0) == count for each in (*others, self._common)):
+            return False
+        last.until = tuple(map(max, last.until, until))
+        _join(last.learned, learned)
+        return True
 
     def before(
         self, block: int, warp: int, barrier: int, other: int, other_warp: int, time: int

@@ -1,6 +1,6 @@
 """Says between which lines a barrier is missing, and whether one of them is of a later iteration.
 
-Both accesses of a race lie behind the same barrier, or behind none. From there the control flow
+Both accesses of a race come after the same barrier, or after none. From there the control flow
 tells which comes first in a thread, and whether a loop begins anew between the two.
 """
 
@@ -21,8 +21,10 @@ Locate = Callable[[int], AccessSite]
 class Gap:
     """Where two accesses of a race stand to each other.
 
-    `text` names both lines and the barriers around; `cause` is the same for all races that one
-    barrier between would end.
+    `text` names both lines and the barriers around; `cause` identifies what would end the race and
+    is the same for all races that it would end: `no-barrier/after:FILE:LINE` with the barrier that
+    comes before both accesses, or `…/before:FILE:LINE` with the one after both, followed by
+    `/next-iteration` and `/syncwarp:FILE:LINE` where `text` says so.
     """
 
     text: str
@@ -50,10 +52,12 @@ class Gaps:
         first, second = sorted((one, other), key=lambda each: (turns[each], each))
         gap = self._gap(first, second, barrier, anew=turns[first] != turns[second])
         own = self._warps_own(first, second, reached, next_turn=gap.next_iteration)
-        if not own:
+        if own is None:
             return gap
-        advice = f"; the __syncwarp() at {own} orders the lanes of one warp only"
-        return Gap(gap.text + advice, gap.cause + advice, gap.next_iteration)
+        site = self._locate(own)
+        shown = _short(site, self._locate(first))
+        advice = f"; the __syncwarp() at {shown} orders the lanes of one warp only"
+        return Gap(gap.text + advice, f"{gap.cause}/syncwarp:{site}", gap.next_iteration)
 
     def between_lanes(self, earlier: int, later: int, barrier: int | None) -> Gap | None:
         """The gap between two instructions that lanes of one warp ran in this order, with no
@@ -70,9 +74,14 @@ class Gaps:
             text = f"between threads at {_short(*lines)}"
         if next_turn:
             text += " of the next iteration"
-        around = self._around(barrier, first, second)
-        cause = f"{self._line(barrier)}{around}" + ", next iteration" * next_turn
-        return Gap(text + around, cause, next_turn)
+        cause = "no-barrier"
+        near = self._next_barrier(second) if barrier is None else barrier
+        if near is not None:
+            site = self._locate(near)
+            order, side = ("before", "after") if barrier is not None else ("after", "before")
+            text += f"; the barrier at {_short(site, self._locate(first))} comes {order} both"
+            cause += f"/{side}:{site}"
+        return Gap(text, cause + "/next-iteration" * next_turn, next_turn)
 
     def _from(self, barrier: int | None) -> dict[int, int]:
         """The blocks that can be reached from a barrier without another one, each with how often a
@@ -135,6 +144,10 @@ class Gaps:
         the text, which the compiler may have chosen otherwise where there is no loop."""
         return successor <= block and block in self._reachable(successor)
 
+    def leads_to(self, barrier: int, instruction: int) -> bool:
+        """Whether control can come from a barrier to another instruction."""
+        return self._block_of(instruction) in self._reachable(self._block_of(barrier) + 1)
+
     def _reachable(self, start: int) -> frozenset[int]:
         if start not in self._behind:
             seen, waiting = {start}, [start]
@@ -164,19 +177,6 @@ class Gaps:
     def _is_barrier(self, instruction: int) -> bool:
         return self._flow.forms[instruction].operation == "barrier"
 
-    def _line(self, instruction: int | None) -> str:
-        return str(self._locate(instruction)) if instruction is not None else ""
-
-    def _around(self, barrier: int | None, first: int, second: int) -> str:
-        """The barrier before both, or the one behind both."""
-        site = self._locate(first)
-        if barrier is not None:
-            return f"; the barrier at {_short(self._locate(barrier), site)} comes before both"
-        behind = self._next_barrier(second)
-        if behind is None:
-            return ""
-        return f"; the barrier at {_short(self._locate(behind), site)} comes after both"
-
     def _next_barrier(self, instruction: int) -> int | None:
         blocks = self._flow.blocks
         seen, waiting = set(), deque([self._block_of(instruction)])
@@ -192,14 +192,14 @@ class Gaps:
 
     def _warps_own(
         self, first: int, second: int, reached: dict[int, int], *, next_turn: bool
-    ) -> str:
-        """The place of a `__syncwarp()` that stands between."""
+    ) -> int | None:
+        """A `__syncwarp()` that stands between."""
         for number, instruction in enumerate(self._flow.kernel.body):
             if instruction.opcode != "bar.warp.sync" or self._block_of(number) not in reached:
                 continue
             if first < number < second or (next_turn and not second <= number <= first):
-                return _short(self._locate(number), self._locate(first))
-        return ""
+                return number
+        return None
 
 
 def _lines(one: AccessSite, other: AccessSite) -> tuple[AccessSite, AccessSite]:

@@ -13,6 +13,8 @@ from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
 from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.record import Finding
 
+ANY_ORDER = "blocks run in any order"
+
 
 def meetings(
     names: Names, known: GlobalShadow, numbers: dict[int, int]
@@ -89,7 +91,7 @@ def meeting(
     earlier: Actor,
     later: Actor,
     count: int = 1,
-    why: str = "blocks run in any order",
+    why: str = ANY_ORDER,
 ) -> Finding:
     """The finding that two blocks touch one address."""
     first, second = (

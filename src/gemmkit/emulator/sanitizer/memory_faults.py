@@ -143,6 +143,9 @@ def unwritten(
         lane, address = found
         array, offset = names.device(address)
     start = base + int(pattern.offsets[lane])
+    if space == "local" and start >= WINDOWS["local"]:
+        # By a generic address; what was found counts from the start of the thread's memory.
+        start -= WINDOWS["local"]
     number = numbers[min((address - start) // max(nbytes // len(numbers), 1), len(numbers) - 1)]
     warp = worker.warp_number(worker.field("running"))
     thread = names.thread(warp * LANES + lane)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
@@ -11,6 +11,8 @@ from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
+    BARRIER_DIVERGENT,
+    BARRIER_PLACES,
     BOUNDS,
     FENCE,
     GLOBAL_RACE,
@@ -89,7 +91,8 @@ class Sanitizer:
             self.memory,
             self.memory.regions(),
             granule_bytes(actions, "global"),
-            ordered=self.kernel.orders_blocks,
+            ordered=self.kernel.follows_blocks,
+            atomics=self.kernel.updates_global,
             readers=self.readers,
             read_only=any(map(loads_read_only, actions)),
         )
@@ -117,6 +120,13 @@ class Sanitizer:
         if self.names.actions[number].form.modifiers.get("S") == "" and space == "shared":
             space = "local"
         self.add(worker, outside(self.names, worker, number, thread, address, space))
+
+    def printed(
+        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+    ) -> None:
+        """A thread prints what lies at a place in its local memory: (first byte, size) each."""
+        for watch in self._watches:
+            watch.print_if_of(worker, number, thread, place, taken)
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
@@ -162,6 +172,17 @@ class _Watch:
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
         self._waiting: tuple[int, int, int, int, int] | None = None
+
+    def print_if_of(
+        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+    ) -> None:
+        """A thread of this worker, if it is one of this, prints arguments from its local memory."""
+        if worker is not self._worker:
+            return
+        for start, size in taken:
+            if not self._shadow.local_is_set(worker, thread, place + start, size):
+                self._undefined.printed(number, worker.field("block"), thread)
+                return
 
     def finish(self) -> None:
         """Take what is left."""
@@ -301,9 +322,17 @@ class _Watch:
                 return 0
             found = stops.absent_members(names, worker, number, lanes, members, warp)
             self._sanitizer.add(worker, found)
+        elif self._allowed(what, number, more, warp):
+            return 0
         else:
             self._sanitizer.add(worker, stops.barrier(names, worker, what, number, more))
         return 1
+
+    def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
+        """Whether a barrier of the block is used well, though it does not look so."""
+        if what == BARRIER_DIVERGENT:
+            return not self._living(warp) & ~self._returned(warp) & ~more
+        return what == BARRIER_PLACES and stops.copies(self._names, number, more)
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
         """Lanes may come to a barrier of their warp one after the other, also at other lines."""
@@ -323,7 +352,7 @@ class _Watch:
         """Lanes that exist and have not exited."""
         fields = (int(self._worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
         initial, exited = fields
-        return initial & ~exited
+        return initial & ~exited & 0xFFFFFFFF
 
     def _returned(self, warp: int) -> int:
         """Lanes that wait for the others before nothing but the end of the kernel: a GPU does not

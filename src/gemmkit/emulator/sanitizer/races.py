@@ -9,6 +9,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.ordering import guesses
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
@@ -80,7 +81,7 @@ class Races:
             return self._finding(access, copied, waiting=True)
         met = self._other_warp(access) or self._landed_copy(access)
         if met is not None:
-            return self._finding(access, met)
+            return None if self._guesses(access, met) else self._finding(access, met)
         if self._names.strong(access.numbers[0]) or not self._may_race(access):
             return None
         return self._unknown(access)
@@ -109,7 +110,11 @@ class Races:
                   for each, who in ((access, lane), (entry, other)))  # fmt: skip
         address = max(starts)
         met = _Meeting(lane, address, entry.number_at(other, address), thread, entry.kind)
-        return self._finding(access, met, within=True)
+        return None if self._guesses(access, met) else self._finding(access, met, within=True)
+
+    def _guesses(self, access: Access, met: _Meeting) -> bool:
+        actions = self._names.actions
+        return met.other is not None and guesses(actions[access.numbers[0]], actions[met.other])
 
     def row(self, number: int, nbytes: int, each: int) -> tuple[int, ...]:
         """The instructions that an access stands for."""
@@ -272,7 +277,7 @@ class Races:
         if waiting:
             kind = "read before wait" if reads else "write before wait"
             rest = f"before the cp.async of {at(other)} to it was waited for"
-            cause += kind
+            cause = f"{cause}/{kind.replace(' ', '-')}".lstrip("/")
         else:
             kind = "read after write" if reads else "write after write"
             if not reads and met.kind == LOADED:

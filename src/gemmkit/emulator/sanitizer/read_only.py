@@ -1,4 +1,4 @@
-"""Loads of memory as such that nobody writes (`__ldg`, `ld.global.nc`) which the launch writes."""
+"""Read-only loads (`__ldg`, `ld.global.nc`) of memory that the launch writes."""
 
 from __future__ import annotations
 

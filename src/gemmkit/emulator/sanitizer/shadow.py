@@ -94,9 +94,11 @@ class GlobalShadow:
         memory: where the kernel runs; bytes that it counts as never written are noted there.
         regions: (first byte, size) of each allocation.
         granule: bytes of the smallest access.
-        ordered: whether blocks make an order among themselves, and so run one by one.
+        ordered: whether blocks run one by one, since they make an order among themselves or share
+            memory by atomics.
         readers: regions (by first byte) whose loads are to be noted as well.
-        read_only: whether the kernel loads memory as such that nobody writes (`ld.global.nc`).
+        read_only: whether the kernel has read-only loads (`ld.global.nc`).
+        atomics: whether it has atomics on global memory, which plain accesses may race with.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class GlobalShadow:
         ordered: bool,
         readers: frozenset[int],
         read_only: bool = False,
+        atomics: bool = False,
     ) -> None:
         self.granule = granule
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
@@ -128,6 +131,8 @@ class GlobalShadow:
                 names += ["other_reader", "other_reader_at"]
             if read_only and start in readers:
                 names.append("nc_reader")
+            if ordered and atomics:
+                names += ["last_strong", "strong_time", "seen_strong"]
             for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
                 self.actors[start, name] = actors
@@ -249,6 +254,12 @@ class BlockShadow:
                 return lane, inside + int(missing[0])
         return None
 
+    def local_is_set(self, worker: Worker, thread: int, place: int, nbytes: int) -> bool:
+        """Whether all bits of some bytes of a thread's local memory are defined."""
+        assert self._local is not None
+        start = thread * worker.field("local_stride") + place
+        return bool((self._local[start : start + nbytes] == 255).all())
+
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""
         return self.common[:, COMMON[name] // 8]
@@ -263,7 +274,7 @@ class BlockShadow:
 
 
 def granules_of(pattern: Pattern, base: int, nbytes: int, shift: int) -> Numbers:
-    """The granules that each active lane touches, a row a lane."""
+    """The granules that each active lane touches, a row per lane."""
     first = (base + pattern.offsets[pattern.lanes]) >> shift
     return first[:, None] + np.arange(max(nbytes >> shift, 1))
 

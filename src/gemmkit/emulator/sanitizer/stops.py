@@ -6,8 +6,8 @@ from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
-    BARRIER_EXITED,
     BARRIER_NUMBER,
+    BARRIER_PLACES,
 )
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.sites import Names, at
@@ -65,26 +65,29 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
             f"its warp {warp}"
         )
         return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
-    assert what == BARRIER_EXITED
-    if number < 0:
-        number = _waiting_at(worker, more)
-    rest = (
-        "threads of block {block} wait at {line}, which others of the block never reach: these "
-        "have exited; either all threads of a block must come to a barrier, or none"
+    assert what == BARRIER_PLACES
+    status, places = worker.warp_fields("status"), worker.warp_fields("instruction")
+    first, second = (
+        next(w for w in range(worker.warps) if status[w] == AT_BARRIER and places[w] == place)
+        for place in (number, more)
     )
-    return _finding(names, worker, "barrier after exit", number, None, rest)
+    rest = (
+        f"warp {first} of block {{block}} waits at {{line}} while warp {second} waits at "
+        f"{names.site(more, None)}; all threads of a block must reach the same barrier"
+    )
+    return _finding(names, worker, "divergent barrier", number, names.lane(first, 0), rest)
 
 
-def _waiting_at(worker: Worker, barrier_number: int) -> int:
-    """The instruction at which the first warp waits at a barrier."""
-    status, numbers = worker.warp_fields("status"), worker.warp_fields("barrier")
-    at_ = worker.warp_fields("instruction")
-    waiting = [
-        int(at_[warp])
-        for warp in range(worker.warps)
-        if status[warp] == AT_BARRIER and numbers[warp] == barrier_number
-    ]
-    return waiting[0] if waiting else int(at_[0])
+def copies(names: Names, number: int, other: int) -> bool:
+    """Whether two instructions are copies of one statement that unrolling a loop has made: they
+    have one source line, and one comes after the other."""
+    body = names.flow.kernel.body
+    here, there = body[number].source, body[other].source
+    if here is None or there is None:
+        return False
+    if (here, here.called_from) != (there, there.called_from):
+        return False
+    return names.gaps.leads_to(number, other) or names.gaps.leads_to(other, number)
 
 
 def absent_members(

@@ -101,6 +101,23 @@ class UndefinedUses:
         finding = _finding(here, block, what, read)
         self._reported[key] = self._collection.add(finding, use.block)
 
+    def printed(self, number: int, block: int, thread: int) -> None:
+        """Bits that are not defined are printed, from a buffer in local memory."""
+        key = number, USED_SOURCE, block
+        if key in self._reported:
+            self._collection.more(self._reported[key], 1)
+            return
+        here = self._names.site(number, self._names.thread(thread))
+        kept = (
+            register_of(each.sources[0])
+            for each in self._names.actions
+            if each.operation == "store" and _space(each) in ("local", "")
+        )
+        reads = (self._read_behind(each, block) for each in kept)
+        read = next((each for each in reads if each is not None), None)
+        finding = _finding(here, self._names.block(block), "is printed", read)
+        self._reported[key] = self._collection.add(finding, block)
+
     def _read_behind(self, register: Register | None, block: int) -> Finding | None:
         """The load or shuffle that an undefined value is made of: the first that the block met."""
         if register is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import Ordering
+from gemmkit.emulator.codegen.ordering import Ordering, guesses
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import here
@@ -74,6 +74,8 @@ class WithinBlock:
         if how == KNOWN:
             return IN_ORDER, None
         number = self._worker.site_number(site)
+        if guesses(*(self._names.actions[each] for each in (number, other.number))):
+            return 0, None
         return 1, self._finding(number, thread, other, address, bool(against_reader), how)
 
     def _finding(

@@ -103,10 +103,11 @@ def glance(array: Any) -> tuple[int, Hashable]:
     return data.ptr, (array.shape, array.strides, array.dtype, data.device_id)
 
 
-def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
-    """As `WarmLibrary.glance_at_both`."""
+def glance_at_matrices(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+    """As `WarmLibrary.glance_at_matrices`."""
     (address_a, key_a), (address_b, key_b) = glance(a), glance(b)
-    return address_a, address_b, (key_a, key_b)
+    address, key = (0, None) if out is None else glance(out)
+    return address_a, address_b, address, (key_a, key_b, key)
 
 
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:

@@ -54,13 +54,13 @@ class DeviceArray:
         Raises:
             UsageError: bfloat16, and there is no ml_dtypes.
         """
+        from cuda.core import Buffer
         from cuda.core.utils import StridedMemoryView
 
         from gemmkit.ops.libraries.numpy import numpy_type
 
         if stream != _NO_WAITING:
             let_wait(stream or _LEGACY_STREAM, self.stream, context_of(self.ordinal))
-        view = StridedMemoryView.from_buffer(
-            self.memory.buffer, self.shape, dtype=numpy_type(self.dtype)
-        )
+        kept = Buffer.from_handle(self.memory.address, self.memory.nbytes, owner=self.memory)
+        view = StridedMemoryView.from_buffer(kept, self.shape, dtype=numpy_type(self.dtype))
         return view.__dlpack__(stream=_NO_WAITING, **options)

@@ -40,8 +40,7 @@ def read(array: Any, role: str) -> Operand:
         raise UsageError(
             f"{role} is being traced: inside jax.jit, grad and vmap use gemmkit.jax.matmul"
         )
-    if array.is_deleted():
-        raise UsageError(f"{role} has been deleted, or donated to a function: give another array")
+    check_present(array, role)
     known_dtype(str(array.dtype), role)
     devices = list(array.devices())
     if len(devices) != 1:
@@ -55,6 +54,17 @@ def read(array: Any, role: str) -> Operand:
     else:
         raise UsageError(f"{role} is on {devices[0]}; gemmkit computes on CUDA and on the CPU")
     return Operand(array, found.address, found.view, found.dtype, found.device, writable)
+
+
+def check_present(array: Any, role: str) -> None:
+    """Have looked whether one of JAX's arrays has its elements still; others are none of JAX's.
+
+    Raises:
+        UsageError: it has not.
+    """
+    own = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
+    if own and array.is_deleted():
+        raise UsageError(f"{role} has been deleted, or donated to a function: give another array")
 
 
 def empty(

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-# NumPy imports it at first use, which a product must not: a fork may come meanwhile.
-from numpy.ma import MaskedArray
-
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.operands import Operand, View, known_dtype
 from gemmkit.problem import Dtype
@@ -20,35 +17,25 @@ WRITABLE = True
 
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
-    if isinstance(array, MaskedArray):
+    if _is_masked(array):
         raise UnsupportedType(
             f"{role} is a masked array, whose mask would be lost: use its filled()"
         )
     plain = np.asarray(array)
     dtype, item = known_dtype(plain.dtype.name, role), plain.itemsize
-    fits = plain.dtype.isnative and not any(step % item for step in plain.strides)
-    if fits and (plain.flags.aligned or not plain.size):
+    writable, elements = bool(plain.flags.writeable), None
+    if plain.dtype.isnative and not any(step % item for step in plain.strides):
         view = View(plain.shape, tuple(step // item for step in plain.strides))
-        return Operand(plain, plain.ctypes.data, view, dtype, None, bool(plain.flags.writeable))
-    return _standing_in(plain, dtype)
-
-
-def _standing_in(plain: np.ndarray[Any, Any], dtype: Dtype) -> Operand:
-    """A native, aligned copy of an array that is neither, or lies between elements."""
-    copy = np.array(plain, plain.dtype.newbyteorder("="), order="C")
-    elements = None
-    if plain.flags.writeable:
+    else:
         order = ">" if (sys.byteorder == "little") != plain.dtype.isnative else "<"
-        elements = plain.view(f"{order}u{plain.itemsize}")
-    return Operand(
-        array=copy,
-        address=copy.ctypes.data,
-        view=View.tight(copy.shape),
-        dtype=dtype,
-        device=None,
-        writable=bool(plain.flags.writeable),
-        write_back=elements,
-    )
+        view, elements = View.tight(plain.shape), plain.view(f"{order}u{item}")
+    return Operand(plain, plain.ctypes.data, view, dtype, None, writable, elements)
+
+
+def _is_masked(array: Any) -> bool:
+    """Whether it is one of NumPy's masked arrays, whose module takes longer to import than most."""
+    masked = getattr(sys.modules.get("numpy.ma.core"), "MaskedArray", None)
+    return masked is not None and isinstance(array, masked)
 
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:

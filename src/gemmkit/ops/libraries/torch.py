@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import LEGACY_STREAMS
@@ -26,10 +25,7 @@ _LOWEST_LIKELY = 1 << 32
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
     check_gradient(array, role)
-    if array.is_nested:
-        raise UnsupportedType(f"{role} is a nested tensor: multiply its parts by grouped_matmul")
-    if array.layout != torch.strided:
-        raise UnsupportedType(f"{role} is {array.layout}: make it dense with to_dense()")
+    check_kind(array, role)
     if array.device.type not in ("cpu", "cuda"):
         raise UsageError(f"{role} is on {array.device}; gemmkit computes on CUDA and on the CPU")
     negated = array.is_neg()
@@ -61,6 +57,10 @@ def finished(result: Operand) -> Any:
 
 # --- on a GPU -----------------------------------------------------------------------------------
 
+# As `GpuLibrary.current_stream`; PyTorch's public way makes an object first. A PyTorch without CUDA
+# has none.
+current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
 
 def empty_like(target: Operand, *, by_columns: bool) -> Operand:
     """As `GpuLibrary.empty_like`."""
@@ -82,11 +82,6 @@ def copied(operand: Operand, shape: tuple[int, ...], *, by_columns: bool) -> Ope
 def assign(target: Operand, source: Operand) -> None:
     """As `GpuLibrary.assign`."""
     target.array.copy_(source.array)
-
-
-def current_stream(device: int) -> int:
-    """As `GpuLibrary.current_stream`; PyTorch's public way makes an object first."""
-    return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 @contextmanager
@@ -155,20 +150,25 @@ def glance(array: Any) -> tuple[int, Hashable]:
     return address, (array.shape, array.stride(), array.dtype, array.get_device())
 
 
-def glance_at_both(a: Any, b: Any) -> tuple[int, int, Hashable]:
-    """As `WarmLibrary.glance_at_both`."""
+def glance_at_matrices(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+    """As `WarmLibrary.glance_at_matrices`."""
     if a.requires_grad or b.requires_grad:
         check_gradient(a, "a")
         check_gradient(b, "b")
     if a.is_neg() or b.is_neg():
         raise _negated()
-    seen_a = a.shape, a.stride(), a.dtype, a.get_device()
     address_a, address_b = a.data_ptr(), b.data_ptr()
     if (address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY) and (
         _is_freed(a) or _is_freed(b)
     ):
         raise _without_memory()
-    return address_a, address_b, (seen_a, b.shape, b.stride(), b.dtype, b.get_device())
+    address, seen = (0, None) if out is None else glance(out)
+    # fmt: off
+    return address_a, address_b, address, (
+        a.shape, a.stride(), a.dtype, a.get_device(),
+        b.shape, b.stride(), b.dtype, b.get_device(), seen,
+    )
+    # fmt: on
 
 
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
@@ -189,10 +189,25 @@ def temporary(nbytes: int, device: int) -> tuple[object, int] | None:
     return made, made.data_ptr()
 
 
+_increment_version = torch._C._increment_version
+
+
+def _takes_many() -> bool:
+    """Whether versions are incremented of several tensors at once, as from PyTorch 2.5 on."""
+    try:
+        _increment_version((torch.empty(0),))
+    except TypeError:
+        return False
+    return True
+
+
+_VERSIONS_OF_MANY = _takes_many()
+
+
 def overwritten(array: Any) -> None:
     """As `WarmLibrary.overwritten`: autograd sees that what it has saved is there no more."""
     try:
-        increment_version(array)
+        _increment_version((array,) if _VERSIONS_OF_MANY else array)
     except RuntimeError:
         # Inference tensors have no version.
         reason = unwritable(array)
@@ -248,6 +263,25 @@ def _address(array: Any, role: str) -> int:
             "elements take"
         )
     return int(address)
+
+
+def check_kind(array: Any, role: str) -> None:
+    """Refuse tensors whose elements do not lie in strides, or mean other numbers than they hold.
+
+    Raises:
+        UnsupportedType: it is nested, sparse, quantized, or spread over processes.
+    """
+    if array.is_nested:
+        raise UnsupportedType(f"{role} is a nested tensor: multiply its parts by grouped_matmul")
+    if array.layout != torch.strided:
+        raise UnsupportedType(f"{role} is {array.layout}: make it dense with to_dense()")
+    if array.is_quantized:
+        raise UnsupportedType(f"{role} is quantized to {array.dtype}: convert it with dequantize()")
+    if type(array).__module__.startswith("torch.distributed"):
+        raise UnsupportedType(
+            f"{role} is a {type(array).__name__}, spread over processes: multiply what its "
+            "to_local() gives"
+        )
 
 
 def check_gradient(array: Any, role: str) -> None:

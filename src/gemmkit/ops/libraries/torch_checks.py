@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.libraries.torch import check_gradient
+from gemmkit.ops.libraries.torch import check_gradient, check_kind
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.tracing import compiling
 
@@ -23,7 +23,7 @@ def tensor_of(array: Any) -> Any:
     return torch.as_tensor(array) if isinstance(array, np.ndarray) else array
 
 
-def check_tensors(arrays: Any) -> None:
+def check_tensors(arrays: Iterable[tuple[str, Any]]) -> None:
     """Refuse arrays, in pairs with their names, that no operator of gemmkit's may get.
 
     Raises:
@@ -31,21 +31,12 @@ def check_tensors(arrays: Any) -> None:
         UsageError: one requires a gradient, or carries a forward-mode tangent.
     """
     for name, tensor in arrays:
-        if tensor is None:
-            continue
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedType(
                 f"{name} is a {type(tensor).__name__} beside tensors that are traced, or stand for "
                 "others: give a tensor"
             )
-        if tensor.is_nested or tensor.layout != torch.strided:
-            kind = "a nested tensor" if tensor.is_nested else str(tensor.layout)
-            raise UnsupportedType(f"{name} is {kind}: gemmkit takes dense tensors")
-        if type(tensor).__module__.startswith("torch.distributed"):
-            raise UnsupportedType(
-                f"{name} is a {type(tensor).__name__}, spread over processes: multiply what its "
-                "to_local() gives"
-            )
+        check_kind(tensor, name)
         check_gradient(tensor, name)
         check_tangent(tensor, name)
 
@@ -65,13 +56,13 @@ def check_tangent(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-def check_written(arrays: Any) -> None:
+def check_written(arrays: Iterable[tuple[str, Any]]) -> None:
     """Refuse tensors, in pairs with their names, among which results are written, and cannot be.
 
     Raises:
         UsageError: they are on several devices, or one is a batch of `torch.vmap`'s.
     """
-    given = [(name, tensor) for name, tensor in arrays if tensor is not None]
+    given = list(arrays)
     (first, other), *_ = given
     for name, tensor in given:
         if tensor.device != other.device:
@@ -105,8 +96,10 @@ def tangents_checked() -> Iterator[None]:
         _front.checked = before
 
 
-def check_tangents(**tensors: torch.Tensor | None) -> None:
+def check_tangents(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Inside an operator, refuse forward-mode tangents, which PyTorch would drop.
+
+    Tensors come in pairs with their names.
 
     Raises:
         UsageError: a tensor has one, or may have had one when the operator was called by its name
@@ -114,9 +107,8 @@ def check_tangents(**tensors: torch.Tensor | None) -> None:
     """
     if forward_ad._current_level < 0 or _front.checked:
         return
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            check_tangent(tensor, name)
+    for name, tensor in tensors:
+        check_tangent(tensor, name)
     if getattr(eager_transforms, "JVP_NESTING", 0):
         raise UsageError(
             "torch.func.jvp does not go through gemmkit's operators: gemmkit has gradients in "

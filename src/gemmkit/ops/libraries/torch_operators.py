@@ -6,73 +6,118 @@ FakeTensors, meta tensors, the tensors of `torch.vmap`, and subclasses with a di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import library as operators
 
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.call import ARRAYS, Call
+from gemmkit.ops.call import Call
+from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.libraries.torch_checks import (
     check_device,
-    check_tangents,
     check_tensors,
     check_written,
     product_shape,
     tangents_checked,
     tensor_of,
 )
+from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.operands import read_dtype
-from gemmkit.ops.tracing import compiling, inside_operator
+from gemmkit.ops.product import product
+from gemmkit.ops.tracing import compiling
+
+# For each role a tensor or None, or for many products a list of tensors or None.
+Arrays = Mapping[str, Any]
 
 # An epilogue, as operators take it: words, or "bias;activation", or "bias;custom;expression;names";
 # the values of the names; the scale.
 Encoded = tuple[str, list[float], float]
 
-NUMBERS = "float alpha, float beta, str epilogue, float[] values, float scale"
 
-
-def multiply(call: Call) -> Any:
+def multiply(call: Call, *, many: bool = False) -> Any:
     """The product of tensors, by an operator; under `torch.compile` of NumPy's arrays as well.
+
+    With `many`, each array of the call is a list of them, as of `grouped_matmul`.
 
     Raises:
         UsageError: an argument that an operator does not take, and what the shapes and types of the
             tensors show.
     """
-    if compiling() and isinstance(call.a, np.ndarray):
-        arrays = [tensor_of(each) for each in call[: len(ARRAYS)]]
-        made = multiply(Call(*arrays, *call[len(ARRAYS) :]))
-        return made.numpy() if call.out is None else call.out
-    check_tensors(zip(ARRAYS, call, strict=False))
+    arrays = call.arrays
+    if compiling() and any(isinstance(each, np.ndarray) for _, each in _members(arrays, many)):
+        return _of_numpys_arrays(call, many)
+    _check(arrays, many)
     if compiling():
         # Here the error reaches the caller; from inside the operator it comes with Dynamo's log.
-        product_shape(call.a, call.b)
-    out, c, auxiliary = call.out, call.c, call.auxiliary
+        _shapes(call.a, call.b)
+    out, auxiliary = call.out, call.auxiliary
     if out is not None or auxiliary is not None:
-        check_written(zip(ARRAYS, call, strict=False))
+        check_written(_members(arrays, many))
     encoded = encode(call.epilogue, call.residual is not None, auxiliary is not None)
     beta = as_number(call.beta)
-    if beta != 0 and c is None:
+    if beta != 0 and call.c is None:
         raise UsageError(f"beta = {beta} needs c; c=out adds to what out holds")
-    c = None if beta == 0 else c
+    # Without a c of its own, a product that overwrites adds to what its result's memory holds.
+    c = None if beta == 0 or (out is not None and call.c is out) else call.c
     dtype = _dtype(call.out_dtype)
-    device = check_device(call.stream, call.device)
-    rest = call.bias, call.residual, as_number(call.alpha), beta, *encoded
-    if out is None and auxiliary is None:
-        with tangents_checked():
-            found: torch.Tensor = torch.ops.gemmkit.product(call.a, call.b, c, *rest, dtype, device)
-        return found
-    if out is None:
-        out = call.a.new_empty(product_shape(call.a, call.b), dtype=dtype)
-    adds = c is not None and c is out
-    c = None if adds else c
+    given = [c, call.bias, call.residual]
+    if many:
+        given = [each or [] for each in given]
+        auxiliary = auxiliary or []
+    rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,))
+    place = check_device(call.stream, call.device)
+    operators = torch.ops.gemmkit
     with tangents_checked():
-        torch.ops.gemmkit.product_out(call.a, call.b, out, auxiliary, c, *rest, dtype, device)
-    written: torch.Tensor = out
-    return written
+        if out is None and call.auxiliary is None:
+            pure = operators.grouped_product if many else operators.product
+            return pure(call.a, call.b, *rest, place)
+        if out is None:
+            out = _like(call.a, call.b, dtype)
+        into = operators.grouped_product_out if many else operators.product_out
+        into(call.a, call.b, out, auxiliary, *rest, place)
+    return out
+
+
+def _of_numpys_arrays(call: Call, many: bool) -> Any:
+    """The product of the tensors for which `torch.compile` takes arrays of NumPy's."""
+    tensors: dict[str, Any] = {
+        role: [tensor_of(each) for each in given] if many and given else tensor_of(given)
+        for role, given in call.arrays.items()
+    }
+    if call.c is call.out:
+        tensors["c"] = tensors["out"]
+    made = multiply(call._replace(**tensors), many=many)
+    if call.out is not None:
+        return call.out
+    return [each.numpy() for each in made] if many else made.numpy()
+
+
+def _members(arrays: Arrays, many: bool) -> Iterator[tuple[str, Any]]:
+    """All arrays that are there, those of many products by names such as `a[0]`."""
+    for role, given in arrays.items():
+        if many and given is not None:
+            yield from ((f"{role}[{place}]", each) for place, each in enumerate(given))
+        elif given is not None:
+            yield role, given
+
+
+def _check(arrays: Arrays, many: bool) -> None:
+    """Refuse what no operator may get.
+
+    Raises:
+        UsageError: as `check_tensors`, or of one role there are not as many arrays as products.
+    """
+    check_tensors(_members(arrays, many))
+    for role, given in arrays.items():
+        if many and given is not None and len(given) != len(arrays["a"]):
+            raise UsageError(
+                f"{role} has {len(given)} arrays and a has {len(arrays['a'])}: give one for each "
+                "product"
+            )
 
 
 def encode(epilogue: Epilogue | str | None, residual: bool, auxiliary: bool) -> Encoded:
@@ -128,105 +173,87 @@ def _dtype(given: Any) -> torch.dtype | None:
 # --- the operators ------------------------------------------------------------------------------
 
 
-def _run(call: Call) -> Any:
-    """The product of tensors that have memory, whatever modes are active."""
-    from gemmkit.ops.product import product
-
-    with inside_operator():
-        return product(*call)
-
-
-def _product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    epilogue: str,
-    values: Sequence[float],
-    scale: float,
-    out_dtype: torch.dtype | None,
-    device: str | None,
-) -> torch.Tensor:
-    check_tangents(a=a, b=b, c=c, bias=bias, residual=residual)
-    decoded = decode(epilogue, values, scale)
-    found: torch.Tensor = _run(
-        Call(a, b, None, c, bias, residual, None, alpha, beta, decoded, out_dtype, None, device)
-    )
-    return found
+def _shapes(a: Any, b: Any) -> Any:
+    """The shape of the product, or those of many."""
+    if isinstance(a, list):
+        return [product_shape(x, y) for x, y in zip(a, b, strict=True)]
+    return product_shape(a, b)
 
 
-def _product_like(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,  # noqa: ARG001
-    bias: torch.Tensor | None,  # noqa: ARG001
-    residual: torch.Tensor | None,  # noqa: ARG001
-    alpha: float,  # noqa: ARG001
-    beta: float,  # noqa: ARG001
-    epilogue: str,  # noqa: ARG001
-    values: Sequence[float],  # noqa: ARG001
-    scale: float,  # noqa: ARG001
-    out_dtype: torch.dtype | None,
-    device: str | None,  # noqa: ARG001
-) -> torch.Tensor:
-    return a.new_empty(product_shape(a, b), dtype=out_dtype)
+def _like(a: Any, b: Any, dtype: torch.dtype | None = None) -> Any:
+    """New memory for the result, or for those of many products."""
+    if isinstance(a, list):
+        return [x.new_empty(shape) for x, shape in zip(a, _shapes(a, b), strict=True)]
+    return a.new_empty(_shapes(a, b), dtype=dtype)
 
 
-def _product_out(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor,
-    auxiliary: torch.Tensor | None,
-    c: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    epilogue: str,
-    values: Sequence[float],
-    scale: float,
-    out_dtype: torch.dtype | None,
-    device: str | None,
-) -> None:
-    check_tangents(a=a, b=b, out=out, c=c, bias=bias, residual=residual)
-    decoded = decode(epilogue, values, scale)
-    added = out if c is None and beta != 0 else c
-    _run(
-        Call(
-            *(a, b, out, added, bias, residual, auxiliary),
-            *(alpha, beta, decoded, out_dtype, None, device),
-        )
+def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> Call:
+    """The call that an operator's arguments stand for."""
+    c, bias, residual, alpha, beta, epilogue, values, scale, *dtype, device = rest
+    if many:
+        # Lists have no None.
+        c, bias, residual, auxiliary = (each or None for each in (c, bias, residual, auxiliary))
+    c = out if c is None and beta != 0 else c
+    chosen = decode(epilogue, values, scale)
+    return Call(
+        *(a, b, out, c, bias, residual, auxiliary),
+        *(alpha, beta, chosen, dtype[0] if dtype else None, None, device),
     )
 
 
-def _product_out_like(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *_: Any) -> None:
-    wanted = product_shape(a, b)
-    if tuple(out.shape) != tuple(wanted):
-        raise UsageError(f"out has the shape {tuple(out.shape)}; the result has {tuple(wanted)}")
+def _compute(call: Call, many: bool) -> Any:
+    return grouped_product(call) if many else product(*call)
 
 
-def _register() -> None:
-    """Make the operators known to PyTorch; schemas are written out, as of all its versions."""
-    tail = (
-        f"Tensor? c, Tensor? bias, Tensor? residual, {NUMBERS}, ScalarType? out_dtype, str? device"
+def _pure(many: bool, a: Any, b: Any, *rest: Any) -> Any:
+    return _compute(_read(many, a, b, None, None, *rest), many)
+
+
+def _into(many: bool, *arguments: Any) -> None:
+    _compute(_read(many, *arguments), many)
+
+
+def _pure_like(many: bool, a: Any, b: Any, *rest: Any) -> Any:
+    return _like(a, b, None if many else rest[-2])
+
+
+def _into_like(many: bool, a: Any, b: Any, out: Any, *_: Any) -> None:
+    outs, wanted = (out, _shapes(a, b)) if many else ([out], [_shapes(a, b)])
+    for place, (each, shape) in enumerate(zip(outs, wanted, strict=True)):
+        if tuple(each.shape) != tuple(shape):
+            name = f"out[{place}]" if many else "out"
+            raise UsageError(
+                f"{name} has the shape {tuple(each.shape)}; the result has {tuple(shape)}"
+            )
+
+
+def _register(name: str, many: bool) -> None:
+    """Make the operators of one product, or of many, known."""
+    tensor, optional = ("Tensor[]", "Tensor[]") if many else ("Tensor", "Tensor?")
+    rest = (
+        f"{optional} c, {optional} bias, {optional} residual, float alpha, float beta, "
+        f"str epilogue, float[] values, float scale, {'' if many else 'ScalarType? out_dtype, '}"
+        "str? device"
     )
-    made = operators.custom_op(
-        "gemmkit::product",
-        _product,
-        mutates_args=(),
-        schema=f"(Tensor a, Tensor b, {tail}) -> Tensor",
+    written, kept = ("Tensor(a!)[]", "Tensor(b!)[]") if many else ("Tensor(a!)", "Tensor(b!)?")
+
+    def of(function: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(function, many)
+
+    register(
+        name,
+        f"({tensor} a, {tensor} b, {rest}) -> {tensor}",
+        of(_pure),
+        of(_pure_like),
     )
-    made.register_fake(_product_like)
-    into = operators.custom_op(
-        "gemmkit::product_out",
-        _product_out,
-        mutates_args=("out", "auxiliary"),
-        schema=f"(Tensor a, Tensor b, Tensor(a!) out, Tensor(b!)? auxiliary, {tail}) -> ()",
+    register(
+        f"{name}_out",
+        f"({tensor} a, {tensor} b, {written} out, {kept} auxiliary, {rest}) -> ()",
+        of(_into),
+        of(_into_like),
+        writes=("out", "auxiliary"),
     )
-    into.register_fake(_product_out_like)
 
 
-_register()
+_register("product", many=False)
+_register("grouped_product", many=True)

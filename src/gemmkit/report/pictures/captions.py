@@ -36,7 +36,7 @@ def bank_caption(access: WatchedAccess) -> str:
     conflicts = passes - len(phases)
     told = f"{plural(conflicts, 'bank conflict')}" if conflicts else "no bank conflicts"
     return (
-        f"{access.bytes_per_lane} bytes a lane: {plural(len(phases), 'phase')}, "
+        f"{access.bytes_per_lane} bytes per lane: {plural(len(phases), 'phase')}, "
         f"{plural(passes, 'wavefront')}, {told}{_merged(access)}"
     )
 
@@ -48,7 +48,7 @@ def _merged(access: WatchedAccess) -> str:
 
 
 def element_name(trace: Trace, access: WatchedAccess, offset: int) -> str:
-    """`A[3][32]`, or the byte offset in an array that is no matrix of the problem."""
+    """`A[3][32]`, or the byte offset in an array that is not a matrix of the problem."""
     place = trace.element(access.array, offset)
     return f"{access.array}[{place[0]}][{place[1]}]" if place else f"{access.array}+{offset}"
 

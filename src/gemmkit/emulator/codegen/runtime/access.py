@@ -40,7 +40,7 @@ class Extra(Protocol):
     def note(
         self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
     ) -> None:
-        """A step before an access that may be made, of `size` bytes a lane, or a row of them."""
+        """A step before an access that may be made, of `size` bytes per lane, or a row of them."""
 
     def whole(self, f: Function, space: str, size: int, align: int) -> Value:
         """Whether an access may be made in all lanes, in one region of memory."""

@@ -210,7 +210,7 @@ def _define_turn(module: Module, names: Names) -> None:
         f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
         with f.when(f.compare("eq", status, AT_BARRIER)):
             number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
-            # Those of a barrier without reduction are read by nobody.
+            # Those of a barrier without reduction are never read.
             votes = f.resize(f.load("i32", W, WARP["votes"]), 64)
             f.increase(_barrier(f, number), BARRIER_VOTES, votes)
             f.call(names("arrive"), "void", C, number, needed)

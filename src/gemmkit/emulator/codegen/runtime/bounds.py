@@ -142,7 +142,7 @@ def allowed(
     *,
     by_array: bool = False,
 ) -> Value:
-    """Whether an access of so many bytes a lane certainly may be made; aligned to its own size,
+    """Whether an access of so many bytes per lane certainly may be made; aligned to its own size,
     or else to `align`. In shared memory it may touch all, or with `by_array` its site's part."""
     align = align or size
     least, extent, bits = (
@@ -167,7 +167,7 @@ def allowed(
 
 
 def check(f: Function, space: str, size: int, p: Value = P, base: Value = BASE) -> None:
-    """Return unless an access of so many bytes a lane may be made."""
+    """Return unless an access of so many bytes per lane may be made."""
     with f.when(f.not_(allowed(f, space, size, p, base))):
         slow = "search" if space == "global" else f"check_{space}"
         good = f.call(f"gemmkit.{slow}", "i1", C, SITE_POINTER, p, base, literal("i64", size))

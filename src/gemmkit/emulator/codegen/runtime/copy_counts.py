@@ -18,7 +18,7 @@ _FROM, _FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
 _SIZE = Value("i32", "%n")
 _BOTH = (_SITE, _TO, _TO_BASE, _FROM, _FROM_BASE)
 _LINE_BITS, _SECTOR_BITS = (each.bit_length() - 1 for each in (LINE_BYTES, SECTOR_BYTES))
-# .cg copies 16 bytes a lane, so that bases lie at one of eight places in a line.
+# .cg copies 16 bytes per lane, so that bases lie at one of eight places in a line.
 _PLACE_BITS = 3
 # Shared memory has fewer lines than this many bits tell.
 _TARGET_BITS = 16
@@ -118,7 +118,7 @@ def _bank(f: Function, lane: Value, side: Value, word: Value) -> Value:
 
 
 def _define_pairs(module: Module) -> None:
-    """copy_pairs(site, to, to_base, from, from_base): of .cg, 16 bytes a lane."""
+    """copy_pairs(site, to, to_base, from, from_base): of .cg, 16 bytes per lane."""
     with module.function("gemmkit.copy_pairs", "void", _BOTH, inline=False) as f:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (_TO, _FROM))
         line_pairs = _pairs(f, _LINE_BITS)

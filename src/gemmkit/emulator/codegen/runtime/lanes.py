@@ -32,7 +32,7 @@ def _push(f: Function, block: Value, meet: Value, lanes: Value) -> None:
 def _define_part(module: Module) -> None:
     """part(warp, taken, fall, meeting): some lanes go on, the others wait.
 
-    Where all lanes wait for each other at the meeting already, they need not be told again.
+    Where all lanes wait for each other at the meeting already, they need not be notified again.
     """
     taken, fall, meeting = (Value("i32", f"%{name}") for name in ("taken", "fall", "meeting"))
     with module.function("gemmkit.part", "void", (W, taken, fall, meeting)) as f:

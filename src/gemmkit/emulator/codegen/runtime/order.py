@@ -6,7 +6,7 @@ Whether threads may be where they are when they wait for each other is looked at
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import BARRIERS, LANES, WARP, WORKER
+from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
 from gemmkit.emulator.codegen.runtime.shadow import NULL, common_word, own_word, shadow
@@ -14,8 +14,8 @@ from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
-    BARRIER_EXITED,
     BARRIER_NUMBER,
+    BARRIER_PLACES,
     COMMON,
     COMMON_BYTES,
     IN_STEP,
@@ -101,9 +101,8 @@ def _define_opening(module: Module) -> None:
     number, everyone = Value("i32", "%number"), Value("i32", "%everyone")
     with module.function("gemmkit.opening", "void", (C, number, everyone)) as f:
         s = shadow(f)
-        ended = f.compare("ne", f.load("i64", C, WORKER["ended"]), 0)
-        with f.when(f.and_(ended, f.compare("ne", everyone, 0))):
-            _event(f, BARRIER_EXITED, literal("i64", -1), f.resize(number, 64))
+        with f.when(f.compare("ne", everyone, 0)):
+            _compare_places(f, number)
         f.increase(s, SHADOW["epoch"], 1)
         _move_clock_on(f, s)
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
@@ -126,6 +125,25 @@ def _define_opening(module: Module) -> None:
         f.ret()
 
 
+def _compare_places(f: Function, number: Value) -> None:
+    """Report a barrier of the whole block at which warps wait at different instructions."""
+    first, other = f.variable(literal("i32", -1)), f.variable(literal("i32", -1))
+    warps, size = f.load("ptr", C, WORKER["warps"]), f.load("i64", C, WORKER["warp_bytes"])
+    with f.loop(f.load("i64", C, WORKER["warp_count"])) as each:
+        warp = f.offset(warps, f.binary("mul", each, size))
+        here = f.compare("eq", f.load("i32", warp, WARP["barrier"]), number)
+        waits = f.compare("eq", f.load("i32", warp, WARP["status"]), AT_BARRIER)
+        with f.when(f.and_(here, waits)):
+            place = f.load("i32", warp, WARP["instruction"])
+            with f.when(f.compare("eq", f.get("i32", first), -1)):
+                f.set(first, place)
+            with f.when(f.compare("ne", f.get("i32", first), place)):
+                f.set(other, place)
+    with f.when(f.compare("ne", f.get("i32", other), -1)):
+        places = (f.resize(f.get("i32", each), 64) for each in (first, other))
+        _event(f, BARRIER_PLACES, *places)
+
+
 def _living(f: Function) -> Value:
     initial, exited = (f.load("i32", W, WARP[each]) for each in ("initial", "exited"))
     return f.and_(initial, f.not_(exited))
@@ -141,12 +159,10 @@ def _define_check_barrier(module: Module) -> None:
         limit = f.resize(f.shl(f.load("i64", C, WORKER["warp_count"]), 5), 32)
         odd = f.or_(f.compare("ne", f.and_(threads, LANES - 1), 0),
                     f.compare("ugt", f.sub(threads, 1), f.sub(limit, 1)))  # fmt: skip
-        exited = f.compare("ne", f.load("i32", W, WARP["exited"]), 0)
         for wrong, what, extra in (
             (f.compare("uge", number, BARRIERS), BARRIER_NUMBER, f.resize(number, 64)),
             (f.and_(odd, f.not_(everyone)), BARRIER_COUNT, f.resize(threads, 64)),
             (f.compare("ne", _LANES, _living(f)), BARRIER_DIVERGENT, lanes),
-            (f.and_(exited, everyone), BARRIER_EXITED, lanes),
         ):
             with f.when(wrong):
                 _event(f, what, _INSTRUCTION, extra)

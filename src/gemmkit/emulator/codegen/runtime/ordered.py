@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_SITE,
     ACTOR_WARP,
     AGAINST_READER,
+    AGAINST_STRONG,
     FENCE,
     IN_ORDER,
     KNOWN_WARPS,
@@ -61,6 +62,7 @@ def define(module: Module) -> None:
     _define_meet(module)
     for kind in ("reader", "writer"):
         _define_act(module, kind)
+    _define_act_strong(module)
 
 
 def _define_fence(module: Module) -> None:
@@ -121,20 +123,55 @@ def _define_act(module: Module, actor: str) -> None:
     with module.function(f"gemmkit.act_{actor}_in_order", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
-        start, now = f.load("i64", _ROW, ROW["start"]), f.load("i64", s, SHADOW["time"])
-        thread = f.shl(f.and_(_WHO, (1 << ACTOR_SITE) - 1), MEETING_THREAD)
+        now = f.load("i64", s, SHADOW["time"])
         others = [("writer", 0)] + [("reader", AGAINST_READER)] * (actor == "writer")
         with f.loop(f.lshr(BYTES, shift)) as further:
             granule = f.add(f.lshr(_OFFSET, shift), further)
             at = f.shl(granule, 3)
-            address = f.add(start, f.shl(granule, shift))
             for other, extra in others:
-                cells = f.load("ptr", _ROW, ROW[f"last_{other}"])
-                with f.when(f.compare("ne", cells, NULL)):
-                    times = f.load("ptr", _ROW, ROW[f"{other}_time"])
-                    who, time = (f.load("i64", f.offset(each, at)) for each in (cells, times))
-                    here = (C, SITE_POINTER, address, _WHO)
-                    f.call("gemmkit.meet_block", "void", *here, who, time, f.or_(thread, extra))
+                _meet_last(f, granule, shift, other, extra)
+            seen = f.load("ptr", _ROW, ROW["seen_strong"])
+            with f.when(f.compare("ne", seen, NULL)):
+                # Who has looked at the place by an atomic himself knows all that came before that.
+                blocks = (
+                    f.lshr(each, ACTOR_BLOCK) for each in (_WHO, f.load("i64", f.offset(seen, at)))
+                )
+                with f.when(f.compare("ne", *blocks)):
+                    _meet_last(f, granule, shift, "strong", AGAINST_STRONG)
             for name, value in ((f"last_{actor}", _WHO), (f"{actor}_time", now)):
                 f.store(value, f.offset(f.load("ptr", _ROW, ROW[name]), at))
+        f.ret()
+
+
+def _meet_last(f: Function, granule: Value, shift: Value, other: str, extra: int) -> None:
+    """The access meets the last one of a kind to the granule, if such are noted."""
+    thread = f.shl(f.and_(_WHO, (1 << ACTOR_SITE) - 1), MEETING_THREAD)
+    address = f.add(f.load("i64", _ROW, ROW["start"]), f.shl(granule, shift))
+    cells = f.load("ptr", _ROW, ROW[f"last_{other}"])
+    with f.when(f.compare("ne", cells, NULL)):
+        times = f.load("ptr", _ROW, ROW[f"{other}_time"])
+        at = f.shl(granule, 3)
+        who, time = (f.load("i64", f.offset(each, at)) for each in (cells, times))
+        here = (C, SITE_POINTER, address, _WHO)
+        f.call("gemmkit.meet_block", "void", *here, who, time, f.or_(thread, extra))
+
+
+def _define_act_strong(module: Module) -> None:
+    """act_strong(worker, site, offset, bytes, row, who, writes): a lane touches these granules by
+    an atomic or another strong access, which may meet all but plain ones."""
+    writes = Value("i64", "%writes")
+    parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _WHO, writes)
+    with module.function("gemmkit.act_strong", "void", parameters) as f:
+        s = shadow(f)
+        shift = f.load("i64", s, SHADOW["global_shift"])
+        now = f.load("i64", s, SHADOW["time"])
+        with f.loop(f.lshr(BYTES, shift)) as further:
+            granule = f.add(f.lshr(_OFFSET, shift), further)
+            at = f.shl(granule, 3)
+            f.store(_WHO, f.offset(f.load("ptr", _ROW, ROW["seen_strong"]), at))
+            with f.when(f.compare("ne", writes, 0)):
+                _meet_last(f, granule, shift, "writer", 0)
+                _meet_last(f, granule, shift, "reader", AGAINST_READER)
+                for name, value in (("last_strong", _WHO), ("strong_time", now)):
+                    f.store(value, f.offset(f.load("ptr", _ROW, ROW[name]), at))
         f.ret()

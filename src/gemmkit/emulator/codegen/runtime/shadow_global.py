@@ -147,6 +147,11 @@ def _define_lanes(module: Module, kind: str) -> None:
                 with f.when(f.and_(noted, weak)):
                     f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW,
                            who)  # fmt: skip
+            noted = f.compare("ne", f.load("ptr", _ROW, ROW["seen_strong"]), NULL)
+            with f.when(f.and_(noted, f.not_(weak))):
+                writes = literal("i64", int(kind != "load"))
+                f.call("gemmkit.act_strong", "void", C, SITE_POINTER, offset, BYTES, _ROW, who,
+                       writes)  # fmt: skip
             with f.when(watched):
                 f.call(f"gemmkit.{actor}_in_block", "void", C, SITE_POINTER, P, lane, offset, BYTES,
                        _ROW, who)  # fmt: skip

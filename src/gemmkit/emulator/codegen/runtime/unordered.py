@@ -49,7 +49,7 @@ def _actor_bytes(f: Function, s: Value) -> Value:
 
 
 def _sets(f: Function, s: Value, observer: Value, actor: Value | int = 0) -> Value:
-    """What the observer (a warp, or a barrier behind them) does not know of the actor."""
+    """What the observer (a warp, or a barrier after them) does not know of the actor."""
     index = f.add(f.binary("mul", observer, _warps(f)), actor)
     return f.offset(f.load("ptr", s, SHADOW["pairs"]), f.binary("mul", index, _actor_bytes(f, s)))
 
@@ -59,7 +59,7 @@ def _barrier(f: Function, s: Value) -> Value:
 
 
 def _barrier_number(f: Function) -> Value:
-    """A barrier among the observers, behind the warps."""
+    """A barrier among the observers, after the warps."""
     return f.add(_warps(f), f.resize(f.and_(_NUMBER, BARRIERS - 1), 64))
 
 

@@ -1,6 +1,6 @@
 """Loads, stores and atomics of global and shared memory with the sanitizers' steps.
 
-An access that memory does not allow is told and left out, lane by lane; the others are made.
+An access that memory does not allow is reported and left out, lane by lane; the others are made.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Watching:
     def note(
         self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
     ) -> None:
-        """Tell the sanitizers of an access of `size` bytes a lane that may be made, or of
+        """Tell the sanitizers of an access of `size` bytes per lane that may be made, or of
         neighbouring ones that have `row` bytes together."""
         _remember(f, kind, space, size, data)
         _note(f, kind, space, size, row)

@@ -165,6 +165,19 @@ def _find_bit(form: Form, a: Bits) -> Bits:
     return raw(found, 32)
 
 
+def _find_nth_set(_: Form, mask: Bits, base: Bits, offset: Bits) -> Bits:
+    """The bit that is set as the |offset|-th from bit `base` on, downward where the offset is
+    negative; `base` itself for 0. All ones where there is none."""
+    planes, count = _planes(mask).astype(bool), np.abs(offset.view(np.int32).astype(np.int64))
+    places, start = np.arange(32), base.astype(np.int64)[..., None]
+    down = (offset.view(np.int32) < 0)[..., None]
+    behind = np.where(down, places <= start, places >= start) & (start < 32)
+    chosen = planes & np.where(count[..., None] == 0, places == start, behind)
+    seen = np.where(down, chosen[..., ::-1].cumsum(axis=-1)[..., ::-1], chosen.cumsum(axis=-1))
+    hit = chosen & (seen == np.maximum(count, 1)[..., None])
+    return raw(np.where(hit.any(axis=-1), hit.argmax(axis=-1), -1), 32)
+
+
 # For each mode of prmt and each value of its two selector bits: the source bytes, lowest first.
 _BYTE_ORDERS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
     "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
@@ -211,4 +224,5 @@ OPERATIONS: Mapping[str, Operation] = {
     "count_bits": _count_bits,
     "reverse_bits": _reverse_bits,
     "find_bit": _find_bit,
+    "find_nth_set": _find_nth_set,
 }

@@ -1,0 +1,67 @@
+"""`LaunchOptions`: what a user says of a kernel of their own, in Python or on a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.launch_rule import Extent
+    from gemmkit.kernels.variables import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How a kernel of one's own is found, launched and judged.
+
+    Attributes:
+        entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`, or in PTX by its
+            symbol or its name in the source; not needed where the file has one kernel that is not
+            a template.
+        args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each parameter, in
+            their order; not needed where the parameters' names say it, which PTX has not.
+        grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's own
+            names of them, the template arguments and the constants of the file:
+            `"(N+127)/128,(M+127)/128"`. PTX has no names and constants of its own.
+        block: threads along x, y and z, likewise.
+        shared: bytes of dynamic shared memory per block, likewise.
+        layout: how A, B and C lie in memory: "NN", "NT", "TN" or "TT" (A and B row-major or
+            transposed, C row-major), or "col", "col-NT" … (all column-major, BLAS's letters).
+        multiple_of: what M, N and K must be multiples of, one number or three: `"128,128,8"`.
+        name: what tables call it; by default the kernel's name in its source.
+        include_dirs: folders searched for included files, after the file's own folder.
+        options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
+        constants, compute_dtype, tolerance: see `Kernel.given`.
+    """
+
+    entry: str | None = None
+    args: str | Sequence[str] | None = None
+    grid: Extent | None = None
+    block: Extent | None = None
+    shared: str | int = "0"
+    layout: str = "nn"
+    multiple_of: str | int | Sequence[int] = 1
+    name: str | None = None
+    include_dirs: Sequence[str | Path] = ()
+    options: Sequence[str] = ()
+    constants: Mapping[str, Value] | None = None
+    compute_dtype: str = ""
+    tolerance: float | None = None
+
+    @classmethod
+    def said(cls, **options: Any) -> LaunchOptions:
+        """From options of which those that are None were not given.
+
+        Raises:
+            TypeError: there is no such option.
+        """
+        return cls(**{name: value for name, value in options.items() if value is not None})
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of those that say more than the default."""
+        return tuple(
+            each.name for each in fields(self) if getattr(self, each.name) not in (each.default, {})
+        )

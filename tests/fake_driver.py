@@ -1,0 +1,119 @@
+"""CUDA's driver without a GPU: what `cuda.bindings.driver` is asked for, answered and noted.
+
+Memory is the host's, and launches compute nothing.
+"""
+
+import ctypes
+from types import SimpleNamespace
+
+from cuda.bindings import driver
+
+# What an H100 tells of itself; of all else, 1.
+FIGURES = {
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 9,
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": 0,
+    "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 132,
+}
+NAME = b"NVIDIA H100 80GB HBM3"
+MOST_BYTES = 1 << 40
+
+OK = driver.CUresult.CUDA_SUCCESS
+NO_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+
+
+class FakeDriver:
+    """`calls` are those that matter, with their arguments; `pool_limit` is its pool's."""
+
+    def __init__(self):
+        self.calls, self.pool_limit, self.memory = [], 0, {}
+        self.depth = 0
+
+    def note(self, *call):
+        self.calls.append(call)
+        return (OK,)
+
+    def named(self, name):
+        return [rest for kind, *rest in self.calls if kind == name]
+
+    def push(self, _):
+        self.depth += 1
+        return (OK,)
+
+    def pop(self):
+        self.depth -= 1
+        return OK, 1
+
+    def set_pool(self, pool, attribute, value):
+        self.pool_limit = int(value)
+        return self.note("limit", pool, self.pool_limit)
+
+    def allocate(self, nbytes, pool, stream):
+        if nbytes > MOST_BYTES:
+            return NO_MEMORY, 0
+        kept = ctypes.create_string_buffer(nbytes + 256)
+        address = -(-ctypes.addressof(kept) // 256) * 256
+        self.memory[address] = kept
+        self.note("allocate", address, nbytes, pool, stream)
+        return OK, address
+
+    def free(self, address, stream):
+        assert self.depth == 1
+        return self.note("free", address, stream)
+
+    def pin(self, nbytes, *_):
+        kept = ctypes.create_string_buffer(nbytes)
+        self.memory[ctypes.addressof(kept)] = kept
+        return OK, ctypes.addressof(kept)
+
+    def copy(self, target, source, nbytes, _):
+        ctypes.memmove(target, source, nbytes)
+        return (OK,)
+
+    def functions(self):
+        def answer(*values):
+            return lambda *_: (OK, *values)
+
+        return {
+            "cuInit": answer(),
+            "cuDeviceGet": answer(7),
+            "cuDeviceGetName": lambda length, _: (OK, NAME.ljust(length, b"\0")),
+            "cuDeviceGetAttribute": lambda which, _: (OK, FIGURES.get(which.name, 1)),
+            "cuDevicePrimaryCtxRetain": answer(0x77),
+            "cuCtxPushCurrent": self.push,
+            "cuCtxPopCurrent": self.pop,
+            "cuThreadExchangeStreamCaptureMode": answer(0),
+            "cuStreamCreate": answer(0x55),
+            "cuStreamSynchronize": lambda stream: self.note("wait", stream),
+            "cuDeviceGetMemPool": answer(0x99),
+            "cuMemPoolGetAttribute": lambda *_: (OK, self.pool_limit),
+            "cuMemPoolSetAttribute": self.set_pool,
+            "cuMemAllocFromPoolAsync": self.allocate,
+            "cuMemFreeAsync": self.free,
+            "cuMemsetD8Async": lambda *given: self.note("set", *given),
+            "cuMemHostAlloc": self.pin,
+            "cuMemcpyHtoDAsync": self.copy,
+            "cuMemcpyDtoHAsync": self.copy,
+            "cuEventCreate": answer(1),
+            "cuEventRecord": answer(),
+            "cuEventSynchronize": answer(),
+            "cuLibraryLoadData": lambda code, *_: (self.note("library", code)[0], 0x11),
+            "cuLibraryGetKernel": lambda _, name: (self.note("kernel", name)[0], 0x22),
+            "cuKernelGetFunction": answer(0x33),
+            "cuFuncSetAttribute": lambda function, _, value: self.note("shared", function, value),
+        }
+
+    def launch(self, *_):
+        self.calls.append(("launch",))
+        return 0
+
+
+def install(patch):
+    """Have gemmkit find this driver, and a GPU; `patch(object, name, value)` sets an attribute."""
+    fake = FakeDriver()
+    for name, function in fake.functions().items():
+        patch(driver, name, function)
+    import gemmkit.ops.driver as launches
+
+    patch(launches, "library", lambda: SimpleNamespace(cuLaunchKernelEx=fake.launch))
+    patch(launches, "capture_query", lambda: lambda *_: 1)
+    return fake
