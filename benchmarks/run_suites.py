@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from run_gpu import Writer
@@ -20,7 +22,8 @@ from gemmkit.bench.suites import find_suite
 from gemmkit.cli.output import take_up
 from gemmkit.devices.choose import open_device
 from gemmkit.dispatch.choose import choose
-from gemmkit.problem import ITEM_BYTES
+from gemmkit.kernels.layouts import read_layout
+from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 from gemmkit.report.comparison import comparison_tables
 
 HERE = Path(__file__).resolve().parent
@@ -49,7 +52,7 @@ def main() -> int:
         Task(problem, suite)
         for suite in arguments.suites.split(",")
         for layout in arguments.layouts.split(",")
-        for problem in find_suite(suite, layout, arguments.dtype)
+        for problem in _problems(suite, layout, arguments.dtype)
         if (suite, problem_record(problem)) not in covered
     ]
     start = time.monotonic()
@@ -66,6 +69,12 @@ def main() -> int:
         print(table.to_text(), flush=True)
     print(f"{len(tasks)} problems in {time.monotonic() - start:.0f} s")
     return 0 if all(record.correct for record in done) else 1
+
+
+def _problems(suite: str, layout: str, dtype: Dtype) -> Iterator[GemmProblem]:
+    """Those of a suite in another layout and type."""
+    for each in find_suite(suite):
+        yield replace(each, dtype=dtype, out_dtype=None).laid_out(read_layout(layout))
 
 
 if __name__ == "__main__":

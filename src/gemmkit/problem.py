@@ -283,6 +283,13 @@ class GemmProblem:
 Shape = str | int | tuple[int, ...] | GemmProblem
 
 
+def types_text(dtype: str, out_dtype: str) -> str:
+    """The types of A and B and of C in short: `fp32`, or `bf16 to fp32` where they differ."""
+    short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+    names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
+    return " to ".join(names)
+
+
 def full_type_name(name: str) -> str:
     """The full name of a type that is called by a shorter one, such as `half` or `bf16`.
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from gemmkit.problem import shape_text
+from gemmkit.problem import shape_text, types_text
 
 
 class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,11 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     def shape(self) -> str:
         """The sizes as `MxNxK` or `MxNxKxBATCH`."""
         return shape_text(self.m, self.n, self.k, self.batch)
+
+    @property
+    def types(self) -> str:
+        """The types in short: `fp32`, or `bf16 to fp32`."""
+        return types_text(self.dtype, self.out_dtype)
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):

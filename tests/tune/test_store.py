@@ -245,9 +245,9 @@ def test_a_store_of_an_older_version_is_carried_over(store, make_entry, version)
     [
         ({"transb": True}, "64x64x64 NT"),
         ({"transa": True, "transb": True, "transc": True}, "64x64x64 col-NN"),
-        ({"dtype": "float16"}, "64x64x64, float16"),
-        ({"dtype": "bfloat16", "out_dtype": "float32"}, "64x64x64, bfloat16 to float32"),
-        ({"dtype": "float64", "lda": 65}, "64x64x64, float64, unaligned rows"),
+        ({"dtype": "float16"}, "64x64x64, fp16"),
+        ({"dtype": "bfloat16", "out_dtype": "float32"}, "64x64x64, bf16 to fp32"),
+        ({"dtype": "float64", "lda": 65}, "64x64x64, fp64, unaligned rows"),
     ],
     ids=str,
 )

@@ -57,6 +57,8 @@ def check(
     epilogue: str | Epilogue | None = None,
     alpha: float | None = None,
     beta: float | None = None,
+    dtype: str | None = None,
+    out_dtype: str | None = None,
     checks: Collection[Check] = CHECKS,
     seed: int = 0,
     max_steps: int = MAX_STEPS,
@@ -80,11 +82,13 @@ def check(
             kernel's tiles, or the nearest problems to them that it takes.
         config: keys of the configuration to change, such as `{"BM": 64}`.
         gpu: the board to stand for, by default an RTX 3090.
-        epilogue: fused into every write-back: "none", "bias", "relu" or "bias+relu"; by default
-            each problem its own: a bias where a kernel of your own has a parameter for it, bias
+        epilogue: fused into every write-back: see `Epilogue.parse`; by default each problem its
+            own: a bias where a kernel of your own has a parameter for it, bias
             and ReLU in one of the edge cases, where a rung fuses.
         alpha: of every problem; by default each its own.
         beta: of every problem; by default each its own.
+        dtype: the type of A and B, by default the first that the kernel takes.
+        out_dtype: that of C, by default the same.
         checks: findings of other checks are left out.
         seed: of the inputs; unless it is 0, the warps of each block run in an order shuffled by it.
         max_steps: warp instructions after which a block counts as endless.
@@ -119,7 +123,7 @@ def check(
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
     cases = [
-        ("", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue)))
+        ("", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue, dtype, out_dtype)))
         for shape in shapes or ()
     ]
     device = device or open_device(
@@ -134,7 +138,8 @@ def check(
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
-        cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue)
+        types = dtype or found.dtypes[0], out_dtype
+        cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue, *types)
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
@@ -190,6 +195,8 @@ def _default_cases(
     alpha: float | None,
     beta: float | None,
     epilogue: Epilogue | None,
+    dtype: str,
+    out_dtype: str | None,
 ) -> list[tuple[str, GemmProblem]]:
     """The edge cases, or the nearest problems to them that the kernel takes, each once."""
     tiles = tiles_of(kernel, config)
@@ -205,7 +212,7 @@ def _default_cases(
                 # Without its scales or its padding it is another of the cases.
                 continue
             problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
-        problem = asked_problem(kernel, problem, alpha, beta, epilogue)
+        problem = asked_problem(kernel, problem, alpha, beta, epilogue, dtype, out_dtype)
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step
             problem = fitting(kernel, problem, gpu, config, whole)

@@ -19,8 +19,10 @@ from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
+from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import find_kernel, kernels_for
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -36,9 +38,12 @@ def ladder(
     gpu: str | None = None,
     kernels: Sequence[str | Kernel] | None = None,
     config: Mapping[str, int] | None = None,
-    epilogue: str | Epilogue = "none",
+    epilogue: str | Epilogue | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    layout: str = "NN",
+    dtype: str | None = None,
+    out_dtype: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
@@ -57,9 +62,13 @@ def ladder(
         gpu: the board that the emulator stands for, such as "rtx3090".
         kernels: names, or kernels of your own; all rungs by default.
         config: keys of the configuration to change, such as `{"BM": 64}`.
-        epilogue: fused into the write-back: "none", "bias", "relu" or "bias+relu".
+        epilogue: fused into the write-back: see `Epilogue.parse`.
         alpha: scales A·B.
         beta: scales what C held before.
+        layout: how A and B lie in memory: "NN", "NT", "TN" or "TT".
+        dtype: the type of A and B, by default float32. Kernels that are not rungs serve types that
+            no rung takes.
+        out_dtype: that of C, by default the same.
         seed: of the inputs.
         progress: receives what happens.
         cache_dir: root of the compiler's cache; by default the user's.
@@ -70,10 +79,8 @@ def ladder(
         CompileError: a kernel does not compile.
         DeviceError: there is no such device, or it failed.
     """
-    if isinstance(epilogue, str):
-        epilogue = Epilogue.parse(epilogue)
-    m, n, k = _sizes(size, shape)
-    problem = GemmProblem(m, n, k, alpha=alpha, beta=beta, epilogue=epilogue)
+    problem = asked_problem(None, _sizes(size, shape), alpha, beta, epilogue, dtype, out_dtype)
+    problem = problem.laid_out(read_layout(layout))
     return run_suite(
         [problem],
         kernels=kernels,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from gemmkit.bench import sweep
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError, unknown_name
-from gemmkit.kernels.layouts import read_layout
-from gemmkit.problem import Dtype, GemmProblem, read_problem
+from gemmkit.problem import GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
@@ -95,23 +93,13 @@ TOPICS = {
 }
 
 
-def find_suite(
-    name: str,
-    layout: str = "NN",
-    dtype: Dtype = "float32",
-    out_dtype: Dtype | None = None,
-) -> tuple[GemmProblem, ...]:
-    """The problems of that suite, of a layout (as `read_layout` reads it) and types.
+def find_suite(name: str) -> tuple[GemmProblem, ...]:
+    """The problems of that suite, row-major and of float32.
 
     Raises:
-        UsageError: there is no such suite (the text lists the nearest names, or all), or no such
-            layout or type.
+        UsageError: there is none; the text lists the nearest names, or all.
     """
-    letters = read_layout(layout)
     try:
-        return tuple(
-            replace(problem, dtype=dtype, out_dtype=out_dtype).laid_out(letters)
-            for problem in SUITES[name]
-        )
+        return SUITES[name]
     except KeyError:
         raise UsageError(unknown_name("suite", name, SUITES)) from None

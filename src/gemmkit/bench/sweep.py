@@ -10,8 +10,9 @@ from gemmkit.bench.progress import Progress
 from gemmkit.devices.choose import DeviceKind
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
+from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.problem import GemmProblem
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.record import Record
 
 SIZES = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
@@ -27,9 +28,12 @@ def sweep(
     gpu: str | None = None,
     kernels: Sequence[str | Kernel] = KERNELS,
     config: Mapping[str, int] | None = None,
-    epilogue: str | Epilogue = "none",
+    epilogue: str | Epilogue | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    layout: str = "NN",
+    dtype: str | None = None,
+    out_dtype: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
@@ -43,16 +47,18 @@ def sweep(
         sizes: of M = N.
         k: of K.
         kernels: names, or kernels of your own.
-        device, gpu, config, epilogue, alpha, beta, seed, progress, cache_dir: as for `ladder`.
+        device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, seed, progress,
+            cache_dir: as for `ladder`.
 
     Raises:
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
     """
-    if isinstance(epilogue, str):
-        epilogue = Epilogue.parse(epilogue)
+    letters = read_layout(layout)
     problems = [
-        GemmProblem(size, size, k, alpha=alpha, beta=beta, epilogue=epilogue) for size in sizes
+        asked_problem(None, (size, size, k), alpha, beta, epilogue, dtype, out_dtype)
+        for size in sizes
     ]
+    problems = [problem.laid_out(letters) for problem in problems]
     return run_suite(
         problems,
         kernels=kernels,

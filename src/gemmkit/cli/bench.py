@@ -26,7 +26,7 @@ from gemmkit.errors import UsageError
 if TYPE_CHECKING:
     from gemmkit.devices.choose import DeviceKind
     from gemmkit.kernels.kernel import Kernel
-    from gemmkit.problem import GemmProblem
+    from gemmkit.problem import GemmProblem, Shape
 
 DEFAULT_SHAPE = "1024"
 
@@ -81,6 +81,8 @@ def command(
     epilogue: str | None,
     alpha: float | None,
     beta: float | None,
+    dtype: str | None,
+    out_dtype: str | None,
     seed: int,
     max_steps: int | None,
     printf_bytes: int | None,
@@ -99,19 +101,29 @@ def command(
 
     The exit status is 1 if a result is wrong.
     """
+    from gemmkit.bench.suites import find_suite
     from gemmkit.cli.target import find_target
     from gemmkit.kernels.fitting import asked_problem, default_problem
+    from gemmkit.kernels.layouts import read_layout
 
     kernel = None if target["target"] is None else find_target(**target)
-    problems = [asked_problem(kernel, shape, alpha, beta, epilogue) for shape in shapes]
+    asked = (alpha, beta, epilogue, dtype, out_dtype)
+    letters = read_layout(target["layout"] or "NN")
+
+    def asked_of(shape: Shape) -> GemmProblem:
+        problem = asked_problem(kernel, shape, *asked)
+        return problem if kernel is not None else problem.laid_out(letters)
+
+    problems = [asked_of(shape) for shape in shapes]
+    members = {name: [asked_of(each) for each in find_suite(name)] for name in suites or ()}
     if kernel is not None and not (suites or problems):
-        default = asked_problem(kernel, DEFAULT_SHAPE, alpha, beta, epilogue)
+        default = asked_problem(kernel, DEFAULT_SHAPE, *asked)
         problems = [default_problem(kernel, default)]
     if suites or against or profile or resume:
         from gemmkit.cli.comparison import compare_command
 
         compare_command(
-            suites or (),
+            members,
             problems,
             kernel,
             config=config,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.errors import DeviceError, UsageError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def compare_command(
-    suites: Sequence[str],
+    suites: Mapping[str, Sequence[GemmProblem]],
     problems: Sequence[GemmProblem],
     kernel: Kernel | None,
     *,
@@ -35,15 +35,14 @@ def compare_command(
     """Compare over suites and single problems, with one kernel or with what gemmkit picks.
 
     Raises:
-        UsageError: an unknown suite or peer, a peer that is not installed, or options that do not
+        UsageError: an unknown peer, a peer that is not installed, or options that do not
             go together.
         DeviceError: there is no GPU.
     """
     from gemmkit.bench.compare import Task
     from gemmkit.bench.peers import CUBLAS, check_names
-    from gemmkit.bench.suites import find_suite
 
-    tasks = [Task(each, suite) for suite in suites for each in find_suite(suite)]
+    tasks = [Task(each, suite) for suite, members in suites.items() for each in members]
     tasks += [Task(each) for each in problems]
     if not tasks:
         raise UsageError("compare at what? Name a kernel, a --suite or a --shape")

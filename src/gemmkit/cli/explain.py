@@ -91,6 +91,8 @@ def command(
     epilogue: str | None,
     alpha: float | None,
     beta: float | None,
+    dtype: str | None,
+    out_dtype: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     seed: int,
@@ -131,7 +133,7 @@ def command(
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    problem = asked_problem(kernel, shape or DEFAULT_SHAPE, alpha, beta, epilogue)
+    problem = asked_problem(kernel, shape or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
     board = board_at_hand(gpu)
     if shape is None and kernel.sizes is not None:
         problem = kernel.sizes.nearest(problem)

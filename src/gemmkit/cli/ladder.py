@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from gemmkit.cli.options import config_option, epilogue_option, run_options, scale_options
+from gemmkit.cli.options import (
+    config_option,
+    epilogue_option,
+    layout_option,
+    run_options,
+    scale_options,
+    type_options,
+)
 
 
 @click.command("ladder")
@@ -16,6 +23,8 @@ from gemmkit.cli.options import config_option, epilogue_option, run_options, sca
 @config_option
 @epilogue_option
 @scale_options
+@layout_option
+@type_options
 def command(json_path: str | None, **asked: Any) -> None:
     """Run every kernel on one problem, check it, and show what each step changes.
 

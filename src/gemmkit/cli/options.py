@@ -135,9 +135,8 @@ sizes_option = click.option(
 
 epilogue_option = click.option(
     "--epilogue",
-    default="none",
-    show_default=True,
-    help="Fused into the write-back: none, bias, relu or bias+relu.",
+    help="Fused into the write-back: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, and "
+    "residual, joined by '+'.  [default: none]",
 )
 
 scale_options = combine(
@@ -147,12 +146,35 @@ scale_options = combine(
     ),
 )
 
+type_options = combine(
+    click.option(
+        "--dtype",
+        metavar="TYPE",
+        help="Type of A and B: float32, float64, float16 or bfloat16; fp32, fp64, fp16 and bf16 do "
+        "too.  [default: float32, or the first that a named kernel takes]",
+    ),
+    click.option(
+        "--out-dtype", metavar="TYPE", help="Type of C, alike.  [default: that of A and B]"
+    ),
+)
+
+# Of verbs without a TARGET, whose options say how its matrices lie.
+layout_option = click.option(
+    "--layout",
+    default="NN",
+    show_default=True,
+    metavar="NN|NT|TN|TT",
+    help="How A and B lie in memory: N row-major, T transposed. NT is C = A·B with B stored N×K.",
+)
+
 # Of one kernel, which may be a user's own: what is not given follows from its parameters.
 problem_options = combine(
+    type_options,
     click.option(
         "--epilogue",
-        help="Fused into the write-back: none, bias, relu or bias+relu.  [default: bias for a file "
-        "whose kernel takes one, else none]",
+        help="Fused into the write-back: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, "
+        "and residual, joined by '+'.  [default: bias for a file whose kernel takes one, else "
+        "none]",
     ),
     click.option("--alpha", type=float, help="Scales A·B.  [default: 1]"),
     click.option("--beta", type=float, help="Scales what C held before.  [default: 0]"),

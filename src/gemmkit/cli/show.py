@@ -41,6 +41,8 @@ def command(
     epilogue: str | None,
     alpha: float | None,
     beta: float | None,
+    dtype: str | None,
+    out_dtype: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     form: str | None,
@@ -58,7 +60,7 @@ def command(
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    problem = asked_problem(found, shape or DEFAULT_SHAPE, alpha, beta, epilogue)
+    problem = asked_problem(found, shape or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
     problem = found.lay_out(problem) if shape else default_problem(found, problem)
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmkit.cli.options import run_options, sizes_option
+from gemmkit.cli.options import (
+    epilogue_option,
+    layout_option,
+    run_options,
+    scale_options,
+    sizes_option,
+    type_options,
+)
 
 if TYPE_CHECKING:
     from gemmkit.devices.choose import DeviceKind
@@ -18,6 +25,10 @@ LARGEST_EMULATED = 2048
 @click.command("sweep")
 @sizes_option
 @run_options
+@epilogue_option
+@scale_options
+@layout_option
+@type_options
 def command(
     sizes: tuple[int, ...] | None,
     device: DeviceKind,

@@ -16,15 +16,17 @@ from gemmkit.cli.options import (
     gpu_option,
     json_option,
     kernels_option,
+    layout_option,
     seed_option,
     shapes_option,
+    type_options,
 )
 from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gemmkit.problem import GemmProblem
+    from gemmkit.problem import GemmProblem, Shape
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 DEFAULT_BUDGET = "60s"
@@ -94,6 +96,8 @@ _store_options = combine(
 @_search_options
 @kernels_option
 @epilogue_option
+@layout_option
+@type_options
 @gpu_option
 @seed_option
 @_store_options
@@ -110,7 +114,10 @@ def command(
     strategy: str,
     device: str,
     kernels: tuple[str, ...] | None,
-    epilogue: str,
+    epilogue: str | None,
+    layout: str,
+    dtype: str | None,
+    out_dtype: str | None,
     gpu: str | None,
     seed: int,
     store_path: Path | None,
@@ -135,7 +142,7 @@ def command(
     from gemmkit.devices.choose import gpu_problem
     from gemmkit.tune.store import Store
 
-    problems = _problems(shapes, suite, epilogue)
+    problems = _problems(shapes, suite, layout, epilogue, dtype, out_dtype)
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
         raise UsageError("--plot draws for --explain: give both")
@@ -163,14 +170,21 @@ def command(
         tuning.show(store)
 
 
-def _problems(shapes: tuple[str, ...], suite: str | None, epilogue: str) -> list[GemmProblem]:
-    from gemmkit.epilogue import Epilogue
-    from gemmkit.problem import GemmProblem
+def _problems(
+    shapes: tuple[str, ...],
+    suite: str | None,
+    layout: str,
+    epilogue: str | None,
+    dtype: str | None,
+    out_dtype: str | None,
+) -> list[GemmProblem]:
+    from gemmkit.bench.suites import find_suite
+    from gemmkit.kernels.fitting import asked_problem
+    from gemmkit.kernels.layouts import read_layout
 
-    fused = Epilogue.parse(epilogue)
-    found = [GemmProblem.from_shape(shape, epilogue=fused) for shape in shapes]
-    if suite is not None:
-        from gemmkit.bench.suites import find_suite
-
-        found += find_suite(suite)
-    return found
+    letters = read_layout(layout)
+    asked: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
+    return [
+        asked_problem(None, each, None, None, epilogue, dtype, out_dtype).laid_out(letters)
+        for each in asked
+    ]

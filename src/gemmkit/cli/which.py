@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmkit.cli.options import debug_option, epilogue_option, file_option, gpu_option
+from gemmkit.cli.options import (
+    debug_option,
+    epilogue_option,
+    file_option,
+    gpu_option,
+    layout_option,
+    type_options,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +25,8 @@ if TYPE_CHECKING:
 @click.argument("shape", metavar="MxNxK[xBATCH]")
 @gpu_option
 @epilogue_option
+@layout_option
+@type_options
 @file_option("--store", "path", "Store of tuned shapes to ask first.  [default: your own]")
 @click.option(
     "--no-store", is_flag=True, help="Ignore the store: show what is chosen without tuning."
@@ -27,7 +36,10 @@ if TYPE_CHECKING:
 def command(
     shape: str,
     gpu: str | None,
-    epilogue: str,
+    epilogue: str | None,
+    layout: str,
+    dtype: str | None,
+    out_dtype: str | None,
     path: Path | None,
     no_store: bool,
     as_json: bool,
@@ -46,7 +58,15 @@ def command(
     if no_store and path is not None:
         raise UsageError("--no-store asks no store, and --store one: leave one of them out")
     store: StoreChoice = None if no_store else path or "user"
-    decision = which(shape, board_at_hand(gpu), epilogue=epilogue, store=store)
+    decision = which(
+        shape,
+        board_at_hand(gpu),
+        epilogue=epilogue,
+        layout=layout,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        store=store,
+    )
     if as_json:
         click.echo(decision.to_json())
         return

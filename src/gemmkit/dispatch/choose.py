@@ -163,6 +163,9 @@ class Dispatcher:
             return self._of_library(problem, self._refusal(problem))
         neighbours = self._store.neighbours(of_class, epilogue)
         neighbours += table.neighbours(of_class, epilogue)
+        # Other layouts are a guide where nothing of this one is near.
+        alike = [each for each in neighbours if each.entry.problem.layout == problem.layout]
+        neighbours = alike or neighbours
         return self._near(problem, neighbours, best) or self._estimated(problem, best)
 
     def _of_library(self, problem: GemmProblem, refused: str) -> Choice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 
 import msgspec
@@ -12,9 +11,11 @@ from gemmkit.dispatch.choose import Dispatcher, Ranked, Source, StoreChoice
 from gemmkit.dispatch.contender import Contender
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
-from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.fitting import asked_problem
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import Dim3
-from gemmkit.problem import GemmProblem, Shape, read_problem
+from gemmkit.problem import GemmProblem, Shape
+from gemmkit.tune.entry import VECTOR_BYTES
 
 ALTERNATIVES = 3
 
@@ -49,6 +50,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     shape: str
+    layout: str
+    dtype: str
+    out_dtype: str
     epilogue: str
     aligned: bool
     gpu: str
@@ -81,6 +85,9 @@ def which(
     gpu: str | GpuSpec | None = None,
     *,
     epilogue: str | Epilogue | None = None,
+    layout: str | None = None,
+    dtype: str | None = None,
+    out_dtype: str | None = None,
     store: StoreChoice = "user",
     alternatives: int = ALTERNATIVES,
 ) -> Decision:
@@ -89,8 +96,10 @@ def which(
     Args:
         shape: a text `MxNxK`, a number (of a cube), (M, N, K), or a problem.
         gpu: the board or its name, by default an RTX 3090.
-        epilogue: fused into the write-back: "none", "bias", "relu" or "bias+relu"; by default the
-            problem's own.
+        epilogue: fused into the write-back (see `Epilogue.parse`); by default the problem's own.
+        layout: how A and B lie in memory: "NN", "NT", "TN" or "TT"; by default the problem's own.
+        dtype: the type of A and B, by default the problem's own, which for a shape is float32.
+        out_dtype: that of C, by default the same.
         store: "user" for the user's own store of tuned shapes, another or its path, None for none.
         alternatives: how many of the next candidates are listed.
 
@@ -98,10 +107,9 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel takes the problem.
     """
-    problem = read_problem(shape)
-    if epilogue is not None:
-        fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
-        problem = replace(problem, epilogue=fused)
+    problem = asked_problem(None, shape, epilogue=epilogue, dtype=dtype, out_dtype=out_dtype)
+    if layout is not None:
+        problem = problem.laid_out(read_layout(layout))
     if gpu is None:
         gpu = DEFAULT_BOARD
     board = find_board(gpu) if isinstance(gpu, str) else gpu
@@ -118,7 +126,10 @@ def which(
     return Decision(
         shape=problem.shape,
         epilogue=str(problem.epilogue),
-        aligned=vector_width(problem) > 1,
+        layout=problem.layout,
+        dtype=problem.dtype,
+        out_dtype=problem.result_dtype,
+        aligned=problem.is_aligned(VECTOR_BYTES),
         gpu=board.name,
         kernel=choice.kernel.name,
         config=choice.config.as_dict(),

@@ -74,16 +74,25 @@ def asked_problem(
     alpha: float | None = None,
     beta: float | None = None,
     epilogue: Epilogue | str | None = None,
+    dtype: str | None = None,
+    out_dtype: str | None = None,
 ) -> GemmProblem:
     """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
 
-    What is not given is as the problem has it; for a shape that is none, α = 1, β = 0 and the
-    epilogue of the kernel's own parameters: a bias where a user's kernel takes one.
+    What is not given is as the problem has it; for a shape that is none, α = 1, β = 0, the first of
+    the kernel's types, and the epilogue of its own parameters: a bias where a user's kernel takes
+    one. Without `out_dtype`, C has the type of A and B.
 
     Raises:
         UsageError: it is not a valid shape, or no epilogue.
+        UnsupportedType: there is no such type.
     """
     problem = read_problem(shape)
+    if dtype is None and kernel is not None and not isinstance(shape, GemmProblem):
+        dtype = kernel.dtypes[0]
+    if dtype is not None or out_dtype is not None:
+        types: dict[str, Any] = {"dtype": dtype or problem.dtype, "out_dtype": out_dtype}
+        problem = replace(problem, **types)
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
     if epilogue is None and kernel is not None and not isinstance(shape, GemmProblem):
@@ -98,7 +107,8 @@ def asked_problem(
 
 def _own_epilogue(kernel: Kernel, epilogue: Epilogue) -> Epilogue:
     """The epilogue with a bias where a user's kernel has a parameter for one."""
-    if kernel.rung is None and "bias" in names_in(kernel.signature):
+    own = kernel.rung is None and kernel.file is not None
+    if own and "bias" in names_in(kernel.signature):
         return Epilogue(True, epilogue.activation)
     return epilogue
 

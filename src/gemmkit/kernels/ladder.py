@@ -246,7 +246,7 @@ def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     kernels of the library."""
     types = {each for problem in problems for each in (problem.dtype, problem.result_dtype)}
     known = {each for kernel in LADDER for each in kernel.dtypes}
-    return LADDER if types <= known else (*LADDER, *LIBRARY)
+    return LADDER if types <= known else LIBRARY
 
 
 def find_kernel(name: str) -> Kernel:

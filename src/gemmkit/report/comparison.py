@@ -9,8 +9,9 @@ import numpy as np
 
 from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT
 from gemmkit.bench.suites import TOPICS
+from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import ceil_div
-from gemmkit.record import PeerRecord, Record
+from gemmkit.record import PeerRecord, ProblemRecord, Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
 
@@ -113,7 +114,15 @@ def _suite_table(suite: str, records: Sequence[Record]) -> Table:
     rows = tuple(Row(tuple(_cells(record, others, fused=fused))) for record in records)
     board = records[0].device.gpu
     topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
-    return Table(f"\n{topic}, fp32, on {board}", columns, rows, tuple(_footnotes(records)))
+    kinds = dict.fromkeys(_kind(each.problem) for each in records)
+    return Table(
+        f"\n{topic}, {'; '.join(kinds)}, on {board}", columns, rows, tuple(_footnotes(records))
+    )
+
+
+def _kind(problem: ProblemRecord) -> str:
+    """Types, and the layout where it is not row-major."""
+    return " ".join([problem.types, *([layout_text(problem.layout)] * (problem.layout != "nn"))])
 
 
 def _cells(record: Record, others: Sequence[str], *, fused: bool) -> Iterable[Cell]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gemmkit.dispatch.which import Alternative, Decision
+from gemmkit.kernels.layouts import layout_text
+from gemmkit.problem import types_text
 from gemmkit.units import microseconds_text
 
 
@@ -38,6 +40,10 @@ def decision_text(decision: Decision) -> str:
 
 def _problem(decision: Decision) -> str:
     told = [f"{decision.shape} on {decision.gpu}", decision.size]
+    if decision.layout != "nn":
+        told.append(layout_text(decision.layout))
+    if {decision.dtype, decision.out_dtype} != {"float32"}:
+        told.append(types_text(decision.dtype, decision.out_dtype))
     if not decision.aligned:
         told.append("rows not aligned to 16 bytes")
     if decision.epilogue != "none":

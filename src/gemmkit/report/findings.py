@@ -92,7 +92,8 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
 
 def extras(problem: ProblemRecord) -> str:
     """What of a problem is not as by default: layout, α, β, epilogue, row lengths, strides."""
-    words = [layout_text(problem.layout)] if problem.layout != "nn" else []
+    words = [problem.types] if problem.types != "fp32" else []
+    words += [layout_text(problem.layout)] if problem.layout != "nn" else []
     if problem.alpha != 1:
         words.append(f"α={problem.alpha:g}")
     if problem.beta != 0:

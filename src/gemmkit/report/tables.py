@@ -274,7 +274,8 @@ def _caption(records: Sequence[Record], *, shape: bool = True) -> str:
     problem = first.problem
     size = f" {problem.shape}," if shape else ""
     scale = f"α = {problem.alpha:g}, β = {problem.beta:g}"
-    return f"C = αAB + βC,{size} fp32, {scale}, on {where}"
+    types = ", ".join(dict.fromkeys(each.problem.types for each in records))
+    return f"C = αAB + βC,{size} {types}, {scale}, on {where}"
 
 
 def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:

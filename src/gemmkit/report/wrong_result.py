@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gemmkit.record import Diagnosis
 
-_PLAIN = ("", "fp32")
+_PLAIN = ("", "fp32", "fp64")
 
 
 def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
@@ -19,6 +19,6 @@ def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
 
 
 def bound_notes(arithmetics: Iterable[str]) -> tuple[str, ...]:
-    """A sentence for each arithmetic other than plain fp32 by whose bound results were judged."""
+    """A sentence for each arithmetic other than the plain one of the types by whose bound results were judged."""
     seen = dict.fromkeys(each for each in arithmetics if each not in _PLAIN)
     return tuple(f"Error bounds are those of: {each}." for each in seen)

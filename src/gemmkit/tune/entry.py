@@ -10,7 +10,7 @@ import msgspec
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import Dtype, GemmProblem, shape_text
+from gemmkit.problem import Dtype, GemmProblem, shape_text, types_text
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
 Origin = Literal["measured", "imported"]
@@ -85,9 +85,8 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
         words = [self.shape]
         if self.layout != "nn":
             words[0] += f" {layout_text(self.layout)}"
-        if self.dtype != "float32" or self.out_dtype != "float32":
-            same = self.dtype == self.out_dtype
-            words.append(self.dtype if same else f"{self.dtype} to {self.out_dtype}")
+        if {self.dtype, self.out_dtype} != {"float32"}:
+            words.append(types_text(self.dtype, self.out_dtype))
         if not self.aligned:
             words.append("unaligned rows")
         return ", ".join(words)
