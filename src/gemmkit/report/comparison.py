@@ -115,9 +115,8 @@ def _suite_table(suite: str, records: Sequence[Record]) -> Table:
     board = records[0].device.gpu
     topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
     kinds = dict.fromkeys(_kind(each.problem) for each in records)
-    return Table(
-        f"\n{topic}, {'; '.join(kinds)}, on {board}", columns, rows, tuple(_footnotes(records))
-    )
+    title = f"\n{topic}, {'; '.join(kinds)}, on {board}"
+    return Table(title, columns, rows, tuple(_footnotes(records)))
 
 
 def _kind(problem: ProblemRecord) -> str:

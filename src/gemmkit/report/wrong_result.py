@@ -19,6 +19,6 @@ def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
 
 
 def bound_notes(arithmetics: Iterable[str]) -> tuple[str, ...]:
-    """A sentence for each arithmetic other than the plain one of the types by whose bound results were judged."""
+    """A sentence for each arithmetic, other than that of the types, whose bound was applied."""
     seen = dict.fromkeys(each for each in arithmetics if each not in _PLAIN)
     return tuple(f"Error bounds are those of: {each}." for each in seen)

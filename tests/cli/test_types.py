@@ -1,0 +1,93 @@
+"""Types, layouts and epilogues of a problem are options of every verb, by the same names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def records(result):
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+
+
+EMULATED = ("--gpu", "h100", "--device", "emulator", "--json", "-")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "layout"),
+    [("fp16", None, "NN"), ("bfloat16", "float32", "NT"), ("float64", None, "TT")],
+)
+def test_ladder_and_sweep_of_other_types(call, dtype, out, layout):
+    full = {"fp16": "float16"}.get(dtype, dtype)
+    words = ["--dtype", dtype, "--layout", layout, *(["--out-dtype", out] if out else [])]
+    seen = records(call("ladder", "--shape", "40x48x56", *words, *EMULATED))
+    seen += records(call("sweep", "--sizes", "48", "--kernels", "typed", *words, *EMULATED))
+    assert {each["kernel"] for each in seen[:-1]} == {"typed", "typed_mma"}
+    for each in seen:
+        problem = each["problem"]
+        assert each["correct"]
+        assert (problem["dtype"], problem["out_dtype"]) == (full, out or full)
+        assert problem["layout"] == layout.lower()
+
+
+def test_every_epilogue_of_the_library_on_the_ladder(call):
+    words = ("--epilogue", "row_bias+silu+residual", "--layout", "TN", "--kernels", "async_copy")
+    (seen,) = records(call("ladder", "--size", "48", *words, *EMULATED))
+    assert seen["correct"]
+    assert seen["problem"]["epilogue"] == "row_bias+silu+residual"
+
+
+@pytest.mark.parametrize("verb", ["bench", "check", "explain"])
+def test_a_kernel_of_the_library(call, verb):
+    words = ("--shape", "40x48x56", "--dtype", "bf16", "--layout", "NT", "--epilogue", "bias+gelu")
+    result = call(verb, "typed_mma", *words, "--gpu", "h100")
+    assert result.exit_code == 0, result.output
+    if verb == "check":
+        assert "bf16 NT bias+gelu" in " ".join(result.output.split())
+
+
+def test_a_kernel_is_run_on_the_first_type_that_it_takes(call):
+    (seen,) = records(call("bench", "typed_mma", "--shape", "32x40x48", *EMULATED))
+    assert (seen["problem"]["dtype"], seen["problem"]["epilogue"]) == ("float16", "none")
+
+
+def test_which_tells_layouts_and_types_apart(call):
+    words = ("--gpu", "h100", "--no-store", "--json")
+    plain, turned, half, unlike = (
+        json.loads(call("which", *more, *words).stdout)
+        for more in (
+            ("6144",),
+            ("6144", "--layout", "NT"),
+            ("6144", "--dtype", "fp16"),
+            ("7000x6000x5000", "--layout", "NT"),
+        )
+    )
+    assert plain["source"] == turned["source"] == "shipped table"
+    assert plain["time_us"] != turned["time_us"]
+    assert "6144x6144x6144 NT" in turned["reason"]
+    assert (half["dtype"], half["source"]) == ("float16", "heuristic")
+    assert "estimated" in half["reason"]
+    assert "estimated" in unlike["reason"]
+
+
+def test_a_model_of_times_ranks_other_layouts(call):
+    words = ("--layout", "NT", "--device", "model", "--gpu", "h100", "--budget", "1s")
+    result = call("tune", "--shape", "256", "--kernels", "split_k", *words)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ladder", "--dtype", "fp12"), "unknown dtype 'fp12'"),
+        (("which", "64", "--out-dtype", "int8"), "unknown out_dtype 'int8'"),
+        (("sweep", "--layout", "NM"), "unknown layout 'NM'"),
+        (("ladder", "--epilogue", "relux"), "did you mean relu"),
+    ],
+)
+def test_unknown_words(call, words, message):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert message in result.output
