@@ -28,7 +28,6 @@ from gemmkit.emulator.ptx.module import (
 )
 from gemmkit.errors import UnsupportedInstruction
 
-
 ADDRESS_OF_PARAMETERS = (
     "reading a kernel's parameters through an address, as of a __grid_constant__ struct, is not "
     "supported by the emulator: take the struct without __grid_constant__"
