@@ -87,7 +87,7 @@ def test_kernels_of_other_kinds(gemm_kernel):
     assert ptx.kernel.name == "zero"
     with pytest.raises(pytest.fail.Exception, match="leave out grid"):
         gemm_kernel(find_kernel("naive"), grid=1)
-    with pytest.raises(pytest.fail.Exception, match="no function that numba-cuda could compile"):
+    with pytest.raises(pytest.fail.Exception, match="a function that numba-cuda can compile"):
         gemm_kernel(print, grid=1, block=1)
 """
 
@@ -241,5 +241,6 @@ def test_the_plugin_costs_other_test_runs_nothing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # These import nothing outside the standard library.
-    small = ["interrupts", "loading", "native_calls", "pytest_plugin"]
-    assert done.stdout.strip() == str(["gemmkit", *(f"gemmkit.{each}" for each in small)])
+    small = ["interpreter", "interrupts", "loading", "native_calls", "pytest_plugin"]
+    found = [each for each in done.stdout.split("'")[1::2] if not each.startswith("_")]
+    assert found == ["gemmkit", *(f"gemmkit.{each}" for each in small)]

@@ -72,7 +72,8 @@ def test_directives():
         (
             {"static": 3 * KIB, "shared_bytes": 96 * KIB},
             {"static": 3 * KIB + 4, "shared_bytes": 96 * KIB},
-            "101,380 bytes of shared memory a block, 98,304 of them dynamic; RTX 3090 has 101,376",
+            "101,380 bytes of shared memory per block, 98,304 of them dynamic; RTX 3090 has "
+            "101,376",
         ),
         (
             {"directives": ".reqnctapercluster 2, 2, 1", "board": H100},

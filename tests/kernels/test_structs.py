@@ -216,7 +216,7 @@ __global__ void k(const __grid_constant__ Pair pair, float* C, int N) {
 }
 """
     kernel = Kernel.from_file(write(text), args="{A,B},C,N", **LAUNCH)
-    with pytest.raises(UnsupportedInstruction, match=r"without __grid_constant__ \(my\.cu:6: "):
+    with pytest.raises(UnsupportedInstruction, match=r"without __grid_constant__ \(my\.cu:\d: "):
         is_correct(kernel, GemmProblem(8, 8, 8))
 
 

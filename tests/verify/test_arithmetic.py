@@ -218,7 +218,7 @@ def test_a_tolerance_replaces_the_bound():
     ("text", "tolerance", "words"),
     [
         ("fp12", None, "unknown compute type 'fp12'"),
-        ("fp16", None, "did you mean float16"),
+        ("flaot16", None, "did you mean float16"),
         ("float16,float16,float16", None, "names 3 types"),
         ("", -1.0, "0 or more"),
         ("", float("nan"), "0 or more"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.operands import Action, unsupported
+from gemmkit.emulator.codegen.operands import ADDRESS_OF_PARAMETERS, Action, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
 from gemmkit.emulator.codegen.surroundings import Surroundings, T, W
@@ -128,7 +128,10 @@ class BlockWriter:
         """
         found = self.around.symbols(name)
         if found is None:
-            instruction = self.around.analysis.actions[self.at].instruction
+            analysis = self.around.analysis
+            instruction = analysis.actions[self.at].instruction
+            if name in analysis.flow.kernel.parameters:
+                raise unsupported(instruction, ADDRESS_OF_PARAMETERS)
             raise unsupported(instruction, f"the address of '{name}' is not known")
         if found.number is not None:
             return Scalar(literal(f"i{bits}", found.number))

@@ -28,6 +28,11 @@ from gemmkit.emulator.ptx.module import (
 )
 from gemmkit.errors import UnsupportedInstruction
 
+ADDRESS_OF_PARAMETERS = (
+    "reading a kernel's parameters through an address, as of a __grid_constant__ struct, is not "
+    "supported by the emulator: take the struct without __grid_constant__"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -165,11 +170,7 @@ def _parameter_access(
             return Action(number, instruction, alias, tuple(dests), tuple(slots))
         return Action(number, instruction, alias, tuple(slots), tuple(sources))
     if name is None and form.operation == "load":
-        raise unsupported(
-            instruction,
-            "reading a kernel's parameters through an address, as of a __grid_constant__ struct, "
-            "is not supported by the emulator: take the struct without __grid_constant__",
-        )
+        raise unsupported(instruction, ADDRESS_OF_PARAMETERS)
     if form.operation == "store" or name is None or name not in kernel.parameters:
         raise unsupported(instruction, "kernel parameters can only be read, by their name")
     alias = Form(form.opcode, "load_parameter", form.operands, form.opcode_class, form.modifiers)
