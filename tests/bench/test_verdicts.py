@@ -180,30 +180,31 @@ __global__ void product(int M, int N, int K, const {0} *A, const {0} *B, {0} *C)
 
 
 @pytest.mark.parametrize(
-    ("type_name", "entry", "options", "right"),
+    ("type_name", "entry", "options", "dtype"),
     [
-        ("stored", "product<int>", (), False),
-        ("number", "product<int>", (), True),
-        ("ELEMENT", "product<int>", (), False),
-        ("T", "product<stored>", (), False),
-        ("T", "product<number>", (), True),
-        ("chosen", "product<int>", (), True),
-        ("chosen", "product<int>", ("-DIN_HALF",), False),
-        ("GIVEN", "product<int>", ("-DGIVEN=__half",), False),
-        ("GIVEN", "product<int>", ("-DGIVEN=number",), True),
-        ("typename of<T>::type", "product<float>", (), True),
-        ("typename of<T>::type", "product<stored>", (), False),
+        ("stored", "product<int>", (), "float16"),
+        ("number", "product<int>", (), "float32"),
+        ("ELEMENT", "product<int>", (), "float16"),
+        ("T", "product<stored>", (), "float16"),
+        ("T", "product<number>", (), "float32"),
+        ("chosen", "product<int>", (), "float32"),
+        ("chosen", "product<int>", ("-DIN_HALF",), ""),
+        ("GIVEN", "product<int>", ("-DGIVEN=__half",), "float16"),
+        ("GIVEN", "product<int>", ("-DGIVEN=number",), "float32"),
+        ("typename of<T>::type", "product<float>", (), "float32"),
+        ("typename of<T>::type", "product<stored>", (), ""),
     ],
 )
-def test_elements_behind_another_name(tmp_path, type_name, entry, options, right):
+def test_elements_behind_another_name(tmp_path, type_name, entry, options, dtype):
     (tmp_path / "setup.h").write_text(TYPES)
     path = tmp_path / "typed.cu"
     path.write_text(TYPED.format(type_name))
     args = "M,N,K,A,B,C"
     kernel = Kernel.from_file(path, entry=entry, args=args, options=options, **LAUNCH)
-    if right:
+    if dtype:
         (record,) = check(kernel, SHAPES)
         assert record.verdict == "ok", record.detail
+        assert record.problem.dtype == dtype
     else:
         with pytest.raises(UnsupportedProblem, match="problems here are fp32"):
             check(kernel, SHAPES)

@@ -284,12 +284,52 @@ def test_one_size_means_square(write: Any) -> None:
     assert "square matrices only" in str(kernel.supports(PROBLEM, kernel.default, BOARD))
 
 
-@pytest.mark.parametrize("kind", ["half", "__nv_bfloat16", "double", "int"])
+@pytest.mark.parametrize("kind", ["int", "__nv_fp8_e4m3", "uint4"])
 def test_other_element_types_are_refused(write: Any, kind: str) -> None:
     kernel = Kernel.from_file(write(PLAIN.replace("float*", f"{kind}*")), **LAUNCH)
-    assert f"holds {kind}; problems here are fp32" in str(
+    assert f"holds {kind}; problems here have elements of float, double, half and bfloat16" in str(
         kernel.supports(PROBLEM, kernel.default, BOARD)
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("half", "float16"),
+        ("__nv_bfloat16", "bfloat16"),
+        ("double", "float64"),
+        ("half2", "float16"),
+    ],
+)
+def test_the_types_of_matrices_are_read(write: Any, kind: str, dtype: Any) -> None:
+    kernel = Kernel.from_file(write(PLAIN.replace("float*", f"{kind}*")), **LAUNCH)
+    assert (kernel.dtypes, kernel.result_dtypes) == ((dtype,), (dtype,))
+    own = GemmProblem(300, 200, 100, dtype=dtype)
+    assert kernel.supports(own, kernel.default, BOARD) is None
+    refused = str(kernel.supports(PROBLEM, kernel.default, BOARD))
+    assert refused == f"'{kernel.name}' is for {dtype}, not float32"
+
+
+@pytest.mark.parametrize(
+    ("matrices", "words"),
+    [
+        ("const half* A, const half* B, float* C, float* bias", ""),
+        ("const half* A, const float* B, float* C", "its A holds float16 and its B float32"),
+        (
+            "const half* A, const half* B, half* C, float* bias",
+            "its C holds float16 and its bias float32",
+        ),
+    ],
+)
+def test_results_may_have_another_type(write: Any, matrices: str, words: str) -> None:
+    text = f"__global__ void k({matrices}, int M, int N, int K) {{}}"
+    kernel = Kernel.from_file(write(text), **LAUNCH)
+    assert kernel.dtypes == ("float16",)
+    result = kernel.result_dtypes[0]
+    assert result == ("float16" if "half* C" in matrices else "float32")
+    epilogue = Epilogue("bias" in matrices)
+    problem = GemmProblem(3, 4, 5, dtype="float16", out_dtype=result, epilogue=epilogue)
+    assert words in (kernel.supports(problem, kernel.default, BOARD) or "")
 
 
 @pytest.mark.parametrize("kind", ["float**", "const float* const*", "float* const* __restrict__"])
@@ -325,7 +365,9 @@ def test_types_by_other_names(write: Any) -> None:
     kernel = Kernel.from_file(write(text), **LAUNCH)
     assert kernel.signature == ("M", "N", "K", "A", "B", "C")
     doubles = Kernel.from_file(write(text), entry="k<int, double>", **LAUNCH)
-    assert "holds double" in str(doubles.supports(PROBLEM, doubles.default, BOARD))
+    assert "its A holds float32 and its B float64" in str(
+        doubles.supports(PROBLEM, doubles.default, BOARD)
+    )
 
 
 def test_declarations() -> None:

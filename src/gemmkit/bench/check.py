@@ -138,8 +138,8 @@ def check(
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
-        types = dtype or found.dtypes[0], out_dtype
-        cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue, *types)
+        types = found.types(dtype, out_dtype)
+        cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue, **types)
 
     plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]

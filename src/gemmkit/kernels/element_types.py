@@ -18,9 +18,19 @@ from gemmkit.kernels.declarations import (
     without_comments,
     without_directives,
 )
+from gemmkit.problem import Dtype
 
+# What C++ calls the types of elements, and vectors of them.
+ELEMENT_TYPES: Mapping[str, Dtype] = {
+    **dict.fromkeys(("float", "float1", "float2", "float3", "float4"), "float32"),
+    **dict.fromkeys(("double", "double1", "double2", "double3", "double4"), "float64"),
+    **dict.fromkeys(("half", "__half", "half2", "__half2"), "float16"),
+    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16", "nv_bfloat162", "__nv_bfloat162"), "bfloat16"),
+}
 # What a pointer to fp32 elements may be declared to point to.
-FP32_TYPES = frozenset(["float", "float2", "float3", "float4", "float1", "void", "char"])
+FP32_TYPES = frozenset(
+    ["void", "char", *(name for name, each in ELEMENT_TYPES.items() if each == "float32")]
+)
 
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:const[ \t]+)?[A-Za-z_][\w:]*(?:[ \t]+[A-Za-z_]\w*)*"
@@ -97,7 +107,7 @@ def element_assertions(entry: str, numbers: Sequence[int]) -> str:
 
 def unclear(parameters: Sequence[Parameter], known: Iterable[str]) -> list[int]:
     """The numbers of pointers whose elements are of a type that is not among the `known` ones."""
-    listed = {*FP32_TYPES, *known}
+    listed = {*FP32_TYPES, *ELEMENT_TYPES, *known}
     return [
         number
         for number, each in enumerate(parameters)

@@ -88,9 +88,9 @@ def asked_problem(
         UnsupportedType: there is no such type.
     """
     problem = read_problem(shape)
-    if dtype is None and kernel is not None and not isinstance(shape, GemmProblem):
-        dtype = kernel.dtypes[0]
-    if dtype is not None or out_dtype is not None:
+    if kernel is not None and not isinstance(shape, GemmProblem):
+        problem = replace(problem, **kernel.types(dtype, out_dtype))
+    elif dtype is not None or out_dtype is not None:
         types: dict[str, Any] = {"dtype": dtype or problem.dtype, "out_dtype": out_dtype}
         problem = replace(problem, **types)
     if isinstance(epilogue, str):

@@ -48,7 +48,8 @@ class Kernel:
     the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
-    `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place.
+    `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
+    `result_dtypes` those of C where they are others.
     `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
     say how exact its results must be, where that is not to be read from its instructions: see
     `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
@@ -68,6 +69,7 @@ class Kernel:
     signature: Signature = SGEMM_SIGNATURE
     layouts: tuple[str, ...] = ("nn",)
     dtypes: tuple[Dtype, ...] = ("float32",)
+    result_dtypes: tuple[Dtype, ...] = ()
     file: SourceFile | None = None
     entry: str | None = None
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
@@ -301,6 +303,12 @@ class Kernel:
             return problem
         return problem.laid_out(self.layouts[0])
 
+    def types(self, dtype: str | None, out_dtype: str | None) -> dict[str, Any]:
+        """The types of a problem, as keywords: what is None is the first that the kernel takes."""
+        if out_dtype is None and self.result_dtypes:
+            out_dtype = self.result_dtypes[0]
+        return {"dtype": dtype or self.dtypes[0], "out_dtype": out_dtype}
+
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on this board."""
         fixed = self.default.as_dict()
@@ -335,11 +343,11 @@ class Kernel:
                 f"'{self.name}' fuses a bias and an activation alone; 'async_copy' and the rungs "
                 "after it add a residual, scale, and keep the activation's argument"
             )
-        for dtype in (problem.dtype, problem.out_dtype):
-            if dtype not in self.dtypes:
-                return (
-                    f"'{self.name}' is for {', '.join(self.dtypes)}, not {dtype}; 'typed' takes it"
-                )
+        results = self.result_dtypes or self.dtypes
+        for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
+            if dtype not in taken:
+                reason = f"'{self.name}' is for {', '.join(taken)}, not {dtype}"
+                return reason if self.file is not None else f"{reason}; 'typed' takes it"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             others = "'async_copy' and the rungs after it take NT, TN and TT"

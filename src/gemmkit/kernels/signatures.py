@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.declarations import KernelDeclaration, Parameter
-from gemmkit.kernels.element_types import unclear
+from gemmkit.kernels.element_types import ELEMENT_TYPES, unclear
 from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
 from gemmkit.kernels.sizes import SIZES
 from gemmkit.kernels.struct_arguments import grouped, is_matrix, matrix_field
+from gemmkit.problem import Dtype
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
@@ -26,10 +27,9 @@ _INTEGERS = frozenset([
     "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "bool",
 ])  # fmt: skip
 _FLOATS = frozenset(["float", "double"])
-# What a pointer may point to where the matrices are fp32; a template's T may be float too.
+# Elements that problems here have not; a template's T may be anything.
 _NOT_FLOAT = _INTEGERS - {"char"} | {
-    *("double", "half", "__half", "half2", "__half2", "nv_bfloat16", "__nv_bfloat16"),
-    *("nv_bfloat162", "__nv_bfloat162", "int2", "int4", "double2", "uint4"),
+    *("int2", "int4", "uint4"),
     *("__nv_fp8_e4m3", "__nv_fp8_e5m2", "signed char", "unsigned char", "uchar", "unsigned short"),
     *("short int", "long long int", "char4", "uchar4", "cuComplex", "cuFloatComplex"),
 }
@@ -137,7 +137,7 @@ def describe(kernel: KernelDeclaration) -> str:
 
 
 def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | None:
-    """Why a kernel's matrices are none of fp32 elements, or None if they are, or may be."""
+    """Why problems here have no such matrices as a kernel's, or None if they have, or may have."""
     for name, parameter in zip(signature, kernel.parameters, strict=True):
         if name not in POINTERS:
             continue
@@ -147,8 +147,36 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
                 "only kernels that take the address of one matrix are supported yet"
             )
         if parameter.pointer and parameter.type in _NOT_FLOAT:
-            return f"its parameter '{parameter}' holds {parameter.type}; problems here are fp32"
+            return (
+                f"its parameter '{parameter}' holds {parameter.type}; problems here have elements "
+                "of float, double, half and bfloat16"
+            )
+    found = _elements(signature, kernel)
+    for one, other in (("A", "B"), ("C", "bias")):
+        if found.get(one, found.get(other)) != found.get(other, found.get(one)):
+            return (
+                f"its {one} holds {found[one]} and its {other} {found[other]}; problems here have "
+                "one type for A and B, and one for C and the bias"
+            )
     return None
+
+
+def matrix_types(signature: Signature, kernel: KernelDeclaration) -> tuple[Dtype, Dtype]:
+    """The types of A and B and of C, as far as the parameters show them, else float32."""
+    found = _elements(signature, kernel)
+    results = found.get("C", found.get("bias"))
+    operands = found.get("A", found.get("B", results or "float32"))
+    return operands, results or operands
+
+
+def _elements(signature: Signature, kernel: KernelDeclaration) -> dict[str, Dtype]:
+    """The type of each matrix and of the bias, of those whose parameters show it."""
+    found: dict[str, Dtype] = {}
+    for name, parameter in zip(signature, kernel.parameters, strict=True):
+        known = ELEMENT_TYPES.get(parameter.type.removeprefix("::"))
+        if name in POINTERS and known is not None:
+            found.setdefault(name, known)
+    return found
 
 
 def hidden_elements(signature: Signature, kernel: KernelDeclaration) -> list[int]:

@@ -34,6 +34,7 @@ from gemmkit.kernels.plan import (
 from gemmkit.kernels.refusals import check_parameters
 from gemmkit.kernels.signatures import (
     hidden_elements,
+    matrix_types,
     named_size,
     names_in,
     read_signature,
@@ -43,6 +44,7 @@ from gemmkit.kernels.signatures import (
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
 from gemmkit.kernels.struct_arguments import expanded
 from gemmkit.kernels.structs import Structs, own_numbers
+from gemmkit.problem import Dtype
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
 
@@ -106,6 +108,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         sizes=_sizes_used((text, *others), declared, signature, launch.grid, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
+        types=matrix_types(signature, declared) if declared is not None else None,
     )
     return given_to(replace(kernel, structs=structs), launch)
 
@@ -135,6 +138,7 @@ def user_kernel(
     sizes: Mapping[str, int] | None = None,
     parameters: Sequence[str] = (),
     refuses: str | None = None,
+    types: tuple[Dtype, Dtype] | None = None,
 ) -> Kernel:
     """A kernel without rung from what is known of it, whatever language it was written in.
 
@@ -149,6 +153,7 @@ def user_kernel(
         sizes: those of M, N and K that are compiled in.
         parameters: the names of its parameters, in the order of the signature.
         refuses: why it takes no problem at all.
+        types: of A and B, and of C; float32 where nothing says so.
 
     Raises:
         UsageError: grid or block is missing, or an expression uses unknown names.
@@ -171,6 +176,7 @@ def user_kernel(
         parameters=parameters,
     )
     taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(launch.multiple_of))
+    operands, results = types or ("float32", "float32")
     return Kernel(
         name=name,
         rung=None,
@@ -181,6 +187,8 @@ def user_kernel(
         rule=lambda config, gpu: None,  # noqa: ARG005
         signature=signature,
         layouts=(read_layout(launch.layout),),
+        dtypes=(operands,),
+        result_dtypes=(results,),
         sizes=taken,
         file=source,
         entry=entry,

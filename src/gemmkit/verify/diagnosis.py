@@ -31,6 +31,8 @@ MOST_WORK = 2**23
 # By how little results err whose operands were rounded to a type, as a share of the sum of the
 # terms' magnitudes: two unit roundoffs, and a little for the sum.
 _ROUNDED = {"float16": 2.0**-9.5, "bfloat16": 2.0**-6.5}
+# The same of fp64 products that are computed in fp32.
+_SINGLE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:
     """Errors like those of arithmetic with fewer digits: small ones, of many elements alike."""
     shares = np.abs(scene.found - scene.right) / np.maximum(magnitudes, 1e-300)
     worst = float(shares.max())
+    single = scene.problem.sum_dtype == "float64" and worst <= _SINGLE
     name = next((each for each, share in _ROUNDED.items() if worst <= share), None)
     # A few terms that are left out of long sums make small errors, too, but not everywhere.
     if name is None or worst > 50 * float(np.median(shares)):
@@ -209,6 +212,10 @@ def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:
     if scene.beta and _follows_c(scene):
         return None
     clause = f"errors as of rounding: at most 2^{np.log2(worst):.1f} of the terms' magnitudes"
+    if single:
+        clause = clause.replace("rounding", "fp32 arithmetic")
+        advice = "if the kernel is meant to compute in float, try --tolerance 1e-6"
+        return Explanation("imprecise", clause, advice)
     advice = f"if the kernel is meant to compute in a narrower type, try --compute-dtype {name}"
     return Explanation("imprecise", clause, advice)
 
