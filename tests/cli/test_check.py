@@ -96,7 +96,7 @@ def test_everything_asked_for_arrives(call, fake):
     call(
         "check", "naive", "--shape", "1x2x3, 4x5x6", "--shape", "7x8x9", "--only",
         "memcheck,racecheck", "--config", "BM=16", "--epilogue", "relu", "--alpha", "2", "--beta",
-        "0.5", "--gpu", "h100", "--seed", "7", "--max-steps", "99",
+        "0.5", "--gpu", "h100", "--dtype", "fp16", "--out-dtype", "fp32", "--seed", "7", "--max-steps", "99",
     )  # fmt: skip
     assert fake.kernel is find_kernel("naive")
     assert fake.shapes == ("1x2x3", "4x5x6", "7x8x9")
@@ -106,6 +106,8 @@ def test_everything_asked_for_arrives(call, fake):
         "epilogue": "relu",
         "alpha": 2.0,
         "beta": 0.5,
+        "dtype": "fp16",
+        "out_dtype": "fp32",
         "gpu": "h100",
         "seed": 7,
         "max_steps": 99,

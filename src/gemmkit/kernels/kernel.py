@@ -235,9 +235,7 @@ class Kernel:
     @cached_property
     def source(self) -> str:
         """The text of the file."""
-        if self.file is not None:
-            return self.file.text
-        return source_text(self.name)
+        return self.file.text if self.file is not None else source_text(self.name)
 
     def given(
         self,
@@ -346,8 +344,8 @@ class Kernel:
         results = self.result_dtypes or self.dtypes
         for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
             if dtype not in taken:
-                reason = f"'{self.name}' is for {', '.join(taken)}, not {dtype}"
-                return reason if self.file is not None else f"{reason}; 'typed' takes it"
+                others = "" if self.file is not None else "; 'typed' takes it"
+                return f"'{self.name}' is for {', '.join(taken)}, not {dtype}{others}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             others = "'async_copy' and the rungs after it take NT, TN and TT"
