@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.verify.bounds import UNIT_ROUNDOFF, gamma
+from gemmkit.verify.bounds import gamma
 
 # What libraries leave exp, tanh and their kin wrong by, in units of rounding; few are so bad.
+UNIT_ROUNDOFF = 2.0**-24
 FUNCTION_ERROR = 8 * UNIT_ROUNDOFF
 _erf = np.vectorize(math.erf, otypes=[float])
 
