@@ -96,7 +96,8 @@ def test_everything_asked_for_arrives(call, fake):
     call(
         "check", "naive", "--shape", "1x2x3, 4x5x6", "--shape", "7x8x9", "--only",
         "memcheck,racecheck", "--config", "BM=16", "--epilogue", "relu", "--alpha", "2", "--beta",
-        "0.5", "--gpu", "h100", "--dtype", "fp16", "--out-dtype", "fp32", "--seed", "7", "--max-steps", "99",
+        "0.5", "--gpu", "h100", "--dtype", "fp16", "--out-dtype", "fp32", "--seed", "7",
+        "--max-steps", "99",
     )  # fmt: skip
     assert fake.kernel is find_kernel("naive")
     assert fake.shapes == ("1x2x3", "4x5x6", "7x8x9")
