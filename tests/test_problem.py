@@ -98,14 +98,14 @@ def test_what_is_no_epilogue(text, said):
     [
         (lambda: Epilogue("col"), "unknown bias 'col': did you mean column"),
         (lambda: Epilogue(activation="tanh"), "unknown activation 'tanh': did you mean gelu_tanh"),
-        (lambda: Epilogue(scale="2"), "scale = '2' is not a finite fp32 number"),
+        (lambda: Epilogue(scale="2"), "scale = '2' is not a number"),
         (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is not a finite fp32 number"),
         (lambda: Epilogue.custom(" "), "not a single CUDA expression"),
         (lambda: Epilogue.custom("x; return 0"), "not a single CUDA expression"),
         (lambda: Epilogue.custom("fmaxf(x, 0.0f"), "has a '\\(' without its counterpart"),
         (lambda: Epilogue.custom("(x[0)]"), "has a '\\)' without"),
         (lambda: Epilogue.custom("x)"), "has a '\\)' without"),
-        (lambda: Epilogue.custom(3), "3 is not a single CUDA expression"),
+        (lambda: Epilogue.custom(3), "a CUDA expression of x, not 3"),
         (lambda: Epilogue.custom("x * x", x=2), "cannot be called 'x'"),
         (lambda: Epilogue.custom("x * s", s="2"), "parameter s = '2' is not a number"),
     ],
@@ -197,3 +197,25 @@ def test_short_names_of_types(short, full):
     problem = GemmProblem(2, 3, 4, dtype=short, out_dtype=short)
     assert (problem.dtype, problem.out_dtype) == (full, full)
     assert problem == GemmProblem(2, 3, 4, dtype=full)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Epilogue(bias=3),
+        lambda: Epilogue(activation=None),
+        lambda: Epilogue(residual=3),
+        lambda: Epilogue(scale="x"),
+        lambda: Epilogue.custom(b"x"),
+    ],
+)
+def test_epilogues_of_wrong_types(make):
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_expressions_with_hidden_characters():
+    with pytest.raises(UsageError, match="not printable"):
+        Epilogue.custom("x \0 + 1")
+    with pytest.raises(UsageError, match="exceeds fp32's range"):
+        Epilogue.custom("slope * x", slope=10**400)

@@ -33,8 +33,10 @@ _RESERVED = re.compile(
 
 
 def _finite(name: str, value: Any) -> float:
-    is_number = isinstance(value, Real)  # NumPy's too, but no text
-    if not is_number or not abs(value) <= LARGEST_FLOAT:
+    if not isinstance(value, Real):  # NumPy's are
+        raise UnsupportedType(f"{name} = {value!r} is not a number")
+    size: Any = abs(value)
+    if not size <= LARGEST_FLOAT:
         raise UsageError(f"{name} = {value!r} is not a finite fp32 number")
     return float(value) + 0.0  # -0.0 becomes 0.0, to which it is equal
 
@@ -53,10 +55,10 @@ def _unmatched(text: str) -> str:
 def _parameter(name: str, value: Any) -> float:
     if not isinstance(value, Real):
         raise UnsupportedType(f"the custom epilogue's parameter {name} = {value!r} is not a number")
-    number = float(value)
-    if LARGEST_FLOAT < abs(number) < float("inf"):
-        raise UsageError(f"the custom epilogue's parameter {name} = {value!r} exceeds fp32's range")
-    return number
+    size: Any = abs(value)
+    if LARGEST_FLOAT < size < float("inf"):
+        raise UsageError(f"the custom epilogue's parameter {name} exceeds fp32's range")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Epilogue:
 
     Raises:
         UsageError: an unknown bias or activation, or a scale that is not a finite number.
+        UnsupportedType: one of them is of another type.
     """
 
     bias: Bias | bool = ""
@@ -111,6 +114,18 @@ class Epilogue:
     def __post_init__(self) -> None:
         if isinstance(self.bias, bool):
             object.__setattr__(self, "bias", "column" if self.bias else "")
+        for name, kinds in (
+            ("bias", (str,)),
+            ("activation", (str, Custom)),
+            ("residual", (bool,)),
+            ("auxiliary", (bool,)),
+        ):
+            given = getattr(self, name)
+            if not isinstance(given, kinds):
+                what = "a word" if str in kinds else "True or False"
+                raise UnsupportedType(
+                    f"{name} = {given!r} is of type {type(given).__name__}: give {what}"
+                )
         if self.bias not in get_args(Bias):
             raise UsageError(unknown_name("bias", self.bias, filter(None, get_args(Bias))))
         if not isinstance(self.activation, Custom) and self.activation not in _ACTIVATIONS:
@@ -140,7 +155,13 @@ class Epilogue:
                 a parameter is called `x` or a keyword of C++, is not a number, or exceeds the range
                 of fp32. What else is wrong with it is a `CompileError` of the first product.
         """
-        text = expression if isinstance(expression, str) else ""
+        if not isinstance(expression, str):
+            raise UnsupportedType(
+                f"a custom epilogue is a text, a CUDA expression of x, not {expression!r}"
+            )
+        text = expression
+        if any(not mark.isprintable() and not mark.isspace() for mark in text):
+            raise UsageError(f"{expression!r} has a character that is not printable")
         if not text.strip() or any(mark in text for mark in ";{}#\\\"'"):
             raise UsageError(
                 f"{expression!r} is not a single CUDA expression of x, such as "

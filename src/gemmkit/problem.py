@@ -144,12 +144,13 @@ class GemmProblem:
         Raises:
             UsageError: the text is not a valid shape.
         """
-        if re.fullmatch(r"\d+(x\d+x\d+(x\d+)?)?", text.lower()) is None:
+        lowered = text.lower().replace("×", "x")
+        if re.fullmatch(r"\d+(x\d+x\d+(x\d+)?)?", lowered) is None:
             raise UsageError(
                 f"'{text}' is not a valid shape: write MxNxK, for example 512x300x200, or "
                 "MxNxKxBATCH"
             )
-        sizes = [int(size) for size in text.lower().split("x")]
+        sizes = [int(size) for size in lowered.split("x")]
         m, n, k, *batch = sizes * 3 if len(sizes) == 1 else sizes
         if batch:
             rest = {"batch": batch[0], **rest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -190,3 +191,26 @@ def test_sweep_on_a_gpu_takes_all_fifteen(call, fake, monkeypatch):
     call("sweep")
     assert len(fake.sizes) == 15
     assert fake.sizes[-1] == 16384
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--size", "9999999999"), "no kernel takes it: .*must be"),
+        (("--size", "8", "--seed", "-1"), "not in the range"),
+        (("--kernels", "nope"), r"typed_mma; a file of your own|unknown kernel 'nope'"),
+    ],
+)
+def test_what_cannot_be_run_is_an_error(call, words, message):
+    result = call("ladder", *words, "--device", "emulator")
+    assert result.exit_code == 2
+    assert re.search(message, " ".join(result.output.split()))
+
+
+def test_a_batch_on_the_ladder(call):
+    result = call(
+        *("ladder", "--shape", "3×4×5×2", "--kernels", "async_copy", "--gpu", "h100"),
+        *("--device", "emulator"),
+    )
+    assert result.exit_code == 0
+    assert "3x4x5x2" in result.stdout

@@ -33,7 +33,7 @@ DEFAULT_SIZE = 1024
 def ladder(
     size: int | None = None,
     *,
-    shape: str | tuple[int, int, int] | None = None,
+    shape: str | tuple[int, ...] | None = None,
     device: DeviceKind | Device = "auto",
     gpu: str | None = None,
     kernels: Sequence[str | Kernel] | None = None,
@@ -56,7 +56,8 @@ def ladder(
 
     Args:
         size: M = N = K; 1024 where no shape is given either.
-        shape: (M, N, K), or the text `MxNxK`, in place of a size.
+        shape: (M, N, K), or the text `MxNxK`, in place of a size; a fourth number is that of the
+            products of a batch.
         device: "auto" (the GPU where one works, else the emulator), "cuda", "emulator", or an
             open device.
         gpu: the board that the emulator stands for, such as "rtx3090".
@@ -122,13 +123,17 @@ def run_suite(
     progress.opened(device, HOW_TO_GET if missing else "")
 
     runs: list[_Run] = []
+    refused = ""
     for problem in problems:
         for kernel, changed in chosen:
             run = _plan(kernel, changed, problem, device.spec, required=kernels is not None)
             if isinstance(run, str):
+                refused = run
                 progress.skipped(kernel, problem, run)
             else:
                 runs.append(run)
+    if not runs and refused:
+        raise UnsupportedProblem(f"no kernel takes it: {refused}")
     binaries = compile_plans([run.plan for run in runs], device.spec, progress, cache_dir)
     return _run_all(runs, binaries, device, baseline, seed, progress)
 
@@ -202,12 +207,12 @@ def _run_all(
     return records
 
 
-def _sizes(size: int | None, shape: str | tuple[int, int, int] | None) -> tuple[int, int, int]:
+def _sizes(size: int | None, shape: str | tuple[int, ...] | None) -> tuple[int, ...]:
     if size is not None and shape is not None:
         raise UsageError("give a size or a shape, not both")
     if isinstance(shape, str):
         asked = GemmProblem.from_shape(shape)
-        return asked.m, asked.n, asked.k
+        return asked.m, asked.n, asked.k, asked.batch
     if shape is not None:
         return shape
     size = DEFAULT_SIZE if size is None else size

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @gpu_option
 @click.option(
     "--seed",
-    type=int,
+    type=click.IntRange(min=0),
     default=0,
     show_default=True,
     help="Seed of the inputs; unless it is 0, the warps of each block run in an order that it "

@@ -18,7 +18,9 @@ from gemmkit.cli.options import (
 
 @click.command("ladder")
 @click.option("--size", type=int, metavar="N", help="M = N = K.  [default: 1024]")
-@click.option("--shape", metavar="MxNxK", help="The three sizes, in place of --size.")
+@click.option(
+    "--shape", metavar="MxNxK", help="The three sizes, in place of --size; a batch as MxNxKxBATCH."
+)
 @run_options
 @config_option
 @epilogue_option

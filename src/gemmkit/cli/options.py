@@ -190,7 +190,11 @@ shapes_option = click.option(
 )
 
 seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the inputs."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the inputs.",
 )
 
 json_option = click.option(

@@ -141,7 +141,7 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
         "shared": f"{shared:,} bytes per block"
         + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
         + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
-        "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks an "
+        "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks per "
         f"SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",
     }

@@ -179,4 +179,4 @@ def find_rung(name: str) -> Kernel:
     try:
         return find_kernel(name)
     except UsageError as error:
-        raise UsageError(f"{error} A file of your own ends in .cu or .ptx") from None
+        raise UsageError(f"{error}; a file of your own ends in .cu or .ptx") from None

@@ -43,7 +43,8 @@ def lstm(
         x: (steps, batch, inputs), or (batch, steps, inputs) with `batch_first`.
         state: h and c before the first step, each (layers, batch, hidden); None for zeros.
         weights: for each layer w_ih (4·hidden, inputs), w_hh (4·hidden, hidden) and, or none of
-            them, b_ih and b_hh (4·hidden): what `all_weights` of PyTorch's module holds.
+            them, b_ih and b_hh (4·hidden): what `all_weights` of PyTorch's module holds,
+            if it runs in one direction.
         batch_first: whether the batch comes before the steps in x and in the output.
         device: as of `gemmkit.matmul`.
 
@@ -94,7 +95,8 @@ def gru(
         x: (steps, batch, inputs), or (batch, steps, inputs) with `batch_first`.
         state: h before the first step, (layers, batch, hidden); None for zeros.
         weights: for each layer w_ih (3·hidden, inputs), w_hh (3·hidden, hidden) and, or none of
-            them, b_ih and b_hh (3·hidden): what `all_weights` of PyTorch's module holds.
+            them, b_ih and b_hh (3·hidden): what `all_weights` of PyTorch's module holds,
+            if it runs in one direction.
         batch_first: whether the batch comes before the steps in x and in the output.
         device: as of `gemmkit.matmul`.
 

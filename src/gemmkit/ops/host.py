@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.choose import gpu_problem
 from gemmkit.devices.device import Buffer, Device
-from gemmkit.errors import DeviceError, UsageError
+from gemmkit.errors import DeviceError, UnsupportedType, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
@@ -102,7 +102,8 @@ def _ordinal(device: object) -> int:
 
 
 def _no_device(device: object) -> UsageError:
-    return UsageError(f"device = {device!r}: use 'cuda', 'emulator', or a device of open_device")
+    kind = UsageError if isinstance(device, str) else UnsupportedType
+    return kind(f"device = {device!r}: use 'auto', 'cuda', 'emulator', or a device of open_device")
 
 
 @cache
