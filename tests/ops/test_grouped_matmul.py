@@ -146,7 +146,7 @@ READ_ONLY.flags.writeable = False
             r"out\[0\] overlaps auxiliary\[1\] in memory",
         ),
         ({"stream": 7}, "stream is for arrays on a GPU"),
-        ({"device": "tpu"}, "use 'cuda', 'emulator'"),
+        ({"device": "tpu"}, "use 'auto', 'cuda', 'emulator'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(changes, words):

@@ -235,7 +235,7 @@ def test_gemm_takes_no_letters_for_transposes(letter):
 
 
 def test_devices_that_are_none():
-    with pytest.raises(UsageError, match="use 'cuda', 'emulator'"):
+    with pytest.raises(UsageError, match="use 'auto', 'cuda', 'emulator'"):
         gemmkit.matmul(A, B, device="tpu")
     if gpu_problem() is not None:
         with pytest.raises(DeviceError, match="no usable GPU"):
