@@ -70,6 +70,13 @@ class LoadedKernel:
         """Whether sanitizers follow what its blocks do one after the other."""
         return self.orders_blocks or self.updates_global
 
+    @cached_property
+    def overwrites(self) -> frozenset[int]:
+        """The numbers of atomics that write memory without reading it."""
+        from gemmkit.emulator.codegen.tracking import overwrites
+
+        return overwrites(self.actions)
+
     @property
     def warp_function(self) -> int:
         """The address of the function that runs a warp."""

@@ -66,6 +66,14 @@ class Ordering:
 _NONE = Ordering()
 
 
+def scope(action: Action) -> str:
+    """Among whose threads an atomic is atomic: "block", "device" or "system"; none of others."""
+    if action.operation not in ATOMICS:
+        return ""
+    words = action.form.opcode.split(".")
+    return "block" if "cta" in words else "system" if "sys" in words else "device"
+
+
 def guesses(one: Action, other: Action) -> bool:
     """Whether these are a load and a compare-and-swap, which do no harm to each other: a loop of
     compare-and-swap, as of the CUDA programming guide, begins with a plain load, and a value that

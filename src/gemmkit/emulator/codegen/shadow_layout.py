@@ -101,10 +101,13 @@ SAME_STORE = 1 << 15
 COPIED = 1 << 14
 # Behind those, the row of the region that the instruction touched last, the region's address,
 # whether its accesses may meet those of other blocks (and are not noted for that), whether they may
-# meet those of their own block, and whether it loads what must not be written during the launch.
+# meet those of their own block, whether it loads what must not be written during the launch, and
+# whether it is an atomic that reads nothing.
 SHADOW_SITE = {
     name: CLASSES * TOLD_BYTES + place
-    for name, place in words("row", "region", "strong", "strong_in_block", "nc").items()
+    for name, place in words(
+        "row", "region", "strong", "strong_in_block", "nc", "overwrites"
+    ).items()
 }
 SHADOW_SITE_BYTES = 256
 

@@ -52,6 +52,28 @@ def reads_memory(action: Action) -> bool:
     return action.operation == "load" and action.form.modifiers.get("S") != "const"
 
 
+def overwrites(actions: Sequence[Action]) -> frozenset[int]:
+    """The numbers of exchanges whose results are not used: they write memory and read nothing.
+
+    A result is used by an instruction with effects, or by one whose own result is used.
+    """
+    used: set[Register] = set()
+    changed = True
+    while changed:
+        before = len(used)
+        for action in actions:
+            if not action.pure or not used.isdisjoint(each for each in action.dests if each):
+                used.update(action.registers_read())
+        changed = len(used) > before
+    return frozenset(
+        action.number
+        for action in actions
+        if action.operation == "atomic"
+        and action.form["O"] == "exch"
+        and used.isdisjoint(each for each in action.dests if each is not None)
+    )
+
+
 def shadows(actions: Sequence[Action], unset: Collection[Register]) -> Mapping[Register, Register]:
     """The shadows of all registers that may hold undefined bits.
 

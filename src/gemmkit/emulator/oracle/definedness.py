@@ -19,7 +19,7 @@ from gemmkit.emulator.codegen.operands import (
     source_widths,
 )
 from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE
-from gemmkit.emulator.codegen.tracking import used_from
+from gemmkit.emulator.codegen.tracking import overwrites, used_from
 from gemmkit.emulator.isa.definedness import flow_of
 from gemmkit.emulator.isa.matrices import defined_products
 from gemmkit.emulator.isa.semantics import evaluate
@@ -52,6 +52,7 @@ class Definedness:
         self._chunk, self._names, self._memory = chunk, names, memory
         self._collection = collection
         self._uses = UndefinedUses(names, collection)
+        self._overwrites = overwrites(names.actions)
         self._registers: dict[Register, Raw] = {}
         # A byte each of shared and local memory, by owner.
         self._spaces: Mapping[str, Bytes] = {
@@ -367,7 +368,8 @@ class Definedness:
                 known = self._bytes(space, owner, address, of.bytes)
                 if known is None:
                     continue
-                if not known.all() and place not in reported:
+                reads = action.number not in self._overwrites
+                if reads and not known.all() and place not in reported:
                     reported.add(place)
                     first = address + int(np.flatnonzero(known == 0)[0])
                     self._read(group, action, place, lane, space, first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
-from gemmkit.emulator.codegen.ordering import Ordering, guesses
+from gemmkit.emulator.codegen.ordering import Ordering, guesses, scope
 from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
     AGAINST_STRONG,
@@ -86,10 +86,12 @@ class BetweenBlocks:
         past_l1 = any(word in action.form.opcode for word in _PAST_L1)
         if how == KNOWN:
             return IN_ORDER, None
-        if guesses(action, self._names.actions[other.number]):
+        pair = action, self._names.actions[other.number]
+        if guesses(*pair) and "block" not in map(scope, pair):
             return 0, None
         # Atomics and their like go past L1, too.
-        if how == UNFENCED and ((loads and past_l1) or Ordering.of(action).strong):
+        strong = Ordering.of(action).between_blocks.strong
+        if how == UNFENCED and ((loads and past_l1) or strong):
             return 0, None
         kind = "write after read" if against_reader else "write after write"
         if loads:

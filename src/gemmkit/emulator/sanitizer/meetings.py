@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import SITE_BYTES
+from gemmkit.emulator.codegen.ordering import scope
 from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
 from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.record import Finding
 
 ANY_ORDER = "blocks run in any order"
+_BLOCK_SCOPE = "an atomic of block scope (.cta) is atomic only among the threads of its own block"
 
 
 def meetings(
@@ -99,11 +101,20 @@ def meeting(
     )
     array, offset = names.device(address)
     where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
-    does, did = (verb(names.actions[each.number], in_global=True) for each in (later, earlier))
+    actions = [names.actions[each.number] for each in (later, earlier)]
+    does, did = (verb(each, in_global=True) for each in actions)
+    scopes = [scope(each) for each in actions]
+    by_scope = "block" in scopes
+    second_at, first_at = (
+        f"{site} ({of} scope)" if by_scope and of else str(site)
+        for site, of in zip((second, first), scopes, strict=True)
+    )
+    if by_scope and all(scopes):
+        why = f"{_BLOCK_SCOPE}, and {why}"
     message = (
         f"{kind}: thread {second.thread} of block {names.block(later.block)} {does} {where} at "
-        f"{second}, which thread {first.thread} of block {names.block(earlier.block)} {did} at "
-        f"{first}; {why}"
+        f"{second_at}, which thread {first.thread} of block {names.block(earlier.block)} {did} at "
+        f"{first_at}; {why}"
     )
     return Finding(
         check="racecheck",

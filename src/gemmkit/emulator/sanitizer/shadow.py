@@ -193,6 +193,7 @@ class BlockShadow:
             own[SHADOW_SITE["strong"]] = ordering.between_blocks.strong
             own[SHADOW_SITE["strong_in_block"]] = ordering.strong
             own[SHADOW_SITE["nc"]] = loads_read_only(action)
+            own[SHADOW_SITE["overwrites"]] = number in worker.kernel.overwrites
         values = {
             "granule_shift": self.shift,
             "words": self.words,

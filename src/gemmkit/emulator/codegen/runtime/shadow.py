@@ -26,6 +26,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN_WRITTEN,
     RACE,
     SHADOW,
+    SHADOW_SITE,
     SHADOW_SITE_BYTES,
     TAG_BYTES,
     TAG_KIND,
@@ -271,6 +272,8 @@ def _define_write(module: Module) -> None:
         own = f.load("ptr", s, SHADOW["own"])
         race, unready, within = (f.variable(literal("i64", 0)) for _ in range(3))
         atomic = f.resize(f.compare("eq", KIND, UPDATED), 64, signed=True)
+        reads = f.load("i64", site_shadow(f, s), SHADOW_SITE["overwrites"])
+        reads = f.resize(f.compare("eq", reads, 0), 64, signed=True)
 
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
@@ -281,7 +284,7 @@ def _define_write(module: Module) -> None:
             plain = f.and_(foreign, f.not_(f.and_(updated, atomic)))
             alarmed = f.and_(alarm, f.not_(f.and_(updated, atomic)))
             against = f.or_(f.or_(plain, alarmed), foreign_bits(f, word, OWN_READ))
-            missing = f.and_(atomic, f.not_(f.or_(ready, alarm)))
+            missing = f.and_(f.and_(atomic, reads), f.not_(f.or_(ready, alarm)))
             for found, bits in (
                 (race, against),
                 (unready, missing),

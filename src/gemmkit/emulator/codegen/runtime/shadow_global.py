@@ -130,6 +130,7 @@ def _define_lanes(module: Module, kind: str) -> None:
         ours = site_shadow(f, s)
         weak = f.compare("eq", f.load("i64", ours, SHADOW_SITE["strong"]), 0)
         read_only = f.compare("ne", f.load("i64", ours, SHADOW_SITE["nc"]), 0)
+        reads = f.compare("eq", f.load("i64", ours, SHADOW_SITE["overwrites"]), 0)
         me, actor = _running(f, s), _ACTORS[kind]
         watched = f.compare("ne", f.load("ptr", _ROW, ROW[actor]), NULL)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
@@ -138,15 +139,14 @@ def _define_lanes(module: Module, kind: str) -> None:
                 byte = f.offset(written, f.add(offset, further))
                 if kind != "store":
                     never = f.compare("eq", f.load("i8", byte), 0)
-                    f.set(missing, f.or_(f.get("i1", missing), never))
+                    f.set(missing, f.or_(f.get("i1", missing), f.and_(never, reads)))
                 else:
                     f.store(literal("i8", 1), byte)
             who = f.add(me, lane)
-            if kind != "update":
-                noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
-                with f.when(f.and_(noted, weak)):
-                    f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW,
-                           who)  # fmt: skip
+            # An atomic of block scope is to other blocks what a plain store is.
+            noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
+            with f.when(f.and_(noted, weak)):
+                f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW, who)
             noted = f.compare("ne", f.load("ptr", _ROW, ROW["seen_strong"]), NULL)
             with f.when(f.and_(noted, f.not_(weak))):
                 writes = literal("i64", int(kind != "load"))
