@@ -88,7 +88,9 @@ def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
 def test_an_order_with_a_gap(changes: list[tuple[str, str]], words: str) -> None:
     found = [each for each in launch(changed(*changes)).findings if each.check == "racecheck"]
     assert words in found[0].message
-    assert {each.kind for each in found} <= {"read after write", "write after read"}
+    # By a count in the scope of the block, the blocks race for the counter itself, too.
+    of_parts = [each for each in found if "(block scope)" not in each.message]
+    assert {each.kind for each in of_parts} <= {"read after write", "write after read"}
     assert {each.array for each in found} == {"workspace"}
 
 

@@ -38,8 +38,8 @@ RACES = {
     "else if (block == last) atomicAdd_block(count, 1);",
     "system scope": "if (block == 0) atomicAdd_system(count, 1); else atomicAdd_block(count, 1);",
     "both in each block": "atomicAdd(count, 1); atomicAdd_block(count, 1);",
-    "a signal without a fence": "if (block == 0) { atomicAdd_block(count, 1); atomicExch(flag, 1); }"
-    " else if (block == last) { while (atomicAdd(flag, 0) == 0); atomicAdd_block(count, 1); }",
+    "a signal without a fence": "if (block == 0) { atomicAdd_block(count, 1); atomicExch(flag, 1); "
+    "} else if (block == last) { while (atomicAdd(flag, 0) == 0); atomicAdd_block(count, 1); }",
 }  # fmt: skip
 
 
