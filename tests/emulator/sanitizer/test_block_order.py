@@ -91,7 +91,7 @@ def test_an_order_with_a_gap(changes: list[tuple[str, str]], words: str) -> None
     # By a count in the scope of the block, the blocks race for the counter itself, too.
     of_parts = [each for each in found if "(block scope)" not in each.message]
     assert {each.kind for each in of_parts} <= {"read after write", "write after read"}
-    assert {each.array for each in found} == {"workspace"}
+    assert {each.array for each in of_parts} == {"workspace"}
 
 
 def test_a_part_that_another_block_writes_too() -> None:
