@@ -106,7 +106,7 @@ class Program:
             scheduler.run,
             request=request,
             memory=memory,
-            globals_at=self._variables_in(memory, kernel.compiled.variables),
+            globals_at=self._variables_of(kernel, memory),
             threads=threads,
             progress=progress,
             max_steps=max_steps,
@@ -136,7 +136,7 @@ class Program:
                 kernel,
                 request,
                 memory,
-                self._variables_in(memory, kernel.compiled.variables),
+                self._variables_of(kernel, memory),
                 self._spare.setdefault((request.block, request.shared_bytes), []),
                 threads=threads,
                 max_steps=max_steps,
@@ -152,7 +152,7 @@ class Program:
         if variable is None or len(data) > variable.size:
             size = f"only {variable.size} bytes" if variable is not None else "no variable"
             raise DeviceError(f"the kernel has {size} of the name '{name}'")
-        start = self._variables_in(memory, self.module.initial_globals) + variable.offset
+        start = self._variables_in(memory) + variable.offset
         memory.view(start, len(data))[:] = np.frombuffer(data, np.uint8)
 
     def prepare(self, *, sanitize: bool) -> None:
@@ -202,26 +202,31 @@ class Program:
         from gemmkit.emulator.watching import watched_access
 
         _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
-        base = self._variables_in(memory, self.module.initial_globals)
+        base = self._variables_in(memory)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
         watch = Watch()
         oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
         return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
 
-    def _variables_in(self, memory: DeviceMemory, initial: bytes) -> int:
+    def _variables_of(self, kernel: LoadedKernel, memory: DeviceMemory) -> int:
+        return self._variables_in(memory) if kernel.compiled.uses_variables else 0
+
+    def _variables_in(self, memory: DeviceMemory) -> int:
         """The address of the module's variables, which keep their values between launches."""
-        if not initial:
+        variables = self.module.globals
+        if not variables:
             return 0
         if memory not in self._variables:
-            allocation = memory.allocate(len(initial), "module variables")
+            allocation = memory.allocate(self.module.globals_bytes, "module variables")
             self._variables[memory] = allocation
-            data = memory.view(allocation.address, allocation.nbytes)
-            data[:] = np.frombuffer(initial, np.uint8)
+            for each in variables.values():
+                start = allocation.address + each.offset
+                memory.view(start, len(each.data))[:] = np.frombuffer(each.data, np.uint8)
             memory.divide(
                 allocation,
                 (
                     Allocation(allocation.address + each.offset, each.size, source_name(name))
-                    for name, each in self.module.globals.items()
+                    for name, each in variables.items()
                     if each.size
                 ),
             )

@@ -23,7 +23,7 @@ from gemmkit.emulator.ptx.module import (
     Vector,
 )
 from gemmkit.emulator.ptx.parser import parse, split_operands
-from gemmkit.emulator.ptx.variables import PtxSyntaxError
+from gemmkit.emulator.ptx.variables import GAP, PtxSyntaxError
 from gemmkit.errors import GemmkitError
 from gemmkit.jit.compiler import compile_kernel
 from gemmkit.kernels import include_files
@@ -47,6 +47,7 @@ TEXT = """
 .const .align 8 .f32 table[2][2] = {0f3F800000, 0f40000000};
 .extern .func (.param .b32 result) vprintf (.param .b64 a, .param .b64 b);
 .global .align 1 .b8 $str[4] = {37, 100, 10, 0};
+.global .align 4 .b8 unnamed[400];
 
 .visible .entry first(
     .param .u64 .ptr .global .align 16 first_param_0,
@@ -87,6 +88,9 @@ $L__BB0_2:
 }
 .entry second()
 {
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<2>;
+    ld.global.u32 %r1, [counter]; ld.const.v2.b32 {%r2, %r3}, [table+8]; mov.u64 %rd1, $str;
     ret;
 }
 """
@@ -100,7 +104,9 @@ def test_module_scope() -> None:
     assert set(module.globals) == {"counter", "table", "$str"}
     counter, table, text = (module.globals[name] for name in ("counter", "table", "$str"))
     assert counter.data == b"\7\0\0\0"
-    assert (table.offset, table.size) == (8, 16)
+    # Apart by a gap, at the same places in a sector as variables that lie next to each other.
+    assert (table.offset, table.size) == (GAP + 8, 16)
+    assert text.offset == 2 * GAP + 24
     assert table.data == bytes.fromhex("0000803f 00000040")
     assert text.data == b"%d\n\0"
     assert module.globals_bytes == text.offset + 4

@@ -149,3 +149,18 @@ def test_the_gap_in_global_memory() -> None:
         assert "line 6 and line 4 of the next iteration; the barrier at line 5" in found.message
         assert f" byte {found.offset} of 'tmp' at kernel.cu:{found.here.line}, " in found.message
     assert not run(source.replace("BARRIER", "__syncthreads();"), arguments).findings
+
+
+def test_both_accesses_on_one_line() -> None:
+    source = """k(float* out, int turns) {
+        __shared__ float tile[64];
+        tile[threadIdx.x] = 0;
+        __syncthreads();
+        for (int turn = 0; turn < turns; ++turn)
+            tile[threadIdx.x] = tile[threadIdx.x ^ 32] + 1;
+        out[threadIdx.x] = tile[threadIdx.x];
+    }"""
+    outcome = run(source, {"out": np.zeros(64, np.float32), "turns": np.int32(3)})
+    messages = [each.message for each in racing(outcome)]
+    assert any("no barrier between the two accesses on line 6" in each for each in messages)
+    assert not any("line 6 and line 6" in each for each in messages)

@@ -47,7 +47,7 @@ def compile_kernel(
         shared_bytes=kernel.shared_bytes,
         local_bytes=kernel.local_bytes,
         parameter_bytes=kernel.parameter_bytes,
-        variables=text.module.initial_globals if used else b"",
+        uses_variables=bool(used),
         sites_start=code.areas.sites_start,
         counts_as=tuple(_counts_as(text)),
         turn_cost=len(flow.forms),

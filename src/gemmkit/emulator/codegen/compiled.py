@@ -75,10 +75,9 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     `pieces` are those of the runtime that it calls. `sites_start` is where the records of its
     memory instructions begin in a worker's memory, and `counts_as` what each of them holds in its
-    field of that name. `variables` is what module-scope variables hold at first, if the kernel uses
-    any. `turn_cost` is its number of instructions, `exit_block` that of its basic
-    blocks. `orders_blocks` says whether blocks may make an order among themselves: none can
-    without fences.
+    field of that name. `uses_variables` says whether it uses module-scope variables. `turn_cost` is
+    its number of instructions, `exit_block` that of its basic blocks. `orders_blocks` says whether
+    blocks may make an order among themselves: none can without fences.
     """
 
     code: bytes
@@ -91,7 +90,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     shared_bytes: int
     local_bytes: int
     parameter_bytes: int
-    variables: bytes
+    uses_variables: bool
     sites_start: int
     counts_as: tuple[int, ...]
     turn_cost: int

@@ -174,7 +174,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A whole PTX text; `globals` holds module-scope `.global` and `.const` variables."""
+    """A whole PTX text.
+
+    `globals` holds the module-scope `.global` and `.const` variables that its kernels name, far
+    apart from each other, in `globals_bytes` bytes.
+    """
 
     version: str
     target: str
@@ -182,11 +186,3 @@ class Module:
     globals: Mapping[str, Variable]
     globals_bytes: int = 0
     files: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def initial_globals(self) -> bytes:
-        """What module-scope variables hold before the first launch."""
-        data = bytearray(self.globals_bytes)
-        for variable in self.globals.values():
-            data[variable.offset : variable.offset + len(variable.data)] = variable.data
-        return bytes(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.constructs import not_executed
@@ -34,6 +34,7 @@ from gemmkit.emulator.ptx.variables import (
     ModuleScope,
     PtxSyntaxError,
     Space,
+    apart,
     module_scope,
     unreadable,
 )
@@ -84,14 +85,32 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     for match in [each for each in entries if each[1] == entry] or entries:
         kernel = _KernelParser(text, match, table, outer, "" if files else name, target).parse()
         kernels[kernel.name] = kernel
+    placed = apart(outer.globals.variables, _named(kernels.values()))
     return Module(
         version=_first(r"\.version\s+(\S+)", text),
         target=target,
         kernels=kernels,
-        globals=outer.globals.variables,
-        globals_bytes=outer.globals.size,
+        globals=placed,
+        globals_bytes=max((each.offset + each.size for each in placed.values()), default=0),
         files=files,
     )
+
+
+def _named(kernels: Iterable[Kernel]) -> set[str]:
+    """The symbols among the operands of the kernels' instructions."""
+    found = set()
+    waiting = [each for kernel in kernels for code in kernel.body for each in code.operands]
+    while waiting:
+        operand = waiting.pop()
+        if isinstance(operand, Address):
+            waiting.append(operand.base)
+        elif isinstance(operand, Vector):
+            waiting += operand.elements
+        elif isinstance(operand, Symbol):
+            found.add(operand.name)
+        elif isinstance(operand, Group):
+            found.update(operand.names)
+    return found
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Variable
@@ -17,6 +18,9 @@ VARIABLE = re.compile(
     re.DOTALL,
 )
 _NUMBER = re.compile(r"\b0[fFdD][0-9a-fA-F]+|-?\b0[xX][0-9a-fA-F]+|-?\b\d+\b")
+# Between module-scope variables. As far as device memory is aligned: by a multiple of it, counters
+# that depend on addresses are those of variables that lie next to each other.
+GAP = 512 << 10
 # Where a statement is malformed, reading its types, numbers and lists fails with one of these.
 MALFORMED = (KeyError, ValueError, IndexError)
 
@@ -67,6 +71,16 @@ class ModuleScope:
     globals: Space = field(default_factory=Space)
     shared: Space = field(default_factory=Space)
     dynamic_shared: dict[str, int] = field(default_factory=dict)
+
+
+def apart(variables: Mapping[str, Variable], named: Collection[str]) -> dict[str, Variable]:
+    """Those of module-scope variables that are named, each moved away from the one before it, so
+    that what lies past its end belongs to no other."""
+    kept = ((name, each) for name, each in variables.items() if name in named)
+    return {
+        name: replace(each, offset=each.offset + number * GAP)
+        for number, (name, each) in enumerate(kept)
+    }
 
 
 def _alignment(declaration: re.Match[str]) -> int:

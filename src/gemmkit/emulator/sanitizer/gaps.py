@@ -70,6 +70,8 @@ class Gaps:
         lines = _lines(self._locate(first), self._locate(second))
         next_turn = anew or _backward(*lines)
         text = f"between {_short(*lines)} and {_short(*reversed(lines))}"
+        if str(lines[0]) == str(lines[1]):
+            text = f"between the two accesses on {_short(*lines)}"
         if first == second and not next_turn:
             text = f"between threads at {_short(*lines)}"
         if next_turn:
