@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ class CublasBaseline:
             UnsupportedProblem: cuBLASLt cannot fuse the epilogue, and PyTorch is missing or
                 cannot compute the problem.
         """
-        if not _fuses(problem):
+        if _fused_name(problem) is None:
             try:
                 return TorchBaseline(self._device).candidates(problem, arguments)
             except (ImportError, RuntimeError) as error:
@@ -187,13 +187,16 @@ class CublasBaseline:
         return enqueue
 
 
-def _fuses(problem: GemmProblem) -> bool:
-    """Whether cuBLASLt fuses the epilogue: its bias has a value for each row of the column-major
-    result."""
+def _fused_name(problem: GemmProblem) -> str | None:
+    """The epilogue as cuBLASLt fuses it, such as `RELU_BIAS`, or None where it cannot: its bias has
+    a value for each row of the column-major result."""
     epilogue = problem.epilogue
-    biases = ("", "row" if problem.transc else "column")
-    known = epilogue.activation in ("none", "relu", "gelu_tanh") and epilogue.bias in biases
-    return known and not epilogue.takes_matrices
+    if epilogue.bias:
+        if (epilogue.bias == "row") != problem.transc:
+            return None
+        epilogue = replace(epilogue, bias="column")
+    name = epilogue.cublaslt_name
+    return None if name is None else name.removeprefix("CUBLASLT_EPILOGUE_")
 
 
 def _factors(problem: GemmProblem, bound: Arguments) -> tuple[Any, Any]:
@@ -239,12 +242,7 @@ class _LtPlan:
         ):
             if turned:
                 self._describe(lt, attribute, np.array([cublas.Operation.T], np.int32))
-        words = [word for word, there in (
-            ("RELU", problem.epilogue.activation == "relu"),
-            ("GELU", problem.epilogue.activation == "gelu_tanh"),
-            ("BIAS", bool(problem.epilogue.bias)),
-        ) if there]  # fmt: skip
-        epilogue = np.array([lt.Epilogue["_".join(words) or "DEFAULT"]], np.uint32)
+        epilogue = np.array([lt.Epilogue[_fused_name(problem)]], np.uint32)
         self._describe(lt, attributes.EPILOGUE, epilogue)
         if problem.epilogue.bias:
             bias = np.array([bound["bias"]], np.uint64)
