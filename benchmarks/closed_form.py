@@ -35,9 +35,9 @@ from gemmkit.analysis.closed_form.costs import (
 )
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.gpu import GpuSpec, find_board
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import SKINNY
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record

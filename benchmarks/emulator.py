@@ -34,7 +34,7 @@ from gemmkit.emulator import load
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 

@@ -34,9 +34,9 @@ from gemmkit.devices.management import management_probes
 from gemmkit.dispatch.groups import TILES, choose_tiles
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels import grouped
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.production import grouped
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.record import ConditionsRecord, TimeRecord
 from gemmkit.report.layout import Cell, Column, Row, Table

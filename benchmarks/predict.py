@@ -26,7 +26,7 @@ from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.model import predict, predict_profile
 from gemmkit.analysis.roofline import intensities, roofline
 from gemmkit.gpu import GpuSpec, find_board
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.figures import svg

@@ -13,9 +13,9 @@ from gemmkit.analysis.explain import Facts, gather
 from gemmkit.analysis.model import predict
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.report.ladder_pages import (
     COMPARISON,

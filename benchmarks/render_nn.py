@@ -14,8 +14,7 @@ import msgspec
 from limiters import busiest_unit
 
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER
-from gemmkit.kernels.off_ladder import LIBRARY
+from gemmkit.kernels.catalog import LADDER, PRODUCTION
 from gemmkit.record import JsonLine, TimeRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.readme import replace_generated
@@ -25,7 +24,7 @@ DEFAULT = ROOT / "benchmarks" / "results" / "h100-nn.json"
 PAGE = ROOT / "docs" / "library.md"
 SECTION, WRITER = "layers", "benchmarks/render_nn.py"
 BOARD = find_board("h100")
-PRODUCTS = {kernel.name for kernel in (*LADDER, *LIBRARY)}
+PRODUCTS = {kernel.name for kernel in (*LADDER, *PRODUCTION)}
 # A kernel that is not a product is listed from this share of the kernels' time on.
 LEAST_TOLD = 0.1
 

@@ -24,7 +24,7 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.space import Candidate

@@ -94,7 +94,7 @@ def test_package_data_takes_every_file_that_is_no_module():
         for path in PACKAGE.rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc")
     ]
-    assert "kernels/naive.cu" in others
+    assert "kernels/ladder/naive.cu" in others
     assert [name for name in others if not any(fnmatch(name, each) for each in patterns)] == []
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gemmkit.epilogue import Epilogue
     from gemmkit.errors import EmulationWarning, GemmkitError
     from gemmkit.gpu import GpuSpec, find_board
+    from gemmkit.kernels.catalog import LADDER, find_kernel
     from gemmkit.kernels.kernel import Kernel
-    from gemmkit.kernels.ladder import LADDER, find_kernel
     from gemmkit.kernels.plan import TileConfig
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
@@ -86,7 +86,7 @@ __all__ = [
 
 _HOME = {
     "BROADCAST": "gemmkit.problem",
-    "LADDER": "gemmkit.kernels.ladder",
+    "LADDER": "gemmkit.kernels.catalog",
     "CheckRecord": "gemmkit.record",
     "Choice": "gemmkit.dispatch.choose",
     "Counters": "gemmkit.bench.count",
@@ -109,7 +109,7 @@ _HOME = {
     "count": "gemmkit.bench.count",
     "explain": "gemmkit.analysis.explain",
     "find_board": "gemmkit.gpu",
-    "find_kernel": "gemmkit.kernels.ladder",
+    "find_kernel": "gemmkit.kernels.catalog",
     "gemm": "gemmkit.ops.matmul",
     "grouped_matmul": "gemmkit.ops.grouped",
     "ladder": "gemmkit.bench.ladder",

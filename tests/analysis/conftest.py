@@ -9,7 +9,7 @@ import pytest
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gemmkit.analysis.accuracy import PredictedRow, accuracy
-from gemmkit.kernels.ladder import LADDER
+from gemmkit.kernels.catalog import LADDER
 from gemmkit.report.predicted import read_rows
 from gemmkit.report.readme import read_records
 

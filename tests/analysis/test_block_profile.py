@@ -9,7 +9,7 @@ from gemmkit.analysis.block_profile import profile_block
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("H100")

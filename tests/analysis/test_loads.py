@@ -9,8 +9,8 @@ from gemmkit.analysis.loads import loads_by_formula
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.emulator.counters.metrics import METRICS
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 COUNTERS = {

@@ -11,7 +11,7 @@ from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.model import predict, predict_profile
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.report.predicted import read_rows
 

@@ -8,7 +8,7 @@ from gemmkit.analysis.patterns import lines_of, ownership, phases_of
 from gemmkit.analysis.trace import Trace, sectors, trace, wavefronts
 from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")

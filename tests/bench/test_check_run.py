@@ -12,9 +12,9 @@ from gemmkit.bench.edge_cases import NEAREST, case_name, edge_cases
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
+from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER, find_kernel
-from gemmkit.kernels.tiles import tiles_of
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessSite, CheckRecord, Finding
 

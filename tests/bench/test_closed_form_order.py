@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.store import Store

@@ -13,7 +13,7 @@ from gemmkit.bench.peers import LIBRARIES, Library
 from gemmkit.bench.progress import Progress
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 

@@ -7,7 +7,7 @@ from gemmkit.bench.peers import HOW_TO_GET
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.sweep import SIZES, sweep
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.kernels.ladder import LADDER
+from gemmkit.kernels.catalog import LADDER
 
 SOME = ["naive_uncoalesced", "naive", "shared_tiling"]
 

@@ -6,7 +6,7 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.bench.workload import MAX_BUFFER_SETS, Workload
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.verify import verdict

@@ -11,7 +11,7 @@ import pytest
 
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessSite, CheckRecord, Finding, ProblemRecord
 

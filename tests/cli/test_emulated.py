@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 
@@ -61,7 +61,7 @@ def test_records_have_the_names_that_tools_read(call):
 
 
 def test_kernels_that_cannot_fuse_are_left_out_and_named(call, monkeypatch):
-    monkeypatch.setattr("gemmkit.kernels.ladder.LADDER", LADDER[:3])
+    monkeypatch.setattr("gemmkit.kernels.catalog.LADDER", LADDER[:3])
     result = call("ladder", "--size", "8", "--epilogue", "relu", "--device", "emulator")
     assert result.exit_code == 0
     assert "naive_uncoalesced" not in result.stderr

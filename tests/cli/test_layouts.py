@@ -10,8 +10,8 @@ from gemmkit.bench.count import count
 from gemmkit.cli.target import in_layout
 from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.layouts import layout_text, read_layout
 from gemmkit.problem import GemmProblem
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 

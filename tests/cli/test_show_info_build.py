@@ -6,7 +6,7 @@ import pytest
 
 from gemmkit.errors import CompilerMissing
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 
 
 def test_show_has_idea_configuration_launch_resources_and_source(call):

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from gemmkit.cli.target import find_target, target_options
 from gemmkit.errors import UsageError
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 
 SOURCE = """template <int T>
 __global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {}

@@ -12,7 +12,7 @@ import pytest
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.cli.watch import Pace
 from gemmkit.devices.choose import open_device
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 

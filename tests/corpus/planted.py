@@ -15,8 +15,8 @@ from mutation import CONFIGS, WRONG_RESULT, Mutation
 from gemmkit.bench.check import check
 from gemmkit.devices.device import Device
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord
 

@@ -12,7 +12,7 @@ from planted import MUTATIONS, check_mutant, seen
 from gemmkit.bench.check import CHECKS, check
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER
+from gemmkit.kernels.catalog import LADDER
 
 LEAST_BUGS = 44
 

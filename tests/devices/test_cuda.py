@@ -9,7 +9,7 @@ from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.errors import DeviceError
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import check, make_inputs
 

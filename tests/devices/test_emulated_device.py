@@ -14,7 +14,7 @@ from gemmkit.errors import DeviceError
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 

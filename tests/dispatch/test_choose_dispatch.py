@@ -18,7 +18,7 @@ from gemmkit.dispatch.tuned import MOST_DISTANCE, distance_between, shipped_tabl
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS, find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key

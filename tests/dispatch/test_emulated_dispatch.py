@@ -5,7 +5,7 @@ import pytest
 from gemmkit.dispatch.emulated import choose_emulated, grouped_tiles
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 SMALL, LARGE = (16, 32), (128, 128)

@@ -12,8 +12,8 @@ from gemmkit.dispatch.groups import as_a_batch, choose_tiles
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.grouped_problem import GroupedProblem
-from gemmkit.kernels import grouped
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.production import grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.freshness import Freshness, source_digest

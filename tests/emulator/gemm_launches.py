@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_kernel
 from gemmkit.kernels import include_files
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 Floats = NDArray[np.float32]

@@ -9,7 +9,7 @@ import pytest
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"

@@ -11,8 +11,8 @@ from launching import ENGINE, ORACLE
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 # Ragged, tiny and aligned; an architecture of each PTX dialect. The tiny one runs the code of the

@@ -12,7 +12,7 @@ from gemmkit.errors import CompileError
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import build_all, compile_kernel, compile_many, compile_plan
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
 

@@ -11,7 +11,7 @@ from gemmkit.jit import ffma
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.jit.sass import disassemble, disassembler
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("H100")

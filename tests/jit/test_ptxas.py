@@ -12,8 +12,8 @@ from gemmkit.jit import ptxas
 from gemmkit.jit.compiler import assemble_kernel, compile_plan
 from gemmkit.jit.nvrtc import compiler_version
 from gemmkit.jit.resources import registers_from_cubin
+from gemmkit.kernels.catalog import LADDER
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER
 from gemmkit.problem import GemmProblem
 
 PTX = """//

@@ -15,8 +15,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.grids import batch_grid
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.kernels.plan import BATCH_ARGUMENTS, MAX_GRID_YZ, ceil_div
 from gemmkit.problem import BROADCAST, GemmProblem
 

@@ -5,8 +5,8 @@ import pytest
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 RTX3090 = find_board("rtx3090")

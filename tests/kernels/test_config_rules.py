@@ -4,7 +4,7 @@ import pytest
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")

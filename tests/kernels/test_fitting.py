@@ -8,8 +8,8 @@ import pytest
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem
 

@@ -11,8 +11,8 @@ from gemmkit.bench.check import check
 from gemmkit.devices.choose import open_device
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.grids import spread_over_yz
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import MAX_GRID_YZ
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.kernels.strips import FRINGE, fringe

@@ -10,8 +10,8 @@ import pytest
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.cuda import CudaDevice
 from gemmkit.epilogue import Epilogue
+from gemmkit.kernels.catalog import LADDER
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER
 from gemmkit.problem import GemmProblem
 
 pytestmark = pytest.mark.gpu

@@ -17,8 +17,8 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels import grouped
 from gemmkit.kernels.plan import MAX_EXTENT, TileConfig
+from gemmkit.kernels.production import grouped
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")

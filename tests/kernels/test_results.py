@@ -8,8 +8,8 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 # Small tiles: quick to compile for the emulator, and many blocks even of a small problem.

@@ -8,8 +8,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels import include_files
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.grids import tile_grid
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import MAX_EXTENT, MAX_GRID_YZ
 from gemmkit.problem import GemmProblem

@@ -12,8 +12,8 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import find_board
 from gemmkit.kernels import launches
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.grids import BAND, banded
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.launches import LONG_STREAM, LONG_WHOLE, RUNS
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.problem import GemmProblem

@@ -8,7 +8,7 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.spaces import fitting_values
 
 

@@ -9,8 +9,8 @@ from typed_run import ALIGNED, ODD, check, check_exact, check_shapes, run_typed
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER, find_kernel
-from gemmkit.kernels.typed import access_widths
+from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.production.typed import access_widths
 from gemmkit.problem import BROADCAST, ITEM_BYTES, GemmProblem
 
 KERNEL = find_kernel("typed")

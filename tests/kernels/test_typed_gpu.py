@@ -8,7 +8,7 @@ from typed_run import ALIGNED, ODD, check, check_shapes, run_typed
 from gemmkit.devices.cuda import CudaDevice
 from gemmkit.dispatch.choose import choose
 from gemmkit.epilogue import Epilogue
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import BROADCAST, GemmProblem
 
 pytestmark = pytest.mark.gpu

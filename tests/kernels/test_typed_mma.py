@@ -8,7 +8,7 @@ from typed_run import ALIGNED, ODD, check, check_exact, check_shapes, run_typed
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import BROADCAST, GemmProblem
 
 KERNEL = find_kernel("typed_mma")

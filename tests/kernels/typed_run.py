@@ -13,7 +13,7 @@ from gemmkit.bench.workload import Case
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Custom
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.storage import layouts

@@ -13,7 +13,7 @@ from gemmkit.devices.packing import entry_parameters
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")

@@ -11,8 +11,7 @@ import pytest
 import gemmkit
 from emulated_gpu import GpuArray, install
 from gemmkit.errors import DeviceError
-from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.off_ladder import find_library_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.ops import product
 
 ROWS = 64
@@ -48,8 +47,7 @@ def memory(gpu):
 
 def choose(name, gpu, monkeypatch):
     """Have a kernel compute everything; the problems that it is chosen for."""
-    find = find_library_kernel if name.startswith("typed") else find_kernel
-    kernel = find(name)
+    kernel = find_kernel(name)
     config, problems = kernel.configure(CONFIGS[name]), []
 
     def chosen(problem, spec):

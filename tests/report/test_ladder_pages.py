@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.report.ladder_pages import SHOWN, WRITER, page_name
 from gemmkit.report.readme import replace_generated
 
@@ -66,7 +66,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_code_on_a_page_stands_in_the_sources(kernel):
     folder = ROOT / "src" / "gemmkit" / "kernels"
-    sources = [folder / f"{kernel.name}.cu", *(folder / "include").glob("*.cuh")]
+    sources = [folder / "ladder" / f"{kernel.name}.cu", *(folder / "include").glob("*.cuh")]
     lines = [[line.strip() for line in path.read_text("utf-8").splitlines()] for path in sources]
     text = (PAGES / page_name(kernel)).read_text("utf-8")
     for snippet in re.findall(r"^```cuda\n(.*?)^```", text, re.M | re.S):

@@ -9,7 +9,7 @@ import pytest
 from gemmkit.analysis.trace import trace
 from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.report.pictures.drawn import pictures
 from gemmkit.report.pictures.text import address_map, bank_map, text_pictures, tile_map

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from gemmkit.kernels import include_files
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.tune import freshness
 from gemmkit.tune.freshness import source_digest

@@ -5,7 +5,7 @@ import pytest
 
 from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.search import check_strategy, make_strategy
 from gemmkit.tune.space import Allowed, search_space

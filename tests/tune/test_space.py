@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import space

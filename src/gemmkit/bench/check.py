@@ -23,8 +23,11 @@ from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError, unknown_name
+from gemmkit.frontends.launch_rule import refused_launch
+from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import (
     asked_problem,
     default_problem,
@@ -34,11 +37,8 @@ from gemmkit.kernels.fitting import (
     refuse_unknown_sizes,
 )
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
-from gemmkit.kernels.launch_rule import refused_launch
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
-from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import GemmProblem, Shape
 from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord, Finding
 

@@ -10,8 +10,8 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.errors import UsageError, nearest
 from gemmkit.jit.ptxas import HOW_TO_GET
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import Shape, read_problem
 from gemmkit.record import OccupancyRecord, Record, ResourceRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.kernels.tiles import Tiles
+from gemmkit.frontends.tiles import Tiles
 from gemmkit.problem import BROADCAST, GemmProblem
 
 QUAD = 4

@@ -19,9 +19,9 @@ from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
+from gemmkit.kernels.catalog import find_kernel, kernels_for
 from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel, kernels_for
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from gemmkit.frontends.tiles import block_tile
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.tiles import block_tile
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 

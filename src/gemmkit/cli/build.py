@@ -27,7 +27,7 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     from gemmkit.gpu import find_board
     from gemmkit.jit.cache import BinaryCache
     from gemmkit.jit.compiler import build_all
-    from gemmkit.kernels.ladder import find_kernel
+    from gemmkit.kernels.catalog import find_kernel
 
     board = find_board(gpu)
     chosen = [find_kernel(name) for name in kernels] if kernels else None

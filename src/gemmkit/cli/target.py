@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli.options import combine
+from gemmkit.cxx.expressions import split_list
 from gemmkit.errors import UsageError
-from gemmkit.kernels.expressions import split_list
 
 if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
@@ -174,7 +174,7 @@ def find_rung(name: str) -> Kernel:
     Raises:
         UsageError: there is none; the text says that a file would do too.
     """
-    from gemmkit.kernels.ladder import find_kernel
+    from gemmkit.kernels.catalog import find_kernel
 
     try:
         return find_kernel(name)

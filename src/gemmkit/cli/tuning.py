@@ -180,7 +180,7 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
 def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None:
     """The winner beside the runner-up and beside its kernel's own configuration."""
     from gemmkit.analysis.explain import Facts, explain_facts, gather
-    from gemmkit.kernels.ladder import find_kernel
+    from gemmkit.kernels.catalog import find_kernel
     from gemmkit.report.tuning import reasons_text, residency_table
 
     best = leaders[0]

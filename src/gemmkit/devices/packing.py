@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.devices.device import ARGUMENT_TYPES
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.expressions import Expression, Number
 from gemmkit.kernels.plan import LaunchPlan, StructPlace
 
 # Keys of the list that describes a buffer of parameters, from cuda.h.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from gemmkit.emulator.ptx.module import Address, Instruction, Operand, Symbol
 from gemmkit.errors import GemmkitError, UsageError
+from gemmkit.frontends.ptx import readable_name
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.kernels.ptx import readable_name
 from gemmkit.kernels.variables import PTX_VARIABLE
 
 

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Literal
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 

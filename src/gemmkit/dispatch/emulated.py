@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 

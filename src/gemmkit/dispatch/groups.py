@@ -14,8 +14,8 @@ from gemmkit.dispatch.contender import Contender
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
-from gemmkit.kernels import grouped
 from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.production import grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
 

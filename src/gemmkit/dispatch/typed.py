@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.off_ladder import find_library_kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 from gemmkit.units import microseconds_text
@@ -47,7 +47,7 @@ class Tiles:
 
 def _tiles(name: str, keys: str, *rows: tuple[tuple[int, ...], int, float]) -> tuple[Tiles, ...]:
     """Configurations of one kernel, their keys above, with threads of a block and speeds."""
-    kernel = find_library_kernel(name)
+    kernel = find_kernel(name)
     return tuple(
         Tiles(kernel, TileConfig(**dict(zip(keys.split(), row, strict=True))), threads, speed)
         for row, threads, speed in rows

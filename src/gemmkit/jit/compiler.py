@@ -77,8 +77,8 @@ def compile_source(
         CompilerMissing: as `compile_kernel`.
         UnsupportedProblem: the kernel's matrices do not have fp32 elements.
     """
+    from gemmkit.cxx.element_types import refused_parameter
     from gemmkit.jit.translation import translate
-    from gemmkit.kernels.element_types import refused_parameter
 
     unit = translate(source, include_files())
     standard = any(option.startswith(("--std", "-std")) for option in unit.options)
@@ -287,7 +287,7 @@ def build_all(
         CompileError, CompilerMissing: as `compile_kernel`.
     """
     if kernels is None:
-        from gemmkit.kernels.ladder import LADDER
+        from gemmkit.kernels.catalog import LADDER
 
         kernels = LADDER
     plans = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gemmkit.kernels.declarations import closing, without_comments, without_directives
+from gemmkit.cxx.declarations import closing, without_comments, without_directives
 
 _DEVICE_WORDS = frozenset(
     ["__global__", "__device__", "__constant__", "__shared__", "__managed__", "constexpr"]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemmkit.cxx.declarations import without_comments
+from gemmkit.cxx.includes import INCLUDE, find_include, included_files
 from gemmkit.jit.cache import included_headers
 from gemmkit.jit.host_code import Survey, survey, without_host_code
 from gemmkit.jit.stand_ins import PRELUDE, STAND_INS, stand_in
-from gemmkit.kernels.declarations import without_comments
-from gemmkit.kernels.includes import INCLUDE, find_include, included_files
 from gemmkit.kernels.plan import SourceFile
 
 # Constant expressions may call functions without annotation, as with nvcc.

@@ -1,4 +1,4 @@
-"""The ladder: CUDA C++ kernels, each adding one idea, and how each is launched."""
+"""gemmkit's kernels: the ladder, the production kernels, and how each is launched."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ _FOLDER = Path(__file__).parent
 
 
 def source_text(name: str) -> str:
-    """The text of a kernel's `.cu` file."""
-    return (_FOLDER / f"{name}.cu").read_text("utf-8")
+    """The text of a kernel's `.cu` file, a rung's or a production kernel's."""
+    rung = _FOLDER / "ladder" / f"{name}.cu"
+    path = rung if rung.is_file() else _FOLDER / "production" / f"{name}.cu"
+    return path.read_text("utf-8")
 
 
 def include_files() -> dict[str, str]:

@@ -10,8 +10,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import SKINNY, TileConfig, ceil_div
-from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
+from gemmkit.kernels.plan import LEADING_DIMENSIONS, SKINNY, TileConfig, ceil_div, names_in
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem, Shape, read_problem
 

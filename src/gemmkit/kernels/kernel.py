@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
-from gemmkit.kernels.launch_options import LaunchOptions
+from gemmkit.kernels.constructors import UsersKernels
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
@@ -30,13 +29,12 @@ from gemmkit.kernels.spaces import fitting_values
 from gemmkit.problem import Dtype, GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.launch_rule import Extent
     from gemmkit.kernels.sizes import SizeRule
     from gemmkit.kernels.variables import DeviceVariables, Value
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(UsersKernels):
     """One kernel: a rung of the ladder, or a user's own.
 
     `idea` says in one sentence what it changes and why that helps. `default` is the configuration
@@ -80,157 +78,6 @@ class Kernel:
     tolerance: float | None = None
     variables: DeviceVariables | None = None
     sizes: SizeRule | None = None
-
-    @classmethod
-    def from_file(
-        cls,
-        path: str | Path,
-        *,
-        entry: str | None = None,
-        args: str | Sequence[str] | None = None,
-        grid: Extent | None = None,
-        block: Extent | None = None,
-        shared: str | int = "0",
-        layout: str = "nn",
-        multiple_of: str | int | Sequence[int] = 1,
-        name: str | None = None,
-        include_dirs: Sequence[str | Path] = (),
-        options: Sequence[str] = (),
-        constants: Mapping[str, Value] | None = None,
-        compute_dtype: str = "",
-        tolerance: float | None = None,
-    ) -> Kernel:
-        """A `.cu` file of your own, which may hold host code too: that is left out.
-
-        Args:
-            path: the file.
-            entry, args, grid, block, shared, layout, multiple_of, name, include_dirs, options,
-            constants, compute_dtype, tolerance: see `LaunchOptions`.
-
-        Raises:
-            UsageError: no such file, entry or name, or an argument that is not valid.
-        """
-        from gemmkit.kernels.user import kernel_from_file
-
-        launch = LaunchOptions(
-            entry=entry,
-            args=args,
-            grid=grid,
-            block=block,
-            shared=shared,
-            layout=layout,
-            multiple_of=multiple_of,
-            name=name,
-            include_dirs=include_dirs,
-            options=options,
-            constants=constants,
-            compute_dtype=compute_dtype,
-            tolerance=tolerance,
-        )
-        return kernel_from_file(path, launch)
-
-    @classmethod
-    def from_path(cls, path: str | Path, launch: LaunchOptions) -> Kernel:
-        """A file of your own: PTX where its name ends in `.ptx`, else CUDA C++.
-
-        Raises:
-            UsageError: as `from_file` and `from_ptx`.
-        """
-        if Path(path).suffix.lower() == ".ptx":
-            from gemmkit.kernels.ptx import kernel_from_ptx
-
-            return kernel_from_ptx(path, launch)
-        from gemmkit.kernels.user import kernel_from_file
-
-        return kernel_from_file(path, launch)
-
-    @classmethod
-    def from_ptx(
-        cls,
-        ptx: str | Path,
-        *,
-        entry: str | None = None,
-        args: str | Sequence[str],
-        grid: Extent,
-        block: Extent,
-        shared: str | int = "0",
-        layout: str = "nn",
-        multiple_of: str | int | Sequence[int] = 1,
-        name: str | None = None,
-        constants: Mapping[str, Value] | None = None,
-        compute_dtype: str = "",
-        tolerance: float | None = None,
-    ) -> Kernel:
-        """PTX that any compiler has written.
-
-        Args:
-            ptx: a file, or the text itself.
-            entry, args, grid, block, shared, layout, multiple_of, name, constants, compute_dtype,
-            tolerance: see `LaunchOptions`.
-
-        Raises:
-            UsageError: no such file or entry, no PTX, or an argument that is not valid.
-        """
-        from gemmkit.kernels.ptx import kernel_from_ptx
-
-        launch = LaunchOptions(
-            entry=entry,
-            args=args,
-            grid=grid,
-            block=block,
-            shared=shared,
-            layout=layout,
-            multiple_of=multiple_of,
-            name=name,
-            constants=constants,
-            compute_dtype=compute_dtype,
-            tolerance=tolerance,
-        )
-        return kernel_from_ptx(ptx, launch)
-
-    @classmethod
-    def from_numba(
-        cls,
-        function: Callable[..., object],
-        *,
-        args: str | Sequence[str] | None = None,
-        grid: Extent,
-        block: Extent,
-        shared: str | int = "0",
-        types: str | Sequence[Any] | None = None,
-        layout: str = "nn",
-        multiple_of: str | int | Sequence[int] = 1,
-        name: str | None = None,
-    ) -> Kernel:
-        """A numba-cuda kernel; it is compiled for each board on its first launch there.
-
-        Args:
-            function: a plain function, or one with `@cuda.jit` (without a signature, for which
-                numba wants a GPU).
-            args: as in `LaunchOptions`; not needed where the function calls its arguments so.
-            types: numba's types of the arguments, as a text or one by one:
-                `"float32[:,:], float32[:,:], float32[:,:], int32"`. By default what numba takes
-                contiguous fp32 arrays, Python ints and Python floats for. Arrays may also be
-                `CPointer(float32)`.
-            grid, block, shared, layout, multiple_of, name: see `LaunchOptions`; arrays have the
-            shapes that the layout gives them.
-
-        Raises:
-            CompilerMissing: numba-cuda is not installed.
-            UsageError: an argument that is not valid.
-        """
-        from gemmkit.kernels.numba_kernel import kernel_from_numba
-
-        launch = LaunchOptions(
-            args=args,
-            grid=grid,
-            block=block,
-            shared=shared,
-            layout=layout,
-            multiple_of=multiple_of,
-            name=name,
-        )
-        return kernel_from_numba(function, launch, types)
 
     @cached_property
     def source(self) -> str:

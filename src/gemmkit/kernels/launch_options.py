@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.launch_rule import Extent
     from gemmkit.kernels.variables import Value
+
+# One to three expressions in CUDA's x, y, z order, or a single number.
+Extent = str | int | Sequence[str | int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.grids import banded, batched, cuda_bool, spread_over_yz, tile_grid
+from gemmkit.kernels.grids import banded, batched, cuda_bool, tile_grid
 from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import (
     STATIC_SHARED_BYTES,
@@ -39,13 +39,6 @@ def vector_width(problem: GemmProblem) -> int:
     stride_a, stride_b, stride_c = problem.strides
     aligned = (extents | stride_a | stride_b | stride_c) % 4 == problem.alignment % 16 == 0
     return 4 if aligned else 1
-
-
-def naive_uncoalesced(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """Row tiles on x, column tiles on y: the wrong way round."""
-    BM, BN = config["BM"], config["BN"]
-    grid = (ceil_div(problem.m, BM), *spread_over_yz(ceil_div(problem.n, BN)))
-    return LaunchShape(template=(BM, BN), grid=grid, block=(BM, BN, 1))
 
 
 def thread_per_result(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:

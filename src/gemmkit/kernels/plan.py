@@ -6,10 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from gemmkit.cxx.expressions import Expression
+
 Dim3 = tuple[int, int, int]
 
 # Every name a kernel parameter may have; a device binds each to a value.
 ARGUMENT_NAMES = ("M", "N", "K", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc", "bias")
+
+LEADING_DIMENSIONS = ("lda", "ldb", "ldc")
 
 Signature = tuple[str, ...]
 
@@ -212,3 +216,8 @@ class LaunchShape:
 def ceil_div(numerator: int, denominator: int) -> int:
     """The quotient, rounded up."""
     return -(-numerator // denominator)
+
+
+def names_in(signature: Signature) -> frozenset[str]:
+    """Every name of the vocabulary that a signature uses."""
+    return frozenset().union(*(Expression.parse(text).names for text in signature))

@@ -18,7 +18,6 @@ STATIC_SHARED_LIMIT = 48 * 1024
 STATIC_SHARED_BYTES = 128
 MAX_RESULTS_PER_THREAD = 256
 MAX_RESULTS_IN_128 = 64
-COARSENING_STRIDES = (1, 2, 4, 8, 16)
 
 # The kernels' own constants: floats of padding in each row of a transposed A tile, and the width of
 # the panels in which such a tile is dealt out to the threads.
@@ -91,14 +90,15 @@ def divides(config: TileConfig, part: str | int, whole: str) -> str | None:
     return f"{whole} = {config[whole]} is not a multiple of {name}"
 
 
-def _threads(config: TileConfig, gpu: GpuSpec) -> str | None:
+def threads_fit(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """A block has no more threads than the GPU allows."""
     threads, limit = thread_count(config), gpu.capability.max_threads_per_block
     if threads > limit:
         return f"{threads} threads a block are more than the {limit} that a GPU allows"
     return None
 
 
-def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
+def thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
     """The TM×TN results of a thread fit its registers and divide the block's tile."""
     results = config["TM"] * config["TN"]
     if results > MAX_RESULTS_PER_THREAD:
@@ -106,7 +106,7 @@ def _thread_tile(config: TileConfig, gpu: GpuSpec) -> str | None:
     return first_reason(
         lambda: divides(config, "TM", "BM"),
         lambda: divides(config, "TN", "BN"),
-        lambda: _threads(config, gpu),
+        lambda: threads_fit(config, gpu),
     )
 
 
@@ -114,7 +114,7 @@ def quads(config: TileConfig, gpu: GpuSpec) -> str | None:
     """What 128-bit accesses need, besides positive values and a thread tile that fits."""
     return first_reason(
         lambda: positive(config),
-        lambda: _thread_tile(config, gpu),
+        lambda: thread_tile(config, gpu),
         *(partial(divides, config, 4, key) for key in ("BK", "TM", "TN")),
     )
 
@@ -135,7 +135,8 @@ def warps(config: TileConfig) -> str | None:
     )
 
 
-def _static_shared(shared_bytes: int) -> str | None:
+def static_shared(shared_bytes: int) -> str | None:
+    """Static shared memory has room for that much."""
     if shared_bytes > STATIC_SHARED_LIMIT:
         return f"its tiles take {shared_bytes} bytes of shared memory, more than 48 KiB"
     return None
@@ -149,7 +150,7 @@ def dynamic_shared(shared_bytes: int, gpu: GpuSpec, what: str = "stages") -> str
     return None
 
 
-def _even_shares(
+def even_shares(
     config: TileConfig,
     *,
     a_vector: int = 1,
@@ -164,14 +165,14 @@ def _even_shares(
     is no power of two is dealt out in panels too, of as many vectors whatever their width is.
     """
     return first_reason(
-        lambda: _shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
-        lambda: _shared_evenly(
+        lambda: shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
+        lambda: shared_evenly(
             config, "B", "BK", "BN", b_vector, None if b_panels else config["BN"]
         ),
     )
 
 
-def _shared_evenly(
+def shared_evenly(
     config: TileConfig, tile: str, rows: str, columns: str, vector: int, width: int | None
 ) -> str | None:
     """The same of one tile, its rows and columns given by their keys.
@@ -193,80 +194,6 @@ def _shared_evenly(
     return None
 
 
-def naive(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """One thread a result: the block is BM×BN threads."""
-    return first_reason(lambda: positive(config), lambda: _threads(config, gpu))
-
-
-def shared_tiling(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Square tiles, one float of each for every thread."""
-    square = config["BM"] == config["BN"] == config["BK"]
-    return first_reason(
-        lambda: positive(config),
-        lambda: None if square else "BM, BN and BK must be equal: a thread copies one float each",
-        lambda: _threads(config, gpu),
-    )
-
-
-def coarsening_1d(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """TM results per thread; the stride is one of `COARSENING_STRIDES`."""
-    strides = ", ".join(map(str, COARSENING_STRIDES))
-    return first_reason(
-        lambda: positive(config),
-        lambda: None if config["TM"] in COARSENING_STRIDES else f"TM is the stride: {strides}",
-        lambda: divides(config, "TM", "BM"),
-        lambda: _threads(config, gpu),
-        lambda: _even_shares(config),
-        lambda: _static_shared(stage_bytes(config)),
-    )
-
-
-def coarsening_2d(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """TM×TN results per thread, copied float by float."""
-    return first_reason(
-        lambda: positive(config),
-        lambda: _thread_tile(config, gpu),
-        lambda: _even_shares(config),
-        lambda: _static_shared(stage_bytes(config)),
-    )
-
-
-def vectorized(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """128-bit copies and fragments, plain tiles."""
-    return first_reason(
-        lambda: quads(config, gpu),
-        lambda: _even_shares(config, a_vector=4, b_vector=4),
-        lambda: _static_shared(stage_bytes(config)),
-    )
-
-
-def conflict_free(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """128-bit copies, padded A tile dealt out in panels."""
-    return first_reason(
-        lambda: quads(config, gpu),
-        lambda: divides(config, PANEL, "BK"),
-        lambda: _even_shares(config, a_vector=4, b_vector=4, a_width=PANEL),
-        lambda: _static_shared(stage_bytes(config, PAD)),
-    )
-
-
-def double_buffered(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Two pairs of the tiles of `conflict_free`."""
-    return first_reason(
-        lambda: conflict_free(config, gpu),
-        lambda: _static_shared(2 * stage_bytes(config, PAD)),
-    )
-
-
-def warp_tiled(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Warp tiles that a warp's 32 lanes cover, inside `double_buffered` blocks."""
-    return first_reason(
-        lambda: quads(config, gpu),
-        lambda: warps(config),
-        lambda: double_buffered(config, gpu),
-    )
-
-
 def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A ring of stages in dynamic shared memory, filled by cp.async."""
     if gpu.capability.major < 8:
@@ -276,7 +203,7 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
         lambda: warps(config),
         lambda: divides(config, PANEL, "BK"),
-        lambda: _even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
+        lambda: even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
         lambda: divides(config, "bursts", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: dynamic_shared(ring_bytes(None, config), gpu),
@@ -303,11 +230,11 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
     if problem.layout == "nn":
         return dynamic_shared(shared(problem, config), gpu)
     return first_reason(
-        lambda: _shared_evenly(
+        lambda: shared_evenly(
             config,
             *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, PANEL)),
         ),
-        lambda: _shared_evenly(
+        lambda: shared_evenly(
             config,
             *(("B", "BN", "BK", 1, PANEL) if problem.transb else ("B", "BK", "BN", 4, None)),
         ),

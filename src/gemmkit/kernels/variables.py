@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import (
+from gemmkit.cxx.declarations import (
     constants_in,
     split_arguments,
     without_comments,
     without_directives,
 )
-from gemmkit.kernels.expressions import Expression, Number
-from gemmkit.kernels.includes import included_files
+from gemmkit.cxx.expressions import Expression, Number
+from gemmkit.cxx.includes import included_files
+from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
 

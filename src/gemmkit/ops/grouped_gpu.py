@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gemmkit.dispatch.groups import choose_tiles
 from gemmkit.errors import UsageError
 from gemmkit.grouped_problem import GroupedProblem
-from gemmkit.kernels import grouped
+from gemmkit.kernels.production import grouped
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary
 from gemmkit.ops.compiled import binary_of
 from gemmkit.ops.context import Context, context_of

@@ -65,7 +65,7 @@ def _on_gpu(groups: Groups, stream: Any, device: Device | str | None) -> list[Op
 
 def _on_host(groups: Groups, stream: Any, device: Device | str | None) -> list[Operand]:
     """The results of host arrays, by way of a GPU or on the emulator."""
-    load("gemmkit.ops.host", "gemmkit.kernels.grouped")
+    load("gemmkit.ops.host", "gemmkit.kernels.production.grouped")
     from gemmkit.ops.host import carrier_on
 
     if stream is not None:
@@ -78,7 +78,7 @@ def _on_host(groups: Groups, stream: Any, device: Device | str | None) -> list[O
 
 def _carried(groups: Groups, carrier: Carrier) -> list[Operand]:
     """Bring all matrices to a device, one after the other, compute there, and fetch the results."""
-    from gemmkit.kernels import grouped
+    from gemmkit.kernels.production import grouped
     from gemmkit.ops.compiled import binary_of
 
     problem = _problem(groups, carrier.alignment or FLOAT_BYTES)

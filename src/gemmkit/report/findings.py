@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmkit.bench.coverage import right_multiples
+from gemmkit.frontends.tiles import tiles_of
 from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.sizes import multiples_text
-from gemmkit.kernels.tiles import tiles_of
 from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, Finding, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way

@@ -10,7 +10,7 @@ from gemmkit.analysis.explain.wording import listed
 from gemmkit.bench.ladder import DEFAULT_SIZE
 from gemmkit.errors import UsageError
 from gemmkit.gpu import DEFAULT_BOARD
-from gemmkit.kernels.ladder import LADDER
+from gemmkit.kernels.catalog import LADDER
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.performance import performance

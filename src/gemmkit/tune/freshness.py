@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gemmkit.cxx.declarations import without_comments
 from gemmkit.errors import UsageError
 from gemmkit.kernels import include_files
-from gemmkit.kernels.declarations import without_comments
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.tune.entry import Entry
 
@@ -46,7 +46,7 @@ class Freshness:
     def source(self, kernel: str) -> str | None:
         """The digest of a rung's code, or None where there is no such rung."""
         if kernel not in self.digests:
-            from gemmkit.kernels.ladder import find_kernel
+            from gemmkit.kernels.catalog import find_kernel
 
             try:
                 self.digests[kernel] = source_digest(find_kernel(kernel))

@@ -21,8 +21,8 @@ import msgspec
 
 from gemmkit.errors import TuningError, UsageError
 from gemmkit.gpu import BOARDS
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.problem import read_problem
 from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.tune.exchange import read_whole, write_whole

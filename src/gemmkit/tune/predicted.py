@@ -14,8 +14,8 @@ from gemmkit.analysis.model import Prediction, refuse_batch
 from gemmkit.cores import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.catalog import find_kernel, kernels_for
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel, kernels_for
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.search import make_strategy

@@ -13,8 +13,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import find_kernel, kernels_for
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel, kernels_for
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import Dtype, GemmProblem, Shape, read_problem

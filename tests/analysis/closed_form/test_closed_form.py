@@ -13,7 +13,7 @@ from gemmkit.analysis.closed_form.costs import BoardCosts, Costs, derived_costs
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
-from gemmkit.kernels.ladder import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record

@@ -6,7 +6,7 @@ import pytest
 
 from gemmkit.analysis.explain import Facts, facts, gather
 from gemmkit.gpu import find_board
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")

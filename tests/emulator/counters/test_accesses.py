@@ -14,8 +14,8 @@ from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
 
 

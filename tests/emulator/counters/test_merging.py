@@ -13,8 +13,8 @@ from gemmkit.emulator.ptx.parser import parse
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_kernel, compile_plan
 from gemmkit.jit.sass import disassemble, disassembler
+from gemmkit.kernels.catalog import LADDER
 from gemmkit.kernels.fitting import fitting
-from gemmkit.kernels.ladder import LADDER
 from gemmkit.problem import GemmProblem
 
 needs_disassembler = pytest.mark.skipif(disassembler() is None, reason="needs nvdisasm")

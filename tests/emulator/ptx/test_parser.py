@@ -27,7 +27,7 @@ from gemmkit.emulator.ptx.variables import GAP, PtxSyntaxError
 from gemmkit.errors import GemmkitError
 from gemmkit.jit.compiler import compile_kernel
 from gemmkit.kernels import include_files
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 
 TEXT = """
 //

@@ -17,12 +17,12 @@ from gemmkit.analysis.explain.reasons import compare
 from gemmkit.analysis.explain.remarks import remarks
 from gemmkit.analysis.explain.sections import sections
 from gemmkit.analysis.memory import MemoryRow
+from gemmkit.cxx.includes import included_files
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import asked_problem
-from gemmkit.kernels.includes import included_files
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import EXPRESSION_FILE, TileConfig
 from gemmkit.problem import GemmProblem
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import batched, tile_grid
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import CUDA_LAYOUTS
-from gemmkit.kernels.plan import LaunchShape, TileConfig
+from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.problem import ITEM_BYTES, GemmProblem
 
@@ -126,3 +127,28 @@ def even_shares(
                 f"{width} at a time)"
             )
     return None
+
+
+KERNEL = Kernel(
+    name="typed",
+    rung=None,
+    idea="Elements stay in their own type until they are stored in shared memory as what the "
+    "sums are made of, so that one kernel serves all types, layouts and alignments.",
+    default=TileConfig(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8),
+    space={
+        "BM": (32, 64, 128),
+        "BN": (32, 64, 128),
+        "BK": (8, 16),
+        "WM": (16, 32, 64),
+        "WN": (16, 32, 64),
+        "TM": (4, 8),
+        "TN": (4, 8),
+    },
+    launch=launch,
+    rule=rule,
+    signature=FULL_SIGNATURE,
+    layouts=LAYOUTS,
+    dtypes=("float32", "float64", "float16", "bfloat16"),
+    condition=condition,
+    pairing=pairing,
+)

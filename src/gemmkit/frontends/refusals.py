@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gemmkit.cxx.declarations import KernelDeclaration
 from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import KernelDeclaration
 
 _TEXTURES = "is a texture: textures are not supported; read the matrix through a plain pointer"
 _SURFACES = "is a surface: surfaces are not supported; write the matrix through a plain pointer"

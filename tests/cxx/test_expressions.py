@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmkit.cxx.expressions import Expression, split_list
 from gemmkit.errors import UsageError
-from gemmkit.kernels.expressions import Expression, split_list
 
 VALUES = {"M": 300, "N": 200, "K": 7}
 

@@ -6,18 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gemmkit.cxx.declarations import KernelDeclaration, Parameter
+from gemmkit.cxx.element_types import ELEMENT_TYPES, unclear
+from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import KernelDeclaration, Parameter
-from gemmkit.kernels.element_types import ELEMENT_TYPES, unclear
-from gemmkit.kernels.expressions import Expression, Number
-from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature
+from gemmkit.frontends.struct_arguments import grouped, is_matrix, matrix_field
+from gemmkit.kernels.plan import ARGUMENT_NAMES, LEADING_DIMENSIONS, Signature
 from gemmkit.kernels.sizes import SIZES
-from gemmkit.kernels.struct_arguments import grouped, is_matrix, matrix_field
 from gemmkit.problem import Dtype
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
-LEADING_DIMENSIONS = ("lda", "ldb", "ldc")
 SCALES = ("alpha", "beta")
 NULL = ("0", "nullptr", "NULL")
 
@@ -200,11 +199,6 @@ def named_size(name: str) -> str:
         return (single[1] or single[2]).upper()
     bare = _MATRIX_WORD.sub("", plain.replace("_", ""))
     return _extent(plain) or ("N" if bare in _SQUARE else "")
-
-
-def names_in(signature: Signature) -> frozenset[str]:
-    """Every name of the vocabulary that a signature uses."""
-    return frozenset().union(*(Expression.parse(text).names for text in signature))
 
 
 def _read_in(kernel: KernelDeclaration, parameter: Parameter) -> str:

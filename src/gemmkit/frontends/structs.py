@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import (
+from gemmkit.cxx.declarations import (
     KernelDeclaration,
     Parameter,
     aliases_in,
@@ -18,9 +17,10 @@ from gemmkit.kernels.declarations import (
     without_comments,
     without_directives,
 )
-from gemmkit.kernels.expressions import Expression, Number
+from gemmkit.cxx.expressions import Expression, Number
+from gemmkit.errors import UsageError
+from gemmkit.frontends.struct_packing import Packing, pack_operator_line, packing
 from gemmkit.kernels.plan import FieldPlace, StructPlace
-from gemmkit.kernels.struct_packing import Packing, pack_operator_line, packing
 
 _HEAD = re.compile(
     r"\b(?:struct|class|union)\s+(?P<attributes>(?:(?:(?:alignas|__align__)\s*\([^()]*\)|"

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import (
+from gemmkit.cxx.declarations import (
     KernelDeclaration,
     body_of,
     closing,
@@ -17,12 +16,24 @@ from gemmkit.kernels.declarations import (
     kernels_in,
     split_arguments,
 )
-from gemmkit.kernels.element_types import element_assertions, resolved, type_names
-from gemmkit.kernels.expressions import Expression, Number, split_list
-from gemmkit.kernels.includes import included_files
+from gemmkit.cxx.element_types import element_assertions, resolved, type_names
+from gemmkit.cxx.expressions import Expression, Number, split_list
+from gemmkit.cxx.includes import included_files
+from gemmkit.errors import UsageError
+from gemmkit.frontends.launch_rule import LaunchRule, condition_of
+from gemmkit.frontends.refusals import check_parameters
+from gemmkit.frontends.signatures import (
+    hidden_elements,
+    matrix_types,
+    named_size,
+    read_signature,
+    told_signature,
+    wrong_matrices,
+)
+from gemmkit.frontends.struct_arguments import expanded
+from gemmkit.frontends.structs import Structs, own_numbers
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launch_options import LaunchOptions
-from gemmkit.kernels.launch_rule import Extent, LaunchRule, condition_of
+from gemmkit.kernels.launch_options import Extent, LaunchOptions
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import (
     ARGUMENT_NAMES,
@@ -30,20 +41,9 @@ from gemmkit.kernels.plan import (
     SourceFile,
     StructPlace,
     TileConfig,
-)
-from gemmkit.kernels.refusals import check_parameters
-from gemmkit.kernels.signatures import (
-    hidden_elements,
-    matrix_types,
-    named_size,
     names_in,
-    read_signature,
-    told_signature,
-    wrong_matrices,
 )
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
-from gemmkit.kernels.struct_arguments import expanded
-from gemmkit.kernels.structs import Structs, own_numbers
 from gemmkit.problem import Dtype
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)

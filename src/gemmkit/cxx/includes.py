@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from gemmkit.cxx.declarations import without_comments
 from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import without_comments
 
 INCLUDE = re.compile(
     r'^(?P<head>[ \t]*#[ \t]*include[ \t]*)(?:"(?P<quoted>[^"\n]+)"|<(?P<bracketed>[^>\n]+)>)',

@@ -11,13 +11,13 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import CompileError, UnsupportedProblem, UsageError
+from gemmkit.frontends.ptx import entries_in, readable_name
 from gemmkit.gpu import find_board
 from gemmkit.jit import ptxas
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.plan import SGEMM_SIGNATURE
-from gemmkit.kernels.ptx import entries_in, readable_name
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.findings import findings_text

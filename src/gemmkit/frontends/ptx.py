@@ -7,21 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gemmkit.cxx.declarations import head_comment
+from gemmkit.cxx.expressions import split_list
 from gemmkit.errors import UsageError
-from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.declarations import head_comment
-from gemmkit.kernels.expressions import split_list
-from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launch_options import LaunchOptions
-from gemmkit.kernels.plan import SourceFile, TileConfig
-from gemmkit.kernels.signatures import (
-    LEADING_DIMENSIONS,
+from gemmkit.frontends.cuda import given_to, read_source, user_kernel
+from gemmkit.frontends.signatures import (
     POINTERS,
     SCALES,
     told_signature,
 )
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.launch_options import LaunchOptions
+from gemmkit.kernels.plan import LEADING_DIMENSIONS, SourceFile, TileConfig
 from gemmkit.kernels.sizes import SIZES
-from gemmkit.kernels.user import given_to, read_source, user_kernel
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")

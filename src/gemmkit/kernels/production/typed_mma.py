@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels import rules, typed
+from gemmkit.kernels import rules
 from gemmkit.kernels.grids import batched, tile_grid
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import CUDA_LAYOUTS
-from gemmkit.kernels.plan import LaunchShape, TileConfig
+from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production import typed
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 
 # Rows and columns of a product of mma.sync, and the deepest of them.
@@ -104,3 +106,27 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
         lambda: typed.even_shares(problem, config, threads, in_pairs=in_pairs),
         lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu, "tiles"),
     )
+
+
+KERNEL = Kernel(
+    name="typed_mma",
+    rung=None,
+    idea="Warps multiply float16, bfloat16 or float64 tiles by mma.sync, on the tensor cores, "
+    "whose peak is many times that of single multiply-adds.",
+    default=TileConfig(BM=64, BN=64, BK=32, WM=32, WN=32),
+    space={
+        "BM": (32, 64, 128),
+        "BN": (32, 64, 128, 256),
+        "BK": (16, 32, 64),
+        "WM": (16, 32, 64),
+        "WN": (16, 32, 64),
+    },
+    launch=launch,
+    rule=rule,
+    signature=FULL_SIGNATURE,
+    layouts=LAYOUTS,
+    # Of float32 it makes results alone.
+    dtypes=("float16", "bfloat16", "float64", "float32"),
+    condition=condition,
+    pairing=pairing,
+)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gemmkit.kernels.declarations import (
+from gemmkit.cxx.declarations import (
     KernelDeclaration,
     Parameter,
     aliases_in,

@@ -12,7 +12,7 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
 from gemmkit.kernels import source_text
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import (
     MAX_EXTENT,

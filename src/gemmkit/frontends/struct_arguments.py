@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gemmkit.cxx.declarations import KernelDeclaration, Parameter
+from gemmkit.cxx.expressions import split_list
 from gemmkit.errors import UsageError
-from gemmkit.kernels.declarations import KernelDeclaration, Parameter
-from gemmkit.kernels.expressions import split_list
 from gemmkit.kernels.plan import StructPlace
 
 # Rows and columns of each matrix, and the name of its leading dimension.

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.expressions import Expression, Number, split_list
+from gemmkit.kernels.launch_options import Extent
 from gemmkit.kernels.plan import (
     ARGUMENT_NAMES,
+    LEADING_DIMENSIONS,
     MAX_BLOCK,
     MAX_GRID_X,
     MAX_GRID_YZ,
@@ -19,16 +21,13 @@ from gemmkit.kernels.plan import (
     LaunchShape,
     Signature,
     TileConfig,
+    names_in,
 )
-from gemmkit.kernels.signatures import LEADING_DIMENSIONS, names_in
 from gemmkit.kernels.sizes import SIZES, SizeRule
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
-
-# One to three expressions in CUDA's x, y, z order, or a single number.
-Extent = str | int | Sequence[str | int]
 
 
 class LaunchRefused(UsageError):

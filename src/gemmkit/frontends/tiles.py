@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from gemmkit.cxx.expressions import Number
 from gemmkit.errors import UsageError
-from gemmkit.kernels.expressions import Number
+from gemmkit.frontends.launch_rule import LaunchRule
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launch_rule import LaunchRule
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples, SizeRule
 from gemmkit.problem import GemmProblem

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gemmkit.errors import UsageError
+from gemmkit.frontends.tiles import Tiles, tiles_of
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import default_problem, expressible, fitting, in_whole_tiles
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.ladder import find_kernel
 from gemmkit.kernels.sizes import SizeRule, read_multiples
-from gemmkit.kernels.tiles import Tiles, tiles_of
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")

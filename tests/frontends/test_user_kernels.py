@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gemmkit.cxx.declarations import constants_in, head_comment, kernels_in
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.declarations import constants_in, head_comment, kernels_in
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem

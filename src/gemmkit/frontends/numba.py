@@ -17,16 +17,16 @@ from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+from gemmkit.cxx.expressions import Expression, split_list
 from gemmkit.errors import CompileError, CompilerMissing, UsageError
+from gemmkit.frontends.cuda import user_kernel
+from gemmkit.frontends.ptx import entries_in, find_entry
+from gemmkit.frontends.signatures import POINTERS, SCALES, told_signature
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.expressions import Expression, split_list
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import ARGUMENT_NAMES, Signature, SourceFile
-from gemmkit.kernels.ptx import entries_in, find_entry
-from gemmkit.kernels.signatures import POINTERS, SCALES, told_signature
-from gemmkit.kernels.user import user_kernel
 
 HOW_TO_GET = "install it with `pip install 'gemmkit[numba]'`"
 

@@ -1,0 +1,1 @@
+"""CUDA C++ as text: what a source declares and includes, and expressions of launches."""

@@ -1,0 +1,163 @@
+"""How a user's own kernel becomes a `Kernel`: by a front end, which is loaded when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from gemmkit.kernels.launch_options import Extent, LaunchOptions
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.variables import Value
+
+
+class UsersKernels:
+    """The constructors of `Kernel`."""
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        entry: str | None = None,
+        args: str | Sequence[str] | None = None,
+        grid: Extent | None = None,
+        block: Extent | None = None,
+        shared: str | int = "0",
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
+        name: str | None = None,
+        include_dirs: Sequence[str | Path] = (),
+        options: Sequence[str] = (),
+        constants: Mapping[str, Value] | None = None,
+        compute_dtype: str = "",
+        tolerance: float | None = None,
+    ) -> Self:
+        """A `.cu` file of your own, which may hold host code too: that is left out.
+
+        Args:
+            path: the file.
+            entry, args, grid, block, shared, layout, multiple_of, name, include_dirs, options,
+            constants, compute_dtype, tolerance: see `LaunchOptions`.
+
+        Raises:
+            UsageError: no such file, entry or name, or an argument that is not valid.
+        """
+        launch = LaunchOptions(
+            entry=entry,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
+            include_dirs=include_dirs,
+            options=options,
+            constants=constants,
+            compute_dtype=compute_dtype,
+            tolerance=tolerance,
+        )
+        return cast(Self, _built("cuda", "kernel_from_file", path, launch))
+
+    @classmethod
+    def from_path(cls, path: str | Path, launch: LaunchOptions) -> Self:
+        """A file of your own: PTX where its name ends in `.ptx`, else CUDA C++.
+
+        Raises:
+            UsageError: as `from_file` and `from_ptx`.
+        """
+        if Path(path).suffix.lower() == ".ptx":
+            return cast(Self, _built("ptx", "kernel_from_ptx", path, launch))
+        return cast(Self, _built("cuda", "kernel_from_file", path, launch))
+
+    @classmethod
+    def from_ptx(
+        cls,
+        ptx: str | Path,
+        *,
+        entry: str | None = None,
+        args: str | Sequence[str],
+        grid: Extent,
+        block: Extent,
+        shared: str | int = "0",
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
+        name: str | None = None,
+        constants: Mapping[str, Value] | None = None,
+        compute_dtype: str = "",
+        tolerance: float | None = None,
+    ) -> Self:
+        """PTX that any compiler has written.
+
+        Args:
+            ptx: a file, or the text itself.
+            entry, args, grid, block, shared, layout, multiple_of, name, constants, compute_dtype,
+            tolerance: see `LaunchOptions`.
+
+        Raises:
+            UsageError: no such file or entry, no PTX, or an argument that is not valid.
+        """
+        launch = LaunchOptions(
+            entry=entry,
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
+            constants=constants,
+            compute_dtype=compute_dtype,
+            tolerance=tolerance,
+        )
+        return cast(Self, _built("ptx", "kernel_from_ptx", ptx, launch))
+
+    @classmethod
+    def from_numba(
+        cls,
+        function: Callable[..., object],
+        *,
+        args: str | Sequence[str] | None = None,
+        grid: Extent,
+        block: Extent,
+        shared: str | int = "0",
+        types: str | Sequence[Any] | None = None,
+        layout: str = "nn",
+        multiple_of: str | int | Sequence[int] = 1,
+        name: str | None = None,
+    ) -> Self:
+        """A numba-cuda kernel; it is compiled for each board on its first launch there.
+
+        Args:
+            function: a plain function, or one with `@cuda.jit` (without a signature, for which
+                numba wants a GPU).
+            args: as in `LaunchOptions`; not needed where the function calls its arguments so.
+            types: numba's types of the arguments, as a text or one by one:
+                `"float32[:,:], float32[:,:], float32[:,:], int32"`. By default what numba takes
+                contiguous fp32 arrays, Python ints and Python floats for. Arrays may also be
+                `CPointer(float32)`.
+            grid, block, shared, layout, multiple_of, name: see `LaunchOptions`; arrays have the
+            shapes that the layout gives them.
+
+        Raises:
+            CompilerMissing: numba-cuda is not installed.
+            UsageError: an argument that is not valid.
+        """
+        launch = LaunchOptions(
+            args=args,
+            grid=grid,
+            block=block,
+            shared=shared,
+            layout=layout,
+            multiple_of=multiple_of,
+            name=name,
+        )
+        return cast(Self, _built("numba", "kernel_from_numba", function, launch, types))
+
+
+def _built(front_end: str, function: str, *arguments: object) -> Any:
+    """What a function of a front end makes: front ends import `Kernel`, and not the reverse."""
+    return getattr(import_module(f"gemmkit.frontends.{front_end}"), function)(*arguments)

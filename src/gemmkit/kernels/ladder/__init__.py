@@ -1,0 +1,36 @@
+"""`LADDER`: the rungs in their order, each a `.cu` file and a module beside it."""
+
+from __future__ import annotations
+
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.ladder import (
+    async_copy,
+    coarsening_1d,
+    coarsening_2d,
+    conflict_free,
+    double_buffered,
+    naive,
+    naive_uncoalesced,
+    shared_tiling,
+    split_k,
+    stream_k,
+    vectorized,
+    warp_reduce,
+    warp_tiled,
+)
+
+LADDER: tuple[Kernel, ...] = (
+    naive_uncoalesced.KERNEL,
+    naive.KERNEL,
+    shared_tiling.KERNEL,
+    coarsening_1d.KERNEL,
+    coarsening_2d.KERNEL,
+    vectorized.KERNEL,
+    conflict_free.KERNEL,
+    double_buffered.KERNEL,
+    warp_tiled.KERNEL,
+    async_copy.KERNEL,
+    split_k.KERNEL,
+    warp_reduce.KERNEL,
+    stream_k.KERNEL,
+)

@@ -1,0 +1,31 @@
+"""Rung 7: no bank conflicts."""
+
+from __future__ import annotations
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import launches, rules
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.spaces import REGISTER_TILES
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """128-bit copies, padded A tile dealt out in panels."""
+    return rules.first_reason(
+        lambda: rules.quads(config, gpu),
+        lambda: rules.divides(config, rules.PANEL, "BK"),
+        lambda: rules.even_shares(config, a_vector=4, b_vector=4, a_width=rules.PANEL),
+        lambda: rules.static_shared(rules.stage_bytes(config, rules.PAD)),
+    )
+
+
+KERNEL = Kernel(
+    name="conflict_free",
+    rung=7,
+    idea="Padding, and columns dealt to threads in quads, keep the accesses of a warp in "
+    "different banks, so shared memory serves each in as few cycles as its bytes need.",
+    default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
+    space=REGISTER_TILES,
+    launch=launches.vectorized,
+    rule=rule,
+)
