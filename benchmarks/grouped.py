@@ -36,7 +36,7 @@ from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.kernels.production import grouped
+from gemmkit.kernels.production import gemm_grouped as grouped
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.record import ConditionsRecord, TimeRecord
 from gemmkit.report.layout import Cell, Column, Row, Table
@@ -114,7 +114,7 @@ def other_tiles(work: Workload) -> Iterator[tuple[str, Contender]]:
 
 def _resident(problem: GroupedProblem, config: TileConfig, device: TimedDevice) -> int:
     """Blocks that the board holds at once."""
-    shape = find_kernel(grouped.RUNG).launch(problem.single, config, device.spec)
+    shape = find_kernel(grouped.TILED).launch(problem.single, config, device.spec)
     return device.spec.sm_count * resident_blocks(config, device.spec, shape.shared_bytes)
 
 

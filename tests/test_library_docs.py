@@ -89,7 +89,7 @@ def test_the_table_of_layers_has_both_ways_of_timing_in_a_row(layers):
             speedup=speedup,
             tflops=30.0,
             minimal_bytes=1_000_000,
-            parts={"stream_k": layers["Part"](64, 6.0), "lstm_cell": layers["Part"](64, 2.0)},
+            parts={"gemm_stream_k": layers["Part"](64, 6.0), "lstm_cell": layers["Part"](64, 2.0)},
             torch_parts={},
             environment={"gpu": "H100", "torch": "2", "cudnn": 9},
         )

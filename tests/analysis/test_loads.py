@@ -56,7 +56,7 @@ def test_formulas_give_what_is_counted(kernel):
     problem = fitting(kernel, GemmProblem(256, 256, 32), device.spec)
     foreseen = loads_by_formula(kernel, kernel.default, problem.k)
     if foreseen is None:
-        assert kernel.name == "warp_reduce"
+        assert kernel.name == "gemm_skinny"
         return
     seen = count_loads(run_kernel(kernel, problem, device).counters, results=256 * 256)
     assert (seen.global_per_result, seen.shared_per_result) == foreseen
@@ -64,7 +64,7 @@ def test_formulas_give_what_is_counted(kernel):
 
 @pytest.mark.parametrize(("parts", "again"), [(1, 0), (2, 2), (3, 3)])
 def test_parts_are_read_once_more(parts, again):
-    kernel, problem = find_kernel("split_k"), GemmProblem(64, 64, 96)
+    kernel, problem = find_kernel("gemm_split_k"), GemmProblem(64, 64, 96)
     config = kernel.configure({"BN": 64, "WN": 32, "TN": 4, "split_k": parts})
     record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"), config=config)
     seen = count_loads(record.counters, results=64 * 64)

@@ -22,8 +22,8 @@ RECOMPUTED = (
     ("naive", 4096, 1024),
     ("coarsening_2d", 2048, 1024),
     ("vectorized", 1024, 1024),
-    ("async_copy", 3072, 1024),
-    ("stream_k", 2048, 2048),
+    ("gemm_tiled", 3072, 1024),
+    ("gemm_stream_k", 2048, 2048),
 )
 
 
@@ -134,7 +134,7 @@ TILE_64 = {"BM": 64, "BN": 64, "BK": 32, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_a_tile_that_blocks_share_is_counted_once(parts):
     """As much arithmetic as without, more traffic; and less time while the board has room."""
-    kernel, problem = find_kernel("split_k"), GemmProblem(256, 256, 512)
+    kernel, problem = find_kernel("gemm_split_k"), GemmProblem(256, 256, 512)
     config = kernel.configure(TILE_64 | {"split_k": parts})
     profile = profile_block(kernel, problem, H100, config=config)
     multiplied = sum(
@@ -153,7 +153,7 @@ def test_a_tile_that_blocks_share_is_counted_once(parts):
 
 
 def test_more_blocks_on_a_board_that_is_empty_are_faster():
-    kernel, problem = find_kernel("split_k"), GemmProblem(256, 256, 2048)
+    kernel, problem = find_kernel("gemm_split_k"), GemmProblem(256, 256, 2048)
     times = [
         predict(
             kernel, problem, H100, config=kernel.configure(TILE_64 | {"split_k": parts})
@@ -169,7 +169,7 @@ def test_even_shares_save_the_last_wave():
     config = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 3}
     whole, even = (
         predict(kernel, problem, H100, config=kernel.configure(config))
-        for kernel in map(find_kernel, ("async_copy", "stream_k"))
+        for kernel in map(find_kernel, ("gemm_tiled", "gemm_stream_k"))
     )
     assert whole.busy_share < 0.8
     assert even.busy_share == 1

@@ -38,7 +38,7 @@ def slow_launches(script):
 @pytest.fixture
 def store(script, slow_launches, tmp_path):
     found = Store(tmp_path / "store.sqlite3")
-    kernel = find_kernel("async_copy")
+    kernel = find_kernel("gemm_tiled")
     configurations = list(kernel.configurations(H100))[::20]
     for problem in PROBLEMS:
         trials = [script.Trial(kernel, each, problem, 0.0, 1.0) for each in configurations]

@@ -66,6 +66,6 @@ def test_what_is_not_known_is_not_made_up(make_record, name):
 
 def test_refusals_and_bad_shapes_are_errors():
     with pytest.raises(UnsupportedProblem, match=r"cp\.async needs compute capability 8\.0"):
-        count("async_copy", "8x8x8", gpu="t4")
+        count("gemm_tiled", "8x8x8", gpu="t4")
     with pytest.raises(UsageError, match="'8x8' is not a valid shape"):
         count("naive", "8x8")

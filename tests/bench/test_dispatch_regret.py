@@ -125,14 +125,14 @@ def test_wrong_candidates_are_out(regret, fakes, tmp_path):
     class Device(fakes["FakeTimedDevice"]):
         def launch(self, binary, plan, arguments):
             self.spoil = (
-                (lambda c: c.fill(np.nan)) if "async_copy" in plan.entry else lambda c: None
+                (lambda c: c.fill(np.nan)) if "gemm_tiled" in plan.entry else lambda c: None
             )
             return super().launch(binary, plan, arguments)
 
     (row,) = run(regret, Device(), tmp_path / "results.json", SHAPES[:1])
     assert row.wrong
-    assert all(label.startswith("async_copy") for label in row.wrong)
-    assert not any(label.startswith("async_copy") for label in row.times)
+    assert all(label.startswith("gemm_tiled") for label in row.wrong)
+    assert not any(label.startswith("gemm_tiled") for label in row.times)
 
 
 def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatch, capsys):
@@ -146,7 +146,7 @@ def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatc
         times = {}
         for each in regret.entered(dispatcher, problem)[0][:12]:
             candidate = each.contender.candidate
-            other = 1.5 if candidate.name == "split_k" else 1.0
+            other = 1.5 if candidate.name == "gemm_split_k" else 1.0
             times[candidate.label] = other * (
                 fit.Contender(candidate, board, real).estimate(problem).microseconds
             )

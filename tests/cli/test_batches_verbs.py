@@ -12,7 +12,7 @@ TILES = "BM=32,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4,stages=2,bursts=1"
 
 
 def test_a_batch_is_run_and_counted_on_the_emulator(call):
-    words = ("bench", "async_copy", "--config", TILES, "--device", "emulator", "--json", "-")
+    words = ("bench", "gemm_tiled", "--config", TILES, "--device", "emulator", "--json", "-")
     several, one = (call(*words, "--shape", shape) for shape in ("40x36x20x5", "40x36x20"))
     assert several.exit_code == one.exit_code == 0, several.output
     record, single = (Record.from_json(each.stdout) for each in (several, one))
@@ -28,7 +28,7 @@ def test_a_batch_is_run_and_counted_on_the_emulator(call):
 def test_a_batch_is_checked(call):
     shapes = "33x36x9x3"
     words = ("--config", TILES, "--shape", shapes, "--gpu", "h100")
-    done = call("check", "async_copy", *words, "--json", "-")
+    done = call("check", "gemm_tiled", *words, "--json", "-")
     assert done.exit_code == 0, done.output
     record = CheckRecord.from_json(done.stdout)
     assert (record.verdict, record.problem.shape) == ("ok", shapes)
@@ -47,10 +47,10 @@ def test_which_kernel_a_batch_gets(call):
     ("words", "said"),
     [
         (("which", "64x64x64*2048"), "write MxNxK, for example 512x300x200, or MxNxKxBATCH"),
-        (("explain", "async_copy", "--shape", "8x8x8x9"), "ask for 8x8x8"),
+        (("explain", "gemm_tiled", "--shape", "8x8x8x9"), "ask for 8x8x8"),
         (
             ("check", "naive", "--shape", "8x8x8x9"),
-            "'async_copy' and the rungs after it take batches",
+            "'gemm_tiled' and the rungs after it take batches",
         ),
     ],
 )

@@ -136,9 +136,9 @@ def test_counters_follow_the_layout(tmp_path):
 
 def test_a_rung_takes_the_layouts_that_it_reads(call):
     board = find_board("rtx3090")
-    rung = in_layout(find_kernel("async_copy"), "NT")
+    rung = in_layout(find_kernel("gemm_tiled"), "NT")
     plan = rung.plan(rung.lay_out(GemmProblem(9, 7, 5)), rung.default, board)
-    plain = find_kernel("async_copy")
+    plain = find_kernel("gemm_tiled")
     assert plan.entry == plain.plan(GemmProblem(9, 7, 5, transb=True), rung.default, board).entry
     refused = call("check", "naive", "--shape", "9x7x5", "--layout", "NT")
     assert refused.exit_code == 2

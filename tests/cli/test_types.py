@@ -33,7 +33,7 @@ def test_ladder_and_sweep_of_other_types(call, dtype, out, layout):
 
 
 def test_every_epilogue_of_the_library_on_the_ladder(call):
-    words = ("--epilogue", "row_bias+silu+residual", "--layout", "TN", "--kernels", "async_copy")
+    words = ("--epilogue", "row_bias+silu+residual", "--layout", "TN", "--kernels", "gemm_tiled")
     (seen,) = records(call("ladder", "--size", "48", *words, *EMULATED))
     assert seen["correct"]
     assert seen["problem"]["epilogue"] == "row_bias+silu+residual"
@@ -74,7 +74,7 @@ def test_which_tells_layouts_and_types_apart(call):
 
 def test_a_model_of_times_ranks_other_layouts(call):
     words = ("--layout", "NT", "--device", "model", "--gpu", "h100", "--budget", "1s")
-    result = call("tune", "--shape", "256", "--kernels", "split_k", *words)
+    result = call("tune", "--shape", "256", "--kernels", "gemm_split_k", *words)
     assert result.exit_code == 0, result.output
 
 

@@ -1,4 +1,4 @@
-"""`Mutation`: a bug planted in a rung by changing a few words of its source, and the mutant."""
+"""`Mutation`: a bug planted in a kernel by changing a few words of its source, and the mutant."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ CONFIGS = {
     "coarsening_1d": {"stride": 4},
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), _SMALL),
     "warp_tiled": _SMALL_WARPS,
-    "async_copy": {**_SMALL_WARPS, "stages": 3},
-    "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
-    "warp_reduce": {"BN": 32, "BK": 32, "split_k": 3},
-    "stream_k": {**_SMALL_WARPS, "stages": 3},
+    "gemm_tiled": {**_SMALL_WARPS, "stages": 3},
+    "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
+    "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},
+    "gemm_stream_k": {**_SMALL_WARPS, "stages": 3},
+}
+CONFIGS |= {
+    rung: CONFIGS[kernel]
+    for rung, kernel in (
+        ("async_copy", "gemm_tiled"),
+        ("split_k", "gemm_split_k"),
+        ("warp_reduce", "gemm_skinny"),
+        ("stream_k", "gemm_stream_k"),
+    )
 }
 
 
@@ -34,7 +43,7 @@ CONFIGS = {
 class Mutation:
     """One planted bug.
 
-    `old`, which stands exactly once in `file` (the rung's own by default, or an include), becomes
+    `old`, which stands exactly once in `file` (the kernel's own by default, or an include), becomes
     `new`. `problem` shows the bug. `expects` names every check that must report something there,
     or is `WRONG_RESULT` alone for a bug of arithmetic, which breaks no rule of the machine.
     `hangs`: on a GPU the launch may never end.

@@ -14,7 +14,7 @@ _PROBLEM = GemmProblem(64, 64, 32)
 PLANTED = (
     Mutation(
         name="no wait",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old=_WAIT,
         new="",
@@ -23,7 +23,7 @@ PLANTED = (
     ),
     Mutation(
         name="wait for one group too few",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old=_WAIT,
         new="cp_async_wait<STAGES - 1>();",
@@ -32,7 +32,7 @@ PLANTED = (
     ),
     Mutation(
         name="no commit",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="cp_async_commit();",
         new="",
@@ -41,7 +41,7 @@ PLANTED = (
     ),
     Mutation(
         name="no barrier after the wait",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old=_BARRIER,
         new="//",
@@ -50,7 +50,7 @@ PLANTED = (
     ),
     Mutation(
         name="barrier before the wait",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old=_WAIT,
         new=f"__syncthreads(); {_WAIT} if (false)",  # ... the barrier that follows
@@ -59,7 +59,7 @@ PLANTED = (
     ),
     Mutation(
         name="copies into the stage that is read",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="write = (STAGES - 1) * SIZE",
         new="write = 0",
@@ -68,7 +68,7 @@ PLANTED = (
     ),
     Mutation(
         name="one stage too few filled at the start",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="stage < STAGES - 1",
         new="stage < STAGES - 2",
@@ -77,7 +77,7 @@ PLANTED = (
     ),
     Mutation(
         name="a ring with one stage too few",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="read = read == (STAGES - 1) * SIZE",
         new="read = read == (STAGES - 2) * SIZE",
@@ -86,7 +86,7 @@ PLANTED = (
     ),
     Mutation(
         name="copies read past the matrix",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=GemmProblem(65, 64, 8),
         old="const int bytes = inside ? 4 * VEC : 0;",
         new="const int bytes = 4 * VEC;",
@@ -95,7 +95,7 @@ PLANTED = (
     ),
     Mutation(
         name="rows of A padded to no multiple of a quad",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="PAD = 4",
         new="PAD = 3",
@@ -104,7 +104,7 @@ PLANTED = (
     ),
     Mutation(
         name="A copied without transposing it",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="(TRANSPOSED ? col * PITCH + row : row * PITCH + col)",
         new="(row * PITCH + col)",
@@ -113,7 +113,7 @@ PLANTED = (
     ),
     Mutation(
         name="no copy where the matrix ends",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=GemmProblem(64, 64, 12),
         old="cp_async<VEC>(reinterpret_cast<float*>(place)",
         new="if (inside(TRANSPOSED ? col : row)) cp_async<VEC>(reinterpret_cast<float*>(place)",
@@ -122,7 +122,7 @@ PLANTED = (
     ),
     Mutation(
         name="results of the last step left out",
-        kernel="async_copy",
+        kernel="gemm_tiled",
         problem=_PROBLEM,
         old="max(feed.left - run, 0) : 0;",
         new="max(feed.left - run, 0) : 1;",

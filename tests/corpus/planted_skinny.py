@@ -15,7 +15,7 @@ _COPIED = GemmProblem(5, 72, 112)
 PLANTED = (
     Mutation(
         name="lanes that forget which half they kept",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_WIDE,
         old="return (upper ? HALF : 0) +",
         new="return",
@@ -24,7 +24,7 @@ PLANTED = (
     ),
     Mutation(
         name="the sums of one warp left out",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=GemmProblem(3, 70, 32),
         old="(ring, WARPS_K, finish)",
         new="(ring, WARPS_K - 1, finish)",
@@ -32,7 +32,7 @@ PLANTED = (
     ),
     Mutation(
         name="even shares where k is cut unevenly",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_WIDE,
         old="steps = share + (part < more)",
         new="steps = share",
@@ -40,7 +40,7 @@ PLANTED = (
     ),
     Mutation(
         name="lines of rows that are not there",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_WIDE,
         old="min(s, M - 1)",
         new="s",
@@ -48,7 +48,7 @@ PLANTED = (
     ),
     Mutation(
         name="lines read past their end",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_WIDE,
         old="} else if (k < k_left) {",
         new="} else {",
@@ -56,7 +56,7 @@ PLANTED = (
     ),
     Mutation(
         name="no barrier between the lines and the sums",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_TALL,
         old="__syncthreads();  // the ring is free",
         new="//",
@@ -64,7 +64,7 @@ PLANTED = (
     ),
     Mutation(
         name="no barrier between the sums of the warps and their reader",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_WIDE,
         old="  __syncthreads();\n\n  const Epilogue",
         new="  const Epilogue",
@@ -72,7 +72,7 @@ PLANTED = (
     ),
     Mutation(
         name="lines copied to the stage that is read",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_TALL,
         old="stage == 0 ? STAGES : stage - 1",
         new="stage",
@@ -80,7 +80,7 @@ PLANTED = (
     ),
     Mutation(
         name="one stage too many left under way",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_TALL,
         old="cp_async_wait<STAGES - 1>();",
         new="cp_async_wait<STAGES>();",
@@ -88,7 +88,7 @@ PLANTED = (
     ),
     Mutation(
         name="rows read before other lanes have copied them",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_COPIED,
         old=": __syncwarp();",
         new=": (void)0;",
@@ -96,7 +96,7 @@ PLANTED = (
     ),
     Mutation(
         name="copies of rows that are not there",
-        kernel="warp_reduce",
+        kernel="gemm_skinny",
         problem=_COPIED,
         old="line < lines_left && k < own_left",
         new="k < own_left",

@@ -15,7 +15,7 @@ PLANTED = (
     # --- split_k ------------------------------------------------------------------------------
     Mutation(
         name="a count that orders nothing",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old="atom.acq_rel.gpu",
         new="atom.relaxed.gpu",
@@ -24,7 +24,7 @@ PLANTED = (
     ),
     Mutation(
         name="a count that does not release the part",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old=".acq_rel.gpu",
         new=".acquire.gpu",
@@ -33,7 +33,7 @@ PLANTED = (
     ),
     Mutation(
         name="a count in the scope of the block",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old=".acq_rel.gpu",
         new=".acq_rel.cta",
@@ -42,7 +42,7 @@ PLANTED = (
     ),
     Mutation(
         name="no barrier between the part and the count",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old="__syncthreads();  // all of the part",
         new="//",
@@ -51,7 +51,7 @@ PLANTED = (
     ),
     Mutation(
         name="parts added up before all have arrived",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old="if (!arrives_last(arrivals + tile, parts)) return;",
         new="arrives_last(arrivals + tile, parts);",
@@ -59,7 +59,7 @@ PLANTED = (
     ),
     Mutation(
         name="all parts in one slot",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old="element(tile_parts, BM * BN, part, 0)",
         new="element(tile_parts, BM * BN, 0, 0)",
@@ -67,7 +67,7 @@ PLANTED = (
     ),
     Mutation(
         name="one counter for all tiles",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=GemmProblem(64, 192, 64),
         old="arrives_last(arrivals + tile, parts)",
         new="arrives_last(arrivals, parts)",
@@ -75,7 +75,7 @@ PLANTED = (
     ),
     Mutation(
         name="counter not back at zero",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old="global.inc.u32 %0, [%1], %2",
         new="global.add.u32 %0, [%1], 1",
@@ -84,7 +84,7 @@ PLANTED = (
     ),
     Mutation(
         name="longer first parts forgotten",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=_SPLIT,
         old="(part * share + min(part, more)) * BK",
         new="part * share * BK",
@@ -92,7 +92,7 @@ PLANTED = (
     ),
     Mutation(
         name="sums of slices stored on tiles in use",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=GemmProblem(64, 64, 32),
         old="if (SLICES > 1) __syncthreads();  // nobody",
         new="//",
@@ -100,7 +100,7 @@ PLANTED = (
     ),
     Mutation(
         name="sums of slices read before they are stored",
-        kernel="split_k",
+        kernel="gemm_split_k",
         problem=GemmProblem(64, 64, 32),
         old="__syncthreads();\n    const auto read",
         new="const auto read",
@@ -109,7 +109,7 @@ PLANTED = (
     # --- stream_k -----------------------------------------------------------------------------
     Mutation(
         name="parts added up before all have arrived",
-        kernel="stream_k",
+        kernel="gemm_stream_k",
         problem=_STREAM,
         old="if (!whole && arrives_last(arrivals + work.tile, parts)) {",
         new="if (!whole) {\n      arrives_last(arrivals + work.tile, parts);",
@@ -117,7 +117,7 @@ PLANTED = (
     ),
     Mutation(
         name="one part too few awaited",
-        kernel="stream_k",
+        kernel="gemm_stream_k",
         problem=_STREAM,
         old="- first + 1;",
         new="- first;",
@@ -125,7 +125,7 @@ PLANTED = (
     ),
     Mutation(
         name="blocks that share a tile share a slot",
-        kernel="stream_k",
+        kernel="gemm_stream_k",
         problem=_STREAM,
         old="2 * (first + part)",
         new="2 * first",
@@ -133,7 +133,7 @@ PLANTED = (
     ),
     Mutation(
         name="each share begins at the first step",
-        kernel="stream_k",
+        kernel="gemm_stream_k",
         problem=_STREAM,
         old="k = work.first * BK;",
         new="k = 0 * BK;",
@@ -141,7 +141,7 @@ PLANTED = (
     ),
     Mutation(
         name="next copies started while stages are read",
-        kernel="stream_k",
+        kernel="gemm_stream_k",
         problem=GemmProblem(
             64, 128, 72
         ),  # a block has the end of one tile and the start of the next

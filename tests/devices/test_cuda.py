@@ -88,7 +88,7 @@ def test_launch(device):
 
 @pytest.mark.gpu
 def test_more_than_48_kib_of_dynamic_shared_memory(device):
-    case = Case(device, "async_copy", GemmProblem(300, 300, 300), stages=4, BK=16)
+    case = Case(device, "gemm_tiled", GemmProblem(300, 300, 300), stages=4, BK=16)
     assert case.plan.shared_bytes > 48 * 1024
     device.launch(case.binary, case.plan, case.arguments)
     assert case.verdict().correct

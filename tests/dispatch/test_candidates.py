@@ -68,7 +68,7 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
             "wide": GemmProblem(3, BN + 4, depth + 4),
             "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3),
         }
-    depth = (8 if candidate.name == "stream_k" else 3) * BK
+    depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
     return {
         "aligned": GemmProblem(BM + 3, BN + 4, depth + 4),
         "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3),

@@ -25,7 +25,7 @@ PLAIN = BoardCosts(
     launch_us=2.0,
     partial_bytes=32.0,
     exponent=4.0,
-    configurations={Candidate("async_copy", LARGE).instance: COSTS},
+    configurations={Candidate("gemm_tiled", LARGE).instance: COSTS},
 )
 
 
@@ -79,8 +79,8 @@ def fitted_folder(tmp_path, monkeypatch):
 def test_fitted_costs_go_before_derived_ones(fitted_folder):
     (fitted_folder / "sm_90.json").write_bytes(msgspec.json.encode(PLAIN))
     assert board_costs(9, 0) == PLAIN
-    assert Contender(Candidate("async_copy", LARGE), H100).costs == COSTS
-    other = Candidate("async_copy", dataclasses.replace(LARGE, stages=3))
+    assert Contender(Candidate("gemm_tiled", LARGE), H100).costs == COSTS
+    other = Candidate("gemm_tiled", dataclasses.replace(LARGE, stages=3))
     assert Contender(other, H100).costs == derived_costs(other.kernel, other.config, 256, H100)
 
 

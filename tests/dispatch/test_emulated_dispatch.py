@@ -56,5 +56,5 @@ def test_what_is_chosen_takes_every_layout_epilogue_and_type(dtype, size, transa
 
 
 def test_the_tiles_of_groups_are_a_configuration_of_theirs():
-    kernel = find_kernel("async_copy")
+    kernel = find_kernel("gemm_tiled")
     assert kernel.supports(GemmProblem(1, 1, 1), grouped_tiles(), DEFAULT_BOARD) is None

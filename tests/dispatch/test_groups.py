@@ -13,7 +13,7 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.production import grouped
+from gemmkit.kernels.production import gemm_grouped as grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.freshness import Freshness, source_digest
@@ -53,10 +53,10 @@ def test_products_alike_take_what_was_tuned_for_a_batch(tmp_path, side, aligned)
         Entry(
             gpu=gpu_key(H100),
             problem=ProblemClass.of(batch),
-            kernel=grouped.RUNG,
+            kernel=grouped.TILED,
             config=tuned.as_dict(),
             outcome="ok",
-            source=source_digest(find_kernel(grouped.RUNG)),
+            source=source_digest(find_kernel(grouped.TILED)),
             compiler="13.5",
             time_us=50.0,
             final=True,

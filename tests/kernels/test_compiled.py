@@ -5,7 +5,7 @@ import pytest
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.problem import GemmProblem
 
@@ -17,15 +17,19 @@ def compiled(kernel, problem, config, gpu):
     return plan, compile_plan(plan, gpu.arch).resources
 
 
+# The rungs, and the production kernels for the same type.
+KERNELS = (*LADDER, *(each for each in PRODUCTION if each.dtypes == ("float32",)))
+
+
 @pytest.mark.parametrize("size", [1024, 1023], ids=["vectors", "floats"])
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_defaults_do_not_spill(kernel, size):
     _, resources = compiled(kernel, GemmProblem(size, size, size), kernel.default, RTX3090)
     assert resources.spill_bytes == 0
     assert resources.local_bytes == 0
 
 
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_configurations_that_the_rules_allow_compile(kernel):
     """The ends of the space, on the oldest board and the newest; static_asserts must hold."""
     for board, size in (("t4", 64), ("b200", 65)):

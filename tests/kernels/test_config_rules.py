@@ -4,7 +4,7 @@ import pytest
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
-from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
@@ -28,19 +28,19 @@ REFUSED = [
     ("double_buffered", {"BK": 32}, "more than 48 KiB"),
     ("warp_tiled", {"WM": 48}, "BM = 128 is not a multiple of WM = 48"),
     ("warp_tiled", {"WM": 64, "WN": 64}, "needs 64 lanes; a warp has 32"),
-    ("warp_reduce", {"BN": 48}, "BN = 48 is not a power of two"),
-    ("warp_reduce", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbours of a row"),
-    ("warp_reduce", {"BN": 16, "BK": 16}, "BK = 16 is less than the 64 lines that a warp reads"),
-    ("warp_reduce", {"BN": 64}, "1024 threads a block are more than 512"),
-    ("warp_reduce", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
-    ("async_copy", {"stages": 1}, "stages must be 2 or more"),
-    ("async_copy", {"stages": 30}, "its stages take 744960 bytes"),
-    ("async_copy", {"WM": 32}, "needs 16 lanes; a warp has 32"),
-    ("split_k", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
-    ("split_k", {"slice_k": 16}, "2048 threads a block are more than the 1024"),
-    ("split_k", {"slice_k": 3}, "BK = 32 is not a multiple of slice_k = 3"),
+    ("gemm_skinny", {"BN": 48}, "BN = 48 is not a power of two"),
+    ("gemm_skinny", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbours of a row"),
+    ("gemm_skinny", {"BN": 16, "BK": 16}, "BK = 16 is less than the 64 lines that a warp reads"),
+    ("gemm_skinny", {"BN": 64}, "1024 threads a block are more than 512"),
+    ("gemm_skinny", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
+    ("gemm_tiled", {"stages": 1}, "stages must be 2 or more"),
+    ("gemm_tiled", {"stages": 30}, "its stages take 744960 bytes"),
+    ("gemm_tiled", {"WM": 32}, "needs 16 lanes; a warp has 32"),
+    ("gemm_split_k", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
+    ("gemm_split_k", {"slice_k": 16}, "2048 threads a block are more than the 1024"),
+    ("gemm_split_k", {"slice_k": 3}, "BK = 32 is not a multiple of slice_k = 3"),
     (
-        "split_k",
+        "gemm_split_k",
         {"slice_k": 8, "BM": 128, "TM": 16, "WM": 64},
         "its slices' sums take 524288 bytes",
     ),
@@ -58,14 +58,14 @@ def test_refusal_says_why(name, changes, reason):
 
 
 def test_cp_async_needs_its_architecture():
-    kernel = find_kernel("async_copy")
+    kernel = find_kernel("gemm_tiled")
     assert kernel.rule(kernel.default, find_board("t4")) == (
         "cp.async needs compute capability 8.0; T4 has 7.5"
     )
 
 
 def test_stages_depend_on_the_boards_shared_memory():
-    kernel = find_kernel("async_copy")
+    kernel = find_kernel("gemm_tiled")
     config = kernel.configure({"stages": 6})
     assert kernel.rule(config, H100) is None
     assert "RTX 3090 allows" in str(kernel.rule(config, find_board("rtx3090")))
@@ -80,7 +80,7 @@ def test_all_strides_on_tiles_that_leave_few_enough_threads(stride, tile):
     assert refused == (tile * tile // stride > 1024)
 
 
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [*LADDER, *PRODUCTION], ids=lambda kernel: kernel.name)
 def test_the_space_holds_small_tiles_and_none_that_are_refused(kernel):
     allowed = list(kernel.configurations(H100))
     assert allowed

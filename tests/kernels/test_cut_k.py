@@ -16,7 +16,7 @@ from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
-SPLIT, STREAM = find_kernel("split_k"), find_kernel("stream_k")
+SPLIT, STREAM = find_kernel("gemm_split_k"), find_kernel("gemm_stream_k")
 TILE = {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4, "stages": 3}
 NO_POWER_OF_TWO = {"BM": 48, "BN": 96, "WM": 48, "WN": 32, "TM": 12}
 

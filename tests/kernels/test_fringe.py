@@ -22,12 +22,12 @@ H100 = find_board("h100")
 TILE = {"BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "stages": 2}
 UNEVEN = {"BM": 192, "BN": 96, "WM": 96, "WN": 32, "TM": 12, "TN": 8, "stages": 3}
 CONFIGS = {
-    "128 threads": ("async_copy", TILE),
-    "slices": ("split_k", {**TILE, "BK": 32, "split_k": 1, "slice_k": 2}),
-    "cut k": ("split_k", {**TILE, "split_k": 3, "slice_k": 1}),
-    "stream": ("stream_k", TILE),
-    "512 threads": ("async_copy", {**TILE, "WM": 16, "WN": 32, "TM": 4, "TN": 4}),
-    "alone": ("async_copy", {**TILE, "BK": 32, "stages": 5}),
+    "128 threads": ("gemm_tiled", TILE),
+    "slices": ("gemm_split_k", {**TILE, "BK": 32, "split_k": 1, "slice_k": 2}),
+    "cut k": ("gemm_split_k", {**TILE, "split_k": 3, "slice_k": 1}),
+    "stream": ("gemm_stream_k", TILE),
+    "512 threads": ("gemm_tiled", {**TILE, "WM": 16, "WN": 32, "TM": 4, "TN": 4}),
+    "alone": ("gemm_tiled", {**TILE, "BK": 32, "stages": 5}),
 }
 
 

@@ -18,7 +18,7 @@ from gemmkit.gpu import find_board
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.plan import MAX_EXTENT, TileConfig
-from gemmkit.kernels.production import grouped
+from gemmkit.kernels.production import gemm_grouped as grouped
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")

@@ -1,4 +1,4 @@
-"""Every rung gives the right result on the emulator, for every shape that has hurt a kernel."""
+"""Every kernel gives the right result on the emulator, for every shape that has hurt a kernel."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +8,7 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
-from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.problem import GemmProblem
 
@@ -16,6 +16,10 @@ from gemmkit.problem import GemmProblem
 SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 SMALL_WARPS = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 SMALL_LANES = {"WM": 16, "WN": 32}
+TILED = {**SMALL_WARPS, "stages": 3}
+SPLIT = {**SMALL, **SMALL_LANES, "BK": 16, "stages": 3, "split_k": 3}
+SKINNY = {"BN": 32, "BK": 32, "stages": 2, "split_k": 3}
+STREAM = {**SMALL, **SMALL_LANES, "stages": 3}
 CONFIGS = {
     "naive_uncoalesced": {"BM": 16, "BN": 8},
     "naive": {"BM": 8, "BN": 16},
@@ -23,11 +27,14 @@ CONFIGS = {
     "coarsening_1d": {"stride": 4},
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), SMALL),
     "warp_tiled": SMALL_WARPS,
-    "async_copy": {**SMALL_WARPS, "stages": 3},
-    "split_k": {**SMALL, **SMALL_LANES, "BK": 16, "stages": 3, "split_k": 3},
-    "warp_reduce": {"BN": 32, "BK": 32, "stages": 2, "split_k": 3},
-    "stream_k": {**SMALL, **SMALL_LANES, "stages": 3},
+    **dict.fromkeys(("async_copy", "gemm_tiled"), TILED),
+    **dict.fromkeys(("split_k", "gemm_split_k"), SPLIT),
+    **dict.fromkeys(("warp_reduce", "gemm_skinny"), SKINNY),
+    **dict.fromkeys(("stream_k", "gemm_stream_k"), STREAM),
 }
+
+# The rungs, and the production kernels for the same type.
+KERNELS = (*LADDER, *(each for each in PRODUCTION if each.dtypes == ("float32",)))
 
 PROBLEMS = {
     "tile multiples": GemmProblem(128, 64, 64),
@@ -63,14 +70,14 @@ def run(kernel, problem, device, seed=0):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_shape(device, kernel, problem):
     record = run(kernel, problem, device)
     assert record.correct, record.check
 
 
 # Bias or ReLU alone is other code; of most rungs `bias+relu` tells as much.
-ALONE = ("naive", "split_k")
+ALONE = ("naive", "gemm_split_k")
 FUSED = [
     pytest.param(
         kernel,
@@ -78,7 +85,7 @@ FUSED = [
         id=f"{kernel.name}-{epilogue}",
         marks=() if epilogue == "bias+relu" or kernel.name in ALONE else pytest.mark.slow,
     )
-    for kernel in LADDER[1:]
+    for kernel in KERNELS[1:]
     for epilogue in ("bias", "relu", "bias+relu")
 ]
 
@@ -107,7 +114,7 @@ def test_more_row_tiles_than_the_grid_has_rows(device):
 
 @settings(max_examples=15)
 @given(data=st.data())
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_any_shape(device, kernel, data):
     extent = st.integers(0, 140)
     m, n, k = data.draw(extent), data.draw(extent), data.draw(st.integers(0, 40))

@@ -176,11 +176,11 @@ def test_vectors_only_where_all_rows_are_whole_and_aligned(problem, width):
 
 
 def test_entries_name_template_arguments_and_policy():
-    kernel = find_kernel("async_copy")
+    kernel = find_kernel("gemm_tiled")
     problem = GemmProblem(64, 64, 64, epilogue=Epilogue(bias=True, activation="relu"))
     plan = kernel.plan(problem, kernel.configure({"stages": 2}), H100)
     told = "128, 256, 16, 64, 64, 16, 8, 2, 4, 1, 4, 1, false, StripSize<0, 0>, false, A_B"
-    assert plan.entry == f"async_copy<{told}, Epilogue<COLUMN_BIAS, Relu>>"
+    assert plan.entry == f"gemm_tiled<{told}, Epilogue<COLUMN_BIAS, Relu>>"
     assert plan.shared_bytes == 2 * 4 * 16 * (128 + 4 + 256)
     naive = find_kernel("naive").plan(GemmProblem(4, 4, 4), find_kernel("naive").default, H100)
     assert naive.entry == "naive<32, 32, Epilogue<NO_BIAS, Identity>>"

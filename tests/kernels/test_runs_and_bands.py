@@ -21,7 +21,7 @@ from gemmkit.problem import GemmProblem
 H100 = find_board("h100")
 TILE = {"BM": 64, "BN": 64, "BK": 16, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 2}
 WIDE = {"BM": 128, "BN": 64, "BK": 8, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "stages": 2}
-LONG = {"async_copy": LONG_WHOLE, "stream_k": LONG_STREAM}
+LONG = {"gemm_tiled": LONG_WHOLE, "gemm_stream_k": LONG_STREAM}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_the_sums_of_runs_take_a_tile_of_shared_memory(name):
 
 
 def test_products_of_more_are_one_sum_in_whole_tiles():
-    assert shared_bytes("async_copy", LONG_WHOLE.stop) == shared_bytes("async_copy", 64)
+    assert shared_bytes("gemm_tiled", LONG_WHOLE.stop) == shared_bytes("gemm_tiled", 64)
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -71,7 +71,7 @@ def test_runs_make_the_error_smaller(name, device, monkeypatch):
 @pytest.mark.parametrize("k", [16 * RUNS * 33, 16 * RUNS * 33 + 1, 16 * RUNS * 33 - 17])
 def test_runs_of_even_and_uneven_length_are_right(k, device):
     problem = GemmProblem(65, 70, k, beta=0.5)
-    for record in check(find_kernel("async_copy"), [problem], config=TILE, device=device):
+    for record in check(find_kernel("gemm_tiled"), [problem], config=TILE, device=device):
         assert record.verdict == "ok", (record.detail, record.findings)
 
 
@@ -91,21 +91,21 @@ def wide(fringe=0):
     """A product of two bands on a board that holds 96 of its blocks, the second a single row."""
     board = replace(H100, sm_count=24)
     problem = GemmProblem(BAND + 128 + fringe, 96 * 64 + fringe, 5)
-    config = find_kernel("async_copy").configure(WIDE)
+    config = find_kernel("gemm_tiled").configure(WIDE)
     assert banded(problem, 128, 64, 96)
     return problem, config, EmulatedDevice(board)
 
 
 def test_each_tile_of_each_band_is_computed():
     problem, config, device = wide()
-    plan = find_kernel("async_copy").plan(problem, config, device.spec)
+    plan = find_kernel("gemm_tiled").plan(problem, config, device.spec)
     assert plan.grid == (ceil_div(problem.n, 64), ceil_div(problem.m, 128), 1)
-    found = run_typed(problem, device, kernel="async_copy", config=config)
+    found = run_typed(problem, device, kernel="gemm_tiled", config=config)
     check_exact(problem, found)
 
 
 def test_bands_end_where_the_fringe_begins():
     problem, config, device = wide(fringe=3)
-    assert find_kernel("async_copy").plan(problem, config, device.spec).fringe == (3, 3)
-    found = run_typed(problem, device, kernel="async_copy", config=config)
+    assert find_kernel("gemm_tiled").plan(problem, config, device.spec).fringe == (3, 3)
+    found = run_typed(problem, device, kernel="gemm_tiled", config=config)
     check_exact(problem, found)

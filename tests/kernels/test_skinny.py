@@ -13,7 +13,7 @@ from gemmkit.kernels.plan import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 
 H100, RTX3090 = find_board("h100"), find_board("rtx3090")
-KERNEL = find_kernel("warp_reduce")
+KERNEL = find_kernel("gemm_skinny")
 SMALL = KERNEL.configure({"BN": 32, "BK": 32, "split_k": 3})
 
 
@@ -152,6 +152,6 @@ def test_registers_hold_what_is_under_way(shape):
 def test_what_is_not_skinny_is_refused_with_what_takes_it():
     reason = KERNEL.supports(GemmProblem(17, 17, 4), KERNEL.default, H100)
     assert reason == (
-        "it takes products of at most 16 rows or columns; 'split_k' and 'async_copy' take any"
+        "it takes products of at most 16 rows or columns; 'gemm_split_k' and 'gemm_tiled' take any"
     )
     assert KERNEL.supports(GemmProblem(16, MAX_EXTENT, 4), KERNEL.default, H100) is None

@@ -12,7 +12,15 @@ from gemmkit.kernels.spaces import fitting_values
 
 @pytest.mark.parametrize(
     "name",
-    ["naive", "coarsening_1d", "coarsening_2d", "warp_tiled", "async_copy", "split_k", "stream_k"],
+    [
+        "naive",
+        "coarsening_1d",
+        "coarsening_2d",
+        "warp_tiled",
+        "gemm_tiled",
+        "gemm_split_k",
+        "gemm_stream_k",
+    ],
 )
 @pytest.mark.parametrize("board", ["h100", "t4"])
 def test_shortcuts_lose_no_configuration(name, board):

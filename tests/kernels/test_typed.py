@@ -159,7 +159,7 @@ def test_refusals(problem, changes, board, reason):
 
 
 def test_rungs_send_other_types_to_it():
-    refused = find_kernel("async_copy").accepts(GemmProblem(8, 8, 8, dtype="float64"), H100)
+    refused = find_kernel("gemm_tiled").accepts(GemmProblem(8, 8, 8, dtype="float64"), H100)
     assert refused is not None
     assert "'typed' takes" in refused
     assert KERNEL not in LADDER

@@ -91,7 +91,7 @@ def test_every_rung_that_fuses_declares_and_passes_them_on(name):
     assert source.count(" CUSTOM}") == made > 0
 
 
-@pytest.mark.parametrize("name", ["warp_tiled", "split_k", "warp_reduce", "stream_k"])
+@pytest.mark.parametrize("name", ["warp_tiled", "gemm_split_k", "gemm_skinny", "gemm_stream_k"])
 def test_rungs_of_each_make_compile_with_them(name):
     kernel = find_kernel(name)
     problem = GemmProblem(3, 4, 4, epilogue=custom(*VALUES[0]))

@@ -21,9 +21,9 @@ APART = 2**31 // 60 + 4
 TILES = {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
 RING = {**TILES, "stages": 2, "bursts": 1, "order": 2}
 CONFIGS = {
-    "async_copy": RING,
-    "split_k": {**RING, "split_k": 2, "slice_k": 1},
-    "stream_k": RING,
+    "gemm_tiled": RING,
+    "gemm_split_k": {**RING, "split_k": 2, "slice_k": 1},
+    "gemm_stream_k": RING,
     "typed": TILES,
     "typed_mma": {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 16},
 }
@@ -76,7 +76,7 @@ def filled(matrix, seed):
 
 @pytest.mark.parametrize(
     ("name", "by_columns"),
-    [*((name, False) for name in CONFIGS), ("async_copy", True), ("typed_mma", True)],
+    [*((name, False) for name in CONFIGS), ("gemm_tiled", True), ("typed_mma", True)],
 )
 def test_rows_far_apart(gpu, memory, monkeypatch, name, by_columns):
     dtype = "float16" if name.startswith("typed") else "float32"
@@ -94,7 +94,7 @@ def test_rows_far_apart(gpu, memory, monkeypatch, name, by_columns):
 
 
 def test_products_of_a_batch_far_apart(gpu, memory, monkeypatch):
-    problems = choose("async_copy", gpu, monkeypatch)
+    problems = choose("gemm_tiled", gpu, monkeypatch)
 
     def stack(first, rows, count):
         flat = columns(memory, first, rows * count, "float32")

@@ -23,7 +23,7 @@ def test_comments_and_line_breaks_do_not_count():
     assert source_digest(with_text(kernel, text)) == source_digest(kernel)
 
 
-@pytest.mark.parametrize("name", ["naive", "async_copy"])
+@pytest.mark.parametrize("name", ["naive", "gemm_tiled"])
 def test_code_counts(name):
     kernel = find_kernel(name)
     text = kernel.source.replace("{", "{ ;", 1)
@@ -31,7 +31,7 @@ def test_code_counts(name):
 
 
 def test_code_of_what_it_includes_counts(monkeypatch):
-    kernel = find_kernel("async_copy")
+    kernel = find_kernel("gemm_tiled")
     before = source_digest(kernel)
     headers = include_files()
     far = headers["cp_async.cuh"] + "\n"

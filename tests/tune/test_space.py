@@ -14,7 +14,7 @@ CUBE = GemmProblem(512, 512, 512)
 
 
 def test_large_spaces_are_never_multiplied_out():
-    kernel = find_kernel("split_k")
+    kernel = find_kernel("gemm_split_k")
     allowed = Allowed.of(kernel, H100)
     assert allowed.total > 100_000
     assert 100 < len(allowed.configurations) < allowed.total / 10

@@ -80,10 +80,10 @@ def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float,
     slices by their block.
 
     The formulas hold where the tiles divide the matrices; of a `stream_k` whose tiles are cut, the
-    parts are not in them, for they depend on the board. None for a kernel that is not a rung, or
-    has no tiles of A.
+    parts are not in them, for they depend on the board. None for a user's own kernel, or
+    one without tiles of A.
     """
-    if kernel.rung is None or config.BM is None or config.BN is None:
+    if kernel.user_defined or config.BM is None or config.BN is None:
         return None
     if config.BK is None:
         return 2.0 * k, 0.0

@@ -33,7 +33,7 @@ def takes_squares_only(
     kernel: Kernel, problem: GemmProblem, config: TileConfig, gpu: GpuSpec
 ) -> bool:
     """Whether a kernel takes this square problem, and refuses to have its k halved or doubled."""
-    if kernel.rung is not None or not problem.m == problem.n == problem.k:
+    if not kernel.user_defined or not problem.m == problem.n == problem.k:
         return False
     try:
         kernel.plan(_tight(problem, problem.m, problem.n, 2 * problem.k), config, gpu)
@@ -95,7 +95,7 @@ def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
     def clip(extent: int) -> int:
         return extent if extent <= 2 * _PERIOD else _PERIOD + extent % _PERIOD
 
-    lda, ldb, ldc = _kept_rows(problem, kernel.signature, user=kernel.rung is None)
+    lda, ldb, ldc = _kept_rows(problem, kernel.signature, user=kernel.user_defined)
     m, n = clip(problem.m), clip(problem.n)
     return replace(problem, m=m, n=n, k=depth, lda=lda, ldb=ldb, ldc=ldc)
 

@@ -126,7 +126,7 @@ def trace(
     if block == 0 and takes_squares_only(kernel, problem, config, gpu):
         cut = shallow_square(problem)
     else:
-        cut = shallow(problem, plan, block, user=kernel.rung is None)
+        cut = shallow(problem, plan, block, user=kernel.user_defined)
     entry, plan = plan.entry, kernel.plan(cut, config, gpu)
     if not 0 <= block < plan.blocks:
         raise UsageError(f"there is no block {block} in a grid of {plan.blocks:,} blocks")

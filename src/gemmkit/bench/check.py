@@ -172,13 +172,13 @@ def check(
             record = msgspec.structs.replace(blank, verdict=verdict, detail=plan.reason)
         else:
             # Few kernels but gemmkit's own leave A and B unread where α is 0.
-            written = found.rung is None and alpha is None
+            written = found.user_defined and alpha is None
             workload = Workload(problem, device, seed, written=written)
             record = _run(blank, workload, next(binaries), plan, checks)
             diagnosis = placed(record.diagnosis, found, chosen, problem)
             record = msgspec.structs.replace(record, diagnosis=diagnosis)
             progress.printed(workload.printed)
-            if found.rung is None and "initcheck" in checks and not record.findings:
+            if found.user_defined and "initcheck" in checks and not record.findings:
                 record = _with(record, unset.findings(workload, plan))
         progress.checked(record)
         records.append(record)
@@ -200,13 +200,13 @@ def _default_cases(
 ) -> list[tuple[str, GemmProblem]]:
     """The edge cases, or the nearest problems to them that the kernel takes, each once."""
     tiles = tiles_of(kernel, config)
-    rung = kernel.rung is not None
-    fusing = rung and kernel.fuses and epilogue is None
-    extents = tiles if rung else tiles.enough
+    own = not kernel.user_defined
+    fusing = own and kernel.fuses and epilogue is None
+    extents = tiles if own else tiles.enough
     found: dict[GemmProblem, str] = {}
     for name, each in edge_cases(extents, fusing=fusing, batched=kernel.takes_batches).items():
         problem = each
-        if not rung:
+        if not own:
             problem = expressible(kernel, each)
             if (_scaled(each), _padded(each)) != (_scaled(problem), _padded(problem)):
                 # Without its scales or its padding it is another of the cases.

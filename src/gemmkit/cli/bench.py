@@ -138,7 +138,7 @@ def command(
         return
     if kernel is None:
         raise UsageError(
-            "name a kernel or a file, as in `gemmkit bench async_copy`, or a suite, as in "
+            "name a kernel or a file, as in `gemmkit bench gemm_tiled`, or a suite, as in "
             "`gemmkit bench --suite square`"
         )
     _measure(

@@ -49,7 +49,7 @@ def compare_command(
     against = against or (CUBLAS,)
     check_names(against)
     if kernel is None and config:
-        raise UsageError("--config is for one kernel: name it, as in `gemmkit bench async_copy`")
+        raise UsageError("--config is for one kernel: name it, as in `gemmkit bench gemm_tiled`")
     if resume and json_path in (None, "-"):
         raise UsageError("--resume takes up a file of records: give it with --json FILE")
     run_comparison(

@@ -38,7 +38,7 @@ class Candidate:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The rung."""
+        """What `find_kernel` finds by the name."""
         return find_kernel(self.name)
 
     @cached_property
@@ -71,7 +71,7 @@ def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]
 # at 2048, and the estimates do not tell why.
 _TILED = (
     *_rows(
-        "async_copy",
+        "gemm_tiled",
         "BM BN BK WM WN TM TN stages bursts order",
         (128, 256, 16, 32, 128, 16, 8, 2, 4, 1),
         (256, 128, 16, 64, 64, 16, 8, 3, 1, 6),
@@ -86,7 +86,7 @@ _TILED = (
         (32, 64, 32, 32, 16, 4, 4, 3, 4, 2),
     ),
     *_rows(
-        "stream_k",
+        "gemm_stream_k",
         "BM BN BK WM WN TM TN stages bursts order",
         (128, 256, 16, 64, 64, 16, 8, 4, 4, 1),
         (128, 256, 8, 64, 64, 16, 8, 3, 1, 6),
@@ -96,7 +96,7 @@ _TILED = (
     ),
     # Each also with k cut as suits the problem.
     *_rows(
-        "split_k",
+        "gemm_split_k",
         "BM BN BK WM WN TM TN stages split_k slice_k bursts order",
         (192, 96, 32, 96, 32, 12, 8, 2, 1, 2, 4, 5),
         (128, 128, 16, 32, 64, 8, 8, 3, 1, 1, 8, 3),
@@ -116,7 +116,7 @@ _TILED = (
     ),
     # These cut k themselves, until each SM has a block.
     *_rows(
-        "warp_reduce",
+        "gemm_skinny",
         "BN BK WN stages split_k",
         (32, 256, 32, 2, 128),
         (32, 256, 32, 1, 128),
@@ -148,7 +148,7 @@ CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
 # that an SM has many of them at once, and no warps that share k, whose sums would have to meet. One
 # burst of copies a step: with more, ptxas runs out of the registers that so many blocks leave it.
 FOR_BATCHES: tuple[Candidate, ...] = _rows(
-    "async_copy",
+    "gemm_tiled",
     "BM BN BK WM WN TM TN stages bursts order",
     (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
     (64, 64, 16, 32, 64, 8, 8, 2, 1, 1),

@@ -33,7 +33,7 @@ _RATIO = 2
 def choose_emulated(problem: GemmProblem) -> tuple[Kernel, TileConfig]:
     """The kernel and configuration in which the emulator computes a product soonest."""
     if problem.dtype == problem.out_dtype == "float32":
-        kernel = find_kernel("async_copy")
+        kernel = find_kernel("gemm_tiled")
         return kernel, kernel.configure({**_tiles(problem, _LARGE), **_COPIES})
     kernel = find_kernel("typed")
     return kernel, kernel.configure(_tiles(problem, _LARGE_TYPED))

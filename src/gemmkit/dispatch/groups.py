@@ -15,7 +15,7 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.production import grouped
+from gemmkit.kernels.production import gemm_grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
 
@@ -27,7 +27,7 @@ _KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "bursts", "order")
 # fewest issue cycles of this kernel for compute capability 9.0, aligned or not; of 48 x 64 the
 # fastest of those tried.
 TILES: Mapping[Candidate, float] = {
-    Candidate(grouped.RUNG, TileConfig(**dict(zip(_KEYS, row, strict=True)))): share
+    Candidate(gemm_grouped.TILED, TileConfig(**dict(zip(_KEYS, row, strict=True)))): share
     for *row, share in (
         (128, 256, 16, 32, 128, 16, 8, 2, 4, 1, 0.90),
         (256, 128, 16, 64, 64, 16, 8, 3, 1, 6, 0.80),
@@ -58,7 +58,7 @@ def choose_tiles(problem: GroupedProblem, gpu: GpuSpec) -> TileConfig:
     """The configuration for a launch of many products on a board.
 
     Products of one size for which a strided batch was tuned take its configuration, where that is
-    of rung 10. Else it is that of `TILES` with the shortest time: in closed form, of all tiles
+    of `gemm_tiled`. Else it is that of `TILES` with the shortest time: in closed form, of all tiles
     together, with the mean of their steps of k, but at least of the tile with most steps; times the
     share that launches took of it. Choices are remembered.
 
@@ -66,7 +66,7 @@ def choose_tiles(problem: GroupedProblem, gpu: GpuSpec) -> TileConfig:
         UnsupportedProblem: no configuration runs on the board, or none takes the products.
     """
     sizes = np.stack([problem.m, problem.n, problem.k]).tobytes()
-    aligned = grouped.vector_width(problem) > 1
+    aligned = gemm_grouped.vector_width(problem) > 1
     remembered = _contenders(gpu).remembered
     key = (sizes, problem.single.layout, problem.epilogue, aligned, changes.count)
     found = remembered.get(key)
@@ -96,12 +96,12 @@ def _contenders(gpu: GpuSpec) -> _Contenders:
 
 def _decide(problem: GroupedProblem, gpu: GpuSpec, *, aligned: bool) -> TileConfig:
     own = as_a_batch(problem, gpu)
-    if own is not None and grouped.supports(problem, own, gpu) is None:
+    if own is not None and gemm_grouped.supports(problem, own, gpu) is None:
         return own
     best: tuple[float, TileConfig] | None = None
-    reason = f"'{grouped.NAME}' needs compute capability 8.0; {gpu.name} has {gpu.capability}"
+    reason = f"'{gemm_grouped.NAME}' needs compute capability 8.0; {gpu.name} has {gpu.capability}"
     for each, share in _contenders(gpu).all:
-        refused = grouped.supports(problem, each.config, gpu)
+        refused = gemm_grouped.supports(problem, each.config, gpu)
         if refused is not None:
             reason = refused
             continue
@@ -116,7 +116,7 @@ def _decide(problem: GroupedProblem, gpu: GpuSpec, *, aligned: bool) -> TileConf
 def _estimate(problem: GroupedProblem, contender: Contender, *, aligned: bool) -> float:
     """Microseconds of one launch."""
     config = contender.config
-    rows, columns = grouped.tile_counts(problem, config)
+    rows, columns = gemm_grouped.tile_counts(problem, config)
     tiles: Sizes = rows * columns
     steps = np.maximum(-(-problem.k // config["BK"]), 1)[tiles > 0]
     total = int(tiles.sum())
@@ -137,13 +137,13 @@ def as_a_batch(
 ) -> TileConfig | None:
     """What was tuned for a strided batch of such products.
 
-    None where they are not all equal, none is tuned, or it takes another rung.
+    None where they are not all equal, none is tuned, or it takes another kernel.
     """
     sizes = [each for each in (problem.m, problem.n, problem.k) if each.size]
     if not sizes or any((each != each[0]).any() for each in sizes):
         return None
     m, n, k = (int(each[0]) for each in sizes)
-    aligned = grouped.vector_width(problem) > 1
+    aligned = gemm_grouped.vector_width(problem) > 1
     batch = GemmProblem(
         *(m, n, k),
         # A pitch that no vector divides tells that they are not aligned.
@@ -154,5 +154,5 @@ def as_a_batch(
         transb=problem.transb,
     )
     chosen = dispatcher(gpu, store).choose(batch)
-    suits = chosen.kernel.name == grouped.RUNG and chosen.source in _MEASURED
+    suits = chosen.kernel.name == gemm_grouped.TILED and chosen.source in _MEASURED
     return chosen.config if suits else None

@@ -117,7 +117,8 @@ def which(
     asked = Dispatcher(board, store)
     choice = asked.choose(problem)
     chosen = asked.contender(choice.kernel.name, choice.config)
-    if choice.kernel.rung is None:
+    typed = choice.kernel.dtypes != ("float32",)
+    if typed:
         launched = choice.kernel.launch(problem, choice.config, board)
         chosen = Contender(chosen.candidate, board, launched=launched)
     own = chosen.estimate(problem)
@@ -138,8 +139,8 @@ def which(
         size=size_class(problem),
         time_us=choice.microseconds,
         tflops=problem.flops / choice.microseconds / 1e6 if choice.microseconds else 0.0,
-        # The closed form is one of fp32 rungs.
-        estimate_us=choice.microseconds if choice.kernel.rung is None else own.microseconds,
+        # The closed form is one of fp32 kernels.
+        estimate_us=choice.microseconds if typed else own.microseconds,
         grid=plan.grid,
         block=plan.block,
         waves=own.waves,

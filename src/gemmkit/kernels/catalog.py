@@ -7,18 +7,37 @@ from collections.abc import Sequence
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import LADDER
+from gemmkit.kernels.ladder.warp_tiled import KERNEL as WARP_TILED
 from gemmkit.kernels.production import PRODUCTION
 from gemmkit.problem import GemmProblem
 
-__all__ = ["LADDER", "PRODUCTION", "find_kernel", "kernels_for"]
+__all__ = ["LADDER", "PRODUCTION", "find_kernel", "kernels_for", "tunable_kernels"]
+
+# The types that rungs take.
+_OF_RUNGS = {dtype for kernel in LADDER for dtype in kernel.dtypes}
 
 
 def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     """What is run where nobody names kernels: the rungs, and for types that no rung takes the
-    production kernels."""
-    types = {each for problem in problems for each in (problem.dtype, problem.result_dtype)}
-    known = {each for kernel in LADDER for each in kernel.dtypes}
-    return LADDER if types <= known else PRODUCTION
+    production kernels for these types."""
+    return LADDER if _types(problems) <= _OF_RUNGS else _of_other_types(problems)
+
+
+def tunable_kernels(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+    """What is tuned where nobody names kernels: the production kernels for the problems' types, and
+    for boards without cp.async the rung that serves them."""
+    if not _types(problems) <= _OF_RUNGS:
+        return _of_other_types(problems)
+    return (WARP_TILED, *(each for each in PRODUCTION if set(each.dtypes) <= _OF_RUNGS))
+
+
+def _types(problems: Sequence[GemmProblem]) -> set[str]:
+    return {each for problem in problems for each in (problem.dtype, problem.result_dtype)}
+
+
+def _of_other_types(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+    wanted = _types(problems) - _OF_RUNGS
+    return tuple(each for each in PRODUCTION if wanted & set(each.dtypes))
 
 
 def find_kernel(name: str) -> Kernel:

@@ -106,8 +106,7 @@ def asked_problem(
 
 def _own_epilogue(kernel: Kernel, epilogue: Epilogue) -> Epilogue:
     """The epilogue with a bias where a user's kernel has a parameter for one."""
-    own = kernel.rung is None and kernel.file is not None
-    if own and "bias" in names_in(kernel.signature):
+    if kernel.user_defined and "bias" in names_in(kernel.signature):
         return Epilogue(True, epilogue.activation)
     return epilogue
 
@@ -133,7 +132,7 @@ def expressible(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
 
     α becomes 1, β becomes 0 and rows become tight where the kernel's signature lacks them.
     """
-    if kernel.rung is not None:
+    if not kernel.user_defined:
         return problem
     used = names_in(kernel.signature)
     if "alpha" not in used:

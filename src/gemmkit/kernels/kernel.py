@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kernel(UsersKernels):
-    """One kernel: a rung of the ladder, or a user's own.
+    """One kernel: a rung of the ladder, a production kernel, or a user's own.
 
     `idea` says in one sentence what it changes and why that helps. `default` is the configuration
     taken when none is given, `space` the values worth trying for each of its keys, `refinements`
     those of further keys, to be tried when the others are settled. `launch` maps
     (problem, config, board) to template arguments, grid, block and memory; `rule` returns
     the reason why a configuration is refused, or None. `file` is where the code comes from; None
-    stands for the file of that name among the rungs. A user's kernel has no `rung`; its `entry` is
-    the whole name expression, and its `condition` says why a problem is refused. `translate` is
+    stands for gemmkit's own file of that name. Only rungs have a `rung`. The `entry` of a user's
+    kernel is the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
@@ -170,6 +170,11 @@ class Kernel(UsersKernels):
         return reason
 
     @property
+    def user_defined(self) -> bool:
+        """Whether it comes from a file of the user's own."""
+        return self.file is not None
+
+    @property
     def takes_batches(self) -> bool:
         """Whether one launch can compute several products."""
         return set(BATCH_ARGUMENTS) <= set(self.signature)
@@ -185,8 +190,8 @@ class Kernel(UsersKernels):
             return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
         if problem.epilogue.takes_matrices and not self.takes_matrices:
             return (
-                f"'{self.name}' fuses a bias and an activation alone; 'async_copy' and the rungs "
-                "after it add a residual, scale, and keep the activation's argument"
+                f"'{self.name}' fuses a bias and an activation alone; 'gemm_tiled' and the other "
+                "production kernels add a residual, scale, and keep the activation's argument"
             )
         results = self.result_dtypes or self.dtypes
         for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
@@ -195,14 +200,14 @@ class Kernel(UsersKernels):
                 return f"'{self.name}' is for {', '.join(taken)}, not {dtype}{others}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
-            others = "'async_copy' and the rungs after it take NT, TN and TT"
-            if self.rung is None:
+            others = "'gemm_tiled' and 'typed' take NT, TN and TT"
+            if self.user_defined:
                 others = "--layout says otherwise"
             return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
         if problem.batch != 1 and not self.takes_batches:
             return (
-                f"'{self.name}' computes one product per launch; 'async_copy' and the rungs after "
-                "it take batches"
+                f"'{self.name}' computes one product per launch; 'gemm_tiled' and the other "
+                "production kernels take batches"
             )
         if max(problem.m, problem.n, problem.k, problem.batch) > MAX_EXTENT:
             return f"m, n, k and batch must be {MAX_EXTENT} or less: indices are 32-bit"

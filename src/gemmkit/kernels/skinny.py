@@ -107,8 +107,8 @@ def accepts(problem: GemmProblem, _: GpuSpec) -> str | None:
     if min(problem.m, problem.n) <= SKINNY:
         return None
     return (
-        f"it takes products of at most {SKINNY} rows or columns; 'split_k' and 'async_copy' take "
-        "any"
+        f"it takes products of at most {SKINNY} rows or columns; 'gemm_split_k' and 'gemm_tiled' "
+        "take any"
     )
 
 

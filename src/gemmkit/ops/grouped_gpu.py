@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gemmkit.dispatch.groups import choose_tiles
 from gemmkit.errors import UsageError
 from gemmkit.grouped_problem import GroupedProblem
-from gemmkit.kernels.production import grouped
+from gemmkit.kernels.production import gemm_grouped
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary
 from gemmkit.ops.compiled import binary_of
 from gemmkit.ops.context import Context, context_of
@@ -181,10 +181,10 @@ class _Multiplication:
             alignment=4 if (every % WIDEST_ACCESS).any() else WIDEST_ACCESS,
         )
         config = choose_tiles(problem, spec)
-        plan = grouped.plan(problem, config, spec)
+        plan = gemm_grouped.plan(problem, config, spec)
         if not plan.blocks:
             return
-        table = grouped.describe(
+        table = gemm_grouped.describe(
             *(problem, config, addresses["a"], addresses["b"], addresses["out"]),
             bias=addresses.get("bias", 0),
             residual=addresses.get("residual", 0),
@@ -192,7 +192,7 @@ class _Multiplication:
             auxiliary=addresses.get("auxiliary", 0),
             ldx=pitches("auxiliary"),
         )
-        bound = grouped.arguments(problem, table, 0)
+        bound = gemm_grouped.arguments(problem, table, 0)
         tables_of(self.context).launch(plan, binary_of(plan, spec), bound, table, self.stream)
 
 

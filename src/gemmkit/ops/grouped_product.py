@@ -65,7 +65,7 @@ def _on_gpu(groups: Groups, stream: Any, device: Device | str | None) -> list[Op
 
 def _on_host(groups: Groups, stream: Any, device: Device | str | None) -> list[Operand]:
     """The results of host arrays, by way of a GPU or on the emulator."""
-    load("gemmkit.ops.host", "gemmkit.kernels.production.grouped")
+    load("gemmkit.ops.host", "gemmkit.kernels.production.gemm_grouped")
     from gemmkit.ops.host import carrier_on
 
     if stream is not None:
@@ -78,7 +78,7 @@ def _on_host(groups: Groups, stream: Any, device: Device | str | None) -> list[O
 
 def _carried(groups: Groups, carrier: Carrier) -> list[Operand]:
     """Bring all matrices to a device, one after the other, compute there, and fetch the results."""
-    from gemmkit.kernels.production import grouped
+    from gemmkit.kernels.production import gemm_grouped
     from gemmkit.ops.compiled import binary_of
 
     problem = _problem(groups, carrier.alignment or FLOAT_BYTES)
@@ -106,9 +106,9 @@ def _carried(groups: Groups, carrier: Carrier) -> list[Operand]:
         return (buffers[role].address + FLOAT_BYTES * packs[role].offsets).astype(np.uint64)
 
     config = carrier.tiles(problem)
-    plan = grouped.plan(problem, config, carrier.spec)
+    plan = gemm_grouped.plan(problem, config, carrier.spec)
     if plan.blocks:
-        table = grouped.describe(
+        table = gemm_grouped.describe(
             *(problem, config, addresses("a"), addresses("b"), addresses("out")),
             bias=addresses("bias"),
             residual=addresses("residual"),
@@ -117,7 +117,7 @@ def _carried(groups: Groups, carrier: Carrier) -> list[Operand]:
             ldx=problem.ldc,
         )
         listed = carrier.upload(table)
-        bound = grouped.arguments(problem, table, listed.address)
+        bound = gemm_grouped.arguments(problem, table, listed.address)
         carrier.launch(plan, binary_of(plan, carrier.spec), bound)
     results = operands.get("out") or _new_results(groups)
     for role, members in (("out", results), ("auxiliary", operands.get("auxiliary", []))):

@@ -252,7 +252,7 @@ def summary(records: Sequence[CheckRecord]) -> str:
 
 def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
     """A sentence for a kernel that is right for multiples of its tiles alone; else empty."""
-    if kernel.rung is not None:
+    if not kernel.user_defined:
         return ""
     tiles = tiles_of(kernel, kernel.default)
     found = right_multiples(records, (tiles.rows, tiles.columns, tiles.step))

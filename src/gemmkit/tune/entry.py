@@ -134,7 +134,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        """Kernel and configuration as command lines take them: `async_copy:BM=128,BN=256`."""
+        """Kernel and configuration as command lines take them: `gemm_tiled:BM=128,BN=256`."""
         told = ",".join(f"{key}={value}" for key, value in self.config.items())
         return f"{self.kernel}:{told}" if told else self.kernel
 

@@ -14,7 +14,7 @@ from gemmkit.analysis.model import Prediction, refuse_batch
 from gemmkit.cores import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.catalog import find_kernel, kernels_for
+from gemmkit.kernels.catalog import find_kernel, tunable_kernels
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
@@ -59,8 +59,8 @@ def rank_by_prediction(
         budget: seconds.
         strategy: in which order candidates are predicted, as in `tune`.
         seed: of what the strategy leaves to chance.
-        kernels: names or kernels; by default the rungs, or the kernels that serve types no rung
-            takes.
+        kernels: names or kernels; by default the production kernels for the type, and
+            `warp_tiled` for boards without cp.async.
         within: leave out what is estimated to take that many times as long as the best.
         cache_dir: root of the caches; by default the user's.
         told: is called after each prediction.
@@ -70,7 +70,7 @@ def rank_by_prediction(
     """
     refuse_batch(problem)
     begun = time.monotonic()
-    asked = kernels_for([problem]) if kernels is None else kernels
+    asked = tunable_kernels([problem]) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     allowed = [Allowed.of(kernel, spec) for kernel in chosen]
     candidates = search_space(problem, spec, allowed, within=within).candidates

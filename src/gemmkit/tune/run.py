@@ -13,7 +13,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.catalog import find_kernel, kernels_for
+from gemmkit.kernels.catalog import find_kernel, tunable_kernels
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan
@@ -63,7 +63,8 @@ def tune(
         budget: seconds for each shape, all told.
         strategy: "model", "random" or "exhaustive" (see `search.make_strategy`).
         seed: of the inputs, and of what the strategy leaves to chance.
-        kernels: whose configurations to try, by name or as kernels of the ladder; all by default.
+        kernels: whose configurations to try, by name or as kernels; by default the production
+            kernels for the type, and `warp_tiled` for boards without cp.async.
         epilogue: fused into the write-back.
         layout: how A and B lie in memory: "NN", "NT", "TN" or "TT".
         dtype: the type of A and B.
@@ -91,7 +92,7 @@ def tune(
     empty = [each.shape for each in problems if not each.flops]
     if empty:
         raise UsageError(f"{empty[0]} has nothing to multiply, so nothing to tune")
-    asked = kernels_for(problems) if kernels is None else kernels
+    asked = tunable_kernels(problems) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     progress = progress or TuneProgress()
     timed = _timed_device(device)

@@ -20,7 +20,7 @@ from gemmkit.record import Record
 
 H100 = BOARDS["h100"]
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
-KERNEL = find_kernel("async_copy")
+KERNEL = find_kernel("gemm_tiled")
 LARGE = TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4)
 COSTS = Costs(step=2000.0, latency=2400.0, tile=3000.0, unaligned=1.5, sharing=500.0, registers=208)
 PLAIN = BoardCosts(launch_us=2.0, partial_bytes=32.0, exponent=4.0)
@@ -110,14 +110,14 @@ def test_registers_decide_how_many_blocks_fit():
 
 def test_threads_take_no_more_registers_than_let_one_block_run():
     config = {"BM": 192, "BN": 96, "BK": 32, "WM": 96, "WN": 32, "TM": 12, "TN": 8, "stages": 2}
-    kernel = find_kernel("split_k")
+    kernel = find_kernel("gemm_split_k")
     config = kernel.configure({**config, "split_k": 1, "slice_k": 2})
     assert ClosedForm(kernel, config, H100).blocks_per_sm == 1
 
 
 def test_registers_that_are_wanting_cost_time():
     """12 × 12 results and 54 copies a step do not fit 255 registers; with BK = 32 they do."""
-    kernel = find_kernel("split_k")
+    kernel = find_kernel("gemm_split_k")
     keys = {"BM": 192, "BN": 96, "WM": 48, "WN": 96, "TM": 12, "TN": 12, "stages": 2}
     short, long = (
         derived_costs(kernel, kernel.configure({**keys, "BK": BK, "slice_k": 2}), 256, H100)
@@ -176,7 +176,7 @@ def test_estimates_order_what_was_measured(measured):
 
 @pytest.mark.parametrize(
     ("kernel", "off"),
-    [("async_copy", 0.15), ("warp_tiled", 0.15), ("coarsening_2d", 0.4), ("naive", 0.6)],
+    [("gemm_tiled", 0.15), ("warp_tiled", 0.15), ("coarsening_2d", 0.4), ("naive", 0.6)],
 )
 def test_estimates_are_near_what_was_measured(measured, kernel, off):
     ratios = [math.log(ours / theirs) for name, ours, theirs in measured if name == kernel]

@@ -17,7 +17,7 @@ from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
 STREAM = TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4)
-SPLIT = next(each for each in CANDIDATES if each.name == "split_k")
+SPLIT = next(each for each in CANDIDATES if each.name == "gemm_split_k")
 
 
 def cutter(name: str, config: TileConfig, board=H100) -> Cutter:
@@ -63,18 +63,18 @@ def test_blocks_and_sharing_are_those_of_the_launch(candidate, data):
 
 
 def test_whole_tiles():
-    config = Candidate("async_copy", STREAM).config
-    work = cutter("async_copy", config).work(GemmProblem(1000, 1000, 100))
+    config = Candidate("gemm_tiled", STREAM).config
+    work = cutter("gemm_tiled", config).work(GemmProblem(1000, 1000, 100))
     assert (work.blocks, work.tiles, work.steps, work.visits, work.parts) == (32, 32, 13, 1, 1)
 
 
 def test_strips_take_what_a_last_wave_leaves_empty():
-    config = Candidate("async_copy", STREAM).config
+    config = Candidate("gemm_tiled", STREAM).config
     # 4 of 132 SMs are left: for as many tiles as the strips of one row and one column are worth.
-    some = cutter("async_copy", config).work(GemmProblem(2049, 2049, 800))
+    some = cutter("gemm_tiled", config).work(GemmProblem(2049, 2049, 800))
     assert (some.blocks, some.tiles, some.parts) == (132, 132, 1)
     assert 100 < some.steps < 112  # and the rest of them take a round more
-    none = cutter("async_copy", config).work(GemmProblem(128 * 132 + 1, 256, 800))
+    none = cutter("gemm_tiled", config).work(GemmProblem(128 * 132 + 1, 256, 800))
     assert none.blocks == 132
     assert 100 < none.steps < 110
 
@@ -82,33 +82,33 @@ def test_strips_take_what_a_last_wave_leaves_empty():
 def test_cut_tiles_share_their_steps():
     config = SPLIT.split(4).config
     problem = GemmProblem(config["BM"], config["BN"], 10 * config["BK"])
-    work = cutter("split_k", config).work(problem)
+    work = cutter("gemm_split_k", config).work(problem)
     assert (work.blocks, work.tiles, work.steps, work.parts) == (4, 1, 3, 4)
 
 
 def test_no_more_parts_than_steps():
     config = SPLIT.split(16).config
     problem = GemmProblem(config["BM"], config["BN"], 3 * config["BK"])
-    assert cutter("split_k", config).work(problem).parts == 3
+    assert cutter("gemm_split_k", config).work(problem).parts == 3
 
 
 def test_a_stream_of_whole_waves_cuts_nothing():
     blocks = H100.sm_count
     problem = GemmProblem(2 * 128 * blocks, 256, 800)
-    work = cutter("stream_k", STREAM).work(problem)
+    work = cutter("gemm_stream_k", STREAM).work(problem)
     assert (work.blocks, work.steps, work.visits, work.parts) == (blocks, 200, 2, 1)
 
 
 def test_a_stream_deals_out_what_waves_leave_over():
     problem = GemmProblem(128 * 200, 256, 800)
-    work = cutter("stream_k", STREAM).work(problem)
+    work = cutter("gemm_stream_k", STREAM).work(problem)
     assert work.blocks == 132
     assert work.steps == ceil_div(200 * 100, 132)
     assert work.parts == 2
 
 
 def test_splits_fill_the_sms_and_the_last_wave():
-    cut = cutter("split_k", SPLIT.config)
+    cut = cutter("gemm_split_k", SPLIT.config)
     BM, BN, BK = (SPLIT.config[key] for key in ("BM", "BN", "BK"))
 
     def splits(tiles: int, steps: int = 1000) -> tuple[int, ...]:
@@ -134,5 +134,5 @@ def test_nothing_to_compute_is_no_work(candidate):
 
 
 def test_alpha_zero_reads_nothing():
-    work = cutter("async_copy", STREAM).work(GemmProblem(128, 256, 800, alpha=0.0))
+    work = cutter("gemm_tiled", STREAM).work(GemmProblem(128, 256, 800, alpha=0.0))
     assert work.steps == 1

@@ -24,7 +24,7 @@ from gemmkit.problem import FLOAT_BYTES
 FIRST_TILED, FIRST_WIDE, FIRST_BOUNDED, FIRST_OVERLAPPED, FIRST_RING = 3, 6, 7, 8, 10
 
 # Registers of a thread besides its results and its fragments, by what its rung does: addresses,
-# counters, floats on their way. A thread of `warp_reduce` has all of a piece's there.
+# counters, floats on their way. A thread of `gemm_skinny` has all of a piece's there.
 OTHER_REGISTERS, RING_REGISTERS, STREAMING_REGISTERS = 30, 60, 110
 # What launch bounds leave a thread with few results, and any.
 BOUNDED_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 128, 255, 8

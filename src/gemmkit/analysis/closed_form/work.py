@@ -67,16 +67,16 @@ class Cutter:
         if not tiles:
             return Work(0, 0, rows, columns, 0, 0, 1)
         parts = 1
-        if self.kernel.name == "split_k":
+        if self.kernel.name in ("split_k", "gemm_split_k"):
             parts = split_k_parts(problem, self.config)
         elif self.config.split_k is not None:
-            # `warp_reduce` asks for no more than give every SM a block.
+            # `gemm_skinny` asks for no more than give every SM a block.
             parts = min(self.config.split_k, max(depth, 1))
             parts = max(min(parts, self.gpu.sm_count // tiles), 1)
         strips = self._strips(problem, parts)
         if strips:
             tiles = math.prod(strips.tiles(problem, self.config))
-        if self.kernel.name == "stream_k":
+        if self.kernel.name in ("stream_k", "gemm_stream_k"):
             work = self._streamed(tiles, rows, columns, depth, steps)
         else:
             work = Work(tiles * parts, tiles, rows, columns, ceil_div(steps, parts), 1, parts)
@@ -121,7 +121,7 @@ class Cutter:
         return rows, columns, ceil_div(m, rows) * ceil_div(n, columns) * problem.batch
 
     def _strips(self, problem: GemmProblem, parts: int) -> Strips:
-        if self.kernel.name not in ("async_copy", "split_k", "stream_k"):
+        if self.kernel.name not in ("gemm_tiled", "gemm_split_k", "gemm_stream_k"):
             return Strips()
         shared_bytes = self.tile_shape.shared_bytes
         return strips_for(problem, self.config, self.gpu, shared_bytes, parts)

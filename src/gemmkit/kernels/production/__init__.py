@@ -1,8 +1,22 @@
-"""`PRODUCTION`: kernels that dispatch launches and that are no rungs."""
+"""`PRODUCTION`: the kernels that dispatch launches for the library."""
 
 from __future__ import annotations
 
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.production import typed, typed_mma
+from gemmkit.kernels.production import (
+    gemm_skinny,
+    gemm_split_k,
+    gemm_stream_k,
+    gemm_tiled,
+    typed,
+    typed_mma,
+)
 
-PRODUCTION: tuple[Kernel, ...] = (typed.KERNEL, typed_mma.KERNEL)
+PRODUCTION: tuple[Kernel, ...] = (
+    gemm_tiled.KERNEL,
+    gemm_split_k.KERNEL,
+    gemm_stream_k.KERNEL,
+    gemm_skinny.KERNEL,
+    typed.KERNEL,
+    typed_mma.KERNEL,
+)

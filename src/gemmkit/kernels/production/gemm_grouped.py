@@ -1,4 +1,4 @@
-"""How `grouped.cu` is launched: which tiles, whose they are, and the table that tells it."""
+"""How `gemm_grouped.cu` is launched: which tiles, whose they are, and the table that tells it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gemmkit.kernels.plan import (
 from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.rules import resident_blocks, ring_bytes, thread_count
 
-NAME = "grouped"
+NAME = "gemm_grouped"
 
-# The rung whose configurations it has, and whose way with a tile.
-RUNG = "async_copy"
+# The kernel whose configurations and mainloop it has.
+TILED = "gemm_tiled"
 
 SIGNATURE: Signature = ("groups", "group_count", "tile_count", "alpha", "beta", "scale")
 
@@ -70,7 +70,7 @@ def tile_counts(problem: GroupedProblem, config: TileConfig) -> tuple[Sizes, Siz
 def supports(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Why the products cannot be computed with this configuration on this board, or None.
 
-    Configurations are those of rung 10.
+    Configurations are those of `gemm_tiled`.
     """
     for name in ("m", "n", "k", "lda", "ldb", "ldc"):
         sizes = getattr(problem, name)
@@ -84,7 +84,7 @@ def supports(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> str |
     tiles = int((rows * columns).sum())
     if tiles > MAX_TILES:
         return f"{tiles} tiles are more than a launch can number ({MAX_TILES}): take several"
-    return find_kernel(RUNG).supports(problem.single, config, gpu)
+    return find_kernel(TILED).supports(problem.single, config, gpu)
 
 
 def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:

@@ -14,7 +14,7 @@
 template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
           int VEC, Layout LAYOUT, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
-    grouped(const Group* list, int group_count, int tile_count, float alpha, float beta,
+    gemm_grouped(const Group* list, int group_count, int tile_count, float alpha, float beta,
             float scale CUSTOM_PARAMETERS) {
   extern __shared__ float4 shared[];
   using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
