@@ -112,7 +112,7 @@ def install(patch):
     fake = FakeDriver()
     for name, function in fake.functions().items():
         patch(driver, name, function)
-    import gemmkit.ops.driver as launches
+    import gemmkit.devices.driver as launches
 
     patch(launches, "library", lambda: SimpleNamespace(cuLaunchKernelEx=fake.launch))
     patch(launches, "capture_query", lambda: lambda *_: 1)

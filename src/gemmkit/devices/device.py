@@ -33,6 +33,10 @@ class Launch:
     emulation_seconds: float | None = None
 
 
+# An argument's value: a number, an address, or the bytes of what is passed by value.
+Value = int | float | bytes
+
+
 class Buffer(Protocol):
     """Device memory: `address` as the kernel sees it, `nbytes` in size."""
 
@@ -67,9 +71,7 @@ class Device(Protocol):
     def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
         """Copy from the start of `buffer` into a C-contiguous array, waiting for running work."""
 
-    def launch(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
-    ) -> Launch:
+    def launch(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Launch:
         """Run the plan's grid and wait. `arguments` binds each name of the plan's signature.
 
         Raises:
@@ -97,7 +99,7 @@ class TimedDevice(Device, Protocol):
 
     stream: Any
 
-    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Work:
+    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Work:
         """The launch that `Device.launch` would make, to be put on a stream later."""
 
     def record(self, works: Sequence[Work], kept: Sequence[object] = ()) -> Replay:

@@ -1,10 +1,10 @@
-"""What is asked of a product: operands read, and checked before anything is launched."""
+"""What is asked of a product: the call, and its operands as they are read and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,53 @@ from gemmkit.ops.operands import Operand, View, check_aligned, read_dtype
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.shapes import Shape
 
+if TYPE_CHECKING:
+    from gemmkit.devices.device import Device
+
+ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
+
 # Operands that are written.
 WRITTEN = ("out", "auxiliary")
 
 # Steps of the search for an element that two views share, after which they count as sharing one.
 _PATIENCE = 100_000
+
+
+class Call(NamedTuple):
+    """The arguments of `matmul`, or of `grouped_matmul` with a list for each array."""
+
+    a: Any
+    b: Any
+    out: Any
+    c: Any
+    bias: Any
+    residual: Any
+    auxiliary: Any
+    alpha: float
+    beta: float
+    epilogue: Epilogue | str | None
+    out_dtype: Any = None
+    stream: Any = None
+    device: Device | str | None = None
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by role; None where there is none."""
+        return dict(zip(ARRAYS, self, strict=False))
+
+    def read(self) -> Request:
+        """Read its arrays and check what can be checked before anything is launched.
+
+        Raises:
+            UsageError: as `read_request`.
+        """
+        return read_request(
+            self.arrays,
+            alpha=self.alpha,
+            beta=self.beta,
+            epilogue=self.epilogue,
+            out_dtype=self.out_dtype,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,46 +1,46 @@
-"""Launches that lie ready: of one kernel, its parameters packed, so that only addresses change."""
+"""Launches that lie ready: of one kernel or several, packed, so that only addresses change."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from gemmkit.devices import driver
+from gemmkit.devices.context import Context
 from gemmkit.devices.cuda_errors import cuda_errors, explain
-from gemmkit.devices.packing import ParameterSpace, bound_values, entry_parameters, packed
+from gemmkit.devices.device import Value
+from gemmkit.devices.packing import ParameterSpace, argument_offsets, bound_values, packed
+from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.ops import driver
-from gemmkit.ops.context import Context
-from gemmkit.ops.scratch import Scratch
 
-# The operands of a product, in the order in which `Launch.run` takes their addresses.
+# The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses.
 ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
+
+# For each argument that is an address: the role of its operand, and bytes from its element 0.
+Places = Mapping[str, tuple[str, int]]
 
 # Answers of the driver where the calling thread has no context, or another GPU's
 # (CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE of cuda.h).
 _NO_CONTEXT, _OTHER_CONTEXT = 201, 400
 
-
-Temporary = Callable[[int, int], tuple[object, int] | None]
-
-
-def no_memory(nbytes: int, device: int) -> None:
-    """What a library gives that keeps no memory apart for graphs."""
+_WORD = 8
 
 
-class Launch:
+class PreparedLaunch:
     """One kernel's launch, for one thread.
+
+    Where `arguments` name no scratch memory, the launch has that of the stream on which it runs.
 
     Args:
         context: the GPU.
         plan: what is launched.
         binary: its code.
-        arguments: the value of each argument; addresses are 0.
-        places: for each argument that is an address, the role of its operand and the offset from
-            its element 0, in bytes.
-        temporary: gives so many bytes of a GPU that belong to the graph being captured, or None.
+        arguments: the value of each argument; of those in `places` it does not matter.
+        places: arguments that are addresses of operands, which each run gives anew.
+        temporary: memory for the workspace of launches that are captured into a graph.
 
     Raises:
         DeviceError: the driver refuses the binary.
@@ -53,23 +53,18 @@ class Launch:
         "_context",
         "_extra",
         "_function",
-        "_last_scratch",
-        "_last_stream",
         "_launch",
         "_name",
-        "_needs",
         "_parameters",
         "_patches",
         "_pointer",
-        "_query",
-        "_status",
-        "_status_pointer",
-        "_temporary",
+        "_scratch",
         "_word_a",
         "_word_b",
         "_word_out",
         "_words",
         "_workspace_word",
+        "needs",
         "plain",
     )
 
@@ -78,22 +73,22 @@ class Launch:
         context: Context,
         plan: LaunchPlan,
         binary: Binary,
-        arguments: Mapping[str, int | float],
-        places: Mapping[str, tuple[str, int]],
+        arguments: Mapping[str, Value],
+        places: Places | None = None,
         temporary: Temporary = no_memory,
     ) -> None:
-        self._context, self._name, self._temporary = context, plan.kernel, temporary
+        self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
-        self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, arguments)))
+        bound = {"workspace": 0, "arrivals": 0, **dict.fromkeys(places or (), 0), **arguments}
+        self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, bound)))
         self._words, self._extra = self._parameters.words, self._parameters.pointer
-        self._configuration = driver.LaunchConfiguration(
-            (ctypes.c_uint * 3)(*plan.grid), (ctypes.c_uint * 3)(*plan.block), plan.shared_bytes
-        )
+        self._configuration = driver.LaunchConfiguration.of(plan)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
-        spaces = entry_parameters(binary.ptx, binary.entry)
-        word = {name: spaces[place].offset // 8 for place, name in enumerate(plan.signature)}
+        offsets = argument_offsets(binary, plan)
+        word = {name: offset // _WORD for name, offset in offsets.items()}
         self._patches = tuple(
-            (word[name], ROLES.index(role), offset) for name, (role, offset) in places.items()
+            (word[name], ROLES.index(role), offset)
+            for name, (role, offset) in (places or {}).items()
         )
         found = {ROLES[place]: (word, offset) for word, place, offset in self._patches}
         self.plain = all(found.get(role, (0, 1))[1] == 0 for role in ("a", "b", "out"))
@@ -102,35 +97,38 @@ class Launch:
             self._word_a, self._word_b, self._word_out = (
                 found[role][0] for role in ("a", "b", "out")
             )
-        self._needs = plan.workspace_bytes, plan.arrivals
-        scratched = any(self._needs)
-        self._workspace_word = word["workspace"] if scratched else -1
-        self._arrivals_word = word["arrivals"] if scratched else -1
-        self._last_stream: int | None = None
-        self._last_scratch: Scratch | None = None
+        given = bound["workspace"] or bound["arrivals"]
+        self.needs = (0, 0) if given else (plan.workspace_bytes, plan.arrivals)
+        self._scratch: LaunchScratch | None = None
+        if any(self.needs):
+            self._scratch = LaunchScratch(context, context.scratch, *self.needs, temporary)
+            self._workspace_word, self._arrivals_word = word["workspace"], word["arrivals"]
         self._launch = driver.launcher()
-        self._query = driver.capture_query()
-        self._status = ctypes.c_int(0)
-        self._status_pointer = ctypes.byref(self._status)
         self._busy = False
 
-    def run(self, addresses: Sequence[int], stream: int) -> None:
+    def run(
+        self, addresses: Sequence[int], stream: int, scratch: tuple[int, int] | None = None
+    ) -> None:
         """Put it on a stream; addresses are those of element 0 of each operand.
+
+        `scratch` are the addresses of workspace and counters where they are not to be those of the
+        stream.
 
         Raises:
             DeviceError: the driver refuses the launch, or memory for it is missing.
         """
         if self._busy:
             with self._interrupted():
-                self.run(addresses, stream)
+                self.run(addresses, stream, scratch)
             return
         self._busy = True
         try:
             words = self._words
             for word, operand, offset in self._patches:
                 words[word] = addresses[operand] + offset
-            if self._workspace_word >= 0:
-                self._set_scratch(stream)
+            if self._scratch is not None:
+                found = self._scratch.on(stream) if scratch is None else scratch
+                words[self._workspace_word], words[self._arrivals_word] = found
             self._configuration.stream = stream
             error = self._launch(self._pointer, self._function, None, self._extra)
             if error:
@@ -154,8 +152,8 @@ class Launch:
             words[self._word_a] = a
             words[self._word_b] = b
             words[self._word_out] = out
-            if self._workspace_word >= 0:
-                self._set_scratch(stream)
+            if self._scratch is not None:
+                words[self._workspace_word], words[self._arrivals_word] = self._scratch.on(stream)
             self._configuration.stream = stream
             error = self._launch(self._pointer, self._function, None, self._extra)
             if error:
@@ -166,8 +164,7 @@ class Launch:
     @contextmanager
     def _interrupted(self) -> Iterator[None]:
         """For a launch by a signal handler that came while this thread prepared another one."""
-        words, stream, status = self._words.tolist(), self._configuration.stream, self._status.value
-        last_stream, last_scratch = self._last_stream, self._last_scratch
+        words, stream = self._words.tolist(), self._configuration.stream
         self._busy = False
         try:
             yield
@@ -175,32 +172,7 @@ class Launch:
             self._busy = True
             for word, value in enumerate(words):
                 self._words[word] = value
-            self._configuration.stream, self._status.value = stream, status
-            self._last_stream, self._last_scratch = last_stream, last_scratch
-
-    def _set_scratch(self, stream: int) -> None:
-        """Have the workspace and the counters of this stream."""
-        words = self._words
-        known = self._query(ctypes.c_void_p(stream), self._status_pointer) == 0
-        if known and self._status.value:
-            self._set_captured_scratch(stream)
-            return
-        scratch = self._last_scratch
-        if scratch is None or stream != self._last_stream:
-            scratch = self._context.scratch.of(stream, False, *self._needs)
-            self._last_scratch, self._last_stream = scratch, stream
-        words[self._workspace_word] = scratch.workspace
-        words[self._arrivals_word] = scratch.arrivals
-
-    def _set_captured_scratch(self, stream: int) -> None:
-        """Have memory that is the graph's into which the stream is being captured."""
-        nbytes, arrivals = self._needs
-        made = self._temporary(nbytes, self._context.ordinal) if nbytes else None
-        own = nbytes if made is None else 0
-        scratch = self._context.scratch.of(stream, True, own, arrivals)
-        # What the library gave belongs to the graph, which may use it again for what comes next.
-        self._words[self._workspace_word] = scratch.workspace if made is None else made[1]
-        self._words[self._arrivals_word] = scratch.arrivals
+            self._configuration.stream = stream
 
     def _again(self, error: int) -> None:
         """Launch in the GPU's context, if the thread had none or another one.
@@ -219,6 +191,49 @@ class Launch:
                 error = self._launch(self._pointer, self._function, None, self._extra)
         if error:
             raise _explained(doing, error)
+
+
+class LaunchSequence:
+    """A launch of several kernels, for one thread: they follow each other on the stream.
+
+    They share their scratch memory, to which no other launch comes before the last of them is on
+    the stream: one may leave in the workspace what the next one reads.
+    """
+
+    __slots__ = ("_context", "_launches", "_scratch")
+
+    plain = False
+
+    def __init__(
+        self,
+        context: Context,
+        launches: Sequence[PreparedLaunch],
+        temporary: Temporary = no_memory,
+    ) -> None:
+        self._context, self._launches = context, tuple(launches)
+        workspace, arrivals = (max(sizes, default=0) for sizes in _columns(self._launches))
+        self._scratch: LaunchScratch | None = None
+        if workspace or arrivals:
+            self._scratch = LaunchScratch(context, context.scratch, workspace, arrivals, temporary)
+
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """As `PreparedLaunch.run`.
+
+        Raises:
+            DeviceError: the driver refuses one of them, or memory for them is missing.
+        """
+        if self._scratch is None:
+            for launch in self._launches:
+                launch.run(addresses, stream)
+            return
+        with self._context.held_scratch.pool() as pool:
+            scratch = self._scratch.on(stream, pool)
+            for launch in self._launches:
+                launch.run(addresses, stream, scratch)
+
+
+def _columns(launches: Sequence[PreparedLaunch]) -> tuple[list[int], list[int]]:
+    return [each.needs[0] for each in launches], [each.needs[1] for each in launches]
 
 
 def _explained(doing: str, error: int) -> DeviceError:
