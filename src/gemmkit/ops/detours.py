@@ -6,18 +6,20 @@ by a copy, or (what is written) by a new array that is copied back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gemmkit.devices.context import context_of
 from gemmkit.devices.streams import let_wait, stream_handle
 from gemmkit.ops.arrays import GpuLibrary, library_of
-from gemmkit.ops.operands import Operand, View
+from gemmkit.ops.operands import Operand, View, same_memory
 from gemmkit.ops.placement import Copied, Step, place
-from gemmkit.ops.request import Call, Request, same_memory, stacks
+from gemmkit.ops.request import Call, Request
 from gemmkit.problem import Dtype
+
+log = logging.getLogger("gemmkit")
 
 WIDEST_ACCESS = 16
 
@@ -37,8 +39,27 @@ class Detour:
     by_columns: bool = False
     launch: None = None
 
+    def take(self, call: Call, product: Callable[..., Any]) -> Any:
+        """What `product` makes of a call, by way of one with the operand replaced.
 
-def placed(request: Request, ordinal: int) -> tuple[Step, ...] | Detour:
+        Libraries without current streams copy on the default one, which is ordered with the call's
+        own; of others, the stream that a call gives is the current one by now.
+
+        Raises:
+            GemmkitError: as `product`.
+        """
+        log.debug("%s is copied once: %s", self.role, self.reason)
+        if call.stream is None:
+            return _replaced(call, self, product)
+        context, stream = context_of(self.ordinal), stream_handle(call.stream)
+        default = cast(GpuLibrary, library_of(call.a, "a")).current_stream(self.ordinal)
+        let_wait(default, stream, context)
+        result = _replaced(call, self, product)
+        let_wait(stream, default, context)
+        return result
+
+
+def place_on_gpu(request: Request, ordinal: int) -> tuple[Step, ...] | Detour:
     """The steps that compute a request on a GPU, or what must be replaced before.
 
     Without `out`, a row-major result is assumed.
@@ -55,12 +76,12 @@ def placed(request: Request, ordinal: int) -> tuple[Step, ...] | Detour:
     views = {role: each.view for role, each in operands.items()}
     views.setdefault("out", View.tight(shape.result))
     terms = replace(request.terms, alignment=alignment(_bits(operands)))
-    found = place(stacks(shape, views), terms)
+    found = place(shape.stacks(views), terms)
     if not isinstance(found, Copied):
         return found
     own = views[found.role].shape
     if found.whole:
-        stack = stacks(shape, views)[found.role].shape
+        stack = shape.stacks(views)[found.role].shape
         own = shape.result if found.role == "residual" else stack
     return Detour(
         *(found.role, found.reason, own, terms.out_dtype, ordinal),
@@ -106,25 +127,7 @@ def _bits(operands: Mapping[str, Operand]) -> int:
 # --- copies -------------------------------------------------------------------------------------
 
 
-@contextmanager
-def ordered_copies(call: Call, ordinal: int) -> Iterator[None]:
-    """Order copies, which libraries without current streams make on the default one, with a call's.
-
-    A stream that a call gives is the current one of other libraries by now.
-    """
-    if call.stream is None:
-        yield
-        return
-    context, stream = context_of(ordinal), stream_handle(call.stream)
-    default = cast(GpuLibrary, library_of(call.a, "a")).current_stream(ordinal)
-    let_wait(default, stream, context)
-    yield
-    let_wait(stream, default, context)
-
-
-def replaced(call: Call, detour: Detour) -> tuple[Call, Callable[[Any], Any]]:
-    """The call that takes the place of another, and how its result becomes that of the other."""
-
+def _replaced(call: Call, detour: Detour, product: Callable[..., Any]) -> Any:
     def read(role: str) -> tuple[GpuLibrary, Operand]:
         array = getattr(call, role)
         found = cast(GpuLibrary, library_of(array, role))
@@ -140,16 +143,13 @@ def replaced(call: Call, detour: Detour) -> tuple[Call, Callable[[Any], Any]]:
         out = call.out if made is None else made.array
         own = cast(GpuLibrary, library_of(out, "out"))
         own.assign(own.read(out, "out"), read("c")[1])
-        again = call._replace(out=out, c=out)
-        return again, lambda result: result if made is None else library.finished(made)
+        result = product(*call._replace(out=out, c=out))
+        return result if made is None else library.finished(made)
     own, operand = read(role)
-    if role not in ("out", "auxiliary"):
-        copy = own.copied(operand, detour.shape, by_columns=detour.by_columns)
-        return call._replace(**{role: copy.array}), lambda result: result
-    spare = own.empty_like(operand, by_columns=detour.by_columns)
-
-    def copied_back(result: Any) -> Any:
+    if role in ("out", "auxiliary"):
+        spare = own.empty_like(operand, by_columns=detour.by_columns)
+        result = product(*call._replace(**{role: spare.array}))
         own.assign(operand, spare)
         return call.out if role == "out" else result
-
-    return call._replace(**{role: spare.array}), copied_back
+    copy = own.copied(operand, detour.shape, by_columns=detour.by_columns)
+    return product(*call._replace(**{role: copy.array}))

@@ -15,7 +15,7 @@ from gemmkit.ops.carriers import Carrier
 from gemmkit.ops.compiled import step_numbers, step_places
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
-from gemmkit.ops.request import Request, stacks
+from gemmkit.ops.request import Request
 from gemmkit.ops.shapes import Shape
 
 Raw = NDArray[Any]
@@ -80,10 +80,10 @@ def _placed(
     if "auxiliary" in raw:
         views["auxiliary"] = View.tight(shape.result)
     while True:
-        steps = place(stacks(shape, views), terms)
+        steps = place(shape.stacks(views), terms)
         if not isinstance(steps, Copied):
             return arrays, steps
-        stack = stacks(shape, views)[steps.role].shape
+        stack = shape.stacks(views)[steps.role].shape
         wide = shape.result if steps.role == "residual" else stack
         arrays[steps.role] = _native(np.broadcast_to(raw[steps.role], wide))
         views[steps.role] = View.tight(wide)

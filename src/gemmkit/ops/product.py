@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Hashable
 from numbers import Real
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from gemmkit.epilogue import Epilogue
     from gemmkit.ops.detours import Detour
     from gemmkit.ops.prepared import Prepared, Span
-
-log = logging.getLogger("gemmkit")
 
 # Calls that a thread keeps prepared.
 _MOST_KEPT = 4096
@@ -122,7 +119,7 @@ def product(
             *(a, b, out, c, bias, residual, auxiliary),
             *(alpha, beta, epilogue, out_dtype, stream, device),
         )
-        return _cold(call, key) if prepared is None else _by_detour(call, prepared)
+        return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
     if out is None:
         result, address_out = library.new(a, prepared.shape, prepared.dtype)
@@ -210,7 +207,7 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     load("gemmkit.ops.detours", "gemmkit.ops.prepared")
     from gemmkit.devices.context import context_of
     from gemmkit.devices.streams import check_stream, stream_handle
-    from gemmkit.ops.detours import Detour, placed
+    from gemmkit.ops.detours import Detour, place_on_gpu
     from gemmkit.ops.prepared import prepare
 
     library = cast(GpuLibrary, request.maker)
@@ -230,15 +227,15 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     if kind not in _warm and hasattr(library, "glance"):
         _warm[kind] = cast(WarmLibrary, library)
         return product(*call)
-    steps = placed(request, ordinal)
+    steps = place_on_gpu(request, ordinal)
     prepared = steps if isinstance(steps, Detour) else prepare(request, steps, context)
     # Other numbers, such as tensors of one element, may be the same object with another value.
     if key is not None and isinstance(call.alpha, Real) and isinstance(call.beta, Real):
         _keep(key, prepared)
     if isinstance(prepared, Detour):
-        return _by_detour(call, prepared)
+        return prepared.take(call, product)
     note_overwritten(call.out, call.auxiliary)
-    return _launched(request, prepared, stream)
+    return _launch(request, prepared, stream)
 
 
 def _keep(key: Hashable, prepared: Prepared | Detour) -> None:
@@ -247,7 +244,7 @@ def _keep(key: Hashable, prepared: Prepared | Detour) -> None:
     _ready.calls[key] = prepared
 
 
-def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
+def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
     """The result of a request, on a stream that waits for its operands."""
     from gemmkit.devices.launcher import ROLES
 
@@ -266,16 +263,6 @@ def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
             written = everything[role]
             cast(GpuLibrary, library_of(written.array, role)).written_on(written, stream)
     return made.array if "out" in operands else library.finished(made)
-
-
-def _by_detour(call: Call, detour: Detour) -> Any:
-    """The product with one operand replaced: by a copy, or by an array that is copied back."""
-    from gemmkit.ops.detours import ordered_copies, replaced
-
-    log.debug("%s is copied once: %s", detour.role, detour.reason)
-    with ordered_copies(call, detour.ordinal):
-        again, finished = replaced(call, detour)
-        return finished(product(*again))
 
 
 def check_device(device: object, ordinal: int) -> None:
