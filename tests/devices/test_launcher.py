@@ -10,6 +10,7 @@ import fake_driver
 from gemmkit.devices import context
 from gemmkit.devices.driver import LaunchConfiguration
 from gemmkit.devices.launcher import LaunchSequence, PreparedLaunch
+from gemmkit.devices.scratch import no_memory
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import FieldPlace, LaunchPlan, SourceFile, StructPlace
@@ -95,11 +96,14 @@ def test_fields_of_a_struct_are_patched_where_they_are(gpu, driver):
     struct = StructPlace("S s", 16, 8, fields)
     plan = replace(PLAN, signature=("K", "M", "A", "B"), structs=(None, struct, None))
     parameters = ".param .u32 n, .param .align 8 .b8 s[16], .param .u64 b"
-    launch = PreparedLaunch(
-        gpu, plan, binary(parameters), {"M": 5, "K": 3, "B": 8}, {"A": ("a", 0)}
-    )
+    numbers = {"M": 5, "K": 3, "B": 8}
+    launch = PreparedLaunch(gpu, plan, binary(parameters), numbers, {"A": ("a", 0)})
     launch.run((77,), 0)
     assert launched(driver)[0].words == [3, 5, 77, 8]
+    crossing = (FieldPlace(0, 4, "u32"), FieldPlace(4, 8, "u64", pointer=True))
+    plan = replace(plan, structs=(None, StructPlace("S s", 16, 8, crossing), None))
+    with pytest.raises(DeviceError, match=r"the address 'A' at byte 12 .* not aligned to 8"):
+        PreparedLaunch(gpu, plan, binary(parameters), numbers, {"A": ("a", 0)})
 
 
 def test_scratch_memory_is_the_streams_unless_it_is_given(gpu, driver):
@@ -130,7 +134,7 @@ def test_a_thread_without_this_context_launches_in_it(gpu, driver, error):
 # --- several kernels ----------------------------------------------------------------------------
 
 
-def sequence(gpu, *needs):
+def sequence(gpu, *needs, temporary=no_memory):
     return LaunchSequence(
         gpu,
         [
@@ -140,6 +144,7 @@ def sequence(gpu, *needs):
             )
             for place, (nbytes, count) in enumerate(needs)
         ],
+        temporary,
     )
 
 
@@ -153,6 +158,35 @@ def test_kernels_of_one_launch_share_their_scratch_memory(gpu, driver):
     assert 0 not in first
     assert without == [0, 0]
     assert sorted(nbytes for _, nbytes, *_ in driver.named("allocate")) == [32, 100_000]
+
+
+def test_kernels_that_are_captured_share_memory_of_their_graph(gpu, driver, monkeypatch):
+    from cuda.bindings import driver as bindings
+
+    def capturing(stream, status):
+        status._obj.value = 1
+        return 0
+
+    graphs = iter((12, 12, 13))
+    monkeypatch.setattr("gemmkit.devices.driver.capture_query", lambda: capturing)
+    monkeypatch.setattr(
+        bindings, "cuStreamGetCaptureInfo", lambda stream: (fake_driver.OK, 1, next(graphs), None)
+    )
+    asked = []
+
+    def temporary(nbytes, ordinal):
+        asked.append((nbytes, ordinal))
+        return object(), 1000 * len(asked)
+
+    launch = sequence(gpu, (100, 3), (300, 0), temporary=temporary)
+    for _ in range(3):
+        launch.run((1, 2, 3), 5)
+    assert asked == [(300, 0)] * 3
+    seen = [each.words[4:] for each in launched(driver)]
+    assert [workspace for workspace, _ in seen] == [1000, 1000, 2000, 2000, 3000, 3000]
+    # Counters belong to a capture.
+    counters = [arrivals for _, arrivals in seen[::2]]
+    assert counters[0] == counters[1] != counters[2]
 
 
 def test_kernels_without_scratch_memory_hold_nothing(gpu, driver):

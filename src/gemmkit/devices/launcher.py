@@ -85,9 +85,8 @@ class PreparedLaunch:
         self._configuration = driver.LaunchConfiguration.of(plan)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
         offsets = argument_offsets(binary, plan)
-        word = {name: offset // _WORD for name, offset in offsets.items()}
         self._patches = tuple(
-            (word[name], ROLES.index(role), offset)
+            (_word(plan, offsets, name), ROLES.index(role), offset)
             for name, (role, offset) in (places or {}).items()
         )
         found = {ROLES[place]: (word, offset) for word, place, offset in self._patches}
@@ -102,7 +101,8 @@ class PreparedLaunch:
         self._scratch: LaunchScratch | None = None
         if any(self.needs):
             self._scratch = LaunchScratch(context, context.scratch, *self.needs, temporary)
-            self._workspace_word, self._arrivals_word = word["workspace"], word["arrivals"]
+            self._workspace_word = _word(plan, offsets, "workspace")
+            self._arrivals_word = _word(plan, offsets, "arrivals")
         self._launch = driver.launcher()
         self._busy = False
 
@@ -191,6 +191,21 @@ class PreparedLaunch:
                 error = self._launch(self._pointer, self._function, None, self._extra)
         if error:
             raise _explained(doing, error)
+
+
+def _word(plan: LaunchPlan, offsets: Mapping[str, int], name: str) -> int:
+    """The 64-bit word of the parameter space in which an address lies.
+
+    Raises:
+        DeviceError: it lies in two, as only the field of a packed struct can.
+    """
+    word, rest = divmod(offsets[name], _WORD)
+    if rest:
+        raise DeviceError(
+            f"'{plan.kernel}' takes the address '{name}' at byte {offsets[name]} of its "
+            "parameters, which is not aligned to 8: pass it as a parameter of its own"
+        )
+    return word
 
 
 class LaunchSequence:

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from gemmkit.devices.choose import gpu_problem
-from gemmkit.devices.device import Buffer, Device, Scratch
+from gemmkit.devices.device import Buffer, Device, Scratch, Transfers
 from gemmkit.errors import (
     DeviceError,
     EmulationWarning,
@@ -34,21 +34,6 @@ if TYPE_CHECKING:
     from gemmkit.devices.staging import Staging
 
 
-class _Place(Protocol):
-    """What a carrier needs of its device."""
-
-    spec: GpuSpec
-
-    def upload(self, array: NDArray[Any]) -> Buffer:
-        """As `Device.upload`."""
-
-    def empty(self, nbytes: int) -> Buffer:
-        """As `Device.empty`."""
-
-    def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
-        """As `Device.download`."""
-
-
 class Carrier(ABC):
     """A device to which host arrays are brought, as one call uses it.
 
@@ -59,20 +44,20 @@ class Carrier(ABC):
     alignment: int
     by_columns: bool
 
-    def __init__(self, place: _Place) -> None:
-        self._place, self.spec = place, place.spec
+    def __init__(self, board: Transfers) -> None:
+        self._board, self.spec = board, board.spec
 
     def upload(self, array: NDArray[Any]) -> Buffer:
         """A device copy of a C-contiguous array."""
-        return self._place.upload(array)
+        return self._board.upload(array)
 
     def empty(self, nbytes: int) -> Buffer:
         """Device memory, its content undefined."""
-        return self._place.empty(nbytes)
+        return self._board.empty(nbytes)
 
     def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
         """Fill a C-contiguous array, when all launches are done."""
-        self._place.download(buffer, out)
+        self._board.download(buffer, out)
 
     @abstractmethod
     def chosen(self, problem: GemmProblem) -> tuple[LaunchPlan, Binary]:
