@@ -1,4 +1,7 @@
-"""Products of arrays: on a GPU prepared at the first call, and only launched at the next ones."""
+"""Products of arrays: read, placed, prepared and launched; on a GPU, the next call only launches.
+
+`product` has the way of warm calls, `_on_gpu` and `_on_host` that of the others, from top to bottom.
+"""
 
 from __future__ import annotations
 
@@ -227,8 +230,8 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     if kind not in _warm and hasattr(library, "glance"):
         _warm[kind] = cast(WarmLibrary, library)
         return product(*call)
-    steps = place_on_gpu(request, ordinal)
-    prepared = steps if isinstance(steps, Detour) else prepare(request, steps, context)
+    placed = place_on_gpu(request, ordinal)
+    prepared = placed if isinstance(placed, Detour) else prepare(request, placed, context)
     # Other numbers, such as tensors of one element, may be the same object with another value.
     if key is not None and isinstance(call.alpha, Real) and isinstance(call.beta, Real):
         _keep(key, prepared)
