@@ -1,6 +1,6 @@
 """Products of arrays: read, placed, prepared and launched; on a GPU, the next call only launches.
 
-`product` has the way of warm calls, `_on_gpu` and `_on_host` that of the others, from top to bottom.
+`product` serves warm calls; `_on_gpu` and `_on_host` serve the others, from top to bottom.
 """
 
 from __future__ import annotations
