@@ -204,7 +204,7 @@ def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: warps(config),
         lambda: divides(config, PANEL, "BK"),
         lambda: even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
-        lambda: divides(config, "bursts", "BK"),
+        lambda: divides(config, "interleave", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: dynamic_shared(ring_bytes(None, config), gpu),
     )

@@ -16,7 +16,7 @@ REGISTER_TILES: Mapping[str, tuple[int, ...]] = {
 }
 
 INNER_LOOPS: Mapping[str, tuple[int, ...]] = {
-    "bursts": (1, 2, 4, 8, 16),
+    "interleave": (1, 2, 4, 8, 16),
     "order": tuple(range(1, ORDERS + 1)),
 }
 

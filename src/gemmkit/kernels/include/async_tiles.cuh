@@ -1,8 +1,8 @@
 // The ring of stages: tiles of A and B arrive by cp.async while earlier ones are multiplied.
 #pragma once
 
-#include "cp_async.cuh"
 #include "fragment.cuh"
+#include "mainloop/copy_walk.cuh"
 
 // With SLICES > 1 that many groups of warps work on the same tile, each on its share of every BK.
 // Copies start in up to BURSTS places of a step: in fewer they hold up the reads of fragments, and

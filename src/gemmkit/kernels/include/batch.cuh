@@ -1,6 +1,7 @@
 // Batches: which product a block works on, on which tile of it, and on which part of its k.
 #pragma once
 
+#include "bands.cuh"
 #include "layout.cuh"
 
 // A single product: its tiles run over the grid.

@@ -1,6 +1,7 @@
 // Who works on what when the grid is as large as the board, not as the product.
 #pragma once
 
+#include "bands.cuh"
 #include "layout.cuh"
 
 // Steps of k of one tile: `count` from `first` on.

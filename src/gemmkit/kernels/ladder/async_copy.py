@@ -13,7 +13,7 @@ KERNEL = Kernel(
     idea="cp.async copies tiles to shared memory several stages ahead without passing through "
     "registers, which leaves room for 16×8 results per thread.",
     default=TileConfig(
-        BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
+        BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, interleave=4, order=1
     ),
     space={
         "BM": (32, 64, 128, 192, 256),

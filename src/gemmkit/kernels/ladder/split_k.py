@@ -23,7 +23,7 @@ KERNEL = Kernel(
         stages=3,
         split_k=2,
         slice_k=2,
-        bursts=4,
+        interleave=4,
         order=5,
     ),
     space={

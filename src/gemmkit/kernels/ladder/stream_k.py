@@ -13,7 +13,7 @@ KERNEL = Kernel(
     idea="There are as many blocks as the board holds and each gets an even share of all "
     "steps of k, tiles being cut where a share ends, so that no SM waits for a last wave.",
     default=TileConfig(
-        BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
+        BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, interleave=4, order=1
     ),
     space={
         "BM": (64, 128, 192, 256),

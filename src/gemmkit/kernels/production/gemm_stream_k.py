@@ -2,10 +2,72 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import launches, rules
+from dataclasses import replace
+
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import FULL_SCRATCH_SIGNATURE, LAYOUTS, TileConfig
-from gemmkit.kernels.spaces import INNER_LOOPS
+from gemmkit.kernels.launches import CUDA_LAYOUTS, vector_width
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.production import cp_async_fma
+from gemmkit.kernels.production.arguments import access, launch_shape, signature
+from gemmkit.kernels.production.residue import residue_tiles_for
+from gemmkit.kernels.production.schedule import RASTER_ROWS, chunks_of, schedule_argument
+from gemmkit.kernels.rules import thread_count
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# Steps of k below which no block gets a share of its own.
+LEAST_STEPS = 4
+
+# Values of k that are accumulated in chunks.
+LONG = range(1025, 2**31)
+
+
+def split_tiles(tiles: int, blocks: int) -> int:
+    """Tiles whose k is split, as `StreamK` in scheduler/stream_k.cuh does.
+
+    These are what whole waves leave over, and one wave more if they leave anything.
+    """
+    left = tiles % blocks if blocks else 0
+    return left + blocks if left and tiles > blocks else left
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
+
+    Further lines of them have residue tiles. A block leaves at most the last part of one tile and
+    the first of another in the workspace.
+    """
+    pipeline, width = cp_async_fma.pipeline_bytes(problem, config), vector_width(problem)
+    chunks, apart = chunks_of(problem, LONG, config, gpu, pipeline)
+    residue = residue_tiles_for(problem, config, gpu, pipeline + apart)
+    rows, columns = residue.tiles(problem, config)
+    tiles = columns * rows * problem.batch
+    shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
+    blocks = min(gpu.sm_count * cp_async_fma.blocks_per_sm(config, gpu, pipeline), shares)
+    split = split_tiles(tiles, blocks)
+    slots = 2 * blocks if split else 0
+    lines = ceil_div(residue.count(problem), blocks) if residue else 0
+    shape = launch_shape(
+        problem,
+        (
+            cp_async_fma.tile_argument(config),
+            access(width, width, width),
+            CUDA_LAYOUTS[problem.layout],
+            schedule_argument(problem, chunks=chunks, raster=RASTER_ROWS, residue=residue),
+        ),
+        (blocks, 1 + lines, 1),
+        thread_count(config),
+        max(pipeline + apart, residue.shared_bytes),
+    )
+    return replace(
+        shape,
+        workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
+        arrivals=split,
+        fringe=residue.extents,
+        runs=chunks,
+        banded=True,
+    )
+
 
 KERNEL = Kernel(
     name="gemm_stream_k",
@@ -13,7 +75,7 @@ KERNEL = Kernel(
     idea="There are as many blocks as the board holds and each gets an even share of all "
     "steps of k, tiles being cut where a share ends, so that no SM waits for a last wave.",
     default=TileConfig(
-        BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, bursts=4, order=1
+        BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3, interleave=4, order=1
     ),
     space={
         "BM": (64, 128, 192, 256),
@@ -25,10 +87,10 @@ KERNEL = Kernel(
         "TN": (4, 8, 12, 16),
         "stages": (2, 3, 4),
     },
-    refinements=INNER_LOOPS,
-    launch=launches.stream_k,
-    rule=rules.async_copy,
+    refinements=cp_async_fma.INNER_LOOPS,
+    launch=launch,
+    rule=cp_async_fma.rule,
     layouts=LAYOUTS,
-    pairing=rules.pairing,
-    signature=FULL_SCRATCH_SIGNATURE,
+    pairing=cp_async_fma.pairing,
+    signature=signature("workspace", "arrivals"),
 )

@@ -1,0 +1,115 @@
+"""What is known of the fp32 mainloop (`mainloop/cp_async_fma.cuh`): its rules, memory and residency.
+
+Every kernel with this mainloop takes the same keys of a configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.production.arguments import named
+from gemmkit.kernels.rules import (
+    MAX_RESULTS_IN_128,
+    ORDERS,
+    PAD,
+    divides,
+    dynamic_shared,
+    even_shares,
+    first_reason,
+    quads,
+    resident_blocks,
+    shared_evenly,
+    stage_bytes,
+    thread_count,
+    warps,
+)
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# Width along k, in floats, of the thread map of copies that are transposed on their way.
+MAP_K = 8
+
+# Threads that an SM is to hold as long as 128 registers are enough for the results of each.
+THREADS_PER_SM = 512
+MOST_SMALL_BLOCKS = 16
+
+# What is tried when the tiles are settled: it changes no traffic, but what ptxas makes of the loop.
+INNER_LOOPS: Mapping[str, tuple[int, ...]] = {
+    "interleave": (1, 2, 4, 8, 16),
+    "order": tuple(range(1, ORDERS + 1)),
+}
+
+
+def min_blocks(threads: int, results: int) -> int:
+    """Blocks that the compiler is to leave registers for on an SM, by a thread's results."""
+    if results > MAX_RESULTS_IN_128 or threads > THREADS_PER_SM:
+        return 1
+    return min(THREADS_PER_SM // threads, MOST_SMALL_BLOCKS)
+
+
+def tile_argument(config: TileConfig) -> str:
+    """The template argument `Tile{…}`; how often k is split over blocks is no part of the code."""
+    threads = thread_count(config)
+    fields = {key: value for key, value in config.as_dict().items() if key != "split_k"}
+    return named(
+        "Tile",
+        {
+            **fields,
+            "pad": PAD,
+            "map_k": MAP_K,
+            "threads": threads,
+            "min_blocks": min_blocks(threads, config["TM"] * config["TN"]),
+        },
+    )
+
+
+def pipeline_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
+    """Shared bytes of all stages; the tile of a transposed B is padded too."""
+    pad = FLOAT_BYTES * config["BK"] * PAD if problem is not None and problem.transb else 0
+    return config["stages"] * (stage_bytes(config, PAD) + pad)
+
+
+def blocks_per_sm(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
+    """Blocks that an SM holds at once, by `min_blocks` and their shared memory."""
+    return resident_blocks(config, gpu, shared_bytes)
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """A pipeline of stages in dynamic shared memory, filled by cp.async."""
+    if gpu.capability.major < 8:
+        return f"cp.async needs compute capability 8.0; {gpu.name} has {gpu.capability}"
+    return first_reason(
+        lambda: quads(config, gpu),
+        lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
+        lambda: warps(config),
+        lambda: divides(config, MAP_K, "BK"),
+        lambda: even_shares(config, b_vector=4, a_width=MAP_K, b_panels=True),
+        lambda: divides(config, "interleave", "BK"),
+        lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
+        lambda: dynamic_shared(pipeline_bytes(None, config), gpu),
+    )
+
+
+def even_copies(problem: GemmProblem, config: TileConfig) -> str | None:
+    """The tile of a matrix whose transpose lies in memory has the thread map of the other way."""
+    if problem.layout == "nn":
+        return None
+    return first_reason(
+        lambda: shared_evenly(
+            config,
+            *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, MAP_K)),
+        ),
+        lambda: shared_evenly(
+            config,
+            *(("B", "BN", "BK", 1, MAP_K) if problem.transb else ("B", "BK", "BN", 4, None)),
+        ),
+    )
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What a problem's layout asks for besides `rule`."""
+    return first_reason(
+        lambda: even_copies(problem, config),
+        lambda: dynamic_shared(pipeline_bytes(problem, config), gpu),
+    )
