@@ -19,7 +19,7 @@ _SMALL = {"BM": 16, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
 _LARGE = {"BM": 128, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
 # As fast, and compiled sooner, where the kernel is `typed`.
 _LARGE_TYPED = {**_LARGE, "BM": 64, "BK": 8}
-_COPIES = {"stages": 2, "bursts": 1, "order": 2}
+_COPIES = {"stages": 2, "interleave": 1, "order": 2}
 
 # Multiply-adds from which a kernel of its own is worth two seconds of compiling, once a machine:
 # it saves some tens of milliseconds of each such product.

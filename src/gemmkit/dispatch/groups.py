@@ -19,11 +19,11 @@ from gemmkit.kernels.production import gemm_grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
 
-_KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "bursts", "order")
+_KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "interleave", "order")
 
 # Each with the share of its estimate that launches took on an H100, about: with these the choice is
 # 0.9 % behind the best, in the mean of the cases of `benchmarks/grouped.py --tiles`. Where two are
-# estimated alike, the earlier is taken. `bursts` and `order` are those of which ptxas makes the
+# estimated alike, the earlier is taken. `interleave` and `order` are those of which ptxas makes the
 # fewest issue cycles of this kernel for compute capability 9.0, aligned or not; of 48 x 64 the
 # fastest of those tried.
 TILES: Mapping[Candidate, float] = {

@@ -163,7 +163,7 @@ def derived_costs(
     held = results + 2 * fragments
     crowding = 1.0
     if rung >= FIRST_WIDE and config.BM is not None:
-        places = max(min(config.bursts or 1, depth), 1)
+        places = max(min(config.interleave or 1, depth), 1)
         wanted = held + copies * (figures.under_way / places + figures.address)
         crowding += figures.crowding * max(wanted - most, 0.0)
     if rung < FIRST_RING:

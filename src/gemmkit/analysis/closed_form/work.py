@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import LEAST_STEPS, cut_tiles, split_k_parts
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.production.gemm_split_k import parts_of
+from gemmkit.kernels.production.gemm_stream_k import LEAST_STEPS, split_tiles
+from gemmkit.kernels.production.residue import ResidueTiles, residue_tiles_for
 from gemmkit.kernels.rules import resident_blocks
-from gemmkit.kernels.strips import Strips, strips_for
 from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is put together than computed.
@@ -68,7 +69,7 @@ class Cutter:
             return Work(0, 0, rows, columns, 0, 0, 1)
         parts = 1
         if self.kernel.name in ("split_k", "gemm_split_k"):
-            parts = split_k_parts(problem, self.config)
+            parts = parts_of(problem, self.config)
         elif self.config.split_k is not None:
             # `gemm_skinny` asks for no more than give every SM a block.
             parts = min(self.config.split_k, max(depth, 1))
@@ -120,13 +121,13 @@ class Cutter:
             rows, columns = (max(m, 1), columns) if m <= n else (columns, max(n, 1))
         return rows, columns, ceil_div(m, rows) * ceil_div(n, columns) * problem.batch
 
-    def _strips(self, problem: GemmProblem, parts: int) -> Strips:
+    def _strips(self, problem: GemmProblem, parts: int) -> ResidueTiles:
         if self.kernel.name not in ("gemm_tiled", "gemm_split_k", "gemm_stream_k"):
-            return Strips()
+            return ResidueTiles()
         shared_bytes = self.tile_shape.shared_bytes
-        return strips_for(problem, self.config, self.gpu, shared_bytes, parts)
+        return residue_tiles_for(problem, self.config, self.gpu, shared_bytes, parts)
 
-    def _held_up(self, work: Work, strips: Strips, problem: GemmProblem, steps: int) -> Work:
+    def _held_up(self, work: Work, strips: ResidueTiles, problem: GemmProblem, steps: int) -> Work:
         """The same with strips: they take places that a last wave leaves empty, or hold it up.
 
         `steps` are those of a whole tile. Where a block has its SM alone, what is left of the
@@ -150,7 +151,7 @@ class Cutter:
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
         """As many blocks as the board holds; what whole waves leave over is cut evenly."""
         blocks = min(self.gpu.sm_count * self._resident, tiles * max(1, depth // LEAST_STEPS))
-        cut = cut_tiles(tiles, blocks)
+        cut = split_tiles(tiles, blocks)
         whole = (tiles - cut) // blocks
         if not cut:
             return Work(blocks, tiles, rows, columns, whole * steps, whole, 1)

@@ -70,7 +70,7 @@ def only(*used: str) -> Signature:
 
 
 def arguments_place(problem: GemmProblem) -> tuple[StructPlace]:
-    """How the struct is laid out for a problem; an own epilogue's parameters are its last fields."""
+    """How the struct is laid out; parameters of a custom epilogue are its last fields."""
     accumulator = CUDA_TYPES[problem.sum_dtype]
     fields = [*_fields(), *(_Field(name, "Sum", False) for name in problem.epilogue.arguments)]
     places: list[FieldPlace] = []

@@ -1,4 +1,4 @@
-"""What is known of the fp32 mainloop (`mainloop/cp_async_fma.cuh`): its rules, memory and residency.
+"""What is known of the fp32 mainloop, `mainloop/cp_async_fma.cuh`: rules, memory and residency.
 
 Every kernel with this mainloop takes the same keys of a configuration.
 """

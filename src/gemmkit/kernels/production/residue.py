@@ -124,9 +124,7 @@ def residue_tiles_for(
         places, limits = 2, gpu.capability
         third = limits.shared_per_sm // 3 - limits.shared_reserved_per_block
         residue_bytes = max(residue_bytes, third + limits.shared_unit)
-    residue = ResidueTiles(
-        rows, columns, width, length, depth, stages, residue_bytes, parts
-    )
+    residue = ResidueTiles(rows, columns, width, length, depth, stages, residue_bytes, parts)
     if parts > 1 and residue.grid(problem, config)[1] > MAX_GRID_YZ:
         return ResidueTiles()
     with_residue = resident_blocks(config, gpu, max(shared_bytes, residue_bytes))
