@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import banded, batched, cuda_bool, tile_grid
 from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import (
+    MAP_K,
+    PAD,
     STATIC_SHARED_BYTES,
     resident_blocks,
     ring_bytes,
@@ -16,6 +19,9 @@ from gemmkit.kernels.rules import (
 )
 from gemmkit.kernels.strips import strips_for
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# How a kernel is launched for a problem and a configuration on a board.
+LaunchFunction = Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
 
 # Layouts as layout.cuh calls them.
 CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
@@ -41,29 +47,47 @@ def vector_width(problem: GemmProblem) -> int:
     return 4 if aligned else 1
 
 
-def thread_per_result(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """One thread a result."""
-    BM, BN = config["BM"], config["BN"]
-    return LaunchShape(
-        template=tuple(config.as_dict().values()),
-        grid=tile_grid(problem, BM, BN),
-        block=(BN, BM, 1),
-    )
+def template(config: TileConfig, problem: GemmProblem, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Template arguments of a rung, given by the parameters' names as its `.cu` file has them.
+
+    These are keys of the configuration (`STAGES` is `stages`), `PAD` and `MAP_K` of `rules`, and
+    `VEC`, the floats per global access.
+    """
+    values = config.as_dict()
+    values |= {"STAGES": values.get("stages", 0), "PAD": PAD, "MAP_K": MAP_K}
+    return tuple(vector_width(problem) if name == "VEC" else values[name] for name in names)
 
 
-def coarsened(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
-    """TM×TN results per thread, one-dimensional blocks."""
-    return LaunchShape(
-        template=tuple(config.as_dict().values()),
-        grid=tile_grid(problem, config["BM"], config["BN"]),
-        block=(thread_count(config), 1, 1),
-    )
+def thread_per_result(*names: str) -> LaunchFunction:
+    """One thread per result in two-dimensional blocks; `names` are the template's, in order."""
+
+    def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+        BM, BN = config["BM"], config["BN"]
+        return LaunchShape(
+            template=template(config, problem, names),
+            grid=tile_grid(problem, BM, BN),
+            block=(BN, BM, 1),
+        )
+
+    return launch
+
+
+def block_per_tile(*names: str) -> LaunchFunction:
+    """TM×TN results per thread, one-dimensional blocks; `names` are the template's, in order."""
+
+    def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+        return LaunchShape(
+            template=template(config, problem, names),
+            grid=tile_grid(problem, config["BM"], config["BN"]),
+            block=(thread_count(config), 1, 1),
+        )
+
+    return launch
 
 
 def vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """The same, and how wide accesses are."""
-    shape = coarsened(problem, config, gpu)
-    return LaunchShape((*shape.template, vector_width(problem)), shape.grid, shape.block)
+    """The same with all keys of the configuration, and how wide accesses are."""
+    return block_per_tile(*config.as_dict(), "VEC")(problem, config, gpu)
 
 
 def _places(problem: GemmProblem) -> tuple[str, str]:

@@ -22,7 +22,7 @@ MAX_RESULTS_IN_128 = 64
 # The kernels' own constants: floats of padding in each row of a transposed A tile, and the width of
 # the panels in which such a tile is dealt out to the threads.
 PAD = 4
-PANEL = 8
+MAP_K = 8
 # Ways through the inner loop that async_tiles.cuh knows.
 ORDERS = 8
 
@@ -194,16 +194,22 @@ def shared_evenly(
     return None
 
 
-def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """A ring of stages in dynamic shared memory, filled by cp.async."""
+def has_cp_async(gpu: GpuSpec) -> str | None:
+    """The GPU has cp.async."""
     if gpu.capability.major < 8:
         return f"cp.async needs compute capability 8.0; {gpu.name} has {gpu.capability}"
+    return None
+
+
+def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """A ring of stages in dynamic shared memory, filled by cp.async."""
     return first_reason(
+        lambda: has_cp_async(gpu),
         lambda: quads(config, gpu),
         lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
         lambda: warps(config),
-        lambda: divides(config, PANEL, "BK"),
-        lambda: even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
+        lambda: divides(config, MAP_K, "BK"),
+        lambda: even_shares(config, b_vector=4, a_width=MAP_K, b_panels=True),
         lambda: divides(config, "bursts", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: dynamic_shared(ring_bytes(None, config), gpu),
@@ -232,11 +238,11 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
     return first_reason(
         lambda: shared_evenly(
             config,
-            *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, PANEL)),
+            *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, MAP_K)),
         ),
         lambda: shared_evenly(
             config,
-            *(("B", "BN", "BK", 1, PANEL) if problem.transb else ("B", "BK", "BN", 4, None)),
+            *(("B", "BN", "BK", 1, MAP_K) if problem.transb else ("B", "BK", "BN", 4, None)),
         ),
         lambda: dynamic_shared(shared(problem, config), gpu),
     )

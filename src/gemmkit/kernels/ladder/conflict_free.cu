@@ -11,12 +11,11 @@
 #include "epilogue.cuh"
 #include "fragment.cuh"
 
-template <int BM, int BN, int BK, int TM, int TN, int VEC, class Epilogue>
+template <int BM, int BN, int BK, int TM, int TN, int PAD, int MAP_K, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     conflict_free(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                   int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN, THREADS = THREADS_M * THREADS_N;
-  constexpr int PAD = 4, PANEL = 8;
   __shared__ alignas(16) float As[BK][BM + PAD];
   __shared__ alignas(16) float Bs[BK][BN];
 
@@ -25,7 +24,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  TileFetch<THREADS, VEC, BM, BK, PANEL> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BM, BK, MAP_K> a_tiles(element(A, lda, block_row, 0), lda);
   TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
   for (; K > 0; K -= BK) {  // K counts down what is left

@@ -13,8 +13,8 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """128-bit copies, padded A tile dealt out in panels."""
     return rules.first_reason(
         lambda: rules.quads(config, gpu),
-        lambda: rules.divides(config, rules.PANEL, "BK"),
-        lambda: rules.even_shares(config, a_vector=4, b_vector=4, a_width=rules.PANEL),
+        lambda: rules.divides(config, rules.MAP_K, "BK"),
+        lambda: rules.even_shares(config, a_vector=4, b_vector=4, a_width=rules.MAP_K),
         lambda: rules.static_shared(rules.stage_bytes(config, rules.PAD)),
     )
 
@@ -26,6 +26,6 @@ KERNEL = Kernel(
     "different banks, so shared memory serves each in as few cycles as its bytes need.",
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "PAD", "MAP_K", "VEC"),
     rule=rule,
 )

@@ -25,6 +25,6 @@ KERNEL = Kernel(
     "global memory hides behind arithmetic and one barrier a step suffices.",
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "PAD", "MAP_K", "VEC"),
     rule=rule,
 )

@@ -22,6 +22,6 @@ KERNEL = Kernel(
     "whole 128-byte lines and needs a single sector of A.",
     default=TileConfig(BM=32, BN=32),
     space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},
-    launch=launches.thread_per_result,
+    launch=launches.thread_per_result("BM", "BN"),
     rule=rule,
 )

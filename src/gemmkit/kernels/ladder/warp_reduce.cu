@@ -1,163 +1,108 @@
 // Rung 12: skinny products, reduced by warp shuffles.
 //
-// With 16 rows or fewer (or columns: TALL) the other matrix is read once, and its bytes set the
-// time. It streams in 4 x 4 pieces, STAGES steps ahead of a thread's arithmetic. Lanes, warps and
-// blocks share k, so that all have work, and in the end add up their sums in a fixed order.
+// With 16 rows or fewer, almost all the work is to read B once: a warp reads 128 bytes of each of
+// 16 rows of B. So the lanes of a warp, and the warps of a block, share k, and their sums have to be
+// added up: those of lanes by shuffles, those of warps in shared memory, each in a fixed order.
 //
-//   a warp's piece of B:  lanes 0-7 read 128 bytes of 4 rows, lanes 8-15 of the next 4 ...
-//   the sums of lanes meet by shuffles, of warps in shared memory, of blocks in global memory
+//   B, k along y:   lanes 0-7:   rows 0-3      With 16 columns or fewer (TALL), A is read the same
+//   32 columns      lanes 8-15:  rows 4-7      way: its rows run along k, and k is x, not y.
 //
-// Loads per result, M = 8: K/8 of B and K/32 of A from global memory, by way of shared memory.
-#include "arrival.cuh"
-#include "batch.cuh"
+// Loads per result, M = 16: K/16 of B and K/32 of A from global memory, K/4 from shared.
 #include "cp_async.cuh"
 #include "epilogue.cuh"
-#include "skinny.cuh"
 
-template <int SMALL, bool TALL, bool STAGED, int BN, int BK, int WN, int STAGES, int VEC,
-          int SMALL_VEC, bool BATCHED, class Epilogue>
-__global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
+template <int SMALL, bool TALL, int BN, int BK, int PAD, int VEC, class Epilogue>
+__global__ void __launch_bounds__(BN* BK / 16)
     warp_reduce(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-                float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-                int batch, long long stride_a, long long stride_b, long long stride_c,
-                const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-                long long stride_x, float scale CUSTOM_PARAMETERS) {
-  // The block takes BN results along the long side and BK steps of k at a time. Of the streamed
-  // matrix each thread has a 4 x 4 piece, or two; there x runs along rows in memory, y across them.
-  // Pieces on their way are in registers, or in a ring in shared memory, where a stage holds LINES
-  // of the small matrix too if these are STAGED; they come through L1 else.
-  constexpr bool RING = TALL ? SMALL > 8 : STAGED, WAITS = RING || STAGED;
-  constexpr int PIECES = RING && !TALL ? 2 : 1, THREADS = BN * BK / (16 * PIECES);
-  constexpr int LANES_X = WN / 4, LANES_Y = 32 / LANES_X, WARPS_X = (TALL ? BK : BN) / WN;
-  constexpr int WARPS_K = TALL ? WARPS_X : THREADS / 32 / WARPS_X, RESULTS = SMALL * BN;
-  constexpr int WARP_Y = 4 * PIECES * LANES_Y, LINES = RING ? BN * BK : 0;
-  using Lines = StagedLines<TALL, THREADS, SMALL, TALL ? BK : WARP_Y, SMALL_VEC>;
-  constexpr int STAGE = LINES + (STAGED ? Lines::SIZE : 0);
-  // Were it not aligned, a warp's copies would be taken apart, and L2 asked twice for the same.
-  extern __shared__ __align__(128) float ring[];
+                float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
+  // SMALL is M, or N if TALL; a block takes BN results along the other side, BK of k in a step.
+  constexpr int WARP_X = 32, WARP_Y = 16;  // floats that a warp reads, each lane 4 x 4 of them
+  constexpr int WARPS_K = BK / (TALL ? WARP_X : WARP_Y), THREADS = BN * BK / 16;
+  extern __shared__ float4 shared[];
+  const auto lines = reinterpret_cast<float(*)[SMALL][BK + PAD]>(shared);  // two stages of these
+  const auto warp_sums = reinterpret_cast<float(*)[SMALL][BN]>(lines + 2);
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_y = warp / WARPS_X * WARP_Y, y = warp_y + lane / LANES_X * 4;
-  const int x = warp % WARPS_X * WN + lane % LANES_X * VEC;
-  // From a thread's first place to the others: whole warps read neighbours, single floats too.
-  const auto right = [](int j) { return j / VEC * LANES_X * VEC + j % VEC; };
-  const auto below = [](int i) { return i / 4 * LANES_Y * 4 + i % 4; };
+  const int lane = threadIdx.x % 32, warp_k = threadIdx.x / 32 % WARPS_K;
+  const int warp_n = threadIdx.x / 32 / WARPS_K;
+  const int lane_x = lane % 8 * 4, lane_y = lane / 8 * 4;
+  const int thread_k = TALL ? warp_k * WARP_X + lane_x : warp_k * WARP_Y + lane_y;
+  const int thread_n = TALL ? warp_n * WARP_Y + lane_y : warp_n * WARP_X + lane_x;
+  const int block_n = blockIdx.x * BN;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
-  const int tiles = ((TALL ? M : N) + BN - 1) / BN;
-  const BatchPlace<BATCHED> at(gridDim.y, tiles, batch);
-  if (BATCHED && at.product >= batch) return;  // surplus in the grid
-  A += at.product * stride_a, B += at.product * stride_b, C += at.product * stride_c;
-  residual += at.product * stride_r, auxiliary += at.product * stride_x;
-  const int block_result = at.tile_col * BN, parts = gridDim.y, part = blockIdx.y;
-  const int all_steps = (K + BK - 1) / BK, share = all_steps / parts, more = all_steps % parts;
-  const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * BK;
 
-  // What is copied next, and how much of k is left then.
-  int uncopied = min(K - k_begin, steps * BK);
-  const float* next = TALL ? element(A, lda, block_result + y, k_begin + x)
-                           : element(B, ldb, k_begin + y, block_result + x);
-  const float* next_lines =
-      TALL ? Lines::first(B, ldb, k_begin) : Lines::first(A, lda, k_begin + warp_y);
-  const auto start = [&](int stage, float (&piece)[4][4]) {
-    const int x_left = (TALL ? uncopied : N - block_result) - x;
-    const int y_left = (TALL ? M - block_result : uncopied) - y;
+  // Reads this thread's 4 x 4 floats of the large matrix for the step that begins at k; else zeros.
+  const auto fetch = [&](float(&piece)[4][4], int k) {
+    const int x = TALL ? k + thread_k : block_n + thread_n;
+    const int y = TALL ? block_n + thread_n : k + thread_k;
 #pragma unroll
-    for (int i = 0; i < 4 * PIECES; ++i) {
+    for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; j += VEC) {
-        const float* const source = element(next, TALL ? lda : ldb, below(i), right(j));
-        const bool inside = right(j) < x_left && below(i) < y_left;
-        if (RING) {
-          const int slot = ((4 * i + j) / VEC * THREADS + threadIdx.x) * VEC;
-          cp_async<VEC>(ring + stage * STAGE + slot, source, inside);
-        } else {
-          read_once<VEC>(&piece[i][j], source, inside);
+        for (int v = 0; v < VEC; ++v) piece[i][j + v] = 0.0f;
+        if (y + i < (TALL ? M : K) && x + j < (TALL ? K : N)) {
+          copy_vector<VEC>(&piece[i][j], TALL ? element(A, lda, y + i, x + j)
+                                              : element(B, ldb, y + i, x + j));
         }
       }
     }
-    if (STAGED) {
-      Lines::copy(ring + stage * STAGE + LINES, next_lines, TALL ? ldb : lda, TALL ? N : M,
-                  uncopied - (TALL ? 0 : warp_y));
+  };
+  // Starts the copies of BK floats of each row of A (or column of B) to a stage.
+  const auto copy_lines = [&](int stage, int k) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < SMALL * BK; i += THREADS) {
+      const int line = TALL ? i % SMALL : i / BK, at = TALL ? i / SMALL : i % BK;
+      const float* from = TALL ? element(B, ldb, k + at, line) : element(A, lda, line, k + at);
+      cp_async<1>(&lines[stage][line][at], from, k + at < K);
     }
-    if (WAITS) cp_async_commit();
-    next = element(next, TALL ? 1 : ldb, BK, 0);
-    next_lines = element(next_lines, TALL ? ldb : 1, BK, 0);
-    uncopied -= BK;
+    cp_async_commit();
   };
 
-  // One piece at work, STAGES on their way; TURNS steps go by before a register is used again.
-  constexpr int TURNS = RING ? 1 : STAGES + 1;
-  alignas(16) float pieces[TURNS][4][4];
+  alignas(16) float next[4][4];
+  fetch(next, 0);
+  copy_lines(0, 0);
+  float sums[SMALL][4] = {};
+  for (int k = 0, stage = 0; k < K; k += BK, stage ^= 1) {
+    cp_async_wait<0>();
+    __syncthreads();  // the lines of this stage are complete; nobody reads the other stage
+    float piece[4][4];
 #pragma unroll
-  for (int step = 0; step < STAGES; ++step) start(step, pieces[step % TURNS]);
+    for (int i = 0; i < 16; ++i) piece[i / 4][i % 4] = next[i / 4][i % 4];
+    fetch(next, k + BK);  // under way during the arithmetic on this piece
+    copy_lines(stage ^ 1, k + BK);
 
-  const float* lines = TALL ? B + k_begin + x : A + k_begin + y;  // of the small matrix, along k
-  alignas(16) float sums[SMALL * 4] = {};
-  for (int step = 0, stage = 0; step < steps;) {
 #pragma unroll
-    for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step, lines += BK) {
-      if (WAITS) {
-        cp_async_wait<STAGES - 1>();
-        TALL ? __syncthreads() : __syncwarp();  // this stage is there, the last one read
+    for (int s = 0; s < SMALL; ++s) {
+      alignas(16) float line[4];
+      copy_vector<4>(line, &lines[stage][s][thread_k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[s][j] += line[i] * (TALL ? piece[j][i] : piece[i][j]);
       }
-      start(stage == 0 ? STAGES : stage - 1, pieces[(turn + STAGES) % TURNS]);
-
-      const float* const slots = ring + stage * STAGE;
-      const int k_left = K - k_begin - step * BK - (TALL ? x : y);
-#pragma unroll
-      for (int number = 0; number < PIECES; ++number) {
-        constexpr int WIDTH = STAGED && !TALL ? 4 : SMALL_VEC;
-        alignas(16) float line[SMALL][4] = {};
-#pragma unroll
-        for (int s = 0; s < SMALL; ++s) {
-#pragma unroll
-          for (int i = 0; i < 4; i += WIDTH) {
-            const int k = TALL ? right(i) : below(4 * number) + i;
-            if (STAGED) {
-              const int place = Lines::place(s, k, TALL ? x : y - warp_y);
-              read_shared<WIDTH>(&line[s][i], slots + LINES + place);
-            } else if (k < k_left) {  // the last line stands for those that nobody wants
-              const int row = TALL ? 0 : min(s, M - 1);
-              read_cached<WIDTH>(&line[s][i], element(lines, lda, row, k));
-            }
-          }
-        }
-#pragma unroll
-        for (int i = 0; RING && i < 16; i += VEC) {
-          const int slot = (16 * number + i) * THREADS + threadIdx.x * VEC;
-          read_shared<VEC>(&pieces[turn][i / 4][i % 4], slots + slot);
-        }
-        multiply_piece<TALL>(sums, line, pieces[turn]);
-      }
-      stage = stage == STAGES ? 0 : stage + 1;
     }
   }
-  if (WAITS) cp_async_wait<0>();
-  __syncthreads();  // the ring is free: it takes the sums of the warps now
+  cp_async_wait<0>();  // a block must not end before its copies
 
-  constexpr int LANES_K = TALL ? LANES_X : LANES_Y, STRIDE = TALL ? 1 : LANES_X;
-  constexpr int LEFT = 4 * SMALL > LANES_K ? 4 * SMALL / LANES_K : 1;
-  float* const own_sums = ring + (TALL ? warp % WARPS_X : warp / WARPS_X) * RESULTS;
-  const int first = reduce_lanes<LANES_K, STRIDE, 4 * SMALL>(sums);
-  constexpr int WIDTH = !TALL && LEFT % VEC == 0 ? VEC : 1;
+  constexpr int K_LANES = TALL ? 0b00111 : 0b11000;  // the bits of a lane that say which k it has
 #pragma unroll
-  for (int i = 0; i < LEFT; i += WIDTH) {
-    const int s = (first + i) / 4, j = (first + i) % 4;
-    const int place = TALL ? (y + j) * SMALL + s : s * BN + x + right(j);
-    copy_vector<WIDTH>(own_sums + place, sums + i);
+  for (int s = 0; s < SMALL; ++s) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int bit = 1; bit < 32; bit *= 2) {
+        if (K_LANES & bit) sums[s][j] += __shfl_xor_sync(~0u, sums[s][j], bit);
+      }
+      if ((lane & K_LANES) == 0) warp_sums[warp_k][s][thread_n + j] = sums[s][j];
+    }
   }
   __syncthreads();
 
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-  const auto finish = [&](int place, float sum) {
-    const int row = TALL ? block_result + place / SMALL : place / BN;
-    const int col = TALL ? place % SMALL : block_result + place % BN;
+  const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};
+  for (int i = threadIdx.x; i < SMALL * BN; i += THREADS) {
+    const int s = TALL ? i % SMALL : i / BN, n = TALL ? i / SMALL : i % BN;
+    const int row = TALL ? block_n + n : s, col = TALL ? s : block_n + n;
+    float sum = 0.0f;
+    for (int warp = 0; warp < WARPS_K; ++warp) sum += warp_sums[warp][s][n];
     if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, row, col);
-  };
-  if (parts == 1) return add_up<THREADS, RESULTS>(ring, WARPS_K, finish);
-  const unsigned slot = at.product * tiles + at.tile_col;
-  float* const left = workspace + static_cast<long long>(slot) * parts * RESULTS;
-  add_up<THREADS, RESULTS>(ring, WARPS_K,
-                           [&](int place, float sum) { left[part * RESULTS + place] = sum; });
-  if (arrives_last(&arrivals[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
+  }
 }

@@ -33,6 +33,6 @@ KERNEL = Kernel(
         "TM": (4, 8),
         "TN": (4, 8),
     },
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "MAP_K", "VEC"),
     rule=rule,
 )
