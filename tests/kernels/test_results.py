@@ -29,7 +29,7 @@ CONFIGS = {
     "warp_tiled": SMALL_WARPS,
     **dict.fromkeys(("async_copy", "gemm_tiled"), TILED),
     **dict.fromkeys(("split_k", "gemm_split_k"), SPLIT),
-    "warp_reduce": {"BN": 32, "BK": 64},
+    "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
     "gemm_skinny": SKINNY,
     **dict.fromkeys(("stream_k", "gemm_stream_k"), STREAM),
 }

@@ -201,12 +201,17 @@ def has_cp_async(gpu: GpuSpec) -> str | None:
     return None
 
 
+def enough_stages(config: TileConfig) -> str | None:
+    """One stage computes while at least one is copied."""
+    return None if config["stages"] >= 2 else "stages must be 2 or more: one computes"
+
+
 def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A ring of stages in dynamic shared memory, filled by cp.async."""
     return first_reason(
         lambda: has_cp_async(gpu),
         lambda: quads(config, gpu),
-        lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
+        lambda: enough_stages(config),
         lambda: warps(config),
         lambda: divides(config, MAP_K, "BK"),
         lambda: even_shares(config, b_vector=4, a_width=MAP_K, b_panels=True),

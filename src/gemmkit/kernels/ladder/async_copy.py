@@ -25,7 +25,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: rules.has_cp_async(gpu),
         lambda: rules.quads(config, gpu),
         lambda: rules.warps(config),
-        lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
+        lambda: rules.enough_stages(config),
         lambda: rules.divides(config, rules.MAP_K, "BK"),
         lambda: rules.even_shares(config, b_vector=4, a_width=rules.MAP_K),
         lambda: rules.dynamic_shared(stages_bytes(config), gpu),

@@ -1,89 +1,89 @@
 // Rung 12: skinny products, reduced by warp shuffles.
 //
-// With 16 rows or fewer, almost all the work is to read B once: a warp reads 128 bytes of each of
-// 16 rows of B. So the lanes of a warp, and the warps of a block, share k, and their sums have to be
-// added up: those of lanes by shuffles, those of warps in shared memory, each in a fixed order.
+// With 16 rows or fewer, almost all the work is to read B once. The lanes of a warp, the warps of a
+// block share k, so that all of them read; then their sums are added up: those of lanes by shuffles,
+// those of warps in shared memory. With 16 columns or fewer (TALL) the same is done with A.
 //
-//   B, k along y:   lanes 0-7:   rows 0-3      With 16 columns or fewer (TALL), A is read the same
-//   32 columns      lanes 8-15:  rows 4-7      way: its rows run along k, and k is x, not y.
+//   a warp, 4 x 4 floats per lane:   x -> 32 floats of a row, 8 lanes     k runs along y in B,
+//                                    y -> 16 rows, 4 lanes                along x in A
 //
-// Loads per result, M = 16: K/16 of B and K/32 of A from global memory, K/4 from shared.
+// Loads per result, M = 16: K/16 of B and K/32 of A from global memory, 5K/64 from shared.
 #include "cp_async.cuh"
 #include "epilogue.cuh"
 
-template <int SMALL, bool TALL, int BN, int BK, int PAD, int VEC, class Epilogue>
+template <int SMALL, bool TALL, int BN, int BK, int STAGES, int PAD, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BN* BK / 16)
     warp_reduce(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
                 float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   // SMALL is M, or N if TALL; a block takes BN results along the other side, BK of k in a step.
-  constexpr int WARP_X = 32, WARP_Y = 16;  // floats that a warp reads, each lane 4 x 4 of them
-  constexpr int WARPS_K = BK / (TALL ? WARP_X : WARP_Y), THREADS = BN * BK / 16;
+  constexpr int THREADS = BN * BK / 16, X = TALL ? BK : BN, Y = TALL ? BN : BK;
+  constexpr int WARPS_X = X / 32, WARPS_K = TALL ? WARPS_X : Y / 16;
+  constexpr int LINE_VEC = TALL ? 1 : VEC;
+  struct Stage {
+    float large[Y][X];             // a tile of B, or A, as it lies in memory
+    float lines[SMALL][BK + PAD];  // that of the other matrix, along k
+  };
   extern __shared__ float4 shared[];
-  const auto lines = reinterpret_cast<float(*)[SMALL][BK + PAD]>(shared);  // two stages of these
-  const auto warp_sums = reinterpret_cast<float(*)[SMALL][BN]>(lines + 2);
+  const auto stages = reinterpret_cast<Stage*>(shared);
 
-  const int lane = threadIdx.x % 32, warp_k = threadIdx.x / 32 % WARPS_K;
-  const int warp_n = threadIdx.x / 32 / WARPS_K;
-  const int lane_x = lane % 8 * 4, lane_y = lane / 8 * 4;
-  const int thread_k = TALL ? warp_k * WARP_X + lane_x : warp_k * WARP_Y + lane_y;
-  const int thread_n = TALL ? warp_n * WARP_Y + lane_y : warp_n * WARP_X + lane_x;
-  const int block_n = blockIdx.x * BN;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int x = warp % WARPS_X * 32 + lane % 8 * 4, y = warp / WARPS_X * 16 + lane / 8 * 4;
+  const int thread_k = TALL ? x : y, thread_n = TALL ? y : x;
+  const int block_n = blockIdx.x * BN, n_left = (TALL ? M : N) - block_n;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  // Reads this thread's 4 x 4 floats of the large matrix for the step that begins at k; else zeros.
-  const auto fetch = [&](float(&piece)[4][4], int k) {
-    const int x = TALL ? k + thread_k : block_n + thread_n;
-    const int y = TALL ? block_n + thread_n : k + thread_k;
+  TileWalk<THREADS, VEC, Y, X> tiles(TALL ? element(A, lda, block_n, 0) : B + block_n,
+                                     TALL ? lda : ldb);
+  const float* small = TALL ? B : A;
+  int k_left = K;  // not yet copied
+  const auto start_copies = [&](Stage& stage) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; j += VEC) {
-        for (int v = 0; v < VEC; ++v) piece[i][j + v] = 0.0f;
-        if (y + i < (TALL ? M : K) && x + j < (TALL ? K : N)) {
-          copy_vector<VEC>(&piece[i][j], TALL ? element(A, lda, y + i, x + j)
-                                              : element(B, ldb, y + i, x + j));
-        }
-      }
+    for (int step = 0; step < tiles.STEPS; ++step) {
+      const int row = tiles.row(step), col = tiles.col(step);
+      cp_async<VEC>(&stage.large[row][col], tiles.source(step),
+                    row < (TALL ? n_left : k_left) && col < (TALL ? k_left : n_left));
     }
-  };
-  // Starts the copies of BK floats of each row of A (or column of B) to a stage.
-  const auto copy_lines = [&](int stage, int k) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < SMALL * BK; i += THREADS) {
-      const int line = TALL ? i % SMALL : i / BK, at = TALL ? i / SMALL : i % BK;
-      const float* from = TALL ? element(B, ldb, k + at, line) : element(A, lda, line, k + at);
-      cp_async<1>(&lines[stage][line][at], from, k + at < K);
+#pragma unroll
+    for (int first = 0; first < SMALL * BK; first += THREADS * LINE_VEC) {
+      const int i = first + threadIdx.x * LINE_VEC;  // neighbours in memory
+      const int line = TALL ? i % SMALL : i / BK, k = TALL ? i / SMALL : i % BK;
+      const float* from = TALL ? element(small, ldb, k, line) : element(small, lda, line, k);
+      if (i < SMALL * BK) cp_async<LINE_VEC>(&stage.lines[line][k], from, k < k_left);
     }
     cp_async_commit();
+    tiles.advance(TALL ? 0 : BK, TALL ? BK : 0);
+    small = TALL ? element(small, ldb, BK, 0) : small + BK;
+    k_left -= BK;
   };
 
-  alignas(16) float next[4][4];
-  fetch(next, 0);
-  copy_lines(0, 0);
+  for (int stage = 0; stage < STAGES - 1; ++stage) start_copies(stages[stage]);
   float sums[SMALL][4] = {};
-  for (int k = 0, stage = 0; k < K; k += BK, stage ^= 1) {
-    cp_async_wait<0>();
-    __syncthreads();  // the lines of this stage are complete; nobody reads the other stage
-    float piece[4][4];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) piece[i / 4][i % 4] = next[i / 4][i % 4];
-    fetch(next, k + BK);  // under way during the arithmetic on this piece
-    copy_lines(stage ^ 1, k + BK);
+  for (int stage = 0, previous = STAGES - 1; K > 0; K -= BK) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // this stage is complete; nobody reads the previous stage
+    start_copies(stages[previous]);
 
+    alignas(16) float piece[4][4];  // of the large matrix
+#pragma unroll
+    for (int i = 0; i < 4; ++i) copy_vector<4>(piece[i], &stages[stage].large[y + i][x]);
 #pragma unroll
     for (int s = 0; s < SMALL; ++s) {
       alignas(16) float line[4];
-      copy_vector<4>(line, &lines[stage][s][thread_k]);
+      copy_vector<4>(line, &stages[stage].lines[s][thread_k]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) sums[s][j] += line[i] * (TALL ? piece[j][i] : piece[i][j]);
       }
     }
+    previous = stage;
+    stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
-  cp_async_wait<0>();  // a block must not end before its copies
+  cp_async_wait<0>();
+  __syncthreads();  // the stages are free: their memory takes the sums of the warps
 
-  constexpr int K_LANES = TALL ? 0b00111 : 0b11000;  // the bits of a lane that say which k it has
+  const auto warp_sums = reinterpret_cast<float(*)[SMALL][BN]>(shared);
+  constexpr int K_LANES = TALL ? 0b00111 : 0b11000;  // the bits of a lane's number that tell its k
 #pragma unroll
   for (int s = 0; s < SMALL; ++s) {
 #pragma unroll
@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(BN* BK / 16)
       for (int bit = 1; bit < 32; bit *= 2) {
         if (K_LANES & bit) sums[s][j] += __shfl_xor_sync(~0u, sums[s][j], bit);
       }
+      const int warp_k = TALL ? warp % WARPS_X : warp / WARPS_X;
       if ((lane & K_LANES) == 0) warp_sums[warp_k][s][thread_n + j] = sums[s][j];
     }
   }
@@ -103,6 +104,6 @@ __global__ void __launch_bounds__(BN* BK / 16)
     const int row = TALL ? block_n + n : s, col = TALL ? s : block_n + n;
     float sum = 0.0f;
     for (int warp = 0; warp < WARPS_K; ++warp) sum += warp_sums[warp][s][n];
-    if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, row, col);
+    if (n < n_left) epilogue.store(element(C, ldc, row, col), sum, row, col);
   }
 }

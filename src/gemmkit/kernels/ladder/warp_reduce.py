@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
@@ -24,9 +25,11 @@ def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
 
 
 def shared_bytes(config: TileConfig, small: int) -> int:
-    """Two stages of the small matrix's lines along k, and the sums of the warps that share k."""
-    stages = 2 * small * (config["BK"] + rules.PAD)
-    return FLOAT_BYTES * (stages + config["BK"] // THREAD_FLOATS * small * config["BN"])
+    """Stages of a tile and `small` lines along k; in their place, in the end, the warps' sums."""
+    BN, BK = config["BN"], config["BK"]
+    stage = BN * BK + small * (BK + rules.PAD)
+    sums = BK // THREAD_FLOATS * small * BN
+    return FLOAT_BYTES * max(config["stages"] * stage, sums)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -42,7 +45,8 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
             if threads <= MAX_THREADS
             else f"{threads} threads per block are more than {MAX_THREADS}, of 128 registers each"
         ),
-        lambda: rules.dynamic_shared(shared_bytes(config, SKINNY), gpu, "lines and sums"),
+        lambda: rules.enough_stages(config),
+        lambda: rules.dynamic_shared(shared_bytes(config, SKINNY), gpu),
     )
 
 
@@ -52,7 +56,10 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     small, long = (problem.n, problem.m) if tall else (problem.m, problem.n)
     BN, BK = config["BN"], config["BK"]
     return LaunchShape(
-        template=(max(small, 1), str(tall).lower(), BN, BK, rules.PAD, vector_width(problem)),
+        template=(
+            *(max(small, 1), cuda_bool(tall), BN, BK, config["stages"]),
+            *(rules.PAD, vector_width(problem)),
+        ),
         grid=(ceil_div(long, BN) if small else 0, 1, 1),
         block=(BN * BK // THREAD_FLOATS, 1, 1),
         shared_bytes=shared_bytes(config, max(small, 1)),
@@ -64,8 +71,8 @@ KERNEL = Kernel(
     rung=12,
     idea="A product of at most 16 rows or columns reads its large matrix once, with k shared by "
     "the lanes of a warp and the warps of a block, whose sums are added up by shuffles.",
-    default=TileConfig(BN=32, BK=256),
-    space={"BN": (32, 64, 128), "BK": (32, 64, 128, 256)},
+    default=TileConfig(BN=32, BK=128, stages=3),
+    space={"BN": (32, 64, 128), "BK": (32, 64, 128, 256), "stages": (2, 3, 4)},
     launch=launch,
     rule=rule,
     condition=condition,
