@@ -23,19 +23,14 @@ CONFIGS = {
     "coarsening_1d": {"stride": 4},
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), _SMALL),
     "warp_tiled": _SMALL_WARPS,
+    "async_copy": {**_SMALL_WARPS, "stages": 3},
+    "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
+    "stream_k": {**_SMALL_WARPS, "stages": 3},
     "gemm_tiled": {**_SMALL_WARPS, "stages": 3},
     "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},
     "gemm_stream_k": {**_SMALL_WARPS, "stages": 3},
-}
-CONFIGS |= {
-    rung: CONFIGS[kernel]
-    for rung, kernel in (
-        ("async_copy", "gemm_tiled"),
-        ("split_k", "gemm_split_k"),
-        ("warp_reduce", "gemm_skinny"),
-        ("stream_k", "gemm_stream_k"),
-    )
 }
 
 

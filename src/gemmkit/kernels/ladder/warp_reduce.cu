@@ -7,7 +7,7 @@
 //   a warp, 4 x 4 floats per lane:   x -> 32 floats of a row, 8 lanes     k runs along y in B,
 //                                    y -> 16 rows, 4 lanes                along x in A
 //
-// Loads per result, M = 16: K/16 of B and K/32 of A from global memory, 5K/64 from shared.
+// Loads per result, M = 16: K/16 of B and K/32 of A from global memory, 5K/16 from shared.
 #include "cp_async.cuh"
 #include "epilogue.cuh"
 
