@@ -19,8 +19,8 @@ STATIC_SHARED_BYTES = 128
 MAX_RESULTS_PER_THREAD = 256
 MAX_RESULTS_IN_128 = 64
 
-# The kernels' own constants: floats of padding in each row of a transposed A tile, and the width of
-# the panels in which such a tile is dealt out to the threads.
+# Template arguments of the rungs from 7 on: floats of padding in each row of a transposed A tile, and
+# columns that the thread map of its copies is wide.
 PAD = 4
 MAP_K = 8
 # Ways through the inner loop that async_tiles.cuh knows.

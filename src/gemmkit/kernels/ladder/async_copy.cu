@@ -19,9 +19,12 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
                float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  struct Stage {
+    float As[BK][BM + PAD];
+    float Bs[BK][BN];
+  };
   extern __shared__ float4 shared[];
-  const auto As = reinterpret_cast<float(*)[BK][BM + PAD]>(shared);  // STAGES tiles of each
-  const auto Bs = reinterpret_cast<float(*)[BK][BN]>(As + STAGES);
+  Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
   const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
   const int warp = threadIdx.x / 32;
@@ -39,12 +42,14 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 #pragma unroll
     for (int step = part; step < a_tiles.STEPS; step += parts) {
       const int row = a_tiles.row(step), k = a_tiles.col(step);
-      cp_async<1>(&As[stage][k][row], a_tiles.source(step), row < M - block_row && k < k_left);
+      cp_async<1>(&stages[stage].As[k][row], a_tiles.source(step),
+                  row < M - block_row && k < k_left);
     }
 #pragma unroll
     for (int step = part; step < b_tiles.STEPS; step += parts) {
       const int k = b_tiles.row(step), col = b_tiles.col(step);
-      cp_async<VEC>(&Bs[stage][k][col], b_tiles.source(step), k < k_left && col < N - block_col);
+      cp_async<VEC>(&stages[stage].Bs[k][col], b_tiles.source(step),
+                    k < k_left && col < N - block_col);
     }
   };
   const auto next_tiles = [&] {
@@ -62,8 +67,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       alignas(16) float a[TM], b[TN];
-      load_fragment<LANES_M>(a, &As[stage][k][warp_row], lane.row);
-      load_fragment<LANES_N>(b, &Bs[stage][k][warp_col], lane.col);
+      load_fragment<LANES_M>(a, &stages[stage].As[k][warp_row], lane.row);
+      load_fragment<LANES_N>(b, &stages[stage].Bs[k][warp_col], lane.col);
       copy(previous, k, BK);  // a part for each k: a burst of all would delay the fragments
       outer_product(sums, a, b);
     }

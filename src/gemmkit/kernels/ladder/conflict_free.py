@@ -10,7 +10,7 @@ from gemmkit.kernels.spaces import REGISTER_TILES
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """128-bit copies, padded A tile dealt out in panels."""
+    """128-bit copies, a padded A tile with a thread map of its own."""
     return rules.first_reason(
         lambda: rules.quads(config, gpu),
         lambda: rules.divides(config, rules.MAP_K, "BK"),
@@ -22,7 +22,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 KERNEL = Kernel(
     name="conflict_free",
     rung=7,
-    idea="Padding, and columns dealt to threads in quads, keep the accesses of a warp in "
+    idea="Padding, and columns interleaved among threads by fours, keep the accesses of a warp in "
     "different banks, so shared memory serves each in as few cycles as its bytes need.",
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,

@@ -1,7 +1,7 @@
 // Rung 8: the next tile loads while this one computes.
 //
-// Shared memory holds two pairs of tiles. Loads of the next pair start early in the arithmetic on
-// this one and arrive during it, in registers; one barrier a step instead of two.
+// Shared memory holds two stages. Loads of the next tiles start early in the arithmetic on the
+// current ones and arrive during it, in registers; one barrier per step instead of two.
 //
 //   global -> registers    tile 1 ......    tile 2 ......    tile 3 ......
 //   arithmetic             tile 0           tile 1           tile 2
@@ -33,17 +33,17 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   for (int stage = 0; K > 0; stage ^= 1) {
     a_tiles.put_transposed(As[stage]);
     b_tiles.put(Bs[stage]);
-    __syncthreads();  // the tiles are complete, and nobody reads those of two steps ago
+    __syncthreads();  // this stage is complete; no thread reads the other one
 
     a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
-    K -= BK;  // what is left
+    K -= BK;  // K: what is left
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       alignas(16) float a[TM], b[TN];
       load_fragment<THREADS_M>(a, As[stage][k], thread_row);
       load_fragment<THREADS_N>(b, Bs[stage][k], thread_col);
-      if (k == 2) {  // not sooner, for the first fragments would have to queue behind this
+      if (k == 2) {  // any earlier, they would delay the loads of the first fragments
         a_tiles.fetch(M - block_row, K);  // past the last tiles nothing is read
         b_tiles.fetch(K, N - block_col);
       }

@@ -9,7 +9,7 @@ from gemmkit.kernels.plan import TileConfig
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """One thread a result: the block is BM×BN threads."""
+    """One thread per result: a block has BM×BN threads."""
     return rules.first_reason(
         lambda: rules.positive(config), lambda: rules.threads_fit(config, gpu)
     )

@@ -20,9 +20,12 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
              unsigned* arrivals CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  struct Stage {
+    float As[BK][BM + PAD];
+    float Bs[BK][BN];
+  };
   extern __shared__ float4 shared[];
-  const auto As = reinterpret_cast<float(*)[BK][BM + PAD]>(shared);  // STAGES tiles of each
-  const auto Bs = reinterpret_cast<float(*)[BK][BN]>(As + STAGES);
+  Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
   __shared__ bool last;
 
   const int warp = threadIdx.x / 32;
@@ -51,12 +54,14 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 #pragma unroll
       for (int i = share; i < a_tiles.STEPS; i += shares) {
         const int row = a_tiles.row(i), k = a_tiles.col(i);
-        cp_async<1>(&As[stage][k][row], a_tiles.source(i), row < M - block_row && k < k_left);
+        cp_async<1>(&stages[stage].As[k][row], a_tiles.source(i),
+                    row < M - block_row && k < k_left);
       }
 #pragma unroll
       for (int i = share; i < b_tiles.STEPS; i += shares) {
         const int k = b_tiles.row(i), col = b_tiles.col(i);
-        cp_async<VEC>(&Bs[stage][k][col], b_tiles.source(i), k < k_left && col < N - block_col);
+        cp_async<VEC>(&stages[stage].Bs[k][col], b_tiles.source(i),
+                      k < k_left && col < N - block_col);
       }
     };
     const auto next_tiles = [&] {
@@ -74,8 +79,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
 #pragma unroll
       for (int k = 0; k < BK; ++k) {
         alignas(16) float a[TM], b[TN];
-        load_fragment<LANES_M>(a, &As[stage][k][warp_row], lane.row);
-        load_fragment<LANES_N>(b, &Bs[stage][k][warp_col], lane.col);
+        load_fragment<LANES_M>(a, &stages[stage].As[k][warp_row], lane.row);
+        load_fragment<LANES_N>(b, &stages[stage].Bs[k][warp_col], lane.col);
         copy(previous, k, BK);
         outer_product(sums, a, b);
       }
@@ -120,8 +125,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
       }
     }
 
-    store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M,
-                                         N, block_row + warp_row, block_col + warp_col, lane.row,
+    store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M, N,
+                                         block_row + warp_row, block_col + warp_col, lane.row,
                                          lane.col);
   }
 }

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(BN* BK / 16)
     float lines[SMALL][BK + PAD];  // that of the other matrix, along k
   };
   extern __shared__ float4 shared[];
-  const auto stages = reinterpret_cast<Stage*>(shared);
+  Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int x = warp % WARPS_X * 32 + lane % 8 * 4, y = warp / WARPS_X * 16 + lane / 8 * 4;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(BN* BK / 16)
   cp_async_wait<0>();
   __syncthreads();  // the stages are free: their memory takes the sums of the warps
 
-  const auto warp_sums = reinterpret_cast<float(*)[SMALL][BN]>(shared);
+  const auto warp_sums = reinterpret_cast<float (*)[SMALL][BN]>(shared);
   constexpr int K_LANES = TALL ? 0b00111 : 0b11000;  // the bits of a lane's number that tell its k
 #pragma unroll
   for (int s = 0; s < SMALL; ++s) {
