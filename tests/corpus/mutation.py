@@ -9,6 +9,7 @@ from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import SourceFile
+from gemmkit.kernels.policy import STANDARD
 from gemmkit.problem import GemmProblem
 
 WRONG_RESULT = "wrong result"
@@ -23,19 +24,14 @@ CONFIGS = {
     "coarsening_1d": {"stride": 4},
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), _SMALL),
     "warp_tiled": _SMALL_WARPS,
+    "async_copy": {**_SMALL_WARPS, "stages": 3},
+    "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
+    "stream_k": {**_SMALL_WARPS, "stages": 3},
     "gemm_tiled": {**_SMALL_WARPS, "stages": 3},
     "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},
     "gemm_stream_k": {**_SMALL_WARPS, "stages": 3},
-}
-CONFIGS |= {
-    rung: CONFIGS[kernel]
-    for rung, kernel in (
-        ("async_copy", "gemm_tiled"),
-        ("split_k", "gemm_split_k"),
-        ("warp_reduce", "gemm_skinny"),
-        ("stream_k", "gemm_stream_k"),
-    )
 }
 
 
@@ -81,9 +77,15 @@ class Mutation:
             own.mkdir(parents=True, exist_ok=True)
             for name in include_files():
                 path = own / name
+                path.parent.mkdir(exist_ok=True)
                 # Another process may be reading it.
                 if not path.exists():
                     path.write_text(sources[name], "utf-8")
             dirs = (str(own),)
-        source = SourceFile(sources[f"{self.kernel}.cu"], f"{self.kernel}.cu", include_dirs=dirs)
+        source = SourceFile(
+            sources[f"{self.kernel}.cu"],
+            f"{self.kernel}.cu",
+            include_dirs=dirs,
+            options=(STANDARD,),
+        )
         return replace(rung, file=source)

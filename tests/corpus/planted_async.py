@@ -6,7 +6,7 @@ from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-_RING = "async_tiles.cuh"
+_RING = "mainloop/cp_async_fma.cuh"
 _WAIT = "cp_async_wait<STAGES - 2>();"
 _BARRIER = "__syncthreads();  // the tiles of this step are there"
 _PROBLEM = GemmProblem(64, 64, 32)
@@ -124,7 +124,7 @@ PLANTED = (
         name="results of the last step left out",
         kernel="gemm_tiled",
         problem=_PROBLEM,
-        old="max(feed.left - run, 0) : 0;",
+        old="max(feed.left - chunk, 0) : 0;",
         new="max(feed.left - run, 0) : 1;",
         expects=(WRONG_RESULT,),
         file=_RING,

@@ -179,8 +179,12 @@ def test_entries_name_template_arguments_and_policy():
     kernel = find_kernel("gemm_tiled")
     problem = GemmProblem(64, 64, 64, epilogue=Epilogue(bias=True, activation="relu"))
     plan = kernel.plan(problem, kernel.configure({"stages": 2}), H100)
-    told = "128, 256, 16, 64, 64, 16, 8, 2, 4, 1, 4, 1, false, StripSize<0, 0>, false, A_B"
-    assert plan.entry == f"gemm_tiled<{told}, Epilogue<COLUMN_BIAS, Relu>>"
+    assert plan.entry == (
+        "gemm_tiled<Tile{.BM = 128, .BN = 256, .BK = 16, .WM = 64, .WN = 64, .TM = 16, .TN = 8, "
+        ".stages = 2, .interleave = 4, .order = 1, .pad = 4, .map_k = 8, .threads = 256, "
+        ".min_blocks = 1}, Access{.a = 4, .b = 4, .c = 4}, A_B, "
+        "Schedule{.batched = false, .chunks = 1, .raster = 0}, Epilogue<COLUMN_BIAS, Relu>>"
+    )
     assert plan.shared_bytes == 2 * 4 * 16 * (128 + 4 + 256)
     naive = find_kernel("naive").plan(GemmProblem(4, 4, 4), find_kernel("naive").default, H100)
     assert naive.entry == "naive<32, 32, Epilogue<NO_BIAS, Identity>>"

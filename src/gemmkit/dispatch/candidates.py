@@ -65,9 +65,9 @@ def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]
 
 
 # Where two are estimated alike, the earlier is taken: large tiles stand before small ones. Many won
-# when shapes were tuned on an H100; the others have the `interleave` and `order` of which ptxas makes
-# the fewest issue cycles for compute capability 9.0, or nearly, where rows that are not aligned
-# would suffer. The largest tile with BK = 32 is left to tables: it wins at 8192, but loses a tenth
+# when shapes were tuned on an H100; the others have the `interleave` and `order` of which ptxas
+# makes the fewest issue cycles for compute capability 9.0, or nearly, where rows that are not
+# aligned would suffer. The largest tile with BK = 32 is left to tables: it wins at 8192, but loses a tenth
 # at 2048, and the estimates do not tell why.
 _TILED = (
     *_rows(
@@ -145,8 +145,9 @@ _FALLBACK = _rows("naive", "BM BN", (8, 32))
 CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
 
 # For batches of products that are no larger than a tile: few threads and little shared memory, so
-# that an SM has many of them at once, and no warps that share k, whose sums would have to meet. Copies
-# issued in one place of a step: with more, ptxas runs out of the registers that so many blocks leave it.
+# that an SM has many of them at once, and no warps that share k, whose sums would have to meet.
+# Copies are issued in one place of a step: with more, ptxas runs out of the registers that so many
+# blocks leave it.
 FOR_BATCHES: tuple[Candidate, ...] = _rows(
     "gemm_tiled",
     "BM BN BK WM WN TM TN stages interleave order",

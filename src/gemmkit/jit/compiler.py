@@ -99,7 +99,7 @@ def compile_source(
 
 
 def _with_defaults(options: Sequence[str]) -> tuple[str, ...]:
-    """The options with those that every compilation has; the standard is theirs if they name one."""
+    """The options after those of every compilation, whose C++ standard gives way to their own."""
     standard = any(option.startswith(("--std", "-std")) for option in options)
     defaults = (each for each in DEFAULT_OPTIONS if not (standard and each.startswith("--std")))
     return (*defaults, *options)

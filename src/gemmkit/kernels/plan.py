@@ -55,8 +55,9 @@ class TileConfig:
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
     `slice_k` the groups of warps in a block that share each step of it. The last two change no
-    traffic, but what the compiler makes of the inner loop: `interleave` is in how many places
-    of a step its copies are issued, `order` the way through an outer product (see `outer_product` in fragment.cuh).
+    traffic, but what the compiler makes of the inner loop: `interleave` is in how many places of a
+    step its copies are issued, `order` the way through an outer product (see `outer_product` in
+    fragment.cuh).
     """
 
     BM: int | None = None

@@ -37,6 +37,9 @@ _SCALARS: Mapping[str, tuple[int, str]] = {
 # Fields that the vocabulary of signatures calls otherwise.
 _VOCABULARY = {"semaphores": "arrivals"}
 
+# Layouts as layout.cuh calls them.
+CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
+
 Named = int | bool | str
 
 

@@ -11,13 +11,15 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.production.arguments import named
 from gemmkit.kernels.rules import (
+    MAP_K,
     MAX_RESULTS_IN_128,
-    ORDERS,
     PAD,
     divides,
     dynamic_shared,
+    enough_stages,
     even_shares,
     first_reason,
+    has_cp_async,
     quads,
     resident_blocks,
     shared_evenly,
@@ -27,8 +29,8 @@ from gemmkit.kernels.rules import (
 )
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
-# Width along k, in floats, of the thread map of copies that are transposed on their way.
-MAP_K = 8
+# Orders of the multiply-adds that the mainloop knows.
+ORDERS = 8
 
 # Threads that an SM is to hold as long as 128 registers are enough for the results of each.
 THREADS_PER_SM = 512
@@ -77,11 +79,10 @@ def blocks_per_sm(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A pipeline of stages in dynamic shared memory, filled by cp.async."""
-    if gpu.capability.major < 8:
-        return f"cp.async needs compute capability 8.0; {gpu.name} has {gpu.capability}"
     return first_reason(
+        lambda: has_cp_async(gpu),
         lambda: quads(config, gpu),
-        lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
+        lambda: enough_stages(config),
         lambda: warps(config),
         lambda: divides(config, MAP_K, "BK"),
         lambda: even_shares(config, b_vector=4, a_width=MAP_K, b_panels=True),

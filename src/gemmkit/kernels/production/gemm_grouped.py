@@ -13,7 +13,6 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
 from gemmkit.kernels import source_text
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import (
     MAX_EXTENT,
     LaunchPlan,
@@ -22,7 +21,7 @@ from gemmkit.kernels.plan import (
 )
 from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.production import cp_async_fma
-from gemmkit.kernels.production.arguments import access, arguments_place, only
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, arguments_place, only
 from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument
 from gemmkit.kernels.rules import resident_blocks, thread_count
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS, vector_width
+from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma
-from gemmkit.kernels.production.arguments import access, launch_shape, signature
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
 from gemmkit.kernels.production.residue import residue_tiles_for
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import divides, dynamic_shared, first_reason, positive, thread_count

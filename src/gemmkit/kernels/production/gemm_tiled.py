@@ -7,10 +7,10 @@ from dataclasses import replace
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS, vector_width
+from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.production import cp_async_fma
-from gemmkit.kernels.production.arguments import access, launch_shape, signature
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
 from gemmkit.kernels.production.residue import residue_tiles_for
 from gemmkit.kernels.production.schedule import chunks_of, raster_rows, schedule_argument
 from gemmkit.kernels.rules import thread_count

@@ -6,11 +6,16 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
-from gemmkit.kernels.production.arguments import access, launch_shape, named, signature
+from gemmkit.kernels.production.arguments import (
+    CUDA_LAYOUTS,
+    access,
+    launch_shape,
+    named,
+    signature,
+)
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 
