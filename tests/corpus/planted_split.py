@@ -70,7 +70,7 @@ PLANTED = (
         kernel="gemm_split_k",
         problem=GemmProblem(64, 192, 64),
         old="is_last_part(args.semaphores + tile, parts)",
-        new="arrives_last(arrivals, parts)",
+        new="is_last_part(args.semaphores, parts)",
         expects=("initcheck", "racecheck"),
     ),
     Mutation(

@@ -1,4 +1,4 @@
-"""Long k, which is accumulated in chunks, and wide products, whose tiles are rasterized in groups."""
+"""Long k, accumulated in chunks, and wide products, whose tiles are rasterized in groups."""
 
 from __future__ import annotations
 

@@ -86,9 +86,7 @@ def test_the_grid_has_whole_tiles_and_then_lines_of_residue_tiles():
         (GemmProblem(64 + 1, 128 + 8, 50), "alone", (8, 64)),
     ],
 )
-def test_residue_tiles_are_short_beside_whole_ones_and_as_narrow_as_they_can_be(
-    problem, named, size
-):
+def test_residue_tiles_are_short_beside_whole_ones_and_narrow(problem, named, size):
     _, config = chosen(named)
     plan = planned(problem, named)
     assert plan.fringe == residue_extents(problem, config["BM"], config["BN"])

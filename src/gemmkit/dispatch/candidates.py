@@ -67,8 +67,8 @@ def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]
 # Where two are estimated alike, the earlier is taken: large tiles stand before small ones. Many won
 # when shapes were tuned on an H100; the others have the `interleave` and `order` of which ptxas
 # makes the fewest issue cycles for compute capability 9.0, or nearly, where rows that are not
-# aligned would suffer. The largest tile with BK = 32 is left to tables: it wins at 8192, but loses a tenth
-# at 2048, and the estimates do not tell why.
+# aligned would suffer. The largest tile with BK = 32 is left to tables: it wins at 8192, but loses
+# a tenth at 2048, and the estimates do not tell why.
 _TILED = (
     *_rows(
         "gemm_tiled",
