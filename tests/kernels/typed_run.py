@@ -25,6 +25,7 @@ from gemmkit.verify.reference import Expected
 SMALL = {
     "typed": {"BM": 32, "BN": 32, "BK": 8, "WM": 16, "WN": 32, "TM": 4, "TN": 4},
     "typed_mma": {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 16},
+    "gemm_small_k": {"BM": 32, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "TM": 2},
 }
 
 # All sizes and pitches even, or all odd: each family is one kernel, compiled once.

@@ -10,7 +10,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import LEADING_DIMENSIONS, SKINNY, TileConfig, ceil_div, names_in
+from gemmkit.kernels.plan import LEADING_DIMENSIONS, SHORT_K, SKINNY, TileConfig, ceil_div, names_in
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
@@ -25,7 +25,7 @@ def fitting(
     """The problem itself where the kernel takes it, else the first of its neighbours that it takes.
 
     They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
-    a cube, a cube of whole tiles, `SKINNY` rows, and `SKINNY` columns. Pitches and strides that
+    a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, and a k of `SHORT_K`. Pitches and strides that
     another size does not need become tight, or keep the padding that they had.
 
     Raises:
@@ -51,6 +51,7 @@ def _neighbours(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Itera
     rows, columns = min(problem.m, SKINNY), min(problem.n, SKINNY)
     yield replace(problem, m=rows)
     yield replace(problem, n=columns, ldb=0, ldc=0, stride_b=min(problem.stride_b, 0), stride_c=0)
+    yield problem.resized(problem.m, problem.n, min(problem.k, SHORT_K))
 
 
 def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:

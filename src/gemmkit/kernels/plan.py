@@ -44,6 +44,9 @@ MAX_BLOCK: Dim3 = (1024, 1024, 64)
 # The most rows (or columns) of a product that counts as skinny.
 SKINNY = 16
 
+# The largest k that counts as short.
+SHORT_K = 32
+
 # Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
 MAX_EXTENT = 2**31 - 2**17
 

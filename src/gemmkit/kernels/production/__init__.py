@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
     gemm_skinny,
+    gemm_small_k,
     gemm_split_k,
     gemm_stream_k,
     gemm_tiled,
@@ -17,6 +18,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_split_k.KERNEL,
     gemm_stream_k.KERNEL,
     gemm_skinny.KERNEL,
+    gemm_small_k.KERNEL,
     typed.KERNEL,
     typed_mma.KERNEL,
 )
