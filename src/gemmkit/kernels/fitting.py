@@ -25,8 +25,8 @@ def fitting(
     """The problem itself where the kernel takes it, else the first of its neighbours that it takes.
 
     They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
-    a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, and a k of `SHORT_K`. Pitches and strides that
-    another size does not need become tight, or keep the padding that they had.
+    a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, and a k of `SHORT_K`. Pitches
+    and strides that another size does not need become tight, or keep the padding that they had.
 
     Raises:
         UnsupportedProblem: the kernel takes none of them.
