@@ -100,7 +100,9 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     the share of the published bandwidth that copies reach, 0 to 1; `partial_bytes` the bytes of
     partial results that a CTA reads or writes per cycle; `exponent` says how fast latency fades
     as more CTAs share an SM (infinite: the longer of latency and throughput counts alone);
-    `unaligned` and `sharing` are those of `Costs`. `fitted` says on what the figures rest, empty
+    `unaligned` and `sharing` are those of `Costs`, and `unaligned_tile` says how many times as long a
+    tile takes before its first step and after its last where rows are not aligned: its results leave
+    one by one. `fitted` says on what the figures rest, empty
     where nothing was measured on such a board.
     """
 
@@ -109,6 +111,7 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     partial_bytes: float = 150.0
     exponent: float = 2.2
     unaligned: float = 1.08
+    unaligned_tile: float = 1.0
     sharing: float = 2550.0
     corrections: dict[str, Correction] = {}
     fitted: str = ""

@@ -172,13 +172,15 @@ class ClosedForm:
         if rest:
             step_cycles += self._step(costs, rest)
             groups += 1
+        tile_cycles = costs.tile
         if not aligned:
             step_cycles *= costs.unaligned
+            tile_cycles *= board.unaligned_tile
         if work.thin:
             step_cycles *= 1 + work.thin / DOUBLING_SIDE
         # Once an SM holds several CTAs, a new one starts beside others that are at work.
         beside = 1 + (groups - 1) / resident
-        cycles = work.steps * step_cycles + beside * work.visits * costs.tile
+        cycles = work.steps * step_cycles + beside * work.visits * tile_cycles
         if work.parts > 1:
             # Each CTA leaves its part of a tile, or two; the last of them reads them all.
             part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
