@@ -100,10 +100,9 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     the share of the published bandwidth that copies reach, 0 to 1; `partial_bytes` the bytes of
     partial results that a CTA reads or writes per cycle; `exponent` says how fast latency fades
     as more CTAs share an SM (infinite: the longer of latency and throughput counts alone);
-    `unaligned` and `sharing` are those of `Costs`, and `unaligned_tile` says how many times as long a
-    tile takes before its first step and after its last where rows are not aligned: its results leave
-    one by one. `fitted` says on what the figures rest, empty
-    where nothing was measured on such a board.
+    `unaligned` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by
+    one, and a tile takes `unaligned_tile` times as long before its first step and after its last.
+    `fitted` says on what the figures rest, empty where nothing was measured on such a board.
     """
 
     launch_us: float = 1.95
