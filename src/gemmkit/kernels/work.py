@@ -27,6 +27,10 @@ UNCOALESCED_WAVEFRONTS = WARP_SIZE + 1
 # Loads of a loop without barriers that are under way together.
 UNROLLED = 16
 
+# Latencies of L2 that a step lasts at least where its copies pass through registers of kernels for
+# every type: the barrier waits for the last of them (800 cycles on an H100).
+CONVERTED_COVERS = 3.0
+
 # 32-bit registers of a thread besides its results and fragments, by how its tiles arrive: addresses
 # and counters, elements on their way. One that streams a matrix has all of a piece's there.
 OTHER_REGISTERS, STAGED_REGISTERS, STREAMING_REGISTERS = 30, 60, 110
@@ -433,7 +437,7 @@ def _converted(
     plain = _fp32(
         config,
         copies,
-        covers=1.0,
+        covers=CONVERTED_COVERS,
         barriers=1,
         other_registers=STAGED_REGISTERS,
         bounded=False,
@@ -481,7 +485,7 @@ def _tensor(
         l2_bytes=float(item_bytes * BK * (BM + BN)),
         copies=_through(config, threads, item_bytes, a_along_k, b_along_k, aligned, whole=True),
         waits=0.0,
-        covers=1.0,
+        covers=CONVERTED_COVERS,
         streams=False,
         barriers=1,
         registers=sums + 2 * fragments,
