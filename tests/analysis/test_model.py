@@ -149,7 +149,7 @@ def test_a_tile_that_blocks_share_is_counted_once(parts):
     results = 4 * 256 * 256
     assert seen.l2_bytes == 256 * 256 * 4 * (512 / 64 * 2) + results * (1 + again)
     names = [term.name for term in seen.terms]
-    assert ("parts that come together" in names) is (parts > 1)
+    assert ("the fix-up of shared tiles" in names) is (parts > 1)
 
 
 def test_more_blocks_on_a_board_that_is_empty_are_faster():

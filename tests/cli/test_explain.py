@@ -32,7 +32,7 @@ def test_a_rung_against_another(call):
     assert result.exit_code == 0, result.output
     assert "naive against naive_uncoalesced, 64x64x32 on RTX 3090" in result.output
     _, _, comparison = result.output.partition("\nWhat speaks for naive\n")
-    assert "Its global loads touch 6.6 times fewer 32-byte sectors" in comparison
+    assert "Its global loads access 6.6 times fewer 32-byte sectors" in comparison
     assert f"{REQUESTS}:" not in comparison, "both make equally many"
 
 
