@@ -113,7 +113,7 @@ def test_a_board_with_little_bandwidth_is_limited_by_it(pipelined):
 
 def test_what_cannot_be_predicted_is_refused(pipelined):
     naive = find_kernel("naive")
-    with pytest.raises(UsageError, match="nothing to multiply"):
+    with pytest.raises(UsageError, match="there is nothing to predict"):
         predict(naive, GemmProblem(16, 16, 0), H100)
     with pytest.raises(UnsupportedProblem):
         predict(naive, GemmProblem(2**31, 16, 16), H100)

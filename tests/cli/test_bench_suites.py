@@ -88,7 +88,7 @@ def test_suites_shapes_and_peers(call: Callable[..., Result], heard: dict[str, A
     assert ("off-tile", "1023x1023x1023") in asked
     assert asked[-1] == ("", "64x64x64")
     assert heard["against"] == ("torch", "cublas")
-    for title in ("skinny (", "off-tile (", "shapes of your own", "Shares of the board's peaks"):
+    for title in ("skinny (", "off-tile (", "other shapes", "Percent of the board's peaks"):
         assert title in result.stdout
 
 

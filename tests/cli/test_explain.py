@@ -21,7 +21,7 @@ def test_a_rung_alone(call):
         "Occupancy",
         "Launch Statistics",
         "Source Counters",
-        "What the figures say of naive",
+        "Summary of naive",
     ):
         assert f"\n{title}\n" in text
     assert "sum += *element(A, lda, row, k)" in text
@@ -30,8 +30,8 @@ def test_a_rung_alone(call):
 def test_a_rung_against_another(call):
     result = call("explain", "naive", "--against", "naive_uncoalesced", *SMALL)
     assert result.exit_code == 0, result.output
-    assert "naive against naive_uncoalesced, 64x64x32 on RTX 3090" in result.output
-    _, _, comparison = result.output.partition("\nWhat speaks for naive\n")
+    assert "naive vs. naive_uncoalesced, 64x64x32 on RTX 3090" in result.output
+    _, _, comparison = result.output.partition("\nAdvantages of naive\n")
     assert "Its global loads access 6.6 times fewer 32-byte sectors" in comparison
     assert f"{REQUESTS}:" not in comparison, "both make equally many"
 

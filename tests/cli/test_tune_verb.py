@@ -100,7 +100,7 @@ def test_ctrl_c_keeps_what_was_timed(call, gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning.TuneWatch, "tried", tried)
     done = call("tune", "--shape", SHAPE, "--kernels", "warp_tiled", "--store", path)
     assert done.exit_code == 130
-    assert "Interrupted: the same command goes on from here." in done.stdout
+    assert "Interrupted: the same command continues from here." in done.stdout
     assert str(path) in done.stdout.replace("\n", "")
     assert len(Store(path).entries()) == 7
 
@@ -157,7 +157,7 @@ def test_a_search_is_explained(call, tuned, tmp_path, no_gpu):
         "Estimated and measured times",
         "rank correlation",
         "How they fill the board",
-        "The winner beside the runner-up: measured",
+        "The winner vs. the runner-up: measured",
     ):
         assert text in done.stdout
     assert plot.read_text().startswith("<?xml")
