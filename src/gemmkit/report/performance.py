@@ -74,7 +74,7 @@ def _summary(suites: dict[str, list[Record]]) -> Table:
         Column("suite", "left"),
         Column("problems"),
         Column("× cuBLAS, geometric mean"),
-        Column("least"),
+        Column("minimum"),
         Column("at", "left"),
         Column("≥ 1.00"),
         Column("max error / cuBLAS's"),

@@ -102,7 +102,7 @@ def reasons_text(
     role: str, winner_us: float | None, other_us: float | None, reasons: Sequence[Sentence]
 ) -> str:
     """Why the winner beats another: the strongest sentences of `explain`."""
-    head = f"The winner vs. the {role}" if role != "by default" else "Beside its default"
+    head = f"The winner vs. the {role}" if role != "by default" else "The winner vs. its default"
     if winner_us and other_us:
         head += f": measured {winner_us:,.2f} µs vs. {other_us:,.2f} µs"
     strongest = reasons[:REASONS]
