@@ -126,7 +126,7 @@ def find_target(target: str, **options: Any) -> Kernel:
 
     Raises:
         UsageError: no such rung or file, options that a rung does not accept, or any that
-                `Kernel.from_file` or `Kernel.from_ptx` refuses.
+            `Kernel.from_file` or `Kernel.from_ptx` refuses.
     """
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.launch_options import LaunchOptions
