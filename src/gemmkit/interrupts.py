@@ -39,7 +39,7 @@ def end_command_at_once() -> None:
     """`end_at_once` if this process is the command `gemmkit`, or `python -m gemmkit`.
 
     Called by the package itself, which is imported before the entry point; a program that uses
-        gemmkit as a library keeps its own handling of Ctrl-C.
+    gemmkit as a library keeps its own handling of Ctrl-C.
     """
     program = getattr(sys, "argv", [""])[0]
     if program == "-m":
@@ -70,7 +70,7 @@ def has_raised() -> bool:
     """Whether Ctrl-C has raised KeyboardInterrupt since `raise_again`.
 
     Python's own C code may replace that exception with another: a SyntaxError while compiling a
-        module, an ImportError while importing one.
+    module, an ImportError while importing one.
     """
     return bool(_raised)
 

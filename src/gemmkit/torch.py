@@ -39,9 +39,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The product of two tensors by the rules of `torch.matmul`, computed by gemmkit.
 
     Twice differentiable; a single operator for `torch.compile`; on the current CUDA stream, and
-        safe to capture in a CUDA graph after a first call with the same shapes. Under autocast,
-        float32, float16 and bfloat16 tensors are converted to its type first, as for
-        `torch.matmul`.
+    safe to capture in a CUDA graph after a first call with the same shapes. Under autocast,
+    float32, float16 and bfloat16 tensors are converted to its type first, as for
+    `torch.matmul`.
 
     Args:
         a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides.

@@ -182,7 +182,7 @@ def test_without_a_shape_a_named_kernel_runs_at_1024(
 
 def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
     text = " ".join(call("bench", "--help").output.split())
-    assert f"of problems: {', '.join(SUITES)}." in text
+    assert f"these suites: {', '.join(SUITES)}." in text
     assert f"same run: {', '.join(LIBRARIES)}." in text
 
 
