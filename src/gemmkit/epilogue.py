@@ -95,10 +95,10 @@ class Epilogue:
     activation, which its derivative needs, is stored in another matrix.
 
     `bias` adds a vector: n elements, one per column of the row-major result ("column", or True), or
-    m elements, one per row ("row"). `activation` is applied element by element:
-    "relu"; "gelu", x·Φ(x) by the error function, and "gelu_tanh", its approximation by tanh
-    (Hendrycks and Gimpel 2016); "silu", x/(1 + exp(-x)); or one made by `custom`. `residual` adds a
-    matrix of the result's shape.
+    m elements, one per row ("row"). `activation` is applied element by element: "relu"; "gelu",
+    x·Φ(x) by the error function, and "gelu_tanh", its approximation by tanh (Hendrycks and Gimpel
+    2016); "silu", x/(1 + exp(-x)); or one made by `custom`. `residual` adds a matrix of the
+    result's shape.
 
     Raises:
         UsageError: an unknown bias or activation, or a scale that is not a finite number.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One launch, predicted and measured; one JSON line.
 
-    Times are in microseconds, speeds in TFLOP/s. `fitted` marks rows used to fit
-    the model's parameters. `measured_us` is null if only a speed was published.
+    Times are in microseconds, speeds in TFLOP/s. `fitted` marks rows used to fit the model's
+    parameters. `measured_us` is null if only a speed was published.
     """
 
     board: str

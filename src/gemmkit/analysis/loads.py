@@ -76,8 +76,7 @@ def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float,
     A block loads BM + BN words per k for BM·BN results: k/BM + k/BN, which is 2k/T for square
     tiles. From shared memory a thread loads TM + TN words for TM·TN results: k (1/TM + 1/TN).
     Without tiles a result needs its row and its column, 2k words. If k is split, the partial sums
-    are read once
-    more: those of blocks by the last one to arrive, those of slices by their block.
+    are read once more: those of blocks by the last one to arrive, those of slices by their block.
 
     The formulas hold for sizes that are multiples of the tile. For `stream_k` they do not include
     partial sums of shared tiles, which depend on the board. None for a user's kernel, or one without

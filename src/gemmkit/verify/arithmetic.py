@@ -4,7 +4,7 @@ r"""In which arithmetic a kernel of fp32 matrices computes, and what relative er
 it is rounded r_f times to each type f with unit roundoff v_f, beside the n fp32 roundings of
 `bounds`, then each term is multiplied by at most that many factors (1 + δ), so that
 
-|D − exact| ≤ ((1 + γ_n(u)) · Π_f (1 + v_f)^{r_f} − 1) · S + underflow.
+    |D − exact| ≤ ((1 + γ_n(u)) · Π_f (1 + v_f)^{r_f} − 1) · S + underflow.
 
 That is Lemma 3.1 of Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., for factors
 of several precisions; for products on tensor cores it is the bound of Blanchard, Higham, Lopez,

@@ -3,7 +3,7 @@ r"""How far a result may lie from the exact one: error bounds from rounding theo
 Let u be the unit roundoff of the sums' type (2⁻²⁴ for fp32, 2⁻⁵³ for fp64) and
 γ_n = n·u / (1 − n·u). What the activation gets is
 
-x = α · Σ_p A[i,p]·B[p,j] + β·C[i,j] + bias,
+    x = α · Σ_p A[i,p]·B[p,j] + β·C[i,j] + bias,
 
 a sum of L = k + t terms, where t counts β·C (if β ≠ 0) and the bias (if there is one). Whatever
 the order of the additions (a loop, a tree, k split over blocks), a term passes through at most
@@ -13,7 +13,7 @@ multiplied by at most n = k + t + [α ≠ 1] factors (1 + δ), |δ| ≤ u, and b
 *Accuracy and Stability of Numerical Algorithms*, 2nd ed. (the argument of its sections 3.1
 and 4.2),
 
-|fl(x) − x| ≤ e = γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias|.
+    |fl(x) − x| ≤ e = γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias|.
 
 Gradual underflow adds at most half the smallest subnormal number for each multiplication, enlarged
 by no more than the later factors (below 2 here) and |α|. Tensor cores may cut sums of 16-bit
