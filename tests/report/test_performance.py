@@ -132,7 +132,7 @@ def test_a_table_for_each_suite(suites):
     row = next(line for line in square.splitlines() if line.strip().startswith("256³"))
     assert row.split()[-6:] == ["41.32", "1.210", "1.30", "2.50", "1,980", "650"]
     assert "geometric mean 0.993, minimum 0.900; below 1 at 512³, 1024³." in square
-    assert "Largest error over cuBLAS's on the same inputs: at most 1.50." in square
+    assert "Largest error relative to cuBLAS's on the same inputs: at most 1.50." in square
     assert "skinny (M of 1 to 16 rows, N = K)" in skinny
     assert "torch" not in skinny
     assert "+1.0 %" in fused

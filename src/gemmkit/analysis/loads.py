@@ -79,8 +79,8 @@ def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float,
     are read once more: those of blocks by the last one to arrive, those of slices by their block.
 
     The formulas hold for sizes that are multiples of the tile. For `stream_k` they do not include
-    partial sums of shared tiles, which depend on the board. None for a user's kernel, or one without
-    tiles of A.
+    partial sums of shared tiles, which depend on the board. None for a user's kernel, or one
+    without tiles of A.
     """
     if kernel.user_defined or config.BM is None or config.BN is None:
         return None
