@@ -115,7 +115,9 @@ def test_reasons_are_the_strongest():
     text = tuning.reasons_text("runner-up", 10.0, 10.5, reasons)
     assert text.startswith("The winner vs. the runner-up: measured 10.00 µs vs. 10.50 µs.")
     assert text.count("- Reason") == 6
-    assert tuning.reasons_text("by default", 10.0, None, []).startswith("The winner vs. its default.")
+    assert tuning.reasons_text("by default", 10.0, None, []).startswith(
+        "The winner vs. its default."
+    )
 
 
 def test_a_store_is_listed_with_what_is_stale():
