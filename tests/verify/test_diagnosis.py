@@ -149,7 +149,7 @@ FAULTS = {
         SCALED,
         lambda c: c.finish(c.a[:, :32] @ c.b[:32]),
         "k short",
-        "k is short by 5: the last 5 steps (k = 32 to 36, what is past the last whole step of 32)",
+        "k is short by 5: the last 5 steps (k = 32 to 36, the residue past the last whole step of 32)",
     ),
     "first tile of k": (PLAIN, lambda c: c.a[:, 8:] @ c.b[8:], "k short", "the first 8 steps"),
     "a tile of k": (
@@ -495,7 +495,7 @@ def test_previous_contents_of_a_single_element_are_told():
     case = Case(SCALED)
     value = case.right.copy()
     value[3, 4] = case.c[3, 4]
-    assert "what it held before" in case.judge(value).diagnosis.summary
+    assert "its previous contents" in case.judge(value).diagnosis.summary
 
 
 def test_a_few_wrong_elements_are_told_one_by_one(cases):

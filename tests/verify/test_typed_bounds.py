@@ -11,9 +11,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import further_layouts, layouts
-from gemmkit.verify import Reference, make_inputs
+from gemmkit.verify import Reference, encoding, make_inputs
+from gemmkit.verify.bounds import is_exact
 from gemmkit.verify.encoding import CANARIES, STORAGE, canaries, decode, encode, is_canary
-from gemmkit.verify.inputs import matrices, residual_numbers
+from gemmkit.verify.inputs import matrices, residual_matrix
 from gemmkit.verify.reference import ACTIVATIONS, evaluate
 
 TYPES = ["float32", "float64", "float16", "bfloat16"]
@@ -22,7 +23,7 @@ TYPES = ["float32", "float64", "float16", "bfloat16"]
 def kernel(problem, inputs, order=None, change=lambda x: x):
     """C and the auxiliary output as a kernel might compute them, and leave them in storage."""
     sums = np.float64 if problem.sum_dtype == "float64" else np.float32
-    a, b, c = (each.astype(sums) for each in matrices(problem, inputs))
+    a, b, c = (each[:].astype(sums) for each in matrices(problem, inputs))
     total = np.zeros((problem.m, problem.n), sums)
     for step in np.arange(problem.k) if order is None else order:
         total += np.outer(a[:, step], b[step])
@@ -34,9 +35,9 @@ def kernel(problem, inputs, order=None, change=lambda x: x):
         total += bias[:, None] if problem.epilogue.bias == "row" else bias
     values = ACTIVATIONS[str(problem.epilogue.activation)](total.astype(float)).astype(sums)
     values = change(values * sums(problem.epilogue.scale))
-    residual = residual_numbers(problem, inputs)
+    residual = residual_matrix(problem, inputs)
     if residual is not None:
-        values = values + residual.astype(sums)
+        values = values + residual[:].astype(sums)
     stored = []
     for storage, layout, what in (
         (inputs.c, layouts(problem)[2], values),
@@ -149,7 +150,7 @@ def test_fp64_results_are_compared_with_more_than_fp64():
     rng = np.random.default_rng(0)
     problem = GemmProblem(6, 5, 2000, dtype="float64", alpha=-0.7)
     inputs = make_inputs(problem, int(rng.integers(100)))
-    a, b = (each.astype(np.longdouble) for each in matrices(problem, inputs)[:2])
+    a, b = (each[:].astype(np.longdouble) for each in matrices(problem, inputs)[:2])
     best = np.longdouble(-0.7) * (a @ b)
     expected = evaluate(problem, inputs)
     unit = 2.0**-53
@@ -196,3 +197,22 @@ def test_custom_activations_have_no_bound():
     problem = GemmProblem(1, 1, 1, epilogue=Epilogue.custom("x * x"))
     with pytest.raises(UsageError, match="no known error bound"):
         Reference(problem, make_inputs(replace(problem, epilogue=Epilogue())))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_only_what_is_compared_is_decoded(monkeypatch, dtype):
+    problem = GemmProblem(96, 80, 64, dtype=dtype, out_dtype=dtype)
+    inputs = make_inputs(problem, seed=1)
+    decoded: list[int] = []
+
+    def counting(stored, dtype):
+        decoded.append(stored.size)
+        return decode(stored, dtype)
+
+    monkeypatch.setattr(encoding, "decode", counting)
+    expected = evaluate(problem, inputs, np.array([0, 95]))
+    assert expected.values.shape == (2, 80)
+    assert sorted(decoded) == [2 * 64, 64 * 80]  # two rows of A, all of B, nothing of C
+    decoded.clear()
+    assert is_exact(problem, make_inputs(problem, 1, "integer"))
+    assert sum(decoded) <= 2 * (96 * 64 + 64 * 80)  # nothing of C, since β is 0
