@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import ENGINE, Outcome, kernel_ptx, launch
 
-from gemmkit.emulator.codegen.neighbours import neighbours
+from gemmkit.emulator.codegen.load_groups import load_groups
 from gemmkit.emulator.codegen.operands import actions_of
 from gemmkit.emulator.counters.rules import global_sectors, local_sectors, shared_wavefronts
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -115,7 +115,7 @@ def grouped(body: str) -> list[list[str]]:
     return [
         [actions[number].instruction.text for number in group]
         for block in flow.blocks
-        for group in neighbours(actions, block)
+        for group in load_groups(actions, block)
     ]
 
 

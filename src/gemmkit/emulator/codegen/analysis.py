@@ -25,9 +25,9 @@ _VARYING_OPERATIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The blocks that run while lanes that parted at a branch are apart.
+    """The blocks that run while lanes that diverged at a branch are apart.
 
-    `taken` and `fall` are sets of block numbers, reached along either way before the meeting.
+    `taken` and `fall` are sets of block numbers, reached along either way before the reconvergence.
     """
 
     branch: int
@@ -118,8 +118,8 @@ class Analysis:
         return self._kept[block]
 
     @cached_property
-    def meetings(self) -> frozenset[int]:
-        """Blocks where parted lanes meet again."""
+    def reconvergence_points(self) -> frozenset[int]:
+        """Blocks where diverged lanes meet again."""
         return frozenset(self.flow.reconvergence[region.branch] for region in self.regions)
 
     @cached_property
@@ -169,11 +169,11 @@ class Analysis:
             added = [
                 self._region(number)
                 for number, block in enumerate(self.flow.blocks)
-                if number not in known and self._parts(block)
+                if number not in known and self._diverges(block)
             ]
             self.regions += tuple(added)
             for region in self.regions:
-                self.varying |= self._written_apart(region)
+                self.varying |= self._written_while_diverged(region)
             if self.varying == before and not added:
                 return
 
@@ -188,7 +188,7 @@ class Analysis:
                     self.varying |= self.writes[number]
                     changed = True
 
-    def _parts(self, block: BasicBlock) -> bool:
+    def _diverges(self, block: BasicBlock) -> bool:
         last = block.end - 1
         return (
             self.actions[last].operation == "branch"
@@ -197,9 +197,11 @@ class Analysis:
         )
 
     def _region(self, branch: int) -> Region:
-        meeting = self.flow.reconvergence[branch]
+        reconvergence = self.flow.reconvergence[branch]
         taken, fall = self.flow.blocks[branch].successors
-        return Region(branch, self._reached(taken, meeting), self._reached(fall, meeting))
+        return Region(
+            branch, self._reached(taken, reconvergence), self._reached(fall, reconvergence)
+        )
 
     def _reached(self, start: int, stop: int) -> frozenset[int]:
         found: set[int] = set()
@@ -211,33 +213,35 @@ class Analysis:
                 work += self.flow.blocks[block].successors
         return frozenset(found)
 
-    def _written_apart(self, region: Region) -> int:
-        """Registers that parted lanes write and read after they have met."""
-        meeting = self.flow.reconvergence[region.branch]
-        if meeting == len(self.flow.blocks):
+    def _written_while_diverged(self, region: Region) -> int:
+        """Registers that diverged lanes write and read after they have met."""
+        reconvergence = self.flow.reconvergence[region.branch]
+        if reconvergence == len(self.flow.blocks):
             return 0
         written = 0
         for number in region.taken | region.fall:
             block = self.flow.blocks[number]
             for place in range(block.start, block.end):
                 written |= self.writes[place]
-        return written & self.live_in[meeting]
+        return written & self.live_in[reconvergence]
 
     def _find_kept(self) -> list[int]:
         """Lanes that go on at the taken side run first; the others wait to fall through, then all
-        wait at the meeting. Where the branch can be reached again before that, lanes of an
+        wait at the reconvergence. Where the branch can be reached again before that, lanes of an
         earlier turn still wait to fall through while later ones do."""
         kept = [0] * len(self.flow.blocks)
         for region in self.regions:
-            meeting = self.flow.reconvergence[region.branch]
-            at_meeting = self.live_in[meeting] if meeting < len(self.flow.blocks) else 0
+            reconvergence = self.flow.reconvergence[region.branch]
+            at_reconvergence = (
+                self.live_in[reconvergence] if reconvergence < len(self.flow.blocks) else 0
+            )
             fall = self.flow.blocks[region.branch].successors[1]
             at_fall = self.live_in[fall] if fall < len(self.flow.blocks) else 0
             again = region.branch in region.taken | region.fall
             for block in region.taken:
-                kept[block] |= at_meeting | at_fall
+                kept[block] |= at_reconvergence | at_fall
             for block in region.fall:
-                kept[block] |= at_meeting | (at_fall if again else 0)
+                kept[block] |= at_reconvergence | (at_fall if again else 0)
         return kept
 
     def _find_scalar(self) -> int:

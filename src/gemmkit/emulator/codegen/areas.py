@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.layout import (
     SITE_BYTES,
     WORKER_COUNTERS,
 )
-from gemmkit.emulator.codegen.neighbours import neighbours
+from gemmkit.emulator.codegen.load_groups import load_groups
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.counters.merging import Merging
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -21,7 +21,7 @@ MEMORY_OPERATIONS = frozenset(
 )
 
 
-def counted_apart(action: Action) -> bool:
+def counted_separately(action: Action) -> bool:
     """Whether an instruction may act for fewer lanes than its block has."""
     if action.guard is not None:
         return True
@@ -38,10 +38,10 @@ class Areas:
         self.together = [
             group
             for block in blocks
-            for group in neighbours(actions, block)
+            for group in load_groups(actions, block)
             if len({self.merging.width.get(number) for number in group}) == 1
         ]
-        apart = [action.number for action in actions if counted_apart(action)]
+        apart = [action.number for action in actions if counted_separately(action)]
         self.apart = {number: place for place, number in enumerate(apart, len(blocks))}
         self.group_of = {number: group for group in self.together for number in group}
         grouped = [number for group in self.together for number in group]

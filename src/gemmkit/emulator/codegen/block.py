@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
+from gemmkit.emulator.codegen.context import CodegenContext, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.operands import ADDRESS_OF_PARAMETERS, Action, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
-from gemmkit.emulator.codegen.surroundings import Surroundings, T, W
 from gemmkit.emulator.codegen.values import (
     Emit,
     LaneNumber,
     Lanes,
+    Location,
     Node,
-    Place,
     Result,
     Scalar,
     Scratch,
@@ -44,59 +44,59 @@ SCRATCH_LIMIT = 20480
 class BlockWriter:
     """Writes the actions of one block, in order; `mask` holds the active lanes."""
 
-    def __init__(self, around: Surroundings, number: int, mask: Value, scratch: Scratch) -> None:
-        self.f = around.f
-        self.around = around
+    def __init__(self, context: CodegenContext, number: int, mask: Value, scratch: Scratch) -> None:
+        self.f = context.f
+        self.context = context
         self.number = number
         self.mask = mask
         self.scratch = scratch
-        self.block = around.analysis.flow.blocks[number]
-        self._kept = around.analysis.shared_in(number)
-        self._live_out = around.analysis.live_out(number)
-        self._hot = number in around.analysis.in_loops
-        self._places: dict[Register, Place] = {}
-        self._original: dict[Register, Place] = {}
+        self.block = context.analysis.flow.blocks[number]
+        self._kept = context.analysis.shared_in(number)
+        self._live_out = context.analysis.live_out(number)
+        self._hot = number in context.analysis.in_loops
+        self._locations: dict[Register, Location] = {}
+        self._original: dict[Register, Location] = {}
         # The instruction that is being written.
         self.at = self.block.start
         self._serial = 0
         self._scratch_limit = SCRATCH_LIMIT
-        # Results of loads that were made ahead of their place, by number.
+        # Results of loads that were made ahead of their location, by number.
         self.loaded: dict[int, Slot] = {}
         # Patterns of addresses that were looked up in this block, with their base.
-        self.patterns: dict[tuple[Place | None, Place | None, bool], tuple[Value, Value]] = {}
+        self.patterns: dict[tuple[Location | None, Location | None, bool], tuple[Value, Value]] = {}
         # Where undefined bits are tracked, of the instruction that is written: which bits of its
         # results are defined, the predicate under which it acts, and where that is defined.
-        self.results: dict[Register, Place] = {}
-        self.chosen: Place | None = None
-        self.decided: Place = Scalar(literal("i1", 1))
+        self.results: dict[Register, Location] = {}
+        self.chosen: Location | None = None
+        self.decided: Location = Scalar(literal("i1", 1))
         self._last_read = self._find_last_reads()
         scratch.keep_only([])
 
     def _find_last_reads(self) -> Mapping[Register, int]:
         last: dict[Register, int] = {}
-        for place in range(self.block.start, self.block.end):
-            analysis = self.around.analysis
-            action = analysis.actions[place]
+        for location in range(self.block.start, self.block.end):
+            analysis = self.context.analysis
+            action = analysis.actions[location]
             read = analysis.read_by(action)
             if action.guard is not None:
                 # In lanes where the guard does not hold, the old values stay.
                 read += analysis.written_by(action)
-            last |= dict.fromkeys(read, place)
+            last |= dict.fromkeys(read, location)
         return last
 
     # Registers
 
-    def place(self, register: Register) -> Place:
+    def location(self, register: Register) -> Location:
         """Where a register's value is."""
-        found = self._places.get(register)
+        found = self._locations.get(register)
         if found is None:
-            found = self._places[register] = self._original[register] = self._initial(register)
+            found = self._locations[register] = self._original[register] = self._initial(register)
         return found
 
-    def _initial(self, register: Register) -> Place:
-        f, map_ = self.f, self.around.registers
+    def _initial(self, register: Register) -> Location:
+        f, map_ = self.f, self.context.registers
         bits = TYPES[register.type].bits
-        if self.around.analysis.bit(register) & self.around.analysis.scalar:
+        if self.context.analysis.bit(register) & self.context.analysis.scalar:
             if bits == 1:
                 return Scalar(f.resize(f.load("i8", W, map_.scalar(register)), 1))
             return Scalar(f.load(f"i{bits}", W, map_.scalar(register)))
@@ -106,16 +106,16 @@ class BlockWriter:
 
     def is_scalar(self, register: Register) -> bool:
         """Whether one value serves for all lanes."""
-        return bool(self.around.analysis.bit(register) & self.around.analysis.scalar)
+        return bool(self.context.analysis.bit(register) & self.context.analysis.scalar)
 
-    def source(self, operand: Source, bits: int) -> Place:
+    def source(self, operand: Source, bits: int) -> Location:
         """The value of an operand."""
         if isinstance(operand, Register):
-            return self.place(operand)
+            return self.location(operand)
         if isinstance(operand, Immediate):
             return Scalar(literal(f"i{bits}", operand.value))
         if isinstance(operand, Negated):
-            return self.inverted(self.place(operand.register))
+            return self.inverted(self.location(operand.register))
         if isinstance(operand, Special):
             return self._special(operand.name)
         return self.symbol(operand.name, bits)
@@ -126,9 +126,9 @@ class BlockWriter:
         Raises:
             UnsupportedInstruction: there is no such variable.
         """
-        found = self.around.symbols(name)
+        found = self.context.symbols(name)
         if found is None:
-            analysis = self.around.analysis
+            analysis = self.context.analysis
             instruction = analysis.actions[self.at].instruction
             if name in analysis.flow.kernel.parameters:
                 raise unsupported(instruction, ADDRESS_OF_PARAMETERS)
@@ -137,7 +137,7 @@ class BlockWriter:
             return Scalar(literal(f"i{bits}", found.number))
         return Scalar(self.f.resize(found, bits))
 
-    def _special(self, name: str) -> Place:
+    def _special(self, name: str) -> Location:
         if name not in LANE_MASKS:
             return special(self.f, name)
 
@@ -146,7 +146,7 @@ class BlockWriter:
 
         return self.node(emit, [(LaneNumber(), 32)], [32])[0]
 
-    def inverted(self, predicate: Place) -> Place:
+    def inverted(self, predicate: Location) -> Location:
         """The complement of a predicate."""
         if isinstance(predicate, Scalar):
             return Scalar(self.f.not_(predicate.value))
@@ -157,7 +157,7 @@ class BlockWriter:
     def node(
         self,
         emit: Emit,
-        sources: Sequence[tuple[Place, int]],
+        sources: Sequence[tuple[Location, int]],
         bits: Sequence[int],
     ) -> list[Result]:
         """Put off a computation; its results."""
@@ -168,27 +168,27 @@ class BlockWriter:
                 source.node.readers += 1
         return [Result(node, index) for index in range(len(bits))]
 
-    def at_once(self, emit: Emit, sources: Sequence[tuple[Place, int]]) -> list[Scalar]:
+    def at_once(self, emit: Emit, sources: Sequence[tuple[Location, int]]) -> list[Scalar]:
         """Compute with scalars; the results."""
-        values = [place.value for place, _ in sources if isinstance(place, Scalar)]
+        values = [location.value for location, _ in sources if isinstance(location, Scalar)]
         return [Scalar(value) for value in emit(self.f, values)]
 
-    def put(self, action: Action, values: Sequence[Place], *, signed: bool = False) -> None:
+    def put(self, action: Action, values: Sequence[Location], *, signed: bool = False) -> None:
         """Give an action's destinations their values, in lanes where its guard holds.
 
         Wider registers are filled up with zeros, or with the sign. The guard may be among the
         destinations.
         """
-        chosen = None if action.guard is None else self.guard_place(action.guard)
+        chosen = None if action.guard is None else self.guard_location(action.guard)
         for register, value in zip(action.dests, values, strict=False):
             if register is not None:
-                self._places[register] = self._merged(register, value, chosen, signed)
+                self._locations[register] = self._merged(register, value, chosen, signed)
 
-    def keep(self, register: Register, value: Place, chosen: Place | None) -> None:
+    def keep(self, register: Register, value: Location, chosen: Location | None) -> None:
         """Give a register a value of its width where a predicate holds."""
-        self._places[register] = self._merged(register, value, chosen, False)
+        self._locations[register] = self._merged(register, value, chosen, False)
 
-    def resized(self, value: Place, bits: int, *, signed: bool = False) -> Place:
+    def resized(self, value: Location, bits: int, *, signed: bool = False) -> Location:
         """A value in another width."""
         if value.bits == bits:
             return value
@@ -208,15 +208,15 @@ class BlockWriter:
         return Lanes(self.f.resize(predicate.value, 32, signed=True))
 
     def _merged(
-        self, register: Register, value: Place, chosen: Place | None, signed: bool
-    ) -> Place:
+        self, register: Register, value: Location, chosen: Location | None, signed: bool
+    ) -> Location:
         """The register's new value: where nothing is chosen, the old one."""
         bits = TYPES[register.type].bits
         value = self.resized(value, bits, signed=signed)
         if chosen is None:
             spreads = bits == 1 and isinstance(value, Scalar) and not self.is_scalar(register)
             return Lanes(self.lanes(value)) if spreads else value
-        old = self.place(register)
+        old = self.location(register)
         if all(isinstance(each, Scalar) for each in (chosen, value, old)):
             return self.at_once(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)])[0]
         if bits == 1 and not any(isinstance(each, Result) for each in (chosen, value, old)):
@@ -225,12 +225,12 @@ class BlockWriter:
             return Lanes(f.or_(f.and_(c, new), f.and_(f.not_(c), kept)))
         return self.node(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)], [bits])[0]
 
-    def guard_place(self, guard: Guard) -> Place:
+    def guard_location(self, guard: Guard) -> Location:
         """The predicate of a guard."""
-        predicate = self.place(guard.register)
+        predicate = self.location(guard.register)
         return self.inverted(predicate) if guard.negated else predicate
 
-    def lanes(self, predicate: Place) -> Value:
+    def lanes(self, predicate: Location) -> Value:
         """A predicate as one bit a lane, in lanes that are not active too."""
         if isinstance(predicate, Scalar):
             return self._spread(predicate).value
@@ -245,19 +245,23 @@ class BlockWriter:
         """The lanes in which an instruction under this guard acts."""
         if guard is None:
             return self.mask
-        return self.f.and_(self.mask, self.lanes(self.guard_place(guard)))
+        return self.f.and_(self.mask, self.lanes(self.guard_location(guard)))
 
     # Memory
 
-    def materialise(self, places: Sequence[Place]) -> None:
+    def materialise(self, locations: Sequence[Location]) -> None:
         """Write pending computations whose results must be at hand: vectors in slots."""
         wanted = [
-            place
-            for place in dict.fromkeys(places)
-            if isinstance(place, Result) and place.stored is None
+            location
+            for location in dict.fromkeys(locations)
+            if isinstance(location, Result) and location.stored is None
         ]
         if wanted:
-            held = {place.node for place in self._needed().values() if isinstance(place, Result)}
+            held = {
+                location.node
+                for location in self._needed().values()
+                if isinstance(location, Result)
+            }
             self._write(with_shared(wanted, held))
 
     def _write(self, wanted: Sequence[Result]) -> None:
@@ -279,15 +283,15 @@ class BlockWriter:
                 if isinstance(source, Result):
                     source.node.served += 1
 
-    def in_memory(self, place: Place, bits: int) -> Slot:
+    def in_memory(self, location: Location, bits: int) -> Slot:
         """A vector of that width in memory."""
-        place = self.resized(place, bits)
-        if isinstance(place, Slot):
-            return place
-        if not isinstance(place, Result):
-            place = self.node(lambda _, s: s[:1], [(place, bits)], [bits])[0]
-        self.materialise([place])
-        kept = place.stored
+        location = self.resized(location, bits)
+        if isinstance(location, Slot):
+            return location
+        if not isinstance(location, Result):
+            location = self.node(lambda _, s: s[:1], [(location, bits)], [bits])[0]
+        self.materialise([location])
+        kept = location.stored
         assert isinstance(kept, Slot)
         return kept
 
@@ -300,7 +304,7 @@ class BlockWriter:
 
         It is the register's own slot where its old value is not needed any more.
         """
-        analysis = self.around.analysis
+        analysis = self.context.analysis
         if (
             register is not None
             and action.guard is None
@@ -309,7 +313,7 @@ class BlockWriter:
             and analysis.bit(register) & self._live_out & ~self._kept
             and not self._written_later(register, action.number)
         ):
-            slot = self.around.registers.slot(register)
+            slot = self.context.registers.slot(register)
             self._original[register] = slot
             return slot
         return self.scratch.take(bits)
@@ -321,34 +325,35 @@ class BlockWriter:
             self._scratch_limit = max(SCRATCH_LIMIT, 2 * self.scratch.in_use)
 
     def _written_later(self, register: Register, number: int) -> bool:
-        bit = self.around.analysis.bit(register)
+        bit = self.context.analysis.bit(register)
         return any(
-            self.around.analysis.writes[place] & bit for place in range(number + 1, self.block.end)
+            self.context.analysis.writes[location] & bit
+            for location in range(number + 1, self.block.end)
         )
 
-    def _needed(self) -> dict[Register, Place]:
+    def _needed(self) -> dict[Register, Location]:
         """Registers that this block's rest or its successors read."""
         return {
-            register: place
-            for register, place in self._places.items()
+            register: location
+            for register, location in self._locations.items()
             if self._last_read.get(register, -1) >= self.at
-            or self.around.analysis.bit(register) & self._live_out
+            or self.context.analysis.bit(register) & self._live_out
         }
 
     def _write_pending(self) -> None:
         """Bring every value that is still needed into memory, and take back other scratch."""
         needed = self._needed()
         self.materialise(list(needed.values()))
-        self._places = {
-            register: (place.stored or place) if isinstance(place, Result) else place
-            for register, place in needed.items()
+        self._locations = {
+            register: (location.stored or location) if isinstance(location, Result) else location
+            for register, location in needed.items()
         }
-        kept = [place for place in self._places.values() if isinstance(place, Slot)]
+        kept = [location for location in self._locations.values() if isinstance(location, Slot)]
         self.scratch.keep_only([*kept, *self.loaded.values()])
 
     # The end
 
-    def finish(self, condition: Place | None = None) -> Value | None:
+    def finish(self, condition: Location | None = None) -> Value | None:
         """Write what is pending and live, and put registers where other blocks look for them.
 
         Returns the lanes of `condition` (the predicate of a branch), if one is given that is not
@@ -356,10 +361,10 @@ class BlockWriter:
         """
         vectors, predicates = self._live_values()
         self._write_with(vectors, [*predicates.values(), condition])
-        f, map_ = self.f, self.around.registers
-        for register, place in predicates.items():
-            lanes = self.lanes(place)
-            if self.around.analysis.bit(register) & self._kept:
+        f, map_ = self.f, self.context.registers
+        for register, location in predicates.items():
+            lanes = self.lanes(location)
+            if self.context.analysis.bit(register) & self._kept:
                 old = f.load("i32", W, map_.predicate(register))
                 lanes = f.or_(f.and_(lanes, self.mask), f.and_(old, f.not_(self.mask)))
             f.store(lanes, W, map_.predicate(register))
@@ -367,35 +372,35 @@ class BlockWriter:
             return None
         return self.lanes(condition)
 
-    def _live_values(self) -> tuple[list[Output], dict[Register, Place]]:
+    def _live_values(self) -> tuple[list[Output], dict[Register, Location]]:
         """What is to be stored of vectors, and of predicates; scalars are stored at once."""
-        analysis, map_ = self.around.analysis, self.around.registers
+        analysis, map_ = self.context.analysis, self.context.registers
         outputs: list[Output] = []
-        predicates: dict[Register, Place] = {}
-        for register, place in self._places.items():
+        predicates: dict[Register, Location] = {}
+        for register, location in self._locations.items():
             bit = analysis.bit(register)
-            if place is self._original.get(register) or not bit & self._live_out:
+            if location is self._original.get(register) or not bit & self._live_out:
                 continue
             if analysis.scalar & bit:
-                assert isinstance(place, Scalar)
-                whole = self.f.resize(place.value, max(place.bits, 8))
+                assert isinstance(location, Scalar)
+                whole = self.f.resize(location.value, max(location.bits, 8))
                 self.f.store(whole, W, map_.scalar(register))
             elif TYPES[register.type].bits == 1:
-                predicates[register] = place
-            elif place != map_.slot(register):
+                predicates[register] = location
+            elif location != map_.slot(register):
                 only = self.mask if bit & self._kept else None
-                outputs.append(Output(place, map_.slot(register), only))
+                outputs.append(Output(location, map_.slot(register), only))
         return outputs, predicates
 
-    def _write_with(self, outputs: list[Output], predicates: Sequence[Place | None]) -> None:
+    def _write_with(self, outputs: list[Output], predicates: Sequence[Location | None]) -> None:
         """Write vectors together with the predicates that are not computed yet."""
         pending = [
-            place
-            for place in dict.fromkeys(predicates)
-            if isinstance(place, Result) and place.stored is None
+            location
+            for location in dict.fromkeys(predicates)
+            if isinstance(location, Result) and location.stored is None
         ]
-        everything = [*outputs, *(Output(place, None) for place in pending)]
+        everything = [*outputs, *(Output(location, None) for location in pending)]
         if everything:
             found = Segment(self.f, everything, hot=self._hot).write()
-            for number, place in enumerate(pending, len(outputs)):
-                place.node.stored[place.index] = Lanes(found[number])
+            for number, location in enumerate(pending, len(outputs)):
+                location.node.stored[location.index] = Lanes(found[number])

@@ -12,7 +12,7 @@ from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
 from gemmkit.emulator.codegen.native import compile_ir
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering
-from gemmkit.emulator.codegen.runtime.pieces import pieces_for
+from gemmkit.emulator.codegen.runtime.modules import modules_for
 from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.codegen.warp import write_warp
 
@@ -39,7 +39,7 @@ def compile_kernel(
     return CompiledKernel(
         code=compile_ir(code.text, clean=False),
         calls=code.calls,
-        pieces=tuple(pieces_for((*code.calls, run))),
+        modules=tuple(modules_for((*code.calls, run))),
         worker_bytes=code.areas.size,
         warp_bytes=code.warp_bytes,
         scratch_bytes=code.scratch_bytes,

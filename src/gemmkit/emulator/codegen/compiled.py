@@ -73,7 +73,7 @@ class KernelText:
 class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     """What the cache holds of a kernel: object code and how to run it. Sizes are in bytes.
 
-    `pieces` are those of the runtime that it calls. `sites_start` is where the records of its
+    `modules` are those of the runtime that it calls. `sites_start` is where the records of its
     memory instructions begin in a worker's memory, and `counts_as` what each of them holds in its
     field of that name. `uses_variables` says whether it uses module-scope variables. `turn_cost` is
     its number of instructions, `exit_block` that of its basic blocks. `orders_blocks` says whether
@@ -82,7 +82,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     code: bytes
     calls: tuple[str, ...]
-    pieces: tuple[str, ...]
+    modules: tuple[str, ...]
     worker_bytes: int
     warp_bytes: int
     scratch_bytes: int

@@ -113,5 +113,5 @@ def _loaded(text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool) 
         return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize, track=track))
 
     compiled = msgspec.msgpack.decode(cache.get_or_create(key, make), type=CompiledKernel)
-    runtime().require(compiled.pieces, (*compiled.calls, run), cache)
+    runtime().require(compiled.modules, (*compiled.calls, run), cache)
     return LoadedKernel(text, compiled, LoadedCode(compiled.code, [WARP_FUNCTION]), run)

@@ -116,7 +116,7 @@ class _Pattern:
     tags_within: int = 1080
     serial: int = 1088
     start_pairs: int = 1096
-    meets: int = 1104
+    overlaps: int = 1104
     starts: int = 1112
     size: int = 1664
 
@@ -150,7 +150,7 @@ WARP = {
     name: 4 * place
     for place, name in enumerate(
         (
-            *("block", "mask", "exited", "meet", "depth", "status", "index", "initial"),
+            *("block", "mask", "exited", "reconvergence", "depth", "status", "index", "initial"),
             *("barrier", "barrier_warps", "instruction", "votes"),
         )
     )

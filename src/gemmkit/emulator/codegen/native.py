@@ -152,7 +152,7 @@ class LoadedCode:
             }
 
 
-class Piece(msgspec.Struct, frozen=True):
+class RuntimeModule(msgspec.Struct, frozen=True):
     """What the cache holds of a piece of the runtime: object code, and its functions."""
 
     code: bytes
@@ -163,16 +163,16 @@ class Runtime:
     """The runtime's pieces that were loaded into this process."""
 
     def __init__(self) -> None:
-        self._pieces: set[str] = set()
+        self._modules: set[str] = set()
         self._kept: list[LoadedCode] = []
         self.addresses: dict[str, int] = {}
 
-    def require(self, pieces: Iterable[str], functions: Iterable[str], cache: DiskCache) -> None:
+    def require(self, modules: Iterable[str], functions: Iterable[str], cache: DiskCache) -> None:
         """Load these pieces, each after those that it needs, for code that calls the functions."""
         with _llvm():
-            for piece in pieces:
-                if piece not in self._pieces:
-                    self._load(piece, cache)
+            for module in modules:
+                if module not in self._modules:
+                    self._load(module, cache)
         missing = [name for name in functions if name not in self.addresses]
         # A call to an unknown function would be a jump to address 0.
         assert not missing, f"the runtime lacks {', '.join(missing)}"
@@ -180,25 +180,25 @@ class Runtime:
     def _load(self, name: str, cache: DiskCache) -> None:
         import llvmlite.binding as llvm
 
-        data = cache.get_or_create(f"runtime/{name}/{host().key}", lambda: _compiled_piece(name))
-        piece = msgspec.msgpack.decode(data, type=Piece)
-        loaded = LoadedCode(piece.code, piece.functions)
+        data = cache.get_or_create(f"runtime/{name}/{host().key}", lambda: _compiled_module(name))
+        stored = msgspec.msgpack.decode(data, type=RuntimeModule)
+        loaded = LoadedCode(stored.code, stored.functions)
         # A signal handler that needs the same piece may load it in between; code that was linked
         # to either copy stays good, since both are kept.
         self._kept.append(loaded)
         for function, address in loaded.addresses.items():
             llvm.add_symbol(function, address)
         self.addresses |= loaded.addresses
-        self._pieces.add(name)
+        self._modules.add(name)
 
 
-def _compiled_piece(name: str) -> bytes:
-    load("gemmkit.emulator.codegen.runtime.pieces")
-    from gemmkit.emulator.codegen.runtime.pieces import piece_module
+def _compiled_module(name: str) -> bytes:
+    load("gemmkit.emulator.codegen.runtime.modules")
+    from gemmkit.emulator.codegen.runtime.modules import build_module
 
-    module = piece_module(name, permutes=host().permutes)
+    module = build_module(name, permutes=host().permutes)
     code = compile_ir(str(module), clean=True)
-    return msgspec.msgpack.encode(Piece(code, tuple(module.functions)))
+    return msgspec.msgpack.encode(RuntimeModule(code, tuple(module.functions)))
 
 
 @cache

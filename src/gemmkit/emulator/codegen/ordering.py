@@ -74,7 +74,7 @@ def scope(action: Action) -> str:
     return "block" if "cta" in words else "system" if "sys" in words else "device"
 
 
-def guesses(one: Action, other: Action) -> bool:
+def is_cas_loop(one: Action, other: Action) -> bool:
     """Whether these are a load and a compare-and-swap, which do no harm to each other: a loop of
     compare-and-swap, as of the CUDA programming guide, begins with a plain load, and a value that
     is out of date makes it go round once more."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.ir import Function, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, STRIP_LANES, STRIPS
-from gemmkit.emulator.codegen.values import LaneNumber, Node, Place, Result, Scalar, Slot
+from gemmkit.emulator.codegen.values import LaneNumber, Location, Node, Result, Scalar, Slot
 
 # Results computed together; with eight accumulators, an operand and a scratch value, AVX2's
 # sixteen registers suffice.
@@ -29,7 +29,7 @@ class Output:
     `kept` lanes (a predicate) of the slot's old content stay where it is set.
     """
 
-    value: Place
+    value: Location
     target: Slot | None
     only: Value | None = None
 
@@ -63,18 +63,18 @@ class Segment:
         seen: set[Node] = set()
         for number, group in enumerate(self._groups):
             plan: list[Node] = []
-            work: list[Place] = [output.value for output in group]
+            work: list[Location] = [output.value for output in group]
             work += [output.target for output in group if output.target and output.only]
             while work:
-                place = work.pop()
-                if isinstance(place, Result) and place.stored is not None:
-                    place = place.stored
-                if isinstance(place, Slot):
-                    self._readers[place] = number
-                elif isinstance(place, Result) and place.node not in seen:
-                    seen.add(place.node)
-                    plan.append(place.node)
-                    work += [source for source, _ in place.node.sources]
+                location = work.pop()
+                if isinstance(location, Result) and location.stored is not None:
+                    location = location.stored
+                if isinstance(location, Slot):
+                    self._readers[location] = number
+                elif isinstance(location, Result) and location.node not in seen:
+                    seen.add(location.node)
+                    plan.append(location.node)
+                    work += [source for source, _ in location.node.sources]
             self._plans.append(sorted(plan, key=lambda node: node.serial))
 
     def write(self) -> dict[int, Value]:
@@ -95,8 +95,8 @@ class Segment:
             self._computed.clear()
             self._pinned.clear()
             for number, group in enumerate(self._groups):
-                for place, bits in self._write_group(number, group).items():
-                    found[place] = self._f.or_(found[place], bits)
+                for location, bits in self._write_group(number, group).items():
+                    found[location] = self._f.or_(found[location], bits)
         return found
 
     def _looped(self, predicates: Sequence[int]) -> dict[int, Value]:
@@ -153,12 +153,12 @@ class Segment:
             if target is not None and self._readers.get(target, -1) > number:
                 self._pinned[target] = self._value(target, target.bits)
         found = {}
-        for place, (output, value) in enumerate(zip(group, values, strict=True)):
+        for location, (output, value) in enumerate(zip(group, values, strict=True)):
             if output.target is not None:
                 f.store(value, self._address(output.target))
             else:
                 byte = Value("i8", f.value("i8", f"bitcast {value} to i8").name)
-                found[number * GROUP + place] = f.shl(f.cast("zext", byte, "i32"), self._shift)
+                found[number * GROUP + location] = f.shl(f.cast("zext", byte, "i32"), self._shift)
         return found
 
     def _address(self, slot: Slot) -> Value:
@@ -174,25 +174,29 @@ class Segment:
         byte = f.resize(f.lshr(lanes, self._shift), 8)
         return f.value(vector("i1"), f"bitcast {byte} to {vector('i1')}")
 
-    def _value(self, place: Place, bits: int) -> Value:
-        """The strip's value of a place, resized."""
+    def _value(self, location: Location, bits: int) -> Value:
+        """The strip's value of a location, resized."""
         f = self._f
-        if isinstance(place, Result):
-            if place.stored is not None:
-                return self._value(place.stored, bits)
-            value = self._computed[place.node][place.index]
-        elif isinstance(place, Slot):
-            if place not in self._loaded:
-                self._loaded[place] = f.load(vector(f"i{place.bits}"), self._address(place))
-            value = self._loaded[place]
-        elif isinstance(place, Scalar):
-            scalar = f.resize(place.value, bits) if place.value.number is None else place.value
+        if isinstance(location, Result):
+            if location.stored is not None:
+                return self._value(location.stored, bits)
+            value = self._computed[location.node][location.index]
+        elif isinstance(location, Slot):
+            if location not in self._loaded:
+                self._loaded[location] = f.load(
+                    vector(f"i{location.bits}"), self._address(location)
+                )
+            value = self._loaded[location]
+        elif isinstance(location, Scalar):
+            scalar = (
+                f.resize(location.value, bits) if location.value.number is None else location.value
+            )
             if scalar.number is not None:
                 return literal(vector(f"i{bits}"), scalar.number)
             return f.splat(scalar)
-        elif isinstance(place, LaneNumber):
+        elif isinstance(location, LaneNumber):
             lanes = ", ".join(f"i32 {lane}" for lane in range(STRIP_LANES))
             value = f.add(f.splat(self._shift), Value(vector("i32"), f"<{lanes}>"))
         else:
-            return self._lanes(place.value)
+            return self._lanes(location.value)
         return f.resize(value, bits)

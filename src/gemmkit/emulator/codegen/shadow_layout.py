@@ -36,7 +36,7 @@ SHADOW = words(
     # Of a store that is about to be made: the registers and the bits of each of their elements.
     *("data0", "data1", "data2", "data3", "data_bits"),
     # Of an access to global memory that meets another one of its block: the other's actor and time.
-    *("met", "met_time"),
+    *("conflict", "met_time"),
     # Where undefined bits are tracked: of each thread's local memory the bits that are defined.
     "local_defined",
 )
@@ -92,9 +92,9 @@ COPY_SITE, COPY_THREAD, COPY_EPOCH_BITS = 32, 16, 16
 # times not told.
 BOUNDS, UNINITIALIZED, RACE, LANES_RACE, GLOBAL_RACE = range(5)
 CLASSES = 5
-TOLD = words("epoch", "block", "times", "untold")
-TOLD_BYTES = 32
-TOLD_IN_BLOCK = 2
+REPORTED = words("epoch", "block", "times", "unreported")
+REPORT_BYTES = 32
+REPORTS_PER_BLOCK = 2
 # Among what native code tells of two lanes: they store at the same time.
 SAME_STORE = 1 << 15
 # The other has brought by cp.async what this one reads.
@@ -104,7 +104,7 @@ COPIED = 1 << 14
 # meet those of their own block, whether it loads what must not be written during the launch, and
 # whether it is an atomic that reads nothing.
 SHADOW_SITE = {
-    name: CLASSES * TOLD_BYTES + place
+    name: CLASSES * REPORT_BYTES + place
     for name, place in words(
         "row", "region", "strong", "strong_in_block", "nc", "overwrites"
     ).items()
@@ -112,7 +112,7 @@ SHADOW_SITE = {
 SHADOW_SITE_BYTES = 256
 
 # What goes wrong beside memory accesses.
-BARRIER_DIVERGENT, BARRIER_PLACES, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
+BARRIER_DIVERGENT, BARRIER_SITES, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
     CLASSES, CLASSES + 6
 )
 # No fault: blocks may meet in a region whose loads must be noted for that from the start.
@@ -122,7 +122,7 @@ FENCE, SYNCHRONIZES = CLASSES + 7, CLASSES + 8
 # An access meets another block's: that of the last plain writer, or, if so marked, of the last
 # plain reader or the last strong writer, and the running thread from this bit on. The answer that
 # the other one came before.
-MEETING, AGAINST_READER, AGAINST_STRONG, MEETING_THREAD, IN_ORDER = CLASSES + 9, 1, 2, 2, 2
+CONFLICT, AGAINST_READER, AGAINST_STRONG, CONFLICT_THREAD, IN_ORDER = CLASSES + 9, 1, 2, 2, 2
 
 # A region of global memory: its bytes that were written (one byte each) or null where all were;
 # for each granule the last and the first block that stored to it, and that loaded it, or, where

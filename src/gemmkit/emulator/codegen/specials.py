@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, WARP, WORKER
 from gemmkit.emulator.codegen.registers import THREAD_NUMBERS
-from gemmkit.emulator.codegen.values import LaneNumber, Place, Scalar
+from gemmkit.emulator.codegen.values import LaneNumber, Location, Scalar
 
 _LAUNCH = {
     f"%{name}.{axis}": f"{field}_{axis}"
@@ -21,7 +21,7 @@ _CONSTANT = {
 LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"}
 
 
-def special(f: Function, name: str) -> Place:
+def special(f: Function, name: str) -> Location:
     """Where the value of a special register is, or code that reads it; 32 bits."""
     if name in THREAD_NUMBERS:
         return THREAD_NUMBERS[name]

@@ -65,7 +65,7 @@ class Node:
 
     serial: int
     emit: Emit
-    sources: tuple[tuple[Place, int], ...]
+    sources: tuple[tuple[Location, int], ...]
     bits: tuple[int, ...]
     stored: dict[int, Slot | Lanes] = field(default_factory=dict)
     # Readers created, and those of them whose code is written.
@@ -97,14 +97,14 @@ class Result:
         return self.node.stored.get(self.index)
 
 
-Place = Scalar | Slot | Lanes | LaneNumber | Result
+Location = Scalar | Slot | Lanes | LaneNumber | Result
 
 
-def root_of(place: Place) -> tuple[Slot | Result | None, Value | None]:
+def root_of(location: Location) -> tuple[Slot | Result | None, Value | None]:
     """The vector and the scalar of which a sum was made; the vector itself without one."""
-    if isinstance(place, Result):
-        return (place.root, place.distance) if place.root is not None else (place, None)
-    return (place, None) if isinstance(place, Slot) else (None, None)
+    if isinstance(location, Result):
+        return (location.root, location.distance) if location.root is not None else (location, None)
+    return (location, None) if isinstance(location, Slot) else (None, None)
 
 
 class Scratch:
@@ -130,7 +130,7 @@ class Scratch:
         """Slots for vectors of 32 bits that lie side by side."""
         start, self._end = self._end, self._end + count * self._UNIT
         self.size = max(self.size, self._end)
-        return [Slot("t", start + place * self._UNIT, 32) for place in range(count)]
+        return [Slot("t", start + location * self._UNIT, 32) for location in range(count)]
 
     def keep_only(self, kept: Sequence[Slot]) -> None:
         """Take back all slots but these."""

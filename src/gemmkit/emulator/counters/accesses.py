@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gemmkit.emulator.counters.alignment import Places
+from gemmkit.emulator.counters.alignment import SymbolicAddresses
 from gemmkit.emulator.counters.merging import Merged, merged_accesses
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
@@ -27,7 +27,7 @@ class Accesses:
 
     def __init__(self, flow: ControlFlow) -> None:
         self._flow = flow
-        self._places = Places(flow)
+        self._places = SymbolicAddresses(flow)
         self._merged = merged_accesses(flow, self._places)
 
     def counts(self, tally: Tally, global_array: Callable[[int], str]) -> tuple[AccessCounts, ...]:
@@ -43,7 +43,7 @@ class Accesses:
 
 def _counts(
     flow: ControlFlow,
-    places: Places,
+    places: SymbolicAddresses,
     merged: Sequence[Merged],
     tally: Tally,
     global_array: Callable[[int], str],
@@ -94,7 +94,7 @@ def _space(number: int, form: Form, tally: Tally) -> str | None:
     return space if space in ("global", "shared", "local") else None
 
 
-def _array(flow: ControlFlow, places: Places, instruction: Instruction) -> str:
+def _array(flow: ControlFlow, places: SymbolicAddresses, instruction: Instruction) -> str:
     """The shared variable that an address is of; dynamic shared memory has no name of its own."""
     address = next(each for each in instruction.operands if isinstance(each, Address))
     names = places.variables(address)

@@ -31,7 +31,7 @@ Terms = tuple[tuple[Register | Symbol, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SymbolicAddress:
     """Where an access goes: a sum of terms, each a register times a factor, plus `offset` bytes.
 
     2^`zeros` divides the sum of the terms.
@@ -66,7 +66,7 @@ class _Sum:
         return _Sum.of(factors, self.constant + other.constant * times)
 
 
-class Places:
+class SymbolicAddresses:
     """The places of a kernel's accesses to shared memory."""
 
     def __init__(self, flow: ControlFlow) -> None:
@@ -78,13 +78,13 @@ class Places:
         self._solve()
         self._sum = cache(self._sum_of)
 
-    def of(self, address: Address) -> Place | None:
+    def of(self, address: Address) -> SymbolicAddress | None:
         """The place of an address operand; None where its variable is not known."""
         found = self._sum(address.base)
         if found is None:
             return None
         zeros = min((self._zeros(root) + _zeros(by) for root, by in found.terms), default=_MOST)
-        return Place(found.terms, found.constant + address.offset, zeros)
+        return SymbolicAddress(found.terms, found.constant + address.offset, zeros)
 
     def variables(self, address: Address) -> frozenset[str]:
         """The shared variables out of which an address may be computed."""

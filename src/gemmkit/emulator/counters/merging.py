@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.emulator.counters.alignment import Places, registers_in
+from gemmkit.emulator.counters.alignment import SymbolicAddresses, registers_in
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
 from gemmkit.emulator.ptx.module import Address, Instruction, Register, Symbol
@@ -42,9 +42,11 @@ class Merged:
     nbytes: int
 
 
-def merged_accesses(flow: ControlFlow, places: Places | None = None) -> tuple[Merged, ...]:
+def merged_accesses(
+    flow: ControlFlow, places: SymbolicAddresses | None = None
+) -> tuple[Merged, ...]:
     """Every group of shared-memory loads, or stores, that becomes one instruction."""
-    places = places or Places(flow)
+    places = places or SymbolicAddresses(flow)
     found: list[Merged] = []
     for block in flow.blocks:
         found += _merged_loads(flow, block, places)
@@ -86,7 +88,7 @@ class _Access:
     widest: int
 
 
-def _merged_loads(flow: ControlFlow, block: BasicBlock, places: Places) -> list[Merged]:
+def _merged_loads(flow: ControlFlow, block: BasicBlock, places: SymbolicAddresses) -> list[Merged]:
     found: list[Merged] = []
     run: list[_Access] = []
     for number, access in _accesses(flow, block, places, "load"):
@@ -109,7 +111,7 @@ def _load_groups(run: Sequence[_Access]) -> list[Merged]:
     return found
 
 
-def _merged_stores(flow: ControlFlow, block: BasicBlock, places: Places) -> list[Merged]:
+def _merged_stores(flow: ControlFlow, block: BasicBlock, places: SymbolicAddresses) -> list[Merged]:
     """Stores are merged while one follows the other in the same window."""
     found: list[Merged] = []
     run: list[_Access] = []
@@ -162,7 +164,7 @@ def _group(members: Sequence[_Access], nbytes: int) -> Merged:
 
 
 def _accesses(
-    flow: ControlFlow, block: BasicBlock, places: Places, operation: str
+    flow: ControlFlow, block: BasicBlock, places: SymbolicAddresses, operation: str
 ) -> list[tuple[int, _Access | None]]:
     """A block's instructions, those that may be merged as accesses."""
     written: defaultdict[Register | Symbol, int] = defaultdict(int)
@@ -193,7 +195,7 @@ def _access(
     number: int,
     instruction: Instruction,
     form: Form,
-    places: Places,
+    places: SymbolicAddresses,
     written: Mapping[Register | Symbol, int],
 ) -> _Access | None:
     address = next(each for each in instruction.operands if isinstance(each, Address))

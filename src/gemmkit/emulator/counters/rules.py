@@ -43,7 +43,7 @@ def tag_wavefronts(addresses: Sequence[int], nbytes: int) -> int:
     What a request costs there once its lines are cached; the first requests for 16 lines or more
     were seen to take more. Arguments as for `global_sectors`.
     """
-    depth = Counter(map(tag_bank, _pieces(addresses, nbytes, LINE_BYTES)))
+    depth = Counter(map(tag_bank, _units(addresses, nbytes, LINE_BYTES)))
     return max(depth.values(), default=0)
 
 
@@ -85,10 +85,10 @@ def local_sectors(offsets: Mapping[int, int], nbytes: int) -> int:
 
 
 def _distinct(addresses: Sequence[int], nbytes: int, unit: int) -> int:
-    return len(_pieces(addresses, nbytes, unit))
+    return len(_units(addresses, nbytes, unit))
 
 
-def _pieces(addresses: Iterable[int], nbytes: int, unit: int) -> set[int]:
+def _units(addresses: Iterable[int], nbytes: int, unit: int) -> set[int]:
     """Numbers of the aligned units of memory that accesses touch."""
     return {
         piece
@@ -146,7 +146,7 @@ def shared_wavefronts(
 
 
 def _deepest_bank(addresses: Sequence[int], nbytes: int) -> int:
-    words = _pieces(addresses, nbytes, WORD_BYTES)
+    words = _units(addresses, nbytes, WORD_BYTES)
     return max(Counter(word % BANKS for word in words).values())
 
 

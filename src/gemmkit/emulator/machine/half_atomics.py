@@ -20,7 +20,7 @@ from gemmkit.emulator.counters.rules import (
 )
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
-from gemmkit.emulator.machine.fault import outside_error
+from gemmkit.emulator.machine.errors import outside_error
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker, surely_global
 from gemmkit.errors import DeviceError
@@ -56,7 +56,7 @@ def atomic(
     offsets = np.zeros(LANES, np.int64)
     for lane in np.flatnonzero(active).tolist():
         address = int(addresses[lane])
-        shared[lane], offsets[lane], data = _place(worker, memory, action, address)
+        shared[lane], offsets[lane], data = _locate(worker, memory, action, address)
         if not 0 <= offsets[lane] <= len(data) - size or address % size:
             thread = warp * LANES + lane
             error = outside_error(worker, memory, action.number, thread, address)
@@ -68,7 +68,7 @@ def atomic(
     return before
 
 
-def _place(
+def _locate(
     worker: Worker, memory: DeviceMemory, action: Action, address: int
 ) -> tuple[bool, int, Bytes]:
     """Whether an address lies in shared memory; the offset in the bytes that hold it."""

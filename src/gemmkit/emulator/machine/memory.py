@@ -51,7 +51,7 @@ class DeviceMemory:
     def __init__(self, alignment: int = ALIGNMENT) -> None:
         self._alignment = alignment
         self._starts: list[int] = []
-        self._pieces: dict[int, tuple[Allocation, Bytes]] = {}
+        self._allocations: dict[int, tuple[Allocation, Bytes]] = {}
         self._written: dict[int, Bytes] = {}
 
     def allocate(self, nbytes: int, name: str = "", *, initialized: bool = True) -> Allocation:
@@ -65,7 +65,7 @@ class DeviceMemory:
         # An allocation of no bytes has an address too, at which nothing may be read.
         data = aligned_bytes(max(nbytes, 1), self._alignment)
         allocation = Allocation(data.ctypes.data, nbytes, name)
-        self._pieces[allocation.address] = allocation, data
+        self._allocations[allocation.address] = allocation, data
         bisect.insort(self._starts, allocation.address)
         if not initialized:
             self._written[allocation.address] = aligned_bytes(max(nbytes, 1), self._alignment)
@@ -74,38 +74,40 @@ class DeviceMemory:
     def divide(self, allocation: Allocation, parts: Iterable[Allocation]) -> None:
         """Put pieces that lie within an allocation in its place; what is between them is out of
         bounds from now on, and the allocation as a whole cannot be freed."""
-        _, data = self._pieces.pop(allocation.address)
+        _, data = self._allocations.pop(allocation.address)
         self._starts.remove(allocation.address)
         for part in parts:
             start = part.address - allocation.address
-            self._pieces[part.address] = part, data[start : start + part.nbytes]
+            self._allocations[part.address] = part, data[start : start + part.nbytes]
             bisect.insort(self._starts, part.address)
 
     def free(self, allocation: Allocation) -> None:
         """Give memory back; kernels that run afterwards cannot touch it."""
-        if self._pieces.pop(allocation.address, None) is None:
+        if self._allocations.pop(allocation.address, None) is None:
             raise DeviceError(f"there is no allocation at {allocation.address:#x} to free")
         self._written.pop(allocation.address, None)
         self._starts.remove(allocation.address)
 
     def rename(self, address: int, name: str) -> None:
         """Call the allocation that begins at an address by another name; none there is no error."""
-        if address in self._pieces:
-            allocation, data = self._pieces[address]
-            self._pieces[address] = Allocation(address, allocation.nbytes, name), data
+        if address in self._allocations:
+            allocation, data = self._allocations[address]
+            self._allocations[address] = Allocation(address, allocation.nbytes, name), data
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds an address."""
         place = bisect.bisect_right(self._starts, address) - 1
         if place < 0:
             return None
-        allocation = self._pieces[self._starts[place]][0]
+        allocation = self._allocations[self._starts[place]][0]
         return allocation if address < allocation.address + allocation.nbytes else None
 
     def nearest(self, address: int) -> Allocation | None:
         """The allocation that holds an address or lies closest to it."""
         place = bisect.bisect_right(self._starts, address)
-        near = [self._pieces[start][0] for start in self._starts[max(place - 1, 0) : place + 1]]
+        near = [
+            self._allocations[start][0] for start in self._starts[max(place - 1, 0) : place + 1]
+        ]
 
         def distance(each: Allocation) -> int:
             return max(each.address - address, address - each.address - each.nbytes + 1, 0)
@@ -124,7 +126,7 @@ class DeviceMemory:
         if found is None or address + nbytes > found.address + found.nbytes:
             raise DeviceError(f"{nbytes} bytes at {address:#x} are not device memory")
         start = address - found.address
-        return self._pieces[found.address][1][start : start + nbytes]
+        return self._allocations[found.address][1][start : start + nbytes]
 
     def written(self, address: int) -> Bytes | None:
         """One byte for each of the allocation that begins at an address: 1 where it was written.
@@ -135,7 +137,7 @@ class DeviceMemory:
 
     def snapshot(self) -> list[tuple[Bytes, Bytes]]:
         """What all memory holds, and which of it was written; for `restore`."""
-        held = [data for _, data in self._pieces.values()] + list(self._written.values())
+        held = [data for _, data in self._allocations.values()] + list(self._written.values())
         return [(data, data.copy()) for data in held]
 
     def restore(self, snapshot: list[tuple[Bytes, Bytes]]) -> None:
@@ -146,8 +148,8 @@ class DeviceMemory:
     def regions(self) -> NDArray[np.int64]:
         """(first byte, size) of every allocation that is not empty, sorted."""
         found = [
-            (start, self._pieces[start][0].nbytes)
+            (start, self._allocations[start][0].nbytes)
             for start in self._starts
-            if self._pieces[start][0].nbytes
+            if self._allocations[start][0].nbytes
         ]
         return np.array(found, np.int64).reshape(-1, 2)

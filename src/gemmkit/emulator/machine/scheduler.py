@@ -254,10 +254,10 @@ class _Launch:
 
     def _end(self, worker: Worker, max_steps: int) -> None:
         """Stop for a block that does not end."""
-        from gemmkit.emulator.machine import fault
+        from gemmkit.emulator.machine import errors
 
         if self._sanitizer is None:
-            raise fault.endless_error(worker, max_steps)
+            raise errors.endless_error(worker, max_steps)
         self._sanitizer.endless(worker, max_steps)
         self.stop()
 
@@ -271,14 +271,14 @@ class _Launch:
         worker.leave_block()
 
     def _trouble(self, worker: Worker, reason: int) -> BaseException:
-        from gemmkit.emulator.machine import fault
+        from gemmkit.emulator.machine import errors
 
         if reason == STUCK:
-            return fault.deadlock_error(worker)
+            return errors.deadlock_error(worker)
         if reason == TRAP:
-            return fault.trap_error(worker)
+            return errors.trap_error(worker)
         if reason == FAULTED:
-            return worker.failure or fault.access_error(worker, self._memory)
+            return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
 
 

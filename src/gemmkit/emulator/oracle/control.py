@@ -1,4 +1,4 @@
-"""Where each warp stands: active lanes, the stack of parted lanes, barriers."""
+"""Where each warp stands: active lanes, the stack of diverged lanes, barriers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Warps:
     """The control state of many warps, one row each.
 
     A row's active lanes (`mask`) stand at basic block `block`. They wait for others of their warp
-    at block `meet`; the others are entries of the warp's stack: where they go on, where they in
-    turn meet others, and which lanes they are.
+    at block `reconvergence`; the others are entries of the warp's stack: where they go on, where they in
+    turn reconvergence others, and which lanes they are.
     """
 
     def __init__(self, existing: Lanes, exit_block: int) -> None:
         count = len(existing)
         self.mask = existing.copy()
         self.block = np.zeros(count, np.intp)
-        self.meet = np.full(count, exit_block)
+        self.reconvergence = np.full(count, exit_block)
         self.status = np.full(count, RUNNING)
         self._left = ~existing
         self._stacks: list[list[tuple[int, int, Lanes]]] = [[] for _ in range(count)]
@@ -34,16 +34,16 @@ class Warps:
     def go(self, rows: Rows, block: int) -> None:
         """The active lanes of these warps go on at a block."""
         self.block[rows] = block
-        self._settle(rows[self.meet[rows] == block])
+        self._settle(rows[self.reconvergence[rows] == block])
 
-    def part(self, row: int, taken: Lanes, target: int, fall: int, meeting: int) -> None:
-        """Some of the active lanes go to `target` first, the rest to `fall`, until all meet."""
-        active, outer = self.mask[row].copy(), int(self.meet[row])
-        if meeting != outer:
-            self._stacks[row].append((meeting, outer, active))
-        if fall != meeting:
-            self._stacks[row].append((fall, meeting, active & ~taken))
-        self.mask[row], self.meet[row] = taken, meeting
+    def diverge(self, row: int, taken: Lanes, target: int, fall: int, reconvergence: int) -> None:
+        """Some of the active lanes go to `target` first, the rest to `fall`, until all reconvergence."""
+        active, outer = self.mask[row].copy(), int(self.reconvergence[row])
+        if reconvergence != outer:
+            self._stacks[row].append((reconvergence, outer, active))
+        if fall != reconvergence:
+            self._stacks[row].append((fall, reconvergence, active & ~taken))
+        self.mask[row], self.reconvergence[row] = taken, reconvergence
         self.go(np.array([row]), target)
 
     def leave(self, rows: Rows, lanes: Lanes, block: int) -> None:
@@ -58,11 +58,11 @@ class Warps:
         """Warps whose active lanes have met others, or have ended: those next on the stack run."""
         for row in rows.tolist():
             stack = self._stacks[row]
-            while self.block[row] == self.meet[row] or not self.mask[row].any():
+            while self.block[row] == self.reconvergence[row] or not self.mask[row].any():
                 if not stack:
                     self.status[row] = DONE
                     break
-                self.block[row], self.meet[row], lanes = stack.pop()
+                self.block[row], self.reconvergence[row], lanes = stack.pop()
                 self.mask[row] = lanes & ~self._left[row]
 
 

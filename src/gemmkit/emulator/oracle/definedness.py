@@ -227,7 +227,7 @@ class Definedness:
         taken = np.take_along_axis(values, other, axis=1)
         return [np.where(absent, np.uint32(0xFFFFFFFF), taken), None]
 
-    def _places(
+    def _accesses(
         self, group: Group, step: Step, address: Address, lanes: Lanes
     ) -> list[tuple[str, Addresses, Lanes]]:
         """Of each space that is touched: addresses in it and lanes."""
@@ -266,7 +266,7 @@ class Definedness:
         of, count = action.form.type, len(action.dests)
         found = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in range(count)]
         assert action.address is not None
-        for space, addresses, inside in self._places(group, step, action.address, lanes):
+        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
             reported: set[int] = set()
             for place, lane, owner in self._each(group, space, inside):
                 address = int(addresses[place, lane])
@@ -305,7 +305,7 @@ class Definedness:
     def _store(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
         of = action.form.type
         assert action.address is not None
-        for space, addresses, inside in self._places(group, step, action.address, lanes):
+        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
             for number, source in enumerate(action.sources):
                 undefined = self._undefined(group, source, of.bits)
                 if space == "global":
@@ -361,7 +361,7 @@ class Definedness:
     def _update(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
         of = action.form.type
         assert action.address is not None
-        for space, addresses, inside in self._places(group, step, action.address, lanes):
+        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
             reported: set[int] = set()
             for place, lane, owner in self._each(group, space, inside):
                 address = int(addresses[place, lane])

@@ -177,14 +177,14 @@ class Lockstep:
     def _branch(self, group: Group, step: Step, lanes: Lanes, active: Lanes, block: int) -> None:
         warps, (target, *following) = self._chunk.warps, self._flow.blocks[block].successors
         jumps, stays = lanes.any(axis=1), (active & ~lanes).any(axis=1)
-        parted = np.flatnonzero(jumps & stays)
-        self._tally.divergent[step.number] += len(parted)
+        diverged = np.flatnonzero(jumps & stays)
+        self._tally.divergent[step.number] += len(diverged)
         warps.go(group.rows[jumps & ~stays], target)
         for fall in following:
             warps.go(group.rows[stays & ~jumps], fall)
-            for each in parted.tolist():
-                meeting = self._flow.reconvergence[block]
-                warps.part(int(group.rows[each]), lanes[each], target, fall, meeting)
+            for each in diverged.tolist():
+                reconvergence = self._flow.reconvergence[block]
+                warps.diverge(int(group.rows[each]), lanes[each], target, fall, reconvergence)
 
     def _barrier(self, group: Group, step: Step, lanes: Lanes, block: int) -> None:
         chunk, waits = self._chunk, step.form.operation == "barrier"

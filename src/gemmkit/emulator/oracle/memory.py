@@ -1,4 +1,4 @@
-"""The state spaces as arrays of bytes: addresses of lanes to places in them, loads and stores."""
+"""The state spaces as arrays of bytes: addresses of lanes to spans in them, loads and stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GlobalMemory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Span:
     """Lanes of one access that touch one array of bytes, each from `index` on."""
 
     data: Bytes
@@ -62,7 +62,7 @@ class Place:
         return values
 
     def store(self, values: NDArray[np.unsignedinteger]) -> None:
-        """One number from each lane; of lanes that store to one place, the last one wins."""
+        """One number from each lane; of lanes that store to one span, the last one wins."""
         numbers = self._numbers(values.itemsize)
         values = np.broadcast_to(values, self.lanes.shape)
         numbers[self.index[self.lanes] // values.itemsize] = values[self.lanes]
@@ -71,9 +71,9 @@ class Place:
         whole = len(self.data) // nbytes * nbytes
         return self.data[:whole].view(f"u{nbytes}")
 
-    def moved(self, nbytes: int) -> Place:
+    def moved(self, nbytes: int) -> Span:
         """The same lanes, some bytes further on."""
-        return Place(self.data, self.index + nbytes, self.lanes)
+        return Span(self.data, self.index + nbytes, self.lanes)
 
 
 class Fault(Exception):
@@ -97,14 +97,14 @@ class PrivateSpace:
         self._stride = -(-nbytes // 256) * 256
         self._data = np.zeros(owners * self._stride, np.uint8)
 
-    def places(
+    def spans(
         self, owners: Indices, addresses: Addresses, lanes: Lanes, nbytes: int
-    ) -> Iterator[Place]:
+    ) -> Iterator[Span]:
         """Where an access goes; owners broadcast to lanes."""
         offsets = addresses - self._base
         beyond = lanes & ((offsets > self.nbytes) | (offsets + nbytes > self.nbytes))
         _refuse(f"out of bounds in {self.name} memory", addresses, beyond)
-        yield Place(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
+        yield Span(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
 
     def text(self, owner: int, address: int, nbytes: int) -> bytes:
         """Bytes of one owner, as many as there are."""
@@ -112,9 +112,9 @@ class PrivateSpace:
         return self._data[start : min(start + nbytes, (owner + 1) * self._stride)].tobytes()
 
 
-def global_places(
+def global_spans(
     memory: GlobalMemory, addresses: Addresses, lanes: Lanes, nbytes: int
-) -> Iterator[Place]:
+) -> Iterator[Span]:
     """Where an access to global memory goes: to one or more allocations."""
     left = lanes.copy()
     while left.any():
@@ -128,7 +128,7 @@ def global_places(
         beyond = inside & (addresses - start + np.uint64(nbytes) > size)
         _refuse("out of bounds in global memory", addresses, beyond)
         data = memory.view(found.address, found.nbytes)
-        yield Place(data, (addresses - start).astype(np.int64), inside)
+        yield Span(data, (addresses - start).astype(np.int64), inside)
         left &= ~inside
 
 

@@ -104,15 +104,15 @@ def _post_dominators(blocks: Sequence[BasicBlock]) -> tuple[int, ...]:
         changed = False
         for block in reversed(order[:-1]):
             candidates = [each for each in blocks[block].successors if each in immediate]
-            meeting = candidates[0]
+            reconvergence = candidates[0]
             for other in candidates[1:]:
-                while meeting != other:
-                    if rank[meeting] < rank[other]:
-                        meeting = immediate[meeting]
+                while reconvergence != other:
+                    if rank[reconvergence] < rank[other]:
+                        reconvergence = immediate[reconvergence]
                     else:
                         other = immediate[other]
-            if immediate.get(block) != meeting:
-                immediate[block] = meeting
+            if immediate.get(block) != reconvergence:
+                immediate[block] = reconvergence
                 changed = True
     # A block from which the exit cannot be reached (an endless loop) meets again nowhere.
     return tuple(immediate.get(block, exit_block) for block in range(exit_block))

@@ -14,7 +14,7 @@ _LOC = re.compile(
 )
 
 # File number, line, column.
-_Place = tuple[int, int, int]
+_Position = tuple[int, int, int]
 
 
 class LineTable:
@@ -28,12 +28,12 @@ class LineTable:
 
     def __init__(self, text: str, files: Mapping[int, str]) -> None:
         self._files = files
-        self._callers: defaultdict[_Place, set[_Place | None]] = defaultdict(set)
+        self._callers: defaultdict[_Position, set[_Position | None]] = defaultdict(set)
         for match in _LOC.finditer(text):
-            place, caller = _places(match)
-            self._callers[place].add(caller)
-        # Of the directives that were read, for each place, the calls that led there last.
-        self._led: dict[_Place, tuple[_Place, ...]] = {}
+            position, caller = _positions(match)
+            self._callers[position].add(caller)
+        # Of the directives that were read, for each position, the calls that led there last.
+        self._led: dict[_Position, tuple[_Position, ...]] = {}
 
     def line(self, directive: str) -> SourceLine:
         """The line that a `.loc` directive names; directives are read in the order of the text.
@@ -44,14 +44,14 @@ class LineTable:
         match = _LOC.match(directive)
         if match is None:
             raise ValueError(directive)
-        place, caller = _places(match)
+        position, caller = _positions(match)
         calls = self._chain(caller)
-        self._led[place] = calls
+        self._led[position] = calls
         names = tuple("{}:{}".format(*self._named(call)) for call in calls)
-        return SourceLine(*self._named(place), names)
+        return SourceLine(*self._named(position), names)
 
-    def _chain(self, caller: _Place | None) -> tuple[_Place, ...]:
-        calls: list[_Place] = []
+    def _chain(self, caller: _Position | None) -> tuple[_Position, ...]:
+        calls: list[_Position] = []
         while caller is not None and caller not in calls:
             calls.append(caller)
             if caller in self._led:
@@ -61,12 +61,12 @@ class LineTable:
             caller = next(iter(known)) if len(known) == 1 else None
         return tuple(calls)
 
-    def _named(self, place: _Place) -> tuple[str, int]:
-        number, line, _ = place
+    def _named(self, position: _Position) -> tuple[str, int]:
+        number, line, _ = position
         return self._files.get(number, f"file {number}"), line
 
 
-def _places(match: re.Match[str]) -> tuple[_Place, _Place | None]:
-    """A directive's own place, and that of the call it was inlined at."""
+def _positions(match: re.Match[str]) -> tuple[_Position, _Position | None]:
+    """A directive's own position, and that of the call it was inlined at."""
     own = int(match[1]), int(match[2]), int(match[3])
     return own, (int(match[4]), int(match[5]), int(match[6])) if match[4] else None

@@ -34,8 +34,8 @@ from gemmkit.emulator.ptx.variables import (
     ModuleScope,
     PtxSyntaxError,
     Space,
-    apart,
     module_scope,
+    separated,
     unreadable,
 )
 from gemmkit.errors import UnsupportedInstruction
@@ -85,7 +85,7 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     for match in [each for each in entries if each[1] == entry] or entries:
         kernel = _KernelParser(text, match, table, outer, "" if files else name, target).parse()
         kernels[kernel.name] = kernel
-    placed = apart(outer.globals.variables, _named(kernels.values()))
+    placed = separated(outer.globals.variables, _named(kernels.values()))
     return Module(
         version=_first(r"\.version\s+(\S+)", text),
         target=target,

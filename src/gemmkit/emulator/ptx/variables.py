@@ -73,7 +73,7 @@ class ModuleScope:
     dynamic_shared: dict[str, int] = field(default_factory=dict)
 
 
-def apart(variables: Mapping[str, Variable], named: Collection[str]) -> dict[str, Variable]:
+def separated(variables: Mapping[str, Variable], named: Collection[str]) -> dict[str, Variable]:
     """Those of module-scope variables that are named, each moved away from the one before it, so
     that what lies past its end belongs to no other."""
     kept = ((name, each) for name, each in variables.items() if name in named)

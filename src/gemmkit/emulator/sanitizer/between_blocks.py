@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
-from gemmkit.emulator.codegen.ordering import Ordering, guesses, scope
+from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
     AGAINST_STRONG,
+    CONFLICT_THREAD,
     IN_ORDER,
-    MEETING_THREAD,
 )
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
@@ -18,7 +18,7 @@ from gemmkit.emulator.sanitizer.block_order import (
     UNRELEASED,
     BlockOrder,
 )
-from gemmkit.emulator.sanitizer.meetings import ANY_ORDER, Actor, meeting, places
+from gemmkit.emulator.sanitizer.cross_block_races import ANY_ORDER, Actor, cross_block_race, places
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import Finding
@@ -71,10 +71,10 @@ class BetweenBlocks:
                     writes=action.operation != "load",
                 )
 
-    def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
+    def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp touches what another block has touched: the answer to native code, and
         the race, if it is one."""
-        against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
+        against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
         kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
         note, time = self._known.at(address, kind)
         other = Actor.read(note, self._numbers)
@@ -87,7 +87,7 @@ class BetweenBlocks:
         if how == KNOWN:
             return IN_ORDER, None
         pair = action, self._names.actions[other.number]
-        if guesses(*pair) and "block" not in map(scope, pair):
+        if is_cas_loop(*pair) and "block" not in map(scope, pair):
             return 0, None
         # Atomics and their like go past L1, too.
         strong = Ordering.of(action).between_blocks.strong
@@ -97,6 +97,6 @@ class BetweenBlocks:
         if loads:
             kind = "read after write"
         me = Actor(block, thread, number)
-        return 1, meeting(
+        return 1, cross_block_race(
             self._names, kind, address, other, me, why=_WHY[how] if self._fences else ANY_ORDER
         )

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# By the address of a place in memory, how many of what was released there.
+# By the address of a location in memory, how many of what was released there.
 Learned = dict[int, int]
 
 # How an access comes before another: in the order that the memory model wants; but for a fence of
@@ -22,7 +22,7 @@ KNOWN, UNFENCED, UNLEARNED, UNRELEASED = range(4)
 
 @dataclass(slots=True)
 class _Release:
-    """What a block made known at a place: of each of its warps all before a time, and what it knew
+    """What a block made known at a location: of each of its warps all before a time, and what it knew
     of others."""
 
     block: int
@@ -34,8 +34,8 @@ class _Release:
 
 
 @dataclass(slots=True)
-class _Place:
-    """All that was released at one place, in its order; which of it each block did."""
+class _Location:
+    """All that was released at one location, in its order; which of it each block did."""
 
     releases: list[_Release] = field(default_factory=list)
     of_block: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -63,8 +63,8 @@ class _Knowledge:
 
 
 def _join(mine: Learned, theirs: Mapping[int, int]) -> None:
-    for place, count in theirs.items():
-        mine[place] = max(count, mine.get(place, 0))
+    for location, count in theirs.items():
+        mine[location] = max(count, mine.get(location, 0))
 
 
 class BlockOrder:
@@ -76,7 +76,7 @@ class BlockOrder:
 
     def __init__(self, warps: int) -> None:
         self._warps = warps
-        self._places: defaultdict[int, _Place] = defaultdict(_Place)
+        self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_block: defaultdict[int, list[_Release]] = defaultdict(list)
         self._enter(-1)
 
@@ -109,20 +109,20 @@ class BlockOrder:
         own.join(_Knowledge(until, passed_on=dict(own.known)))
 
     def synchronize(
-        self, block: int, warp: int, barrier: int, place: int, *, reads: bool, writes: bool
+        self, block: int, warp: int, barrier: int, location: int, *, reads: bool, writes: bool
     ) -> None:
-        """A strong access to a place in memory."""
+        """A strong access to a location in memory."""
         self._catch_up(block, barrier)
-        at, own = self._places[place], self._own[warp]
+        at, own = self._locations[location], self._own[warp]
         if reads and at.releases:
-            own.seen[place] = len(at.releases)
+            own.seen[location] = len(at.releases)
         if writes:
             all_of_it = self._nothing()
             all_of_it.join(own)
             all_of_it.join(self._common)
             if any(all_of_it.fenced):
                 until, learned = tuple(all_of_it.fenced), all_of_it.passed_on
-                if self._renew(at, warp, place, until, learned):
+                if self._renew(at, warp, location, until, learned):
                     return
                 released = _Release(block, until, learned)
                 at.of_block[block].append(len(at.releases))
@@ -130,12 +130,12 @@ class BlockOrder:
                 self._by_block[block].append(released)
 
     def _renew(
-        self, at: _Place, warp: int, place: int, until: tuple[int, ...], learned: Learned
+        self, at: _Location, warp: int, location: int, until: tuple[int, ...], learned: Learned
     ) -> bool:
-        """Add to the last release at a place, which is of the same block, unless another warp has
+        """Add to the last release at a location, which is of the same block, unless another warp has
         seen it as it was: a loop of atomics that waits for others would leave one each time.
 
-        Who sees a release has seen all those before it at the same place, so one is as good as two.
+        Who sees a release has seen all those before it at the same location, so one is as good as two.
         """
         if not at.releases or at.releases[-1].block != self._block:
             return False
@@ -144,7 +144,7 @@ class BlockOrder:
         if not more and all(last.learned.get(each, 0) >= n for each, n in learned.items()):
             return True
         others = (each for number, each in enumerate(self._own) if number != warp)
-        if any(each.seen.get(place, 0) == count for each in (*others, self._common)):
+        if any(each.seen.get(location, 0) == count for each in (*others, self._common)):
             return False
         last.until = tuple(map(max, last.until, until))
         _join(last.learned, learned)
@@ -170,11 +170,11 @@ class BlockOrder:
         looked_at: Learned = {}
         left = [learned]
         while left:
-            for place, count in left.pop().items():
-                at, done = self._places[place], looked_at.get(place, 0)
+            for location, count in left.pop().items():
+                at, done = self._locations[location], looked_at.get(location, 0)
                 if count <= done:
                     continue
-                looked_at[place] = count
+                looked_at[location] = count
                 own = (number for number in at.of_block.get(block, ()) if number < count)
                 if any(at.releases[number].covers(warp, time) for number in own):
                     return True

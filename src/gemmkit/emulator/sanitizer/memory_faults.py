@@ -8,7 +8,7 @@ from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3
-from gemmkit.emulator.machine.fault import ACCESS_KINDS, reserved_memory
+from gemmkit.emulator.machine.errors import ACCESS_KINDS, reserved_memory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.sanitizer.shadow import (
@@ -43,7 +43,7 @@ def outside(
     action = names.actions[number]
     size, here = access_bytes(action), names.site(number, names.thread(thread))
     misaligned = address % size != 0
-    array, offset, place = _place(names, worker, number, space, address, size)
+    array, offset, place = _location(names, worker, number, space, address, size)
     what = f"{ACCESS_KINDS[action.operation]} of {size} bytes"
     block = names.block(worker.field("block"))
     kind = "misaligned" if misaligned else "out of bounds"
@@ -58,7 +58,7 @@ def outside(
     )
 
 
-def _place(
+def _location(
     names: Names, worker: Worker, number: int, space: str, address: int, size: int
 ) -> tuple[str, int | None, str]:
     """The array that was meant, the byte in it, and both in words."""

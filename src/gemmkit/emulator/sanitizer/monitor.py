@@ -12,15 +12,15 @@ from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     BARRIER_DIVERGENT,
-    BARRIER_PLACES,
+    BARRIER_SITES,
     BOUNDS,
+    CONFLICT,
     FENCE,
     GLOBAL_RACE,
     KEPT,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
-    MEETING,
     MEMBERS,
     RACE,
     STORED,
@@ -35,10 +35,10 @@ from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.sanitizer import stops
+from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
-from gemmkit.emulator.sanitizer.meetings import meetings, places
+from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, places
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -57,7 +57,7 @@ from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
 
 # The events that concern the order of accesses to global memory.
-_ORDER = frozenset([FENCE, SYNCHRONIZES, MEETING, GLOBAL_RACE])
+_ORDER = frozenset([FENCE, SYNCHRONIZES, CONFLICT, GLOBAL_RACE])
 
 
 @dataclass
@@ -130,22 +130,22 @@ class Sanitizer:
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
-        self.add(worker, stops.deadlock(self.names, worker))
+        self.add(worker, synccheck.deadlock(self.names, worker))
 
     def trap(self, worker: Worker) -> None:
         """The kernel stopped itself."""
-        self.add(worker, stops.trap(self.names, worker))
+        self.add(worker, synccheck.trap(self.names, worker))
 
     def endless(self, worker: Worker, limit: int) -> None:
         """A block has run for longer than it may."""
-        self.add(worker, stops.endless(self.names, worker, limit))
+        self.add(worker, synccheck.endless(self.names, worker, limit))
 
     def findings(self) -> tuple[Finding, ...]:
         """What was found, when all workers have ended."""
         for watch in self._watches:
             watch.finish()
         numbers = places(self.areas.sites, self.areas.sites_start)
-        for finding, block in meetings(self.names, self.known, numbers):
+        for finding, block in cross_block_races(self.names, self.known, numbers):
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
             self.collection.add(finding, block)
@@ -160,7 +160,7 @@ class _Watch:
         self._names = sanitizer.names
         for number in sanitizer.areas.sites:
             worker.limit_shared(number, *self._names.part(number))
-        self._event = Event(self._hear)
+        self._event = Event(self._on_event)
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
@@ -168,7 +168,7 @@ class _Watch:
             sanitizer.names, worker, self._shadow, self._between_blocks.order
         )
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
-        # What was found last for each memory record and class, to which what is untold belongs.
+        # What was found last for each memory record and class, to which what is unreported belongs.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
         self._waiting: tuple[int, int, int, int, int] | None = None
@@ -187,11 +187,13 @@ class _Watch:
     def finish(self) -> None:
         """Take what is left."""
         for (place, what), key in self._last.items():
-            self._take_untold(place, what, key)
+            self._take_unreported(place, what, key)
         self._nobody_came()
         self._event = Event()
 
-    def _hear(self, what: int, site: int | None, pattern: int | None, base: int, more: int) -> int:
+    def _on_event(
+        self, what: int, site: int | None, pattern: int | None, base: int, more: int
+    ) -> int:
         """Native code tells that something looks wrong; 1 if it is."""
         try:
             if what == LOADS_WANTED:
@@ -209,10 +211,10 @@ class _Watch:
                 self._note_absence(base, more)
                 return 1
             if what in _ORDER:
-                return self._hear_of_global_order(what, site, pattern, base, more)
+                return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
-                return self._hear_of_order(what, base, more)
-            return self._hear_of_memory(what, site, Pattern(pattern), base, more)
+                return self._on_synchronization(what, base, more)
+            return self._on_memory(what, site, Pattern(pattern), base, more)
         except BaseException as error:
             self._worker.fail(error)
             return 0
@@ -236,7 +238,7 @@ class _Watch:
             self._sanitizer.tracking_wanted = True
             self._sanitizer.stop()
 
-    def _hear_of_global_order(
+    def _on_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> int:
         if what == FENCE:
@@ -247,21 +249,21 @@ class _Watch:
             self._between_blocks.synchronize(strong, base, more)
             self._within_block.synchronize(strong, base, more)
         elif what == GLOBAL_RACE and site is not None:
-            return self._hear_of_global_race(site, base, more)
+            return self._on_global_race(site, base, more)
         elif site is not None:
-            answer, found = self._between_blocks.meet(site, base, more)
+            answer, found = self._between_blocks.conflict(site, base, more)
             if found is not None:
                 self._sanitizer.add(self._worker, found)
             return answer
         return 0
 
-    def _hear_of_global_race(self, site: int, address: int, more: int) -> int:
-        answer, finding = self._within_block.meet(site, address, more)
+    def _on_global_race(self, site: int, address: int, more: int) -> int:
+        answer, finding = self._within_block.conflict(site, address, more)
         if finding is not None:
             self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
         return answer
 
-    def _hear_of_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
+    def _on_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)
         finding = self._explain(what, number, pattern, base, more)
         if finding is None:
@@ -277,14 +279,14 @@ class _Watch:
         place = self._worker.kernel.areas.sites[number]
         earlier = self._last.get((place, what))
         if earlier is not None:
-            self._take_untold(place, what, earlier)
+            self._take_unreported(place, what, earlier)
         block = self._worker.field("block")
         self._last[place, what] = self._sanitizer.collection.add(finding, block)
 
-    def _take_untold(self, place: int, what: int, key: Key) -> None:
-        untold = self._shadow.take_untold(place, what)
-        if untold:
-            self._sanitizer.collection.more(key, untold)
+    def _take_unreported(self, place: int, what: int, key: Key) -> None:
+        unreported = self._shadow.take_unreported(place, what)
+        if unreported:
+            self._sanitizer.collection.more(key, unreported)
 
     def _explain(
         self, what: int, number: int, pattern: Pattern, base: int, more: int
@@ -309,7 +311,7 @@ class _Watch:
             return self._races.between_warps(access)
         return self._races.between_lanes(access, more)
 
-    def _hear_of_order(self, what: int, number: int, more: int) -> int:
+    def _on_synchronization(self, what: int, number: int, more: int) -> int:
         worker, names = self._worker, self._names
         warp = worker.warp_number(worker.field("running"))
         lanes, members = more & 0xFFFFFFFF, more >> 32 & 0xFFFFFFFF
@@ -320,19 +322,19 @@ class _Watch:
             living = self._living(warp)
             if not (members & living & ~lanes or lanes & ~members):
                 return 0
-            found = stops.absent_members(names, worker, number, lanes, members, warp)
+            found = synccheck.absent_members(names, worker, number, lanes, members, warp)
             self._sanitizer.add(worker, found)
         elif self._allowed(what, number, more, warp):
             return 0
         else:
-            self._sanitizer.add(worker, stops.barrier(names, worker, what, number, more))
+            self._sanitizer.add(worker, synccheck.barrier(names, worker, what, number, more))
         return 1
 
     def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
         """Whether a barrier of the block is used well, though it does not look so."""
         if what == BARRIER_DIVERGENT:
             return not self._living(warp) & ~self._returned(warp) & ~more
-        return what == BARRIER_PLACES and stops.copies(self._names, number, more)
+        return what == BARRIER_SITES and synccheck.copies(self._names, number, more)
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
         """Lanes may come to a barrier of their warp one after the other, also at other lines."""
@@ -371,5 +373,5 @@ class _Watch:
             return
         block, warp, members, number, lanes = self._waiting
         self._waiting = None
-        found = stops.absent_members(self._names, self._worker, number, lanes, members, warp)
+        found = synccheck.absent_members(self._names, self._worker, number, lanes, members, warp)
         self._sanitizer.collection.add(found, block)

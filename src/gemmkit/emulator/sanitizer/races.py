@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import guesses
+from gemmkit.emulator.codegen.ordering import is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
@@ -57,7 +57,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meeting:
+class _Conflict:
     """Two threads at one address; the other's instruction and thread, if they are known."""
 
     lane: int
@@ -81,7 +81,7 @@ class Races:
             return self._finding(access, copied, waiting=True)
         met = self._other_warp(access) or self._landed_copy(access)
         if met is not None:
-            return None if self._guesses(access, met) else self._finding(access, met)
+            return None if self._is_cas_loop(access, met) else self._finding(access, met)
         if self._names.strong(access.numbers[0]) or not self._may_race(access):
             return None
         return self._unknown(access)
@@ -99,7 +99,7 @@ class Races:
         thread = access.warp * LANES + other
         if more & SAME_STORE:
             address = access.base + int(access.pattern.offsets[lane])
-            met = _Meeting(lane, address, access.numbers[0], thread, STORED)
+            met = _Conflict(lane, address, access.numbers[0], thread, STORED)
             return self._finding(access, met, within=True)
         if more & COPIED:
             return self._finding(access, self._copied(access, lane, thread), within=True)
@@ -109,18 +109,18 @@ class Races:
         starts = (each.base + int(each.pattern.offsets[who])
                   for each, who in ((access, lane), (entry, other)))  # fmt: skip
         address = max(starts)
-        met = _Meeting(lane, address, entry.number_at(other, address), thread, entry.kind)
-        return None if self._guesses(access, met) else self._finding(access, met, within=True)
+        met = _Conflict(lane, address, entry.number_at(other, address), thread, entry.kind)
+        return None if self._is_cas_loop(access, met) else self._finding(access, met, within=True)
 
-    def _guesses(self, access: Access, met: _Meeting) -> bool:
+    def _is_cas_loop(self, access: Access, met: _Conflict) -> bool:
         actions = self._names.actions
-        return met.other is not None and guesses(actions[access.numbers[0]], actions[met.other])
+        return met.other is not None and is_cas_loop(actions[access.numbers[0]], actions[met.other])
 
     def row(self, number: int, nbytes: int, each: int) -> tuple[int, ...]:
         """The instructions that an access stands for."""
         return self._areas.group_of[number] if nbytes > each else (number,)
 
-    def _copy_on_its_way(self, access: Access) -> _Meeting | None:
+    def _copy_on_its_way(self, access: Access) -> _Conflict | None:
         shadow = self._shadow
         granules = granules_of(access.pattern, access.base, access.nbytes, shadow.shift)
         alarm = bits_at(shadow.common_bits("alarm"), granules)
@@ -130,22 +130,22 @@ class Races:
         row, column = (int(each[0]) for each in np.nonzero(alarm))
         return self._copy_at(access, row, int(granules[row, column]))
 
-    def _copy_at(self, access: Access, row: int, granule: int) -> _Meeting:
+    def _copy_at(self, access: Access, row: int, granule: int) -> _Conflict:
         lane = int(access.pattern.lanes[row])
         note = int(self._shadow.copies[granule])
         number = self._site_number(note >> COPY_SITE)
         thread = note >> COPY_THREAD & 0xFFFF
         start = access.base + int(access.pattern.offsets[lane])
-        return _Meeting(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
+        return _Conflict(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
 
-    def _copied(self, access: Access, lane: int, thread: int) -> _Meeting:
+    def _copied(self, access: Access, lane: int, thread: int) -> _Conflict:
         """Where a lane meets another thread's copy."""
         row = access.pattern.lanes.tolist().index(lane)
         granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
         notes = self._shadow.copies[granules[row]] >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)
         return self._copy_at(access, row, int(granules[row, (notes == thread).argmax()]))
 
-    def _landed_copy(self, access: Access) -> _Meeting | None:
+    def _landed_copy(self, access: Access) -> _Conflict | None:
         shadow = self._shadow
         granules = granules_of(access.pattern, access.base, access.nbytes, shadow.shift)
         notes = shadow.copies[granules]
@@ -163,7 +163,7 @@ class Races:
         row, column = (int(each[0]) for each in np.nonzero(lately))
         return self._copy_at(access, row, int(granules[row, column]))
 
-    def _other_warp(self, access: Access) -> _Meeting | None:
+    def _other_warp(self, access: Access) -> _Conflict | None:
         """The latest access of another warp that conflicts, writes first."""
         shift = self._shadow.shift
         mine = granules_of(access.pattern, access.base, access.nbytes, shift)
@@ -189,7 +189,7 @@ class Races:
                           for each, who in ((access, lane), (entry, other)))  # fmt: skip
                 address = max(granule << shift, *starts)
                 number = entry.number_at(other, address)
-                return _Meeting(lane, address, number, entry.warp * LANES + other, entry.kind)
+                return _Conflict(lane, address, number, entry.warp * LANES + other, entry.kind)
         return None
 
     def _entries(
@@ -243,10 +243,10 @@ class Races:
         """A race whose other side the log does not hold any more."""
         lane = int(access.pattern.lanes[0])
         address = access.base + int(access.pattern.offsets[lane])
-        return self._finding(access, _Meeting(lane, address, None, None, STORED))
+        return self._finding(access, _Conflict(lane, address, None, None, STORED))
 
     def _finding(
-        self, access: Access, met: _Meeting, *, waiting: bool = False, within: bool = False
+        self, access: Access, met: _Conflict, *, waiting: bool = False, within: bool = False
     ) -> Finding:
         names = self._names
         block: Triple = names.block(self._worker.field("block"))
@@ -272,8 +272,8 @@ class Races:
             )
         thread = names.thread(met.thread) if met.thread is not None else None
         other = names.site(met.other, thread)
-        gap = names.gap(self._worker, met.other, number, within_warp=within)
-        cause = gap.cause if gap is not None else ""
+        missing = names.missing_barrier(self._worker, met.other, number, within_warp=within)
+        cause = missing.cause if missing is not None else ""
         if waiting:
             kind = "read before wait" if reads else "write before wait"
             rest = f"before the cp.async of {at(other)} to it was waited for"
@@ -284,7 +284,7 @@ class Races:
                 kind = "write after read"
             between = "no __syncwarp() or barrier" if within else "no barrier"
             does = f"thread {thread} {verb(names.actions[met.other])}"
-            where = gap.text if gap is not None else "between"
+            where = missing.text if missing is not None else "between"
             rest = f"which {does} at {other} with {between} {where}"
             if met.other == number and within:
                 rest = f"to which thread {thread} stores another value at the same time"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
-from gemmkit.emulator.sanitizer.meetings import Actor
+from gemmkit.emulator.sanitizer.cross_block_races import Actor
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.record import Finding

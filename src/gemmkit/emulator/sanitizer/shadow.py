@@ -22,17 +22,17 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN,
     OWN_BITMAPS,
     OWN_WORD_BYTES,
+    REPORT_BYTES,
+    REPORTED,
     ROW,
     ROW_BYTES,
     SHADOW,
     SHADOW_SITE,
     SHADOW_SITE_BYTES,
-    TOLD,
-    TOLD_BYTES,
 )
 from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.sites import holds_a_part
+from gemmkit.emulator.sanitizer.sites import is_partial_barrier
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -175,7 +175,7 @@ class BlockShadow:
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
         scale = SHADOW_SITE_BYTES // SITE_BYTES
         # What each warp, and behind those each barrier, does not know of each warp.
-        pairs = any(holds_a_part(action) for action in worker.kernel.actions)
+        pairs = any(is_partial_barrier(action) for action in worker.kernel.actions)
         shape = (worker.warps + BARRIERS, worker.warps, self.words, OWN_WORD_BYTES // 8)
         self._pairs: Words | None = None
         if pairs:
@@ -265,9 +265,9 @@ class BlockShadow:
         """A bitmap of the block."""
         return self.common[:, COMMON[name] // 8]
 
-    def take_untold(self, place: int, what: int) -> int:
+    def take_unreported(self, place: int, what: int) -> int:
         """How often the same went wrong at a memory record since the last time, untold."""
-        start = place * SHADOW_SITE_BYTES + what * TOLD_BYTES + TOLD["untold"]
+        start = place * SHADOW_SITE_BYTES + what * REPORT_BYTES + REPORTED["unreported"]
         count = self._sites[start : start + 8].view(np.int64)
         found = int(count[0])
         count[0] = 0

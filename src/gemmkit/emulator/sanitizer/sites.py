@@ -16,7 +16,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import SourceLine
 from gemmkit.emulator.ptx.names import source_name
-from gemmkit.emulator.sanitizer.gaps import Gap, Gaps
+from gemmkit.emulator.sanitizer.missing_barriers import MissingBarrier, MissingBarriers
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
 from gemmkit.record import CUDA_HEADERS, AccessSite
 
@@ -60,14 +60,16 @@ class Names:
         )
 
     @cached_property
-    def gaps(self) -> Gaps:
+    def missing_barriers(self) -> MissingBarriers:
         """Between which lines barriers are missing."""
-        return Gaps(self.flow, lambda number: self.site(number, None))
+        return MissingBarriers(self.flow, lambda number: self.site(number, None))
 
-    def gap(self, worker: Worker, earlier: int, later: int, *, within_warp: bool) -> Gap | None:
+    def missing_barrier(
+        self, worker: Worker, earlier: int, later: int, *, within_warp: bool
+    ) -> MissingBarrier | None:
         """Where two instructions that race stand, as seen from the last barrier of the block; this
         is how they ran, which says little of different warps."""
-        if any(holds_a_part(action) for action in self.actions):
+        if any(is_partial_barrier(action) for action in self.actions):
             return None
         warp = worker.warp_number(worker.field("running"))
         last = int(worker.warp_fields("instruction")[warp])
@@ -75,7 +77,11 @@ class Names:
         if last and operation != "barrier":
             return None
         barrier = last if operation == "barrier" else None
-        how = self.gaps.between_lanes if within_warp else self.gaps.between_warps
+        how = (
+            self.missing_barriers.between_lanes
+            if within_warp
+            else self.missing_barriers.between_warps
+        )
         return how(earlier, later, barrier)
 
     def shared(self, address: int) -> tuple[str, int]:
@@ -121,7 +127,7 @@ def _out_of_headers(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
     return source.file, source.line, source.called_from
 
 
-def holds_a_part(action: Action) -> bool:
+def is_partial_barrier(action: Action) -> bool:
     """Whether an instruction is a barrier that need not be for the whole block."""
     counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
     return counted or action.operation == "barrier_arrive"

@@ -97,7 +97,7 @@ class UndefinedUses:
         here = names.site(use.number, names.lane(use.warp, lane))
         block = names.block(use.block)
         what = _what(action, use.operand)
-        read = self._read_behind(_operand(action, use.operand), use.block)
+        read = self._source_read(_operand(action, use.operand), use.block)
         finding = _finding(here, block, what, read)
         self._reported[key] = self._collection.add(finding, use.block)
 
@@ -113,20 +113,20 @@ class UndefinedUses:
             for each in self._names.actions
             if each.operation == "store" and _space(each) in ("local", "")
         )
-        reads = (self._read_behind(each, block) for each in kept)
+        reads = (self._source_read(each, block) for each in kept)
         read = next((each for each in reads if each is not None), None)
         finding = _finding(here, self._names.block(block), "is printed", read)
         self._reported[key] = self._collection.add(finding, block)
 
-    def _read_behind(self, register: Register | None, block: int) -> Finding | None:
+    def _source_read(self, register: Register | None, block: int) -> Finding | None:
         """The load or shuffle that an undefined value is made of: the first that the block met."""
         if register is None:
             return None
-        behind = self._loads_behind(register)
+        behind = self._source_loads(register)
         met = ((number, *read) for number, read in self._reads.items())
         return next((found for number, at, found in met if at == block and number in behind), None)
 
-    def _loads_behind(self, register: Register) -> frozenset[int]:
+    def _source_loads(self, register: Register) -> frozenset[int]:
         """Loads and shuffles that give what a register's value may be made of."""
         if register not in self._sources:
             found: set[int] = set()

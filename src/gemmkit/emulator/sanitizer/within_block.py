@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import Ordering, guesses
-from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
+from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop
+from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import here
 from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder
-from gemmkit.emulator.sanitizer.meetings import Actor, places
+from gemmkit.emulator.sanitizer.cross_block_races import Actor, places
 from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names, at, verb
@@ -63,18 +63,18 @@ class WithinBlock:
                 writes=action.operation != "load",
             )
 
-    def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
+    def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp touches what another thread of its block has touched, with no barrier
         between: the answer to native code, and the race, if it is one."""
-        against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
-        other = Actor.read(self._shadow.field("met"), self._numbers)
+        against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
+        other = Actor.read(self._shadow.field("conflict"), self._numbers)
         block, warp, barrier = self._here()
         time = self._shadow.field("met_time")
         how = self._order.before(block, warp, barrier, block, other.thread // LANES, time)
         if how == KNOWN:
             return IN_ORDER, None
         number = self._worker.site_number(site)
-        if guesses(*(self._names.actions[each] for each in (number, other.number))):
+        if is_cas_loop(*(self._names.actions[each] for each in (number, other.number))):
             return 0, None
         return 1, self._finding(number, thread, other, address, bool(against_reader), how)
 
@@ -94,8 +94,8 @@ class WithinBlock:
         does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
         same_warp = thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
-        gap = names.gap(self._worker, other.number, number, within_warp=same_warp)
-        between_lines = gap.text if gap is not None else "between"
+        missing = names.missing_barrier(self._worker, other.number, number, within_warp=same_warp)
+        between_lines = missing.text if missing is not None else "between"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         message = (
@@ -116,5 +116,5 @@ class WithinBlock:
             other=met,
             array=array,
             offset=offset,
-            cause=gap.cause if gap is not None else "",
+            cause=missing.cause if missing is not None else "",
         )

@@ -17,7 +17,7 @@ from gemmkit.emulator.codegen.layout import (
     WORKER,
     vector_bytes,
 )
-from gemmkit.emulator.codegen.neighbours import TOGETHER
+from gemmkit.emulator.codegen.load_groups import TOGETHER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed, check
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
@@ -32,7 +32,7 @@ def define_words(module: Module) -> None:
     _define_words_row(module)
 
 
-class Extra(Protocol):
+class AccessHooks(Protocol):
     """What accesses do beside moving data, where there is more to do; `prefix` names them."""
 
     prefix: str
@@ -52,17 +52,17 @@ class Extra(Protocol):
 
 
 def define(
-    module: Module, space: str, bits: int, *, permutes: bool, extra: Extra | None = None
+    module: Module, space: str, bits: int, *, permutes: bool, hooks: AccessHooks | None = None
 ) -> None:
     """Add loads and stores of global or shared memory, of one width.
 
     `permutes` where the host has AVX2's permutation of words.
     """
     if bits == 32:
-        _define_row(module, space, permutes, extra)
+        _define_row(module, space, permutes, hooks)
     for kind in ("load", "store"):
         for count_ in COUNTS:
-            _define_move(module, kind, space, bits, count_, permutes, extra)
+            _define_move(module, kind, space, bits, count_, permutes, hooks)
 
 
 def data_parameters(count: int) -> tuple[Value, ...]:
@@ -90,21 +90,21 @@ def _define_move(
     bits: int,
     count_: int,
     permutes: bool,
-    extra: Extra | None,
+    hooks: AccessHooks | None,
 ) -> None:
     """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…).
 
     What is not quite plain is left to a second function, so that this one needs no stack.
     """
     data = data_parameters(count_)
-    prefix = "gemmkit." + (extra.prefix if extra else "")
+    prefix = "gemmkit." + (hooks.prefix if hooks else "")
     name = f"{prefix}{kind}_{space}_{bits}x{count_}"
     slow = f"{prefix}slow_{kind}_{space}_{bits}x{count_}"
     prepare = f"{prefix}prepare_{kind}_{space}_{bits}x{count_}"
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
         size = bits // 8 * count_
         memo = Memo(f, space, size, store=kind == "store")
-        certain = f.and_(allowed(f, space, size, by_array=extra is not None), memo.known)
+        certain = f.and_(allowed(f, space, size, by_array=hooks is not None), memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
         if space == "global":
@@ -114,8 +114,8 @@ def _define_move(
                     f.tail_call(prepare, C, SITE_POINTER, P, BASE, *data)
                 memo.add_more_tags(tags)
         memo.add()
-        if extra:
-            extra.note(f, kind, space, size, size, data)
+        if hooks:
+            hooks.note(f, kind, space, size, size, data)
         at = host_pointer(f, space)
         if kind == "load" and bits == 32 and permutes:
             _load_windows(f, at, data)
@@ -130,8 +130,8 @@ def _define_move(
         with module.function(prepare, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
             f.call("gemmkit.tags", "i64", P, BASE)
             f.tail_call(name, C, SITE_POINTER, P, BASE, *data)
-    if extra:
-        extra.define_slow(module, kind, space, bits, data, slow)
+    if hooks:
+        hooks.define_slow(module, kind, space, bits, data, slow)
         return
     with module.function(slow, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
         begin(f, space, size, store=kind == "store")
@@ -151,20 +151,20 @@ def _define_words(module: Module, count_: int) -> None:
         f.ret()
 
 
-def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None) -> None:
+def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks | None) -> None:
     """load_row_<space>(worker, site, pattern, base, registers): loads of four neighbouring words.
 
     They are four instructions, whose records lie side by side, as their registers do.
     """
     row = Value("ptr", "%d")
     parameters = (C, SITE_POINTER, P, BASE, row)
-    prefix = "gemmkit." + (extra.prefix if extra else "")
+    prefix = "gemmkit." + (hooks.prefix if hooks else "")
     slow = f"{prefix}slow_load_row_{space}"
     with module.function(f"{prefix}load_row_{space}", "void", parameters) as f:
         places = range(TOGETHER)
         bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
         memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
-        certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=extra is not None)
+        certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=hooks is not None)
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):
@@ -182,17 +182,17 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
                     memos[0].add_more_tags(tags, site)
         for site, memo in zip(sites, memos, strict=True):
             memo.add(site)
-        if extra:
-            extra.note(f, "load", space, 4, 4 * TOGETHER, ())
+        if hooks:
+            hooks.note(f, "load", space, 4, 4 * TOGETHER, ())
         at = host_pointer(f, space)
         data = [f.offset(row, vector_bytes(32) * place) for place in places]
         if permutes:
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
     with module.function(slow, "void", parameters, inline=False) as f:
-        if extra:
-            with f.when(extra.whole(f, space, 4 * TOGETHER, 4)):
-                extra.note(f, "load", space, 4, 4 * TOGETHER, ())
+        if hooks:
+            with f.when(hooks.whole(f, space, 4 * TOGETHER, 4)):
+                hooks.note(f, "load", space, 4, 4 * TOGETHER, ())
                 _load_one_by_one(f, f"gemmkit.load_{space}_32x1", row)
                 f.ret()
         _load_one_by_one(f, f"{prefix}load_{space}_32x1", row)

@@ -183,8 +183,8 @@ def _define_start(module: Module, names: Names) -> None:
         with f.loop(warps) as each:
             warp = _warp(f, each)
             initial = f.load("i32", warp, WARP["initial"])
-            meet = f.resize(_field(f, "exit_block"), 32)
-            for name, a in (("mask", initial), ("meet", meet)):
+            reconvergence = f.resize(_field(f, "exit_block"), 32)
+            for name, a in (("mask", initial), ("reconvergence", reconvergence)):
                 f.store(a, warp, WARP[name])
             for name in ("block", "exited", "depth", "status"):
                 f.store(literal("i32", 0), warp, WARP[name])

@@ -134,9 +134,9 @@ def _define_pairs(module: Module) -> None:
             f.resize(_distinct(f, reading, numbers), 64)
             for numbers in (
                 _pairs(f, _SECTOR_BITS),
-                _pieces(f, _FROM, _FROM_BASE, _SECTOR_BITS),
+                _units(f, _FROM, _FROM_BASE, _SECTOR_BITS),
                 line_pairs,
-                _pieces(f, _FROM, _FROM_BASE, _LINE_BITS),
+                _units(f, _FROM, _FROM_BASE, _LINE_BITS),
             )
         )
         apart = f.shl(f.sub(pairs, lines), 32)
@@ -148,7 +148,7 @@ def _define_tags(module: Module) -> None:
     """copy_tags(site, to, to_base, from, from_base): the most pairs in a tag bank, not lines."""
     with module.function("gemmkit.copy_tags", "void", _BOTH, inline=False) as f:
         first = first_lanes(f, f.load("i32", _FROM, PATTERN.mask), _pairs(f, _LINE_BITS))
-        pairs = deepest_tag_bank(f, first, _pieces(f, _FROM, _FROM_BASE, _LINE_BITS))
+        pairs = deepest_tag_bank(f, first, _units(f, _FROM, _FROM_BASE, _LINE_BITS))
         lines = f.call("gemmkit.tags", "i64", _FROM, _FROM_BASE)
         f.increase(_SITE, SITE["more_tags"], f.sub(f.resize(pairs, 64), lines))
         f.ret()
@@ -158,7 +158,7 @@ def _distinct(f: Function, lanes: Value, numbers: Value) -> Value:
     return f.intrinsic("ctpop", first_lanes(f, lanes, numbers), result="i32")
 
 
-def _pieces(f: Function, pattern: Value, base: Value, bits: int) -> Value:
+def _units(f: Function, pattern: Value, base: Value, bits: int) -> Value:
     """For each lane the piece of memory, of 2**bits bytes, in which its address lies."""
     numbers = f.variable(literal(f"<{LANES} x i64>", 0))
     for strip in range(STRIPS):
@@ -169,8 +169,8 @@ def _pieces(f: Function, pattern: Value, base: Value, bits: int) -> Value:
 
 def _pairs(f: Function, bits: int) -> Value:
     """For each lane a number of its own for what it reads from and the line that it writes to."""
-    pieces = _pieces(f, _FROM, _FROM_BASE, bits)
-    lines = _pieces(f, _TO, _TO_BASE, _LINE_BITS)
+    pieces = _units(f, _FROM, _FROM_BASE, bits)
+    lines = _units(f, _TO, _TO_BASE, _LINE_BITS)
     for strip in range(STRIPS):
         piece, line = (strip_of(f, each, strip, 64) for each in (pieces, lines))
         f.store(f.or_(f.shl(piece, _TARGET_BITS), line), pieces, strip * 64)

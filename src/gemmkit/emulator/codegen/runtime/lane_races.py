@@ -6,7 +6,7 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, STRIP_LANES, STRIPS
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, report, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
@@ -31,7 +31,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_look_back(module)
-    _define_meet(module)
+    _define_overlap(module)
     _define_collide(module)
     _define_copied_by_others(module)
 
@@ -73,15 +73,15 @@ def _define_look_back(module: Module) -> None:
             with f.when(real), f.when(f.compare("eq", f.load("i64", p, PATTERN.serial), serial)):
                 base = f.load("i64", entry, LOG_ENTRY["base"])
                 size = f.and_(f.lshr(tag, TAG_BYTES), 255)
-                lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size, known)
+                lanes = f.call("gemmkit.overlap", "i64", P, BASE, BYTES, p, base, size, known)
                 with f.when(f.compare("sge", lanes, 0)):
-                    tell(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
+                    report(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
                     f.ret()
         f.ret()
         f.ret()
 
 
-def _define_meet(module: Module) -> None:
+def _define_overlap(module: Module) -> None:
     """meet(pattern, base, bytes, pattern, base, bytes, known) -> two lanes that touch the same
     byte, the first in the low 8 bits, or -1; for each lane, those in `known` do not count."""
     q, other, size = Value("ptr", "%q"), Value("i64", "%other"), Value("i64", "%size")
@@ -93,7 +93,7 @@ def _define_meet(module: Module) -> None:
             joins = f.compare("ne", f.and_(before, members), 0)
             f.store(f.select(joins, f.or_(before, members), before), known, f.shl(lane, 2))
         f.ret()
-    with module.function("gemmkit.meet", "i64", (P, BASE, BYTES, q, other, size, known)) as f:
+    with module.function("gemmkit.overlap", "i64", (P, BASE, BYTES, q, other, size, known)) as f:
         lanes = f.load("i32", q, PATTERN.mask)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             start = f.add(BASE, element(f, P, lane, 64))
@@ -111,8 +111,8 @@ def _define_meet(module: Module) -> None:
             met = f.and_(met, f.not_(f.shl(literal("i32", 1), f.resize(lane, 32))))
             met = f.and_(met, f.not_(f.load("i32", known, f.shl(lane, 2))))
             with f.when(f.compare("ne", met, 0)):
-                who = f.resize(f.lowest_bit(met), 64)
-                f.ret(f.or_(lane, f.shl(who, 8)))
+                acting = f.resize(f.lowest_bit(met), 64)
+                f.ret(f.or_(lane, f.shl(acting, 8)))
         f.ret(literal("i64", -1))
 
 
@@ -131,7 +131,7 @@ def _define_collide(module: Module) -> None:
                     values = [_stored(f, data, each, bits) for each in (lane, other)]
                     with f.when(f.compare("ne", *values)):
                         both = f.or_(lane, f.shl(other, 8))
-                        tell(f, LANES_RACE, extra=f.or_(both, SAME_STORE))
+                        report(f, LANES_RACE, extra=f.or_(both, SAME_STORE))
                         f.ret()
         f.ret()
 
@@ -171,6 +171,6 @@ def _define_copied_by_others(module: Module) -> None:
                 other = f.compare("ne", f.and_(thread, 31), lane)
                 with f.when(f.and_(f.and_(lately, here), f.and_(other, f.compare("ne", note, 0)))):
                     both = f.or_(lane, f.shl(f.and_(thread, 31), 8))
-                    tell(f, LANES_RACE, extra=f.or_(both, COPIED))
+                    report(f, LANES_RACE, extra=f.or_(both, COPIED))
                     f.ret()
         f.ret()

@@ -11,7 +11,7 @@ W = Value("ptr", "%w")
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
-    _define_part(module)
+    _define_diverge(module)
     _define_next_path(module)
     for mode in ("up", "down", "bfly", "idx"):
         _define_shuffle(module, mode)
@@ -29,20 +29,22 @@ def _push(f: Function, block: Value, meet: Value, lanes: Value) -> None:
     f.store(f.add(depth, 1), W, WARP["depth"])
 
 
-def _define_part(module: Module) -> None:
-    """part(warp, taken, fall, meeting): some lanes go on, the others wait.
+def _define_diverge(module: Module) -> None:
+    """part(warp, taken, fall, reconvergence): some lanes go on, the others wait.
 
-    Where all lanes wait for each other at the meeting already, they need not be notified again.
+    Where all lanes wait for each other at the reconvergence already, they need not be notified again.
     """
-    taken, fall, meeting = (Value("i32", f"%{name}") for name in ("taken", "fall", "meeting"))
-    with module.function("gemmkit.part", "void", (W, taken, fall, meeting)) as f:
-        mask, outer = _field(f, "mask"), _field(f, "meet")
-        with f.when(f.compare("ne", meeting, outer)):
-            _push(f, meeting, outer, mask)
-        with f.when(f.compare("ne", fall, meeting)):
-            _push(f, fall, meeting, f.and_(mask, f.not_(taken)))
+    taken, fall, reconvergence = (
+        Value("i32", f"%{name}") for name in ("taken", "fall", "reconvergence")
+    )
+    with module.function("gemmkit.diverge", "void", (W, taken, fall, reconvergence)) as f:
+        mask, outer = _field(f, "mask"), _field(f, "reconvergence")
+        with f.when(f.compare("ne", reconvergence, outer)):
+            _push(f, reconvergence, outer, mask)
+        with f.when(f.compare("ne", fall, reconvergence)):
+            _push(f, fall, reconvergence, f.and_(mask, f.not_(taken)))
         f.store(taken, W, WARP["mask"])
-        f.store(meeting, W, WARP["meet"])
+        f.store(reconvergence, W, WARP["reconvergence"])
         f.ret()
 
 
@@ -62,7 +64,7 @@ def _define_next_path(module: Module) -> None:
         lanes = f.and_(f.load("i32", entry, 8), remaining)
         with f.when(f.compare("ne", lanes, 0)):
             f.store(lanes, W, WARP["mask"])
-            f.store(f.load("i32", entry, 4), W, WARP["meet"])
+            f.store(f.load("i32", entry, 4), W, WARP["reconvergence"])
             f.ret(f.load("i32", entry))
         f.branch(head)
         f.label(done)

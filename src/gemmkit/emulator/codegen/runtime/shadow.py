@@ -25,14 +25,14 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN_WORD_BYTES,
     OWN_WRITTEN,
     RACE,
+    REPORT_BYTES,
+    REPORTED,
+    REPORTS_PER_BLOCK,
     SHADOW,
     SHADOW_SITE,
     SHADOW_SITE_BYTES,
     TAG_BYTES,
     TAG_KIND,
-    TOLD,
-    TOLD_BYTES,
-    TOLD_IN_BLOCK,
     UNINITIALIZED,
     UPDATED,
 )
@@ -47,7 +47,7 @@ Body = Callable[[Value, Value], None]
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
-    _define_tell(module)
+    _define_report(module)
     _define_starts(module)
     _define_read(module)
     _define_suspect_read(module)
@@ -68,28 +68,28 @@ def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
     return f.offset(f.load("ptr", s, SHADOW["sites"]), f.shl(distance, scale))
 
 
-def _define_tell(module: Module) -> None:
-    """tell(worker, class, site, pattern, base, extra): something looks wrong.
+def _define_report(module: Module) -> None:
+    """report(worker, class, site, pattern, base, extra): something looks wrong.
 
     Python hears of it once an epoch, and of few in a block; the others are counted.
     """
     what, extra = Value("i64", "%what"), Value("i64", "%extra")
     parameters = (C, what, SITE_POINTER, P, BASE, extra)
-    with module.function("gemmkit.tell", "void", parameters) as f:
+    with module.function("gemmkit.report", "void", parameters) as f:
         s = shadow(f)
-        told = f.offset(site_shadow(f, s), f.binary("mul", what, TOLD_BYTES))
+        reported = f.offset(site_shadow(f, s), f.binary("mul", what, REPORT_BYTES))
         block, epoch = f.load("i64", C, WORKER["block"]), f.load("i64", s, SHADOW["epoch"])
-        with f.when(f.compare("ne", f.load("i64", told, TOLD["block"]), block)):
-            f.store(block, told, TOLD["block"])
-            f.store(literal("i64", 0), told, TOLD["times"])
-        again = f.compare("eq", f.load("i64", told, TOLD["epoch"]), epoch)
-        often = f.compare("uge", f.load("i64", told, TOLD["times"]), TOLD_IN_BLOCK)
+        with f.when(f.compare("ne", f.load("i64", reported, REPORTED["block"]), block)):
+            f.store(block, reported, REPORTED["block"])
+            f.store(literal("i64", 0), reported, REPORTED["times"])
+        again = f.compare("eq", f.load("i64", reported, REPORTED["epoch"]), epoch)
+        often = f.compare("uge", f.load("i64", reported, REPORTED["times"]), REPORTS_PER_BLOCK)
         with f.when(f.or_(again, often)):
-            f.increase(told, TOLD["untold"], 1)
+            f.increase(reported, REPORTED["unreported"], 1)
             f.ret()
         true = event(f, s, what, BASE, P, extra)
-        f.store(epoch, told, TOLD["epoch"])
-        f.increase(told, TOLD["times"], f.resize(true, 64))
+        f.store(epoch, reported, REPORTED["epoch"])
+        f.increase(reported, REPORTED["times"], f.resize(true, 64))
         f.ret()
 
 
@@ -102,10 +102,12 @@ def event(
     return f.value("i32", f"call i32 {function.name}({arguments})")
 
 
-def tell(f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0) -> None:
+def report(
+    f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0
+) -> None:
     """Call it."""
     more = literal("i64", extra) if isinstance(extra, int) else extra
-    f.call("gemmkit.tell", "void", C, literal("i64", what), SITE_POINTER, p, base, more)
+    f.call("gemmkit.report", "void", C, literal("i64", what), SITE_POINTER, p, base, more)
 
 
 def _define_starts(module: Module) -> None:
@@ -141,7 +143,7 @@ def _define_starts(module: Module) -> None:
         f.label(done)
         f.store(f.get("i64", pairs), P, PATTERN.start_pairs)
         lanes = f.resize(f.intrinsic("ctpop", f.load("i32", P, PATTERN.mask)), 64)
-        f.store(f.resize(f.compare("ne", f.get("i64", seen), lanes), 64), P, PATTERN.meets)
+        f.store(f.resize(f.compare("ne", f.get("i64", seen), lanes), 64), P, PATTERN.overlaps)
         f.ret()
 
 
@@ -254,7 +256,7 @@ def _define_suspect_read(module: Module) -> None:
         each_word(f, s, look)
         for found, what in ((race, RACE), (unready, UNINITIALIZED)):
             with f.when(f.compare("ne", f.get("i64", found), 0)):
-                tell(f, what, extra=ROW_BYTES)
+                report(f, what, extra=ROW_BYTES)
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES,
                    literal("i64", LOADED))  # fmt: skip
@@ -313,7 +315,7 @@ def _define_write(module: Module) -> None:
         each_word(f, s, look)
         for found, what in ((race, RACE), (unready, UNINITIALIZED)):
             with f.when(f.compare("ne", f.get("i64", found), 0)):
-                tell(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
+                report(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
         each_word(f, s, mark)

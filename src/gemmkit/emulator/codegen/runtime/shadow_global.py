@@ -6,7 +6,7 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, shadow, site_shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, report, shadow, site_shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
     ACTOR_SITE,
@@ -142,25 +142,25 @@ def _define_lanes(module: Module, kind: str) -> None:
                     f.set(missing, f.or_(f.get("i1", missing), f.and_(never, reads)))
                 else:
                     f.store(literal("i8", 1), byte)
-            who = f.add(me, lane)
+            acting = f.add(me, lane)
             # An atomic of block scope is to other blocks what a plain store is.
             noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
             with f.when(f.and_(noted, weak)):
-                f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW, who)
+                f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting)
             noted = f.compare("ne", f.load("ptr", _ROW, ROW["seen_strong"]), NULL)
             with f.when(f.and_(noted, f.not_(weak))):
                 writes = literal("i64", int(kind != "load"))
-                f.call("gemmkit.act_strong", "void", C, SITE_POINTER, offset, BYTES, _ROW, who,
+                f.call("gemmkit.act_strong", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting,
                        writes)  # fmt: skip
             with f.when(watched):
                 f.call(f"gemmkit.{actor}_in_block", "void", C, SITE_POINTER, P, lane, offset, BYTES,
-                       _ROW, who)  # fmt: skip
+                       _ROW, acting)  # fmt: skip
             if kind == "load":
                 noted = f.compare("ne", f.load("ptr", _ROW, ROW["nc_reader"]), NULL)
                 with f.when(f.and_(noted, read_only)):
-                    f.call("gemmkit.act_nc", "void", C, SITE_POINTER, offset, BYTES, _ROW, who)
+                    f.call("gemmkit.act_nc", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting)
         with f.when(f.get("i1", missing)):
-            tell(f, UNINITIALIZED, extra=BYTES)
+            report(f, UNINITIALIZED, extra=BYTES)
         if kind == "update":
             with f.when(known), f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
                 offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
@@ -179,19 +179,19 @@ def _running(f: Function, s: Value) -> Value:
 
 
 def _define_act(module: Module, actor: str) -> None:
-    """act_<actor>(worker, site, offset, bytes, row, who): which blocks touch these granules."""
-    offset, who = Value("i64", "%offset"), Value("i64", "%who")
-    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, who)
+    """act_<actor>(worker, site, offset, bytes, row, acting): which blocks touch these granules."""
+    offset, acting = Value("i64", "%offset"), Value("i64", "%acting")
+    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, acting)
     with module.function(f"gemmkit.act_{actor}", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
         maps = [f.load("ptr", _ROW, ROW[f"{which}_{actor}"]) for which in ("last", "first")]
         with f.when(f.compare("eq", maps[1], NULL)):
-            f.leave(f"gemmkit.act_{actor}_in_order", C, SITE_POINTER, offset, BYTES, _ROW, who)
+            f.leave(f"gemmkit.act_{actor}_in_order", C, SITE_POINTER, offset, BYTES, _ROW, acting)
         first = f.lshr(offset, shift)
         with f.loop(f.lshr(BYTES, shift)) as further:
             at = f.shl(f.add(first, further), 3)
-            for map_, number in zip(maps, (who, f.not_(who)), strict=True):
+            for map_, number in zip(maps, (acting, f.not_(acting)), strict=True):
                 cell = f.offset(map_, at)
                 now = f.value("i64", f"load atomic i64, {cell} monotonic, align 8")
                 with f.when(f.compare("ult", now, number)):
@@ -200,15 +200,15 @@ def _define_act(module: Module, actor: str) -> None:
 
 
 def _define_act_nc(module: Module) -> None:
-    """act_nc(worker, site, offset, bytes, row, who): these granules are loaded as memory that
+    """act_nc(worker, site, offset, bytes, row, acting): these granules are loaded as memory that
     nobody writes."""
-    offset, who = Value("i64", "%offset"), Value("i64", "%who")
-    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, who)
+    offset, acting = Value("i64", "%offset"), Value("i64", "%acting")
+    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, acting)
     with module.function("gemmkit.act_nc", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
         map_, first = f.load("ptr", _ROW, ROW["nc_reader"]), f.lshr(offset, shift)
         with f.loop(f.lshr(BYTES, shift)) as further:
             cell = f.offset(map_, f.shl(f.add(first, further), 3))
-            f.value("i64", f"atomicrmw umax {cell}, {who} monotonic, align 8")
+            f.value("i64", f"atomicrmw umax {cell}, {acting} monotonic, align 8")
         f.ret()

@@ -21,17 +21,17 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.lanes import source_lane
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import (
     BYTES,
     NULL,
     common_word,
     each_word,
+    report,
     shadow,
     site_shadow,
-    tell,
 )
 from gemmkit.emulator.codegen.runtime.shadow import ROW_BYTES as ROW_WIDTH
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     COMMON,
@@ -314,7 +314,7 @@ def _define_defined(module: Module, space: str) -> None:
                 f.store(f.resize(kept, 32), place)
         if space in ("local", "generic"):
             with f.when(f.get("i1", missing)):
-                tell(f, UNINITIALIZED, extra=BYTES)
+                report(f, UNINITIALIZED, extra=BYTES)
         f.ret()
 
 

@@ -20,7 +20,7 @@ _WORD = 4
 _HARMLESS = frozenset(["load", "copy_async_commit", "active_mask", "is_space"])
 
 
-def neighbours(actions: Sequence[Action], block: BasicBlock) -> list[tuple[int, ...]]:
+def load_groups(actions: Sequence[Action], block: BasicBlock) -> list[tuple[int, ...]]:
     """Groups of loads in a block, by instruction number, in the order of their addresses."""
     found: defaultdict[tuple[str, Register, int, int], dict[int, int]] = defaultdict(dict)
     written: defaultdict[Register, int] = defaultdict(int)

@@ -156,7 +156,7 @@ def _learn(f: Function, s: Value, one: Value, other: Value) -> None:
 
 
 def _define_opening(module: Module) -> None:
-    """opening_pairs(worker, barrier, everyone): those who wait learn what all there knew."""
+    """opening_pairs(worker, barrier, everyone): those acting wait learn what all there knew."""
     with module.function("gemmkit.opening_pairs", "void", (C, _NUMBER, _EVERYONE)) as f:
         s = shadow(f)
         barrier, step = _barrier(f, s), f.load("i64", s, SHADOW["warp_bytes"])

@@ -34,6 +34,7 @@ from gemmkit.emulator.codegen.runtime.copies import (
 from gemmkit.emulator.codegen.runtime.copies import length as length_of
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import (
     BYTES,
     ROW_BYTES,
@@ -42,10 +43,9 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     foreign_bits,
     own_word,
     publish,
+    report,
     shadow,
-    tell,
 )
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
     COMMON,
@@ -107,7 +107,7 @@ def _define_send(module: Module) -> None:
 
         each_word(f, s, look)
         with f.when(f.compare("ne", f.get("i64", race), 0)):
-            tell(f, RACE, extra=f.or_(BYTES, literal("i64", STORED << 8)))
+            report(f, RACE, extra=f.or_(BYTES, literal("i64", STORED << 8)))
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_AT, P, BASE, BYTES,
                    literal("i64", STORED))  # fmt: skip
@@ -271,7 +271,7 @@ def _refuse_lanes(
         fits = f.call(f"gemmkit.admit_{space}", "i1", C, SITE_AT, address, length(lane))
         with f.when(f.not_(fits)):
             extra = f.or_(lane, literal("i64", 256 if space == "shared" else 0))
-            tell(f, BOUNDS, p, base, extra)
+            report(f, BOUNDS, p, base, extra)
             own = f.shl(literal("i32", 1), f.resize(lane, 32))
             f.set(good, f.and_(f.get("i32", good), f.not_(own)))
 

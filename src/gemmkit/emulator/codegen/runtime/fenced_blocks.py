@@ -11,25 +11,25 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
     ACTOR_SITE,
     ACTOR_WARP,
     AGAINST_READER,
     AGAINST_STRONG,
+    CONFLICT,
+    CONFLICT_THREAD,
     FENCE,
     IN_ORDER,
     KNOWN_WARPS,
-    MEETING,
-    MEETING_THREAD,
     ROW,
     SHADOW,
     SYNCHRONIZES,
 )
 
-_ROW, _WHO = Value("ptr", "%row"), Value("i64", "%who")
+_ROW, _ACTING = Value("ptr", "%row"), Value("i64", "%acting")
 _OFFSET = Value("i64", "%offset")
 
 
@@ -59,7 +59,7 @@ def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_fence(module)
     _define_synchronize(module)
-    _define_meet(module)
+    _define_conflict(module)
     for kind in ("reader", "writer"):
         _define_act(module, kind)
     _define_act_strong(module)
@@ -71,7 +71,7 @@ def _define_fence(module: Module) -> None:
     in_block = Value("i64", "%in_block")
     with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, in_block)) as f:
         s = shadow(f)
-        _tell(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), in_block)
+        _report(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), in_block)
         for name in ("time", "fences"):
             f.increase(s, SHADOW[name], 1)
         f.ret()
@@ -84,42 +84,42 @@ def _define_synchronize(module: Module) -> None:
     with module.function(f"gemmkit.{PREFIX}synchronize", "void", (C, P, BASE, number)) as f:
         s = shadow(f)
         with f.when(f.compare("ne", f.load("i64", s, SHADOW["fences"]), 0)):
-            _tell(f, s, SYNCHRONIZES, P, BASE, number)
+            _report(f, s, SYNCHRONIZES, P, BASE, number)
         f.ret()
 
 
-def _tell(f: Function, s: Value, what: int, p: Value, base: Value, more: Value) -> None:
+def _report(f: Function, s: Value, what: int, p: Value, base: Value, more: Value) -> None:
     function = f.load("ptr", s, SHADOW["event"])
     arguments = ", ".join(map(str, (literal("i64", what), NULL, p, base, more)))
     f.value("i32", f"call i32 {function.name}({arguments})")
 
 
-def _define_meet(module: Module) -> None:
-    """meet_block(worker, site, address, who, other, its time, extra): a granule that another access
+def _define_conflict(module: Module) -> None:
+    """meet_block(worker, site, address, acting, other, its time, extra): a granule that another access
     has touched before; Python hears of it unless it said of a later one that it came before."""
     address, other = Value("i64", "%address"), Value("i64", "%other")
     time, extra = Value("i64", "%time"), Value("i64", "%extra")
-    parameters = (C, SITE_POINTER, address, _WHO, other, time, extra)
-    with module.function("gemmkit.meet_block", "void", parameters) as f:
+    parameters = (C, SITE_POINTER, address, _ACTING, other, time, extra)
+    with module.function("gemmkit.conflict_with_block", "void", parameters) as f:
         with f.when(f.compare("eq", other, 0)):
             f.ret()
-        blocks = (f.lshr(each, ACTOR_BLOCK) for each in (_WHO, other))
+        blocks = (f.lshr(each, ACTOR_BLOCK) for each in (_ACTING, other))
         with f.when(f.compare("eq", *blocks)):
             f.ret()
         s = shadow(f)
         known = Known(f, s, other)
         with f.when(known.covers(time)):
             f.ret()
-        answer = event(f, s, literal("i64", MEETING), address, extra=extra)
+        answer = event(f, s, literal("i64", CONFLICT), address, extra=extra)
         with f.when(f.compare("eq", answer, IN_ORDER)):
             known.learn(time)
         f.ret()
 
 
 def _define_act(module: Module, actor: str) -> None:
-    """act_<actor>_in_order(worker, site, offset, bytes, row, who): a lane touches these granules,
-    after those who touched them before."""
-    parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _WHO)
+    """act_<actor>_in_order(worker, site, offset, bytes, row, acting): a lane touches these granules,
+    after those acting touched them before."""
+    parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _ACTING)
     with module.function(f"gemmkit.act_{actor}_in_order", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
@@ -129,38 +129,39 @@ def _define_act(module: Module, actor: str) -> None:
             granule = f.add(f.lshr(_OFFSET, shift), further)
             at = f.shl(granule, 3)
             for other, extra in others:
-                _meet_last(f, granule, shift, other, extra)
+                _conflict_with_last(f, granule, shift, other, extra)
             seen = f.load("ptr", _ROW, ROW["seen_strong"])
             with f.when(f.compare("ne", seen, NULL)):
                 # Who has looked at the place by an atomic himself knows all that came before that.
                 blocks = (
-                    f.lshr(each, ACTOR_BLOCK) for each in (_WHO, f.load("i64", f.offset(seen, at)))
+                    f.lshr(each, ACTOR_BLOCK)
+                    for each in (_ACTING, f.load("i64", f.offset(seen, at)))
                 )
                 with f.when(f.compare("ne", *blocks)):
-                    _meet_last(f, granule, shift, "strong", AGAINST_STRONG)
-            for name, value in ((f"last_{actor}", _WHO), (f"{actor}_time", now)):
+                    _conflict_with_last(f, granule, shift, "strong", AGAINST_STRONG)
+            for name, value in ((f"last_{actor}", _ACTING), (f"{actor}_time", now)):
                 f.store(value, f.offset(f.load("ptr", _ROW, ROW[name]), at))
         f.ret()
 
 
-def _meet_last(f: Function, granule: Value, shift: Value, other: str, extra: int) -> None:
+def _conflict_with_last(f: Function, granule: Value, shift: Value, other: str, extra: int) -> None:
     """The access meets the last one of a kind to the granule, if such are noted."""
-    thread = f.shl(f.and_(_WHO, (1 << ACTOR_SITE) - 1), MEETING_THREAD)
+    thread = f.shl(f.and_(_ACTING, (1 << ACTOR_SITE) - 1), CONFLICT_THREAD)
     address = f.add(f.load("i64", _ROW, ROW["start"]), f.shl(granule, shift))
     cells = f.load("ptr", _ROW, ROW[f"last_{other}"])
     with f.when(f.compare("ne", cells, NULL)):
         times = f.load("ptr", _ROW, ROW[f"{other}_time"])
         at = f.shl(granule, 3)
-        who, time = (f.load("i64", f.offset(each, at)) for each in (cells, times))
-        here = (C, SITE_POINTER, address, _WHO)
-        f.call("gemmkit.meet_block", "void", *here, who, time, f.or_(thread, extra))
+        acting, time = (f.load("i64", f.offset(each, at)) for each in (cells, times))
+        here = (C, SITE_POINTER, address, _ACTING)
+        f.call("gemmkit.conflict_with_block", "void", *here, acting, time, f.or_(thread, extra))
 
 
 def _define_act_strong(module: Module) -> None:
-    """act_strong(worker, site, offset, bytes, row, who, writes): a lane touches these granules by
+    """act_strong(worker, site, offset, bytes, row, acting, writes): a lane touches these granules by
     an atomic or another strong access, which may meet all but plain ones."""
     writes = Value("i64", "%writes")
-    parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _WHO, writes)
+    parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _ACTING, writes)
     with module.function("gemmkit.act_strong", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
@@ -168,10 +169,10 @@ def _define_act_strong(module: Module) -> None:
         with f.loop(f.lshr(BYTES, shift)) as further:
             granule = f.add(f.lshr(_OFFSET, shift), further)
             at = f.shl(granule, 3)
-            f.store(_WHO, f.offset(f.load("ptr", _ROW, ROW["seen_strong"]), at))
+            f.store(_ACTING, f.offset(f.load("ptr", _ROW, ROW["seen_strong"]), at))
             with f.when(f.compare("ne", writes, 0)):
-                _meet_last(f, granule, shift, "writer", 0)
-                _meet_last(f, granule, shift, "reader", AGAINST_READER)
-                for name, value in (("last_strong", _WHO), ("strong_time", now)):
+                _conflict_with_last(f, granule, shift, "writer", 0)
+                _conflict_with_last(f, granule, shift, "reader", AGAINST_READER)
+                for name, value in (("last_strong", _ACTING), ("strong_time", now)):
                     f.store(value, f.offset(f.load("ptr", _ROW, ROW[name]), at))
         f.ret()

@@ -14,42 +14,42 @@ from gemmkit.emulator.codegen.runtime import (
     copies,
     copy_counts,
     counts,
-    delayed,
+    delayed_copies,
+    fenced_blocks,
     lane_races,
     lanes,
     matrices,
-    order,
-    ordered,
     patterns,
+    sanitized,
     shadow,
     shadow_global,
     spaces,
+    synchronization,
     undefined,
-    unordered,
-    watched,
+    warp_pairs,
     within_block,
 )
 
 CORE = "core"
-SANITIZERS = watched.PREFIX.removesuffix("_")
+SANITIZERS = sanitized.PREFIX.removesuffix("_")
 _ACCESS = re.compile(r"(?:load|store)_(global|shared|local|generic)_(\d+)x\d")
 
 
-def pieces_for(functions: Iterable[str]) -> list[str]:
+def modules_for(functions: Iterable[str]) -> list[str]:
     """The pieces that define these functions, each after those that it needs."""
     found = [CORE]
     for function in sorted(functions):
-        for piece in _pieces_of(function.removeprefix(RUNTIME_PREFIX)):
-            if piece not in found:
-                found.append(piece)
-    if any(piece.startswith(SANITIZERS) for piece in found):
+        for name in _modules_of(function.removeprefix(RUNTIME_PREFIX)):
+            if name not in found:
+                found.append(name)
+    if any(name.startswith(SANITIZERS) for name in found):
         found.insert(1, SANITIZERS)
     return list(dict.fromkeys(found))
 
 
-def _pieces_of(function: str) -> list[str]:
-    if function.startswith(watched.PREFIX):
-        names = _pieces_of(function.removeprefix(watched.PREFIX))
+def _modules_of(function: str) -> list[str]:
+    if function.startswith(sanitized.PREFIX):
+        names = _modules_of(function.removeprefix(sanitized.PREFIX))
         # What an atomic operation does is one function, with sanitizers or without, and rows of
         # words that were looked at as a whole may be loaded one by one.
         plain = [name for name in names if name in ("atomics", "global_32", "shared_32")]
@@ -70,15 +70,15 @@ def _pieces_of(function: str) -> list[str]:
     return []
 
 
-def _sanitized(piece: str) -> str:
-    """The piece that the sanitizers have instead; there is one of local memory for all."""
-    return piece if piece.startswith("local_") else watched.PREFIX + piece
+def _sanitized(name: str) -> str:
+    """The name that the sanitizers have instead; there is one of local memory for all."""
+    return name if name.startswith("local_") else sanitized.PREFIX + name
 
 
-def piece_module(piece: str, *, permutes: bool) -> Module:
-    """A piece's IR; `permutes` where the host has AVX2's permutation of words."""
+def build_module(name: str, *, permutes: bool) -> Module:
+    """A name's IR; `permutes` where the host has AVX2's permutation of words."""
     module = Module()
-    if piece == CORE:
+    if name == CORE:
         patterns.define(module)
         bounds.define(module)
         counts.define(module)
@@ -86,33 +86,33 @@ def piece_module(piece: str, *, permutes: bool) -> Module:
         access.define_words(module)
         lanes.define(module)
         blocks.define(module)
-    elif piece == SANITIZERS:
+    elif name == SANITIZERS:
         shadow.define(module)
         lane_races.define(module)
         shadow_global.define(module)
-        order.define(module)
-        ordered.define(module)
-        unordered.define(module)
+        synchronization.define(module)
+        fenced_blocks.define(module)
+        warp_pairs.define(module)
         within_block.define(module)
         undefined.define(module)
         blocks.define(module, sanitize=True)
-    elif piece.startswith(watched.PREFIX):
-        _add(module, piece.removeprefix(watched.PREFIX), permutes, watched.Watching())
+    elif name.startswith(sanitized.PREFIX):
+        _add(module, name.removeprefix(sanitized.PREFIX), permutes, sanitized.SanitizedAccess())
     else:
-        _add(module, piece, permutes, None)
+        _add(module, name, permutes, None)
     return module
 
 
-def _add(module: Module, piece: str, permutes: bool, extra: access.Extra | None) -> None:
-    if piece == "copies":
-        (copies if extra is None else delayed).define(module)
-    elif piece.startswith(matrices.PREFIX):
-        matrices.define(module, piece)
-    elif piece == "atomics":
-        (atomics.define if extra is None else watched.define_atomics)(module)
+def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | None) -> None:
+    if name == "copies":
+        (copies if hooks is None else delayed_copies).define(module)
+    elif name.startswith(matrices.PREFIX):
+        matrices.define(module, name)
+    elif name == "atomics":
+        (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:
-        space, bits = piece.split("_")
+        space, bits = name.split("_")
         if space in ("global", "shared"):
-            access.define(module, space, int(bits), permutes=permutes, extra=extra)
+            access.define(module, space, int(bits), permutes=permutes, hooks=hooks)
         else:
-            spaces.define(module, space, int(bits), prefix=extra.prefix if extra else "")
+            spaces.define(module, space, int(bits), prefix=hooks.prefix if hooks else "")

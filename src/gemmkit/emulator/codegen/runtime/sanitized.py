@@ -19,7 +19,7 @@ from gemmkit.emulator.codegen.runtime.atomics import ACT, OPERAND, OTHER, RESULT
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import report, shadow
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
 from gemmkit.emulator.codegen.shadow_layout import BOUNDS, DATA, SHADOW, STORED, UPDATED
 
@@ -27,7 +27,7 @@ PREFIX = "sanitized_"
 _NOTES = {"load": "load", "store": "store", "atomic": "update"}
 
 
-class Watching:
+class SanitizedAccess:
     """How `access` is extended."""
 
     prefix = PREFIX
@@ -81,7 +81,7 @@ def _compare(f: Function, kind: str, space: str, size: int, data: Sequence[Value
     if kind != "store" or space != "shared":
         return
     bits = literal("i64", 8 * size // len(data))
-    with f.when(f.compare("ne", f.load("i64", P, PATTERN.meets), 0)):
+    with f.when(f.compare("ne", f.load("i64", P, PATTERN.overlaps), 0)):
         for register in data:
             f.call("gemmkit.collide", "void", C, SITE_POINTER, P, BASE, register, bits)
 
@@ -173,7 +173,7 @@ def _make(
             _note(f, kind, space, size, size, part, address)
             act(part, address)
         with f.when(f.not_(fits)):
-            tell(f, BOUNDS, extra=lane)
+            report(f, BOUNDS, extra=lane)
             refuse(lane)
 
 

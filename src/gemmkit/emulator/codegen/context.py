@@ -9,7 +9,7 @@ from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.registers import RegisterMap
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.ptx.module import Register
 
 # The parameters of a warp's function: the worker, the warp, scratch.
@@ -21,7 +21,7 @@ Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ..
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CodegenContext:
     """The function that is written, facts about the kernel, and places.
 
     With `sanitize` the code tells the sanitizers what it does.

@@ -18,7 +18,7 @@ Locate = Callable[[int], AccessSite]
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class MissingBarrier:
     """Where two accesses of a race stand to each other.
 
     `text` names both lines and the barriers around; `cause` identifies what would end the race and
@@ -32,15 +32,15 @@ class Gap:
     next_iteration: bool
 
 
-class Gaps:
+class MissingBarriers:
     """Of one kernel; `locate` names the place of an instruction."""
 
     def __init__(self, flow: ControlFlow, locate: Locate) -> None:
         self._flow, self._locate = flow, locate
         self._reached: dict[int | None, dict[int, int]] = {}
-        self._behind: dict[int, frozenset[int]] = {}
+        self._after: dict[int, frozenset[int]] = {}
 
-    def between_warps(self, one: int, other: int, barrier: int | None) -> Gap | None:
+    def between_warps(self, one: int, other: int, barrier: int | None) -> MissingBarrier | None:
         """The gap between two instructions after a barrier, or None for the start of the kernel.
 
         Nothing is said where one of them cannot be reached from there without another barrier.
@@ -57,15 +57,15 @@ class Gaps:
         site = self._locate(own)
         shown = _short(site, self._locate(first))
         advice = f"; the __syncwarp() at {shown} orders the lanes of one warp only"
-        return Gap(gap.text + advice, f"{gap.cause}/syncwarp:{site}", gap.next_iteration)
+        return MissingBarrier(gap.text + advice, f"{gap.cause}/syncwarp:{site}", gap.next_iteration)
 
-    def between_lanes(self, earlier: int, later: int, barrier: int | None) -> Gap | None:
+    def between_lanes(self, earlier: int, later: int, barrier: int | None) -> MissingBarrier | None:
         """The gap between two instructions that lanes of one warp ran in this order, with no
         barrier of the block or the warp between."""
         anew = self._path(earlier, later)
         return None if anew is None else self._gap(earlier, later, barrier, anew=anew)
 
-    def _gap(self, first: int, second: int, barrier: int | None, *, anew: bool) -> Gap:
+    def _gap(self, first: int, second: int, barrier: int | None, *, anew: bool) -> MissingBarrier:
         """From one instruction to the next, with a loop that begins anew between, or not."""
         lines = _lines(self._locate(first), self._locate(second))
         next_turn = anew or _backward(*lines)
@@ -83,7 +83,7 @@ class Gaps:
             order, side = ("before", "after") if barrier is not None else ("after", "before")
             text += f"; the barrier at {_short(site, self._locate(first))} comes {order} both"
             cause += f"/{side}:{site}"
-        return Gap(text, cause + "/next-iteration" * next_turn, next_turn)
+        return MissingBarrier(text, cause + "/next-iteration" * next_turn, next_turn)
 
     def _from(self, barrier: int | None) -> dict[int, int]:
         """The blocks that can be reached from a barrier without another one, each with how often a
@@ -151,7 +151,7 @@ class Gaps:
         return self._block_of(instruction) in self._reachable(self._block_of(barrier) + 1)
 
     def _reachable(self, start: int) -> frozenset[int]:
-        if start not in self._behind:
+        if start not in self._after:
             seen, waiting = {start}, [start]
             while waiting:
                 number = waiting.pop()
@@ -159,8 +159,8 @@ class Gaps:
                     new = set(self._flow.blocks[number].successors) - seen
                     seen |= new
                     waiting += new
-            self._behind[start] = frozenset(seen)
-        return self._behind[start]
+            self._after[start] = frozenset(seen)
+        return self._after[start]
 
     def _stops(self, start: int, end: int) -> bool:
         """Whether a barrier, of the block or the warp, is among these instructions."""

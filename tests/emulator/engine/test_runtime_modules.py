@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmkit.emulator.codegen.runtime.pieces import piece_module, pieces_for
+from gemmkit.emulator.codegen.runtime.modules import build_module, modules_for
 
 CALLS = [
     "gemmkit.load_global_32x1",
@@ -23,7 +23,7 @@ def test_call_and_what_it_needs(call, prefix):
     name = call.replace("gemmkit.", f"gemmkit.{prefix}")
     defined = {
         function
-        for piece in pieces_for([name])
-        for function in piece_module(piece, permutes=True).functions
+        for piece in modules_for([name])
+        for function in build_module(piece, permutes=True).functions
     }
     assert {name, *(ACTIONS if "atomic" in call else [])} <= defined

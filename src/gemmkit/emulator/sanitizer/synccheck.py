@@ -7,7 +7,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
-    BARRIER_PLACES,
+    BARRIER_SITES,
 )
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.sites import Names, at
@@ -65,7 +65,7 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
             f"its warp {warp}"
         )
         return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
-    assert what == BARRIER_PLACES
+    assert what == BARRIER_SITES
     status, places = worker.warp_fields("status"), worker.warp_fields("instruction")
     first, second = (
         next(w for w in range(worker.warps) if status[w] == AT_BARRIER and places[w] == place)
@@ -87,7 +87,9 @@ def copies(names: Names, number: int, other: int) -> bool:
         return False
     if (here, here.called_from) != (there, there.called_from):
         return False
-    return names.gaps.leads_to(number, other) or names.gaps.leads_to(other, number)
+    return names.missing_barriers.leads_to(number, other) or names.missing_barriers.leads_to(
+        other, number
+    )
 
 
 def absent_members(

@@ -18,7 +18,7 @@ ANY_ORDER = "blocks run in any order"
 _BLOCK_SCOPE = "an atomic of block scope (.cta) is atomic only among the threads of its own block"
 
 
-def meetings(
+def cross_block_races(
     names: Names, known: GlobalShadow, numbers: dict[int, int]
 ) -> Iterator[tuple[Finding, int]]:
     """Each pair of instructions by which blocks met, with the number of the earlier block.
@@ -68,7 +68,7 @@ def _pairs(
         place = chosen[np.argmin(earlier[chosen] >> block)]
         first, second = (Actor.read(int(each[place]), numbers) for each in (earlier, later))
         address = start + int(granules[place]) * granule
-        yield meeting(names, kind, address, first, second, len(chosen)), first.block
+        yield cross_block_race(names, kind, address, first, second, len(chosen)), first.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Actor:
         return cls((note >> ACTOR_BLOCK) - 1, note & (1 << ACTOR_SITE) - 1, numbers[place])
 
 
-def meeting(
+def cross_block_race(
     names: Names,
     kind: str,
     address: int,

@@ -9,13 +9,13 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import NULL, common_word, own_word, shadow
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
-    BARRIER_PLACES,
+    BARRIER_SITES,
     COMMON,
     COMMON_BYTES,
     IN_STEP,
@@ -102,7 +102,7 @@ def _define_opening(module: Module) -> None:
     with module.function("gemmkit.opening", "void", (C, number, everyone)) as f:
         s = shadow(f)
         with f.when(f.compare("ne", everyone, 0)):
-            _compare_places(f, number)
+            _compare_sites(f, number)
         f.increase(s, SHADOW["epoch"], 1)
         _move_clock_on(f, s)
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
@@ -125,7 +125,7 @@ def _define_opening(module: Module) -> None:
         f.ret()
 
 
-def _compare_places(f: Function, number: Value) -> None:
+def _compare_sites(f: Function, number: Value) -> None:
     """Report a barrier of the whole block at which warps wait at different instructions."""
     first, other = f.variable(literal("i32", -1)), f.variable(literal("i32", -1))
     warps, size = f.load("ptr", C, WORKER["warps"]), f.load("i64", C, WORKER["warp_bytes"])
@@ -141,7 +141,7 @@ def _compare_places(f: Function, number: Value) -> None:
                 f.set(other, place)
     with f.when(f.compare("ne", f.get("i32", other), -1)):
         places = (f.resize(f.get("i32", each), 64) for each in (first, other))
-        _event(f, BARRIER_PLACES, *places)
+        _event(f, BARRIER_SITES, *places)
 
 
 def _living(f: Function) -> Value:

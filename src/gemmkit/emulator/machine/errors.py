@@ -41,7 +41,7 @@ def outside_error(
         what = f"{kind} of {size} bytes out of bounds at {address:#x}"
     return DeviceError(
         f"kernel '{worker.flow.kernel.name}': {what}{_where(worker, memory, action, address)}, by "
-        f"'{action.form.opcode}' at {action.instruction.where}, {place_of(worker, thread)}"
+        f"'{action.form.opcode}' at {action.instruction.where}, {thread_text(worker, thread)}"
     )
 
 
@@ -77,7 +77,7 @@ def reserved_memory(base: int) -> str:
     return f"in the {base:,} bytes that the system reserves: a block's own begin at {base:#x}"
 
 
-def place_of(worker: Worker, thread: int) -> str:
+def thread_text(worker: Worker, thread: int) -> str:
     """A thread of the running block, in words."""
     x, y, _ = worker.grid.request.block
     return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
