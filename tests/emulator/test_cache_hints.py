@@ -152,12 +152,18 @@ def test_every_kind_of_policy(executor: Executor, policy: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("discard.global.L2 [%rd0], 128;", "does not run 'discard.global.L2': it leaves what"),
-        ("prefetch.global.L3 [%rd0];", "does not know 'prefetch.global.L3'"),
-        ("prefetch.const.tensormap [%rd0];", "does not know 'prefetch.const.tensormap'"),
-        (f"ld.shared{HINT}.f32 %f1, [%r1], %rd3;", f"does not know 'ld.shared{HINT}.f32'"),
-        (f"atom.global.cas{HINT}.b32 %r1, [%rd0], %r2, %r3, %rd3;", "does not know 'atom.global.c"),
-        ("createpolicy.fractional.L2::evict_some.b64 %rd3;", "does not know 'createpolicy.frac"),
+        (
+            "discard.global.L2 [%rd0], 128;",
+            "does not support 'discard.global.L2': it leaves memory",
+        ),
+        ("prefetch.global.L3 [%rd0];", "does not support 'prefetch.global.L3'"),
+        ("prefetch.const.tensormap [%rd0];", "does not support 'prefetch.const.tensormap'"),
+        (f"ld.shared{HINT}.f32 %f1, [%r1], %rd3;", f"does not support 'ld.shared{HINT}.f32'"),
+        (
+            f"atom.global.cas{HINT}.b32 %r1, [%rd0], %r2, %r3, %rd3;",
+            "does not support 'atom.global.c",
+        ),
+        ("createpolicy.fractional.L2::evict_some.b64 %rd3;", "does not support 'createpolicy.frac"),
         (f"ld.global{HINT}.f32 %f1, [%rd0];", "does not take these operands"),
         (f"ld.global{HINT}.f32 %f1, [%rd0], %r3;", "does not take these operands"),
         ("ld.global.f32 %f1, [%rd0], %rd3;", "does not take these operands"),

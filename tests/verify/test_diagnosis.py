@@ -149,7 +149,8 @@ FAULTS = {
         SCALED,
         lambda c: c.finish(c.a[:, :32] @ c.b[:32]),
         "k short",
-        "k is short by 5: the last 5 steps (k = 32 to 36, the residue past the last whole step of 32)",
+        "k is short by 5: the last 5 steps (k = 32 to 36, the residue past the last whole "
+        "step of 32)",
     ),
     "first tile of k": (PLAIN, lambda c: c.a[:, 8:] @ c.b[8:], "k short", "the first 8 steps"),
     "a tile of k": (

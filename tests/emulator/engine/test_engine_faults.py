@@ -195,13 +195,13 @@ def test_the_engine_goes_on_after_a_fault(programs: dict[str, Program]) -> None:
     run(programs["st.global.f32"], place.memory, place.table.address)
 
 
-def test_nothing_behind_a_ragged_end_is_touched() -> None:
+def test_nothing_past_a_ragged_end_is_accessed() -> None:
     """Vectors are read beyond the last lane's word, but never written."""
     memory = DeviceMemory()
     pieces = [memory.allocate(4 * count) for count in (1, 7, 33)]
     program = load(kernel_ptx("ld.global.u32 %r1, [%at];\nst.global.u32 [%at], %tid;"), "k")
     for piece, count in zip(pieces, (1, 7, 33), strict=True):
-        around = memory._pieces[piece.address][1].base
+        around = memory._allocations[piece.address][1].base
         around[...] = 0xAB
         run(program, memory, piece.address, block=count)
         inside = memory.view(piece.address, 4 * count)

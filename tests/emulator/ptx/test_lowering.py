@@ -95,7 +95,7 @@ def test_source_lines_go_on_behind_a_call() -> None:
 def test_recursion_is_refused() -> None:
     again = FUNCTION.replace("mad.lo.u32 %r2, %r0, 3, %r1;", CALL.format("%r0", "%r1", "", "%r2"))
     body = CALL.format("%tid", "7", "", "%r1")
-    with pytest.raises(UnsupportedInstruction, match="call themselves: combine"):
+    with pytest.raises(UnsupportedInstruction, match="recursive functions: combine"):
         lowered(kernel_ptx(body, outside=again))
 
 

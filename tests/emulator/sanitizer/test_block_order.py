@@ -204,4 +204,4 @@ def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) 
     }}"""
     assert not run(source, grid=(2, 1, 1)).findings
     assert kept
-    assert max(len(at.releases) for each in kept for at in each._places.values()) < 200
+    assert max(len(at.releases) for each in kept for at in each._locations.values()) < 200

@@ -151,7 +151,7 @@ def test_members_that_do_not_take_part(call: str) -> None:
     found = run(source.replace("MASK", "~0u"), {"out": WORDS, "some": np.uint32(0)}).only
     assert (found.check, found.kind) == ("synccheck", "divergent warp instruction")
     assert (found.count, found.here.line) == (2, 4)
-    assert "names lanes 16-31 of its warp 0, which do not take part" in found.message
+    assert "names lanes 16-31 of its warp 0, which do not participate" in found.message
     arguments = {"out": WORDS, "some": np.uint32(0xFFFF)}
     assert not run(source.replace("MASK", "some"), arguments).findings
 
@@ -167,7 +167,7 @@ def test_products_of_matrices_take_the_whole_warp() -> None:
     out = np.zeros(WORDS.size)
     found = run(source, {"out": out, "lanes": np.uint32(16)}).only
     assert (found.check, found.kind) == ("synccheck", "divergent warp instruction")
-    assert "names lanes 16-31 of its warp 0, which do not take part" in found.message
+    assert "names lanes 16-31 of its warp 0, which do not participate" in found.message
     assert not run(source, {"out": out, "lanes": np.uint32(32)}).findings
 
 
@@ -176,7 +176,7 @@ def test_a_lane_outside_of_its_mask() -> None:
         out[threadIdx.x] = __shfl_sync(0xFFFF, float(threadIdx.x), 0);
     }"""
     found = run(source, block=(32, 1, 1)).only
-    assert "takes part with lanes 16-31 of its warp 0 left out of the mask" in found.message
+    assert "participates while lanes 16-31 of its warp 0 are not in the mask" in found.message
 
 
 def test_masks_of_groups() -> None:

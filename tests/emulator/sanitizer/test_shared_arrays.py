@@ -77,7 +77,7 @@ def test_an_access_across_the_end() -> None:
     arguments = {"out": np.zeros(256, np.float32), "words": np.int32(64)}
     found = run(source, arguments).only
     assert (found.array, found.offset, found.count) == ("As", 248, 1)
-    assert "at byte 248, across the end, of 'As' (252 bytes" in found.message
+    assert "at byte 248 and past the end of 'As' (252 bytes" in found.message
     assert not run(source, {**arguments, "words": np.int32(62)}).findings
 
 

@@ -1,4 +1,4 @@
-"""Writes how a memory operand is found: its space, and the pattern that its addresses make."""
+"""Emits the address of a memory operand: its state space and the pattern of its lanes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def space_of(action: Action) -> str:
 
 
 def is_narrow(action: Action) -> bool:
-    """Whether addresses have 32 bits; those of the other spaces have 64."""
+    """Whether addresses have 32 bits (shared and local memory) instead of 64."""
     return space_of(action) in ("shared", "local")
 
 
@@ -30,9 +30,9 @@ def address_of(
     lanes: Value,
     key: Location | None,
 ) -> tuple[Value, Value]:
-    """The pattern of a memory operand, and its first active lane's address as i64.
+    """The pattern of a memory operand, and the first active lane's address as i64.
 
-    `key` tells sets of active lanes apart: the guard's predicate, if there is one.
+    `key` distinguishes sets of active lanes: the guard's predicate, if there is one.
     """
     f, bits = b.f, 32 if narrow else 64
     location = base_of(b, address, bits)
@@ -51,7 +51,7 @@ def address_of(
 
 
 def base_of(b: BlockWriter, address: Address, bits: int) -> Location:
-    """What an address is counted from: a register, a symbol or a number."""
+    """The base of an address: a register, a symbol or a number."""
     if isinstance(address.base, Register):
         return b.resized(b.location(address.base), bits)
     if isinstance(address.base, Symbol):
@@ -67,7 +67,7 @@ def _pattern(
     lanes: Value,
     key: Location | None,
 ) -> tuple[Value, Value]:
-    """Look up how a vector of addresses lies, once in a block; a scalar lies as zeros do."""
+    """Look up the pattern of a vector of addresses, once per block; a scalar has that of zeros."""
     negated = action.guard is not None and action.guard.negated
     found = b.patterns.get((root, key, negated))
     if found is None:
@@ -82,12 +82,12 @@ def _pattern(
 
 
 def guard_key(b: BlockWriter, action: Action) -> Location | None:
-    """The predicate that guards an instruction, if there is one."""
+    """The predicate that guards an instruction, or None."""
     return None if action.guard is None else b.location(action.guard.register)
 
 
 def located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Value]]:
-    """The space of an access, and the first arguments of the function that makes it."""
+    """The space of an access, and the first arguments of the runtime function that performs it."""
     assert action.address is not None
     space, key = space_of(action), guard_key(b, action)
     pattern, base = address_of(b, action, action.address, is_narrow(action), lanes, key)

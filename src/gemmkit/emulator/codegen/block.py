@@ -1,8 +1,8 @@
-"""Writes the code of one basic block: registers, pending computations, and when they are written.
+"""Emits the code of one basic block: registers, deferred computations, and when they are emitted.
 
-Lane-by-lane computations are put off until something needs their result in memory: an access to
-memory, a vote, the end of the block. So they gather into few, long segments, and what nobody reads
-is never written. Scalar computations are written at once.
+Per-lane computations are deferred until an operation needs their result in memory: a memory access,
+a vote, the end of the block. This collects them into few, long segments, and results that nothing
+reads are not computed. Scalar computations are emitted at once.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from gemmkit.emulator.ptx.module import (
     Special,
 )
 
-# Scratch bytes in use beyond which pending work is written, so that it finds them in the cache.
+# Bytes of scratch in use above which deferred work is emitted, so that its operands are still
+# cached.
 SCRATCH_LIMIT = 20480
 
 
 class BlockWriter:
-    """Writes the actions of one block, in order; `mask` holds the active lanes."""
+    """Emits the actions of one block, in order; `mask` holds the active lanes."""
 
     def __init__(self, context: CodegenContext, number: int, mask: Value, scratch: Scratch) -> None:
         self.f = context.f
@@ -56,16 +57,16 @@ class BlockWriter:
         self._hot = number in context.analysis.in_loops
         self._locations: dict[Register, Location] = {}
         self._original: dict[Register, Location] = {}
-        # The instruction that is being written.
+        # The number of the instruction being emitted.
         self.at = self.block.start
         self._serial = 0
         self._scratch_limit = SCRATCH_LIMIT
-        # Results of loads that were made ahead of their location, by number.
+        # Results of loads that were performed early, by instruction number.
         self.loaded: dict[int, Slot] = {}
-        # Patterns of addresses that were looked up in this block, with their base.
+        # The patterns looked up in this block, with their base.
         self.patterns: dict[tuple[Location | None, Location | None, bool], tuple[Value, Value]] = {}
-        # Where undefined bits are tracked, of the instruction that is written: which bits of its
-        # results are defined, the predicate under which it acts, and where that is defined.
+        # If undefined bits are tracked, for the current instruction: the defined bits of its
+        # results, its predicate, and where the predicate is defined.
         self.results: dict[Register, Location] = {}
         self.chosen: Location | None = None
         self.decided: Location = Scalar(literal("i1", 1))
@@ -79,7 +80,7 @@ class BlockWriter:
             action = analysis.actions[location]
             read = analysis.read_by(action)
             if action.guard is not None:
-                # In lanes where the guard does not hold, the old values stay.
+                # Lanes in which the guard does not hold keep the old values.
                 read += analysis.written_by(action)
             last |= dict.fromkeys(read, location)
         return last
@@ -105,7 +106,7 @@ class BlockWriter:
         return map_.slot(register)
 
     def is_scalar(self, register: Register) -> bool:
-        """Whether one value serves for all lanes."""
+        """Whether one value serves all lanes."""
         return bool(self.context.analysis.bit(register) & self.context.analysis.scalar)
 
     def source(self, operand: Source, bits: int) -> Location:
@@ -160,7 +161,7 @@ class BlockWriter:
         sources: Sequence[tuple[Location, int]],
         bits: Sequence[int],
     ) -> list[Result]:
-        """Put off a computation; its results."""
+        """Defer a computation; returns its results."""
         self._serial += 1
         node = Node(self._serial, emit, tuple(sources), tuple(bits))
         for source, _ in sources:
@@ -169,15 +170,14 @@ class BlockWriter:
         return [Result(node, index) for index in range(len(bits))]
 
     def at_once(self, emit: Emit, sources: Sequence[tuple[Location, int]]) -> list[Scalar]:
-        """Compute with scalars; the results."""
+        """Compute with scalars at once; returns the results."""
         values = [location.value for location, _ in sources if isinstance(location, Scalar)]
         return [Scalar(value) for value in emit(self.f, values)]
 
     def put(self, action: Action, values: Sequence[Location], *, signed: bool = False) -> None:
-        """Give an action's destinations their values, in lanes where its guard holds.
+        """Assign values to an action's destinations, in lanes where its guard holds.
 
-        Wider registers are filled up with zeros, or with the sign. The guard may be among the
-        destinations.
+        A wider register is zero-extended or sign-extended. The guard may be among the destinations.
         """
         chosen = None if action.guard is None else self.guard_location(action.guard)
         for register, value in zip(action.dests, values, strict=False):
@@ -185,7 +185,7 @@ class BlockWriter:
                 self._locations[register] = self._merged(register, value, chosen, signed)
 
     def keep(self, register: Register, value: Location, chosen: Location | None) -> None:
-        """Give a register a value of its width where a predicate holds."""
+        """Assign a value of a register's width, in lanes where a predicate holds."""
         self._locations[register] = self._merged(register, value, chosen, False)
 
     def resized(self, value: Location, bits: int, *, signed: bool = False) -> Location:
@@ -210,7 +210,7 @@ class BlockWriter:
     def _merged(
         self, register: Register, value: Location, chosen: Location | None, signed: bool
     ) -> Location:
-        """The register's new value: where nothing is chosen, the old one."""
+        """The register's new value; it keeps the old one where `chosen` does not hold."""
         bits = TYPES[register.type].bits
         value = self.resized(value, bits, signed=signed)
         if chosen is None:
@@ -231,7 +231,7 @@ class BlockWriter:
         return self.inverted(predicate) if guard.negated else predicate
 
     def lanes(self, predicate: Location) -> Value:
-        """A predicate as one bit a lane, in lanes that are not active too."""
+        """A predicate as one bit per lane, inactive lanes included."""
         if isinstance(predicate, Scalar):
             return self._spread(predicate).value
         if isinstance(predicate, Lanes):
@@ -250,7 +250,7 @@ class BlockWriter:
     # Memory
 
     def materialise(self, locations: Sequence[Location]) -> None:
-        """Write pending computations whose results must be at hand: vectors in slots."""
+        """Emit deferred computations whose results are needed now; vectors go to slots."""
         wanted = [
             location
             for location in dict.fromkeys(locations)
@@ -284,7 +284,7 @@ class BlockWriter:
                     source.node.served += 1
 
     def in_memory(self, location: Location, bits: int) -> Slot:
-        """A vector of that width in memory."""
+        """A vector of that width, in memory."""
         location = self.resized(location, bits)
         if isinstance(location, Slot):
             return location
@@ -300,9 +300,9 @@ class BlockWriter:
         return self.f.offset(T if slot.area == "t" else W, slot.offset)
 
     def destination(self, action: Action, register: Register | None, bits: int) -> Slot:
-        """Where a memory instruction may put a result; to be given to `assign` afterwards.
+        """A slot for the result of a memory instruction, to be passed to `assign` afterwards.
 
-        It is the register's own slot where its old value is not needed any more.
+        It is the register's own slot if the old value is not needed any more.
         """
         analysis = self.context.analysis
         if (
@@ -319,7 +319,7 @@ class BlockWriter:
         return self.scratch.take(bits)
 
     def make_room(self) -> None:
-        """Before a memory instruction takes scratch: see that there is not too much in use."""
+        """Emit deferred work before a memory instruction takes scratch, if too much is in use."""
         if self.scratch.in_use > self._scratch_limit:
             self._write_pending()
             self._scratch_limit = max(SCRATCH_LIMIT, 2 * self.scratch.in_use)
@@ -332,7 +332,7 @@ class BlockWriter:
         )
 
     def _needed(self) -> dict[Register, Location]:
-        """Registers that this block's rest or its successors read."""
+        """Registers that the rest of this block or its successors read."""
         return {
             register: location
             for register, location in self._locations.items()
@@ -341,7 +341,7 @@ class BlockWriter:
         }
 
     def _write_pending(self) -> None:
-        """Bring every value that is still needed into memory, and take back other scratch."""
+        """Move every value that is still needed to memory, and free all other scratch."""
         needed = self._needed()
         self.materialise(list(needed.values()))
         self._locations = {
@@ -354,10 +354,10 @@ class BlockWriter:
     # The end
 
     def finish(self, condition: Location | None = None) -> Value | None:
-        """Write what is pending and live, and put registers where other blocks look for them.
+        """Emit what is deferred and live, and store registers where other blocks expect them.
 
-        Returns the lanes of `condition` (the predicate of a branch), if one is given that is not
-        a scalar.
+        Returns the lanes of `condition` (the predicate of a branch), if one is given and is not a
+        scalar.
         """
         vectors, predicates = self._live_values()
         self._write_with(vectors, [*predicates.values(), condition])
@@ -373,7 +373,7 @@ class BlockWriter:
         return self.lanes(condition)
 
     def _live_values(self) -> tuple[list[Output], dict[Register, Location]]:
-        """What is to be stored of vectors, and of predicates; scalars are stored at once."""
+        """The live vectors and predicates to be stored; live scalars are stored at once."""
         analysis, map_ = self.context.analysis, self.context.registers
         outputs: list[Output] = []
         predicates: dict[Register, Location] = {}
@@ -393,7 +393,7 @@ class BlockWriter:
         return outputs, predicates
 
     def _write_with(self, outputs: list[Output], predicates: Sequence[Location | None]) -> None:
-        """Write vectors together with the predicates that are not computed yet."""
+        """Emit vectors together with the predicates that are not computed yet."""
         pending = [
             location
             for location in dict.fromkeys(predicates)

@@ -1,4 +1,4 @@
-"""Writes the instructions that do more than compute lane by lane: memory, votes, calls out."""
+"""Emits instructions with effects: memory accesses, votes, calls into Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NULL = Value("ptr", "null")
 
 
 def write(b: BlockWriter, action: Action) -> None:
-    """Write an instruction with effects that does not end a block."""
+    """Emit an instruction with effects that does not end a block."""
     _WRITERS[action.operation](b, action)
 
 
@@ -46,7 +46,7 @@ def _active(b: BlockWriter, action: Action) -> Value:
 
 
 def count_separately(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> None:
-    """Count an instruction that may act for fewer lanes than its block has."""
+    """Count an instruction that may act in fewer lanes than its block."""
     if not counted_separately(action):
         return
     f, at = b.f, b.context.areas.counter(action.number)
@@ -78,7 +78,7 @@ def _load(b: BlockWriter, action: Action) -> None:
 
 
 def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None:
-    """The first of a group makes all of its loads; each takes its result at its own location."""
+    """The first load of a group performs all of them; each takes its result at its own position."""
     if action.number not in b.loaded:
         slots = b.scratch.take_row(len(group))
         first = b.context.analysis.actions[group[0]]
@@ -124,7 +124,7 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
         location = _bytes_read(b, action, size.value)
         sizes = b.pointer(b.in_memory(location, 32))
         reading = f.and_(lanes, f.runtime("positive", "i32", sizes))
-        # A set of lanes of its own; the location tells which.
+        # These lanes are a separate set; the location of the size distinguishes it.
         source_key = (
             location if key is None else b.node(lambda _, s: s[:1], [(location, 32)], [32])[0]
         )
@@ -138,7 +138,7 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
 
 
 def _bytes_read(b: BlockWriter, action: Action, size: int) -> Location:
-    """How many bytes each lane of a `cp.async` reads: all or none where it has `ignore-src`."""
+    """How many bytes each lane of a `cp.async` reads: all, or none with `ignore-src`."""
     source = action.sources[1]
     if source_widths(action)[1] != 1:
         return b.source(source, 32)
@@ -200,7 +200,7 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
 
 
 def _same_member_mask(b: BlockWriter, action: Action) -> Value | None:
-    """The membership mask where it is one for all lanes."""
+    """The membership mask if it is the same in all lanes."""
     location = b.source(action.sources[-1], 32)
     return location.value if isinstance(location, Scalar) else None
 
@@ -257,7 +257,7 @@ def _is_space(b: BlockWriter, action: Action) -> None:
 
 
 def _create_policy(b: BlockWriter, action: Action) -> None:
-    """A policy is opaque and changes no result: all are zero."""
+    """A cache policy is opaque and changes no result: all are zero."""
     _active(b, action)
     b.put(action, [Scalar(literal("i64", 0))])
 
@@ -276,7 +276,7 @@ def _barrier_arrive(b: BlockWriter, action: Action) -> None:
 
 
 def first_lane(b: BlockWriter, location: Location, lanes: Value) -> Value:
-    """The value in the lowest active lane (in lane 0 if there is none)."""
+    """The value in the lowest active lane (in lane 0 if none is active)."""
     if isinstance(location, Scalar):
         return location.value
     f = b.f
@@ -285,11 +285,11 @@ def first_lane(b: BlockWriter, location: Location, lanes: Value) -> Value:
     return f.load("i32", f.offset(b.pointer(slot), f.shl(f.resize(lowest, 64), 2)))
 
 
-# What runs through Python
+# Instructions that Python executes
 
 
 def through_python(b: BlockWriter, action: Action) -> None:
-    """Leave an instruction to Python: operands to scratch, a call, results from scratch."""
+    """Have Python execute an instruction: operands to scratch, a call, results from scratch."""
     b.make_room()
     f = b.f
     lanes = _active(b, action)

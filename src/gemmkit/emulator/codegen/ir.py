@@ -1,6 +1,6 @@
-"""A small builder of LLVM IR text: typed values, structured loops, functions and modules.
+"""A small builder of LLVM IR text: typed values, structured control flow, functions and modules.
 
-Text, since building the same through an object model takes longer than compiling it.
+It builds text because an object model takes longer to build than the text takes to compile.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Operand = Value | int
 
 
 def vector(element: str) -> str:
-    """The type of one strip of lanes."""
+    """The type of a strip of lanes."""
     return f"<{LANES} x {element}>"
 
 
 def element_type(of: str) -> str:
-    """The element type of a vector type; a scalar type itself."""
+    """The element type of a vector type; a scalar type is its own."""
     return of[of.index("x ") + 2 : -1] if of.startswith("<") else of
 
 
@@ -60,14 +60,14 @@ class Module:
         self._defined: dict[str, None] = {}
 
     def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
-        """Make an outside function known."""
+        """Declare an external function."""
         self._declarations.setdefault(name, f"declare {result} @{name}({', '.join(parameters)})")
 
     @contextmanager
     def function(
         self, name: str, result: str, parameters: Sequence[Value], *, inline: bool | None = None
     ) -> Iterator[Function]:
-        """Define a function; `inline` True puts it into its callers, which are all in here."""
+        """Define a function; `inline` inlines it into its callers, all of them in this module."""
         function = Function(self)
         self._defined[name] = None
         yield function
@@ -79,7 +79,7 @@ class Module:
 
     @property
     def outside(self) -> list[str]:
-        """Names of functions that are called and not defined here, intrinsics left out."""
+        """Names of the external functions that are called, without intrinsics."""
         return [
             name
             for name in self._declarations
@@ -97,7 +97,7 @@ class Module:
 
 
 class Function:
-    """The body of one function, written from top to bottom."""
+    """The body of one function, emitted from top to bottom."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -112,7 +112,7 @@ class Function:
         self.lines.append("  " + text)
 
     def name(self, prefix: str = "v") -> str:
-        """A name not used before."""
+        """A name that was not used before."""
         self._count += 1
         return f"{prefix}{self._count}"
 
@@ -171,7 +171,7 @@ class Function:
         return self.value(_like(a, "i1"), f"fcmp {relation} {a}, {b.name}")
 
     def select(self, condition: Value, a: Value, b: Operand) -> Value:
-        """A where the condition holds, else b."""
+        """a where the condition holds, else b."""
         other = literal(a.type, b) if isinstance(b, int) else b
         return self.value(a.type, f"select {condition}, {a}, {other}")
 
@@ -181,7 +181,7 @@ class Function:
         return a if to == a.type else self.value(to, f"{operation} {a} to {to}")
 
     def resize(self, a: Value, bits: int, *, signed: bool = False) -> Value:
-        """The low bits of integers, or the integers extended to more."""
+        """Integers truncated or extended to `bits`."""
         have = int(element_type(a.type)[1:])
         grow = "sext" if signed else "zext"
         return self.cast("trunc" if have > bits else grow, a, f"i{bits}")
@@ -194,14 +194,15 @@ class Function:
         return self.value(of, f"shufflevector {first}, {of} poison, {zeros}")
 
     def intrinsic(self, name: str, *arguments: Value, result: str | None = None) -> Value:
-        """Call `llvm.<name>` overloaded on the type of its first argument, which it returns."""
+        """Call `llvm.<name>`, overloaded on its first argument's type, which is the default result
+        type."""
         of = result or arguments[0].type
         full = f"llvm.{name}.{_mangled(arguments[0].type)}"
         self.module.declare(full, of, [each.type for each in arguments])
         return self.value(of, f"call {of} @{full}({', '.join(map(str, arguments))})")
 
     def call(self, name: str, result: str, *arguments: Value) -> Value:
-        """Call a function of this module or an outside one."""
+        """Call a function of this module or an external one."""
         self.module.declare(name, result, [each.type for each in arguments])
         text = f"call {result} @{name}({', '.join(map(str, arguments))})"
         if result == "void":
@@ -210,17 +211,17 @@ class Function:
         return self.value(result, text)
 
     def runtime(self, name: str, result: str, *arguments: Value) -> Value:
-        """Call a function of the runtime, whose names have a prefix of their own."""
+        """Call a function of the runtime; its names have a prefix."""
         return self.call(RUNTIME_PREFIX + name, result, *arguments)
 
     def tail_call(self, name: str, *arguments: Value) -> None:
-        """Leave the rest to a function with the same parameters, and return."""
+        """Continue in a function with the same parameters, and return."""
         self.module.declare(name, "void", [each.type for each in arguments])
         self.emit(f"musttail call void @{name}({', '.join(map(str, arguments))})")
         self.ret()
 
     def leave(self, name: str, *arguments: Value) -> None:
-        """Call a function as the last thing, without coming back, and return."""
+        """Call a function last, as a tail call, and return."""
         self.module.declare(name, "void", [each.type for each in arguments])
         self.emit(f"tail call void @{name}({', '.join(map(str, arguments))})")
         self.ret()
@@ -228,7 +229,7 @@ class Function:
     # Memory
 
     def offset(self, pointer: Value, distance: Operand) -> Value:
-        """A pointer some bytes further on."""
+        """A pointer plus a number of bytes."""
         if isinstance(distance, int):
             distance = Value("i64", str(distance))
         if distance.name == "0":
@@ -236,19 +237,19 @@ class Function:
         return self.value("ptr", f"getelementptr i8, {pointer}, {distance}")
 
     def load(self, of: str, pointer: Value, distance: Operand = 0, align: int = 0) -> Value:
-        """Read a value, at most so aligned (by default to its own size if a scalar)."""
-        place = self.offset(pointer, distance)
-        return self.value(of, f"load {of}, {place}, align {align or _alignment(of)}")
+        """Load a value with at most that alignment (by default its own size if a scalar)."""
+        address = self.offset(pointer, distance)
+        return self.value(of, f"load {of}, {address}, align {align or _alignment(of)}")
 
     def store(self, a: Value, pointer: Value, distance: Operand = 0, align: int = 0) -> None:
-        """Write a value."""
-        place = self.offset(pointer, distance)
-        self.emit(f"store {a}, {place}, align {align or _alignment(a.type)}")
+        """Store a value."""
+        address = self.offset(pointer, distance)
+        self.emit(f"store {a}, {address}, align {align or _alignment(a.type)}")
 
     def increase(self, pointer: Value, distance: Operand, amount: Operand) -> None:
         """Add to a 64-bit counter in memory."""
-        place = self.offset(pointer, distance)
-        self.store(self.add(self.load("i64", place), amount), place)
+        address = self.offset(pointer, distance)
+        self.store(self.add(self.load("i64", address), amount), address)
 
     def clear(self, pointer: Value, count: Operand) -> None:
         """Set bytes to zero."""
@@ -256,12 +257,12 @@ class Function:
         self.call("llvm.memset.p0.i64", "void", pointer, literal("i8", 0), size, literal("i1", 0))
 
     def move(self, to: Value, start: Value, count: Operand) -> None:
-        """Copy bytes; the places may overlap."""
+        """Copy bytes; the ranges may overlap."""
         size = literal("i64", count) if isinstance(count, int) else count
         self.call("llvm.memmove.p0.p0.i64", "void", to, start, size, literal("i1", 0))
 
     def variable(self, initial: Value) -> Value:
-        """A stack variable, for what structured code changes; returns its address."""
+        """A stack variable for values that structured code changes; returns its address."""
         pointer = Value("ptr", f"%{self.name('x')}")
         self.allocations.append(f"  {pointer.name} = alloca {initial.type}, align 64")
         self.emit(f"store {initial}, {pointer}, align 64")
@@ -302,7 +303,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """Code that runs only where the condition holds; it may end in `ret`."""
+        """Code that runs only if the condition holds; it may end in `ret`."""
         inside, after = self.name("then"), self.name("after")
         self.branch_if(condition, inside, after)
         self.label(inside)
@@ -313,7 +314,7 @@ class Function:
 
     @contextmanager
     def loop(self, count: Operand, start: int = 0) -> Iterator[Value]:
-        """Code that runs for every i64 number from `start` up to `count` (exclusive)."""
+        """Code that runs for every i64 from `start` to `count` (exclusive)."""
         before, head, body, after = (self.name(each) for each in ("pre", "head", "body", "end"))
         self.branch(before)
         self.label(before)
@@ -330,7 +331,7 @@ class Function:
 
     @contextmanager
     def each_bit(self, bits: Value) -> Iterator[Value]:
-        """Code that runs for the number (i64) of every set bit of an i32, lowest first."""
+        """Code that runs for the index (i64) of every set bit of an i32, lowest first."""
         left = self.variable(bits)
         head, body, after = (self.name(each) for each in ("head", "body", "end"))
         self.branch(head)
@@ -344,7 +345,7 @@ class Function:
         self.label(after)
 
     def lowest_bit(self, bits: Value) -> Value:
-        """The number of the lowest set bit; there must be one."""
+        """The index of the lowest set bit; one must be set."""
         return self.intrinsic("cttz", bits, Value("i1", "true"), result=bits.type)
 
 

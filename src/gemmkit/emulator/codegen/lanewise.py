@@ -1,4 +1,5 @@
-"""Takes the instructions that compute lane by lane: what becomes code at once, what is put off."""
+"""Translates instructions that compute lane by lane; scalar results at once, vector results
+deferred."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Sources = list[tuple[Location, int]]
 
 
 def compute(b: BlockWriter, action: Action) -> None:
-    """Take an instruction that has native code."""
+    """Translate an instruction that has native code."""
     widths = source_widths(action)
     sources = [
         (b.resized(b.source(source, bits), bits), bits)
@@ -52,7 +53,7 @@ def _results(b: BlockWriter, action: Action, sources: Sources) -> Sequence[Locat
 def _moved(
     b: BlockWriter, action: Action, sources: Sources, widths: Sequence[int]
 ) -> Sequence[Location]:
-    """`mov`, which also joins registers into one, or takes one apart."""
+    """`mov`, which also joins registers into one or splits one."""
     bits = action.form.type.bits
     if len(sources) > 1 and len(widths) == 1:
         emit = partial(_pack, bits)
@@ -68,7 +69,7 @@ def _moved(
 def _distance(
     b: BlockWriter, operation: str, locations: Sequence[Location], bits: int
 ) -> Result | None:
-    """A sum of a vector and scalars, told apart, so that addresses can be."""
+    """The sum of a vector and scalars, with both kept apart so that addresses can be compared."""
     vectors = [location for location in locations if not isinstance(location, Scalar)]
     if len(vectors) != 1 or (operation == "sub" and vectors[0] is not locations[0]):
         return None
@@ -84,7 +85,7 @@ def _distance(
 
 
 def _converted(b: BlockWriter, action: Action, location: Location) -> Location:
-    """Between a state space's own addresses and generic ones."""
+    """Conversion between addresses of a state space and generic addresses."""
     window, bits = WINDOWS.get(action.form["S"]), action.form.type.bits
     if window is None:
         return location

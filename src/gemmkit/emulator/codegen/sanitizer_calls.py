@@ -1,4 +1,4 @@
-"""Writes the calls by which the sanitizers hear of what orders threads, where they are to hear."""
+"""Emits the calls that report synchronization and atomics to the sanitizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmkit.emulator.ptx.module import Immediate
 
 
 def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
-    """An instruction that does nothing else: fences, groups of copies, a warp's own barrier."""
+    """An instruction with no other effect: fences, cp.async groups, warp barriers."""
     if not b.context.sanitize:
         return
     if action.operation == "copy_async_commit":
@@ -34,7 +34,7 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
 
 
 def before(b: BlockWriter, action: Action) -> None:
-    """A memory access that orders what came before is about to be made."""
+    """Report a memory access that orders what came before it."""
     if b.context.sanitize and Ordering.of(action).releases:
         _device_fence(b, action)
 
@@ -45,7 +45,7 @@ def _device_fence(b: BlockWriter, action: Action) -> None:
 
 
 def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
-    """A memory access was made, by which blocks may learn of each other."""
+    """Report a memory access through which blocks may synchronize."""
     ordering = Ordering.of(action)
     if not b.context.sanitize or not ordering.strong:
         return
@@ -55,7 +55,7 @@ def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
 
 
 def members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:
-    """Have looked whether the lanes that an instruction names take part in it."""
+    """Check that the lanes named by an instruction's mask participate in it."""
     if not b.context.sanitize:
         return
     f, named = b.f, b.source(action.sources[-1], 32)
@@ -69,7 +69,7 @@ def members(b: BlockWriter, action: Action, lanes: Value, function: str = "membe
 
 
 def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
-    """Have looked whether all lanes of the warp take part."""
+    """Check that all lanes of the warp participate."""
     if b.context.sanitize:
         f, everyone = b.f, literal("i32", -1)
         with f.when(f.compare("ne", lanes, 0)):
@@ -78,7 +78,7 @@ def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
 
 
 def barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
-    """Have looked whether these lanes may come to a barrier."""
+    """Check that these lanes may arrive at a barrier."""
     if not b.context.sanitize:
         return
     threads = operands[1] if len(operands) > 1 else literal("i32", -1)

@@ -1,9 +1,9 @@
-"""Writes a set of pending computations as one walk over the strips.
+"""Emits a set of deferred computations as one pass over the strips.
 
-Lanes do not touch each other here, so eight of them at a time go through the whole computation:
-most values then fit the processor's registers. Results are written in groups, each an LLVM block
-of its own, which keeps few values alive at once: a group of accumulators runs through all of its
-multiply-adds before the next group starts.
+Lanes do not interact here, so eight of them at a time go through the whole computation, and most
+values fit the processor's registers. Results are computed in groups, each its own LLVM block, which
+keeps few values alive at once: a group of accumulators performs all of its multiply-adds before the
+next group starts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from gemmkit.emulator.codegen.ir import Function, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, STRIP_LANES, STRIPS
 from gemmkit.emulator.codegen.values import LaneNumber, Location, Node, Result, Scalar, Slot
 
-# Results computed together; with eight accumulators, an operand and a scratch value, AVX2's
-# sixteen registers suffice.
+# Results per group: with eight accumulators, an operand and a scratch value, AVX2's sixteen
+# registers suffice.
 GROUP = 8
-# Up to so many computations, a loop over the strips costs more than writing them out.
+# Up to this many computations, unrolled code is faster than a loop over the strips.
 UNROLL_LIMIT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value to be computed and where it goes: a slot, or nowhere for a predicate.
+    """A value to be computed and its destination: a slot, or None for a predicate.
 
-    `kept` lanes (a predicate) of the slot's old content stay where it is set.
+    `kept` lanes (a predicate) of the slot's old content are preserved where it is set.
     """
 
     value: Location
@@ -35,10 +35,10 @@ class Output:
 
 
 class Segment:
-    """One walk over the strips, to compute `outputs`."""
+    """One pass over the strips that computes `outputs`."""
 
     def __init__(self, f: Function, outputs: Sequence[Output], *, hot: bool) -> None:
-        """`hot` code runs often: small computations are then written out, not looped over."""
+        """`hot` code runs often: small computations are then unrolled."""
         self._f = f
         self._hot = hot
         self._outputs = outputs
@@ -55,11 +55,11 @@ class Segment:
 
     @property
     def nodes(self) -> list[Node]:
-        """The computations that are written here."""
+        """The computations that are emitted here."""
         return [node for plan in self._plans for node in plan]
 
     def _plan(self) -> None:
-        """Find each group's computations, in program order, and the last group to read a slot."""
+        """Find each group's computations, in program order, and the last group reading a slot."""
         seen: set[Node] = set()
         for number, group in enumerate(self._groups):
             plan: list[Node] = []
@@ -78,7 +78,7 @@ class Segment:
             self._plans.append(sorted(plan, key=lambda node: node.serial))
 
     def write(self) -> dict[int, Value]:
-        """Emit the code; the lanes of each predicate among the outputs, by output number."""
+        """Emit the code; returns the lanes of each predicate among the outputs, by number."""
         predicates = [
             number for number, output in enumerate(self._outputs) if output.target is None
         ]
@@ -112,7 +112,8 @@ class Segment:
         f.label(head)
         for number, name in zip(predicates, nexts, strict=True):
             f.emit(f"{sums[number].name} = phi i32 [0, %{before}], [%{name}, %{last}]")
-        # Kept in memory, so that the compiler does not spend its time on a loop of four turns.
+        # The index is volatile, so that the compiler does not spend time on a loop of four
+        # iterations.
         self._index = f.value("i64", f"load volatile i64, {f.cell}, align 8")
         self._shift = f.resize(self._index, 32)
         found: dict[int, Value] = {}
@@ -135,7 +136,7 @@ class Segment:
         }
 
     def _write_group(self, number: int, group: Sequence[Output]) -> dict[int, Value]:
-        """Compute all of a group, then store: a slot may be read here and written too."""
+        """Compute a whole group, then store: a slot may be both read and written."""
         f = self._f
         self._loaded = dict(self._pinned)
         for node in self._plans[number]:

@@ -1,4 +1,4 @@
-"""The special registers: what a thread can ask about itself and the launch."""
+"""The special registers: a thread's coordinates and those of the launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAUNCH = {
     for name, field in (("ctaid", "block"), ("nctaid", "grid"), ("ntid", "threads"))
     for axis in "xyz"
 } | {"%nwarpid": "warp_count", "%total_smem_size": "shared_bytes"}
-# One multiprocessor, one grid, and no time passes.
+# One SM, one grid, and clocks that stand still.
 _CONSTANT = {
     **dict.fromkeys(("%smid", "%gridid", "%clock", "%clock64", "%globaltimer"), 0),
     "%nsmid": 1,
@@ -22,7 +22,7 @@ LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%
 
 
 def special(f: Function, name: str) -> Location:
-    """Where the value of a special register is, or code that reads it; 32 bits."""
+    """The location of a special register's value, 32 bits, or code that reads it."""
     if name in THREAD_NUMBERS:
         return THREAD_NUMBERS[name]
     if name == "%laneid":
@@ -41,7 +41,7 @@ def special(f: Function, name: str) -> Location:
 
 
 def lane_mask(f: Function, name: str, lane: Value) -> Value:
-    """The `%lanemask` registers, of a lane's number: bits of the lanes equal, below, above it."""
+    """The `%lanemask` registers of a lane number: bits of the lanes equal to, below or above it."""
     own = f.shl(literal(lane.type, 1), lane)
     below = f.sub(own, 1)
     return {

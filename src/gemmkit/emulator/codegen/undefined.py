@@ -1,4 +1,4 @@
-"""Writes what follows undefined bits from register to register, and looks where they are used.
+"""Emits code that tracks undefined bits through registers and checks where they are used.
 
 Only in code that tracks them; see `tracking` for what a shadow is.
 """
@@ -33,7 +33,7 @@ _NULL = Value("ptr", "null")
 
 
 def before(b: BlockWriter, action: Action) -> None:
-    """An instruction is about to be written: look at what it uses, and find what it passes on."""
+    """Before an instruction: check what it uses, and find the defined bits of its results."""
     if not b.context.shadows:
         return
     b.results.clear()
@@ -60,7 +60,7 @@ def before(b: BlockWriter, action: Action) -> None:
 
 
 def after(b: BlockWriter, action: Action) -> None:
-    """An instruction was written: keep which bits of its results are defined."""
+    """After an instruction: store the defined bits of its results."""
     shadows = b.context.shadows
     for register in action.dests:
         if register is None or register not in shadows:
@@ -70,7 +70,7 @@ def after(b: BlockWriter, action: Action) -> None:
         b.keep(shadows[register], value, b.chosen)
         guard = action.guard
         if action.pure and guard is not None and guard.register in shadows:
-            # Where it is not defined whether an instruction acts, its results are not.
+            # If it is undefined whether an instruction acts, its results are undefined.
             both = [(b.location(shadows[register]), bits), (b.decided, 1)]
             b.keep(shadows[register], _node(b, partial(_both, bits), both, [bits])[0], None)
 
@@ -80,7 +80,7 @@ def _both(bits: int, f: Function, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def loaded(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value]) -> None:
-    """Look up which bits of what a load brings are defined."""
+    """Look up which bits of a load's results are defined."""
     of = action.form.type
     width = max(of.bits, 32)
     for location, register in enumerate(action.dests):
@@ -93,7 +93,7 @@ def loaded(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value
 
 
 def stored(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value]) -> None:
-    """Keep which bits of what a store wrote are defined; what others can see counts as used."""
+    """Record which bits of a stored value are defined; a store that others see counts as a use."""
     if not b.context.shadows:
         return
     of = action.form.type
@@ -117,8 +117,8 @@ def _located(b: BlockWriter, arguments: Sequence[Value], distance: int) -> list[
 
 
 def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Slot]) -> None:
-    """Look whether lanes of a shuffle read from others that do not take part: what they get is not
-    defined. Else a shuffle passes on which bits are, as it does the values."""
+    """Check whether lanes of a shuffle read from lanes that do not participate, whose values are
+    undefined. Otherwise a shuffle moves the defined bits as it does the values."""
     if not b.context.sanitize:
         return
     f, shadows, mode = b.f, b.context.shadows, action.form["M"]
@@ -144,7 +144,7 @@ def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Sl
 
 
 def gathered(b: BlockWriter, action: Action) -> None:
-    """The result of a vote is defined where the operand is in all lanes that take part."""
+    """The result of a vote is defined if the operand is defined in all lanes that participate."""
     shadows = b.context.shadows
     source = register_of(action.sources[0])
     if source is None or source not in shadows or not used_from(action):
@@ -159,7 +159,7 @@ def gathered(b: BlockWriter, action: Action) -> None:
 
 
 def multiplied(b: BlockWriter, action: Action) -> None:
-    """The product of matrices is defined where the rows and columns that it is made of are."""
+    """An element of a matrix product is defined if its row, its column and its addend are."""
     shadows = b.context.shadows
     if not any(register in shadows for register in action.dests):
         return
@@ -195,7 +195,7 @@ def _use(b: BlockWriter, action: Action, register: Register, lanes: Value, how: 
 
 
 def _undefined_lanes(b: BlockWriter, register: Register) -> Value:
-    """The lanes in which some bit of a register is not defined, active or not."""
+    """The lanes in which some bit of a register is undefined, inactive lanes included."""
     location = b.location(b.context.shadows[register])
     bits = TYPES[register.type].bits
     if bits == 1:
@@ -216,8 +216,7 @@ def _node(
 
 
 def _widened(b: BlockWriter, defined: Location, bits: int, *, signed: bool = False) -> Location:
-    """Which bits are defined in another width: those that are added are, unless they are copies of
-    a sign that is not."""
+    """The defined bits in another width: added bits are, unless they copy an undefined sign."""
     have = defined.bits
     if have == bits:
         return defined
@@ -280,7 +279,7 @@ Rule = Callable[[Function, Sequence[Value], Sequence[Value | None]], Sequence[Va
 def _rule(action: Action, sources: int, results: Sequence[int]) -> Rule:
     """How an instruction's undefined bits follow from those of its operands.
 
-    It takes the operands' values and undefined bits, None where all bits are defined.
+    The rule takes the operands' values and undefined bits, None if all bits are defined.
     """
     form = action.form
     if action.operation in ("move", "call_parameter", "load_parameter"):
@@ -383,7 +382,7 @@ def _whole(results: Sequence[int], part: int) -> Rule:
 
 
 def _spread(f: Function, bits: Value, width: int) -> Value:
-    """All ones where any bit is set."""
+    """All ones if any bit is set."""
     return f.resize(f.compare("ne", bits, 0), width, signed=True)
 
 

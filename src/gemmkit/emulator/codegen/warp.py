@@ -1,8 +1,8 @@
-"""Writes the function that runs one warp: all basic blocks, and how lanes move between them.
+"""Emits the function that runs one warp: all basic blocks, and the control flow between them.
 
-The function is a coroutine: at a barrier, or when its share of time is spent, it notes in the warp
-where to go on, and returns. Lanes that part at a branch wait on the warp's stack for their turn
-and for each other: the taken side runs first, and all meet at the branch's post-dominator.
+The function is a coroutine: at a barrier, or when its fuel is spent, it stores in the warp where to
+continue, and returns. Lanes that diverge at a branch wait on the warp's stack for their turn: the
+taken side runs first, and all reconverge at the branch's post-dominator.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gemmkit.emulator.codegen.values import Scalar, Scratch
 
 @dataclass(frozen=True, slots=True)
 class WarpCode:
-    """A kernel's IR, the runtime's functions that it calls, and what is to be known to run it.
+    """A kernel's IR, the runtime functions that it calls, and what is needed to run it.
 
-    Sizes are in bytes. `clears_registers` if a register may be read before it is written.
+    Sizes are in bytes. `clears_registers`: a register may be read before it is written.
     """
 
     text: str
@@ -53,7 +53,7 @@ def write_warp(
     *,
     sanitize: bool = False,
 ) -> WarpCode:
-    """Write the warp function of a kernel; with `sanitize` it tells the sanitizers what it does."""
+    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers."""
     module = Module()
     areas = Areas(analysis.flow, actions)
     registers = RegisterMap(analysis)
@@ -104,7 +104,7 @@ class _WarpWriter:
             self._write_reduced(number)
 
     def _reductions(self) -> list[int]:
-        """Where warps go on behind reductions at barriers: blocks of their own, past the exit."""
+        """The blocks where warps continue after reductions at barriers, numbered past the exit."""
         ends = (self._actions[block.end - 1] for block in self._blocks)
         return [
             self._exit + 1 + number
@@ -112,10 +112,10 @@ class _WarpWriter:
             if action.operation == "barrier" and action.dests
         ]
 
-    def _write_reduced(self, behind: int) -> None:
-        """Take over what a reduction at a barrier gave, and go on with the next block."""
-        f, number = self._f, behind - self._exit - 1
-        f.label(f"b{behind}")
+    def _write_reduced(self, reduced: int) -> None:
+        """Take over the result of a reduction at a barrier, and continue at the next block."""
+        f, number = self._f, reduced - self._exit - 1
+        f.label(f"b{reduced}")
         b = BlockWriter(self._context, number, f.load("i32", W, WARP["mask"]), self._scratch)
         b.at = self._blocks[number].end - 1
         action = self._actions[b.at]
@@ -132,7 +132,7 @@ class _WarpWriter:
         return " ".join(f"i32 {number}, label %b{number}" for number in blocks)
 
     def _entries(self) -> set[int]:
-        """Blocks that a warp may go on at when it is called, or that lanes wait for."""
+        """Blocks where a warp may continue when it is called, or that lanes wait for."""
         entries = {0} | set(self._analysis.reconvergence_points)
         for number, block in enumerate(self._blocks):
             operation = self._actions[block.end - 1].operation
@@ -179,7 +179,7 @@ class _WarpWriter:
         lanewise.compute(b, action)
 
     def _go(self, here: int, to: int) -> None:
-        """All active lanes go on at a block; a way back costs time."""
+        """Continue at a block with all active lanes; a backward branch costs fuel."""
         f = self._f
         if to >= self._exit:
             self._leave_all()
@@ -213,7 +213,7 @@ class _WarpWriter:
             f.increase(C, at, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
 
     def branch(self, b: BlockWriter, action: Action, number: int) -> None:
-        """Go on at the target, or part."""
+        """Continue at the target, or diverge."""
         f = self._f
         block = self._blocks[number]
         target = block.successors[0]
@@ -259,7 +259,7 @@ class _WarpWriter:
         f.branch(yes)
 
     def exit(self, b: BlockWriter, action: Action, number: int) -> None:
-        """End the lanes where the guard holds."""
+        """End the lanes in which the guard holds."""
         f = self._f
         lanes = b.active(action.guard)
         self._count(action, lanes)
@@ -277,14 +277,16 @@ class _WarpWriter:
         self._go(number, number + 1)
 
     def barrier(self, b: BlockWriter, action: Action, number: int) -> None:
-        """Wait, if a lane does."""
+        """Wait at a barrier if a lane does."""
         f = self._f
         lanes = b.active(action.guard)
         self._count(action, lanes)
         reduces = bool(action.dests)
         if reduces:
             if action.guard is not None:
-                raise unsupported(action.instruction, "a reduction at a barrier takes no guard")
+                raise unsupported(
+                    action.instruction, "a reduction at a barrier cannot have a guard"
+                )
             b.f.store(self._votes(b, action, lanes), W, WARP["votes"])
         operands = [b.source(each, 32) for each in action.sources[: 1 if reduces else 2]]
         first = [effects.first_lane(b, location, lanes) for location in operands]
@@ -303,7 +305,7 @@ class _WarpWriter:
         self._wait(after + self._exit if reduces else after, AT_BARRIER, action.number)
 
     def _votes(self, b: BlockWriter, action: Action, lanes: Value) -> Value:
-        """How many lanes have the predicate of a reduction; for `and`, how many have it not."""
+        """How many lanes have the predicate of a reduction; for `and`, how many have it false."""
         f = self._f
         holds = b.lanes(b.source(action.sources[-1], 1))
         if action.form["R"] == "and":
@@ -311,7 +313,7 @@ class _WarpWriter:
         return f.intrinsic("ctpop", f.and_(lanes, holds))
 
     def trap(self, b: BlockWriter, action: Action, number: int) -> None:
-        """Stop, if a lane does."""
+        """Stop the kernel if a lane does."""
         f = self._f
         lanes: Value = b.active(action.guard)
         self._count(action, lanes)

@@ -1,4 +1,4 @@
-"""What went wrong in a kernel, in one sentence that says where."""
+"""Errors of a kernel as one sentence with the source position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 
-# What an access is called in messages.
+# Names of accesses in messages.
 ACCESS_KINDS = {
     "load": "load",
     "store": "store",
@@ -31,7 +31,7 @@ def access_error(worker: Worker, memory: DeviceMemory) -> DeviceError:
 def outside_error(
     worker: Worker, memory: DeviceMemory, number: int, thread: int, address: int
 ) -> DeviceError:
-    """An access of one thread that memory does not allow."""
+    """One thread's access that is out of bounds or misaligned."""
     action = worker.kernel.actions[number]
     size = access_bytes(action)
     kind = ACCESS_KINDS[action.operation]
@@ -46,7 +46,7 @@ def outside_error(
 
 
 def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -> str:
-    """The array that was meant, or the space that has no such address."""
+    """The nearest array, or the space that has no such address."""
     space = action.form.modifiers.get("S", "").removesuffix("::cta")
     if action.operation == "copy_async" and address < WINDOW_BYTES:
         space = "shared"
@@ -73,8 +73,10 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
 
 
 def reserved_memory(base: int) -> str:
-    """What lies below a block's own shared memory, in words."""
-    return f"in the {base:,} bytes that the system reserves: a block's own begin at {base:#x}"
+    """The addresses below a block's own shared memory, in words."""
+    return (
+        f"in the {base:,} bytes that the system reserves: a block's own memory begins at {base:#x}"
+    )
 
 
 def thread_text(worker: Worker, thread: int) -> str:
@@ -84,7 +86,7 @@ def thread_text(worker: Worker, thread: int) -> str:
 
 
 def deadlock_error(worker: Worker) -> DeviceError:
-    """Warps that wait for others in vain."""
+    """All warps of a block wait for others."""
     waiting = []
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
     for warp in range(worker.warps):
@@ -108,7 +110,7 @@ def trap_error(worker: Worker) -> DeviceError:
 
 
 def endless_error(worker: Worker, limit: int) -> DeviceError:
-    """A block has run for longer than it may."""
+    """A block ran for longer than the limit."""
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
     body = worker.flow.kernel.body
     running = [
@@ -118,5 +120,5 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
     ]
     return DeviceError(
         f"kernel '{worker.flow.kernel.name}': block {worker.block} did not end within {limit:,} "
-        f"steps: {'; '.join(running[:4])}. If it only takes long, allow more (--max-steps)"
+        f"steps: {'; '.join(running[:4])}. If it is only slow, allow more steps (--max-steps)"
     )

@@ -1,6 +1,6 @@
 """Atomic additions of 16-bit numbers, for which processors have no instruction.
 
-They exclude each other, which is enough: nothing else may touch a number between.
+A lock serializes them, which suffices because no other operation updates such a number atomically.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gemmkit.errors import DeviceError
 
 
 class RefusedAccess(Exception):
-    """An access of one thread that memory does not allow; `error` says so."""
+    """One thread's access that is not allowed; `error` describes it."""
 
     def __init__(self, error: DeviceError, thread: int, address: int) -> None:
         super().__init__(str(error))
@@ -42,7 +42,7 @@ def atomic(
     operands: list[NDArray[Any]],
     active: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """Add one lane after the other; what was there before.
+    """Add one lane after the other; returns the previous values.
 
     Raises:
         RefusedAccess: an address where the kernel has no memory, or a misaligned one.
@@ -71,7 +71,7 @@ def atomic(
 def _locate(
     worker: Worker, memory: DeviceMemory, action: Action, address: int
 ) -> tuple[bool, int, Bytes]:
-    """Whether an address lies in shared memory; the offset in the bytes that hold it."""
+    """Whether an address is in shared memory; and the offset in the bytes that hold it."""
     space, base = action.form["S"].removesuffix("::cta"), worker.shared_base
     if not space and 0 <= address - WINDOWS["shared"] < WINDOW_BYTES:
         space, address = "shared", address - WINDOWS["shared"]
@@ -94,7 +94,7 @@ def _count(
     size = action.form.type.bytes
     if in_global.any():
         there = addresses[in_global].tolist()
-        # The first of each request is not written down where it is sure to go to global memory.
+        # The first wavefront of a request is not recorded if all its requests go to global memory.
         tags = tag_wavefronts(there, size) - surely_global(action)
         worker.add_to_site(action.number, "sectors", global_sectors(there, size))
         worker.add_to_site(action.number, "ideal_sectors", ideal_sectors(there, size))

@@ -1,4 +1,4 @@
-"""Instructions that touch memory: loads, stores, cp.async and atomics, and what they count."""
+"""Instructions that access memory: loads, stores, cp.async and atomics, and their counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
 def space_of(group: Group, step: Step) -> str:
-    """The state space that an instruction names: param is a kernel's own or that of a call."""
+    """The state space of an instruction; param is that of the kernel or of a call."""
     space = step.form["S"].removesuffix("::cta") or "generic"
     if space != "param":
         return {"const": "global"}.get(space, space)
@@ -91,7 +91,7 @@ def _spans(
     nbytes: int,
     tally: Tally,
 ) -> Iterator[Span]:
-    """Checks and counts an access, then gives the spans where it goes."""
+    """Check and count an access; returns the memory that it accesses."""
     check_aligned(addresses, lanes, nbytes)
     if space != "arguments" and step.form.modifiers.get("S") != "const":
         if not step.silent:
@@ -152,10 +152,10 @@ def _record(
 
 
 def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
-    """`cp.async`: 4 to 16 bytes from global to shared memory, at once.
+    """`cp.async`: 4 to 16 bytes from global to shared memory, performed at once.
 
-    With a source size, what lies beyond it is written as zeros; a lane with size 0 reads nothing,
-    as does one whose `ignore-src` is true.
+    With a source size, bytes beyond it are written as zeros; a lane with size 0 reads nothing, as
+    does one whose `ignore-src` is true.
     """
     to, start = (group.address(each) for each in step.addresses)
     (size,) = step.immediates
@@ -213,7 +213,7 @@ def atomic(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
 
 
 def _combined(step: Step, old: Any, *operands: Any) -> Any:
-    """What an atomic leaves in memory; raw bits, as scalars."""
+    """What an atomic stores to memory; raw bits, as scalars."""
     if step.form.operation == "compare_and_swap":
         return operands[1] if old == operands[0] else old
     operation, (operand,) = step.form["O"], operands
@@ -227,7 +227,7 @@ def _combined(step: Step, old: Any, *operands: Any) -> Any:
 
 
 def convert_address(group: Group, step: Step, lanes: Lanes) -> None:
-    """`cvta`: between a space's own addresses and generic ones."""
+    """`cvta`: between addresses of a space and generic ones."""
     offset = WINDOWS.get(step.form["S"], 0)
     (source, of), (dest, _) = step.sources[0], step.dests[0]
     moved = -offset if step.form["D"] == "to" else offset
@@ -236,12 +236,12 @@ def convert_address(group: Group, step: Step, lanes: Lanes) -> None:
 
 
 def is_space(group: Group, step: Step, lanes: Lanes) -> None:
-    """`isspacep`: whether a generic address lies in a space."""
+    """`isspacep`: whether a generic address is in a space."""
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
     group.write(*step.dests[0], inside, lanes)
 
 
 def create_policy(group: Group, step: Step, lanes: Lanes) -> None:
-    """`createpolicy`: zero for every policy, as none changes a result."""
+    """`createpolicy`: zero for every policy, since none changes a result."""
     group.write(*step.dests[0], np.zeros(lanes.shape, np.uint64), lanes)

@@ -1,4 +1,4 @@
-"""Runs the warps of a chunk, all that stand at the same basic block together."""
+"""Runs the warps of a chunk; all warps at the same basic block run together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "multiply_matrices": warp.multiply_matrices,
 }
 _NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
-# What other warps can see in an order of its own: then one warp runs at a time.
+# Operations whose order other warps can observe: then one warp runs at a time.
 _ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
 
 
@@ -54,7 +54,7 @@ def is_ordered(flow: ControlFlow) -> bool:
 
 
 class Lockstep:
-    """One chunk's run; counts into `tally`, prints into `printed`."""
+    """The run of one chunk; counts into `tally`, prints into `printed`."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Lockstep:
             self._go_on(barriers.arrive(number, needed, waiting, int(votes[each])))
 
     def _release(self, rows: Rows) -> None:
-        """Warps that have ended are awaited no longer."""
+        """Warps that have ended are no longer waited for."""
         ended = rows[self._chunk.warps.status[rows] == DONE]
         for row in ended.tolist():
             self._go_on(self._chunk.barriers[row // self._chunk.warps_per_block].end())

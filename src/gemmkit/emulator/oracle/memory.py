@@ -1,4 +1,4 @@
-"""The state spaces as arrays of bytes: addresses of lanes to spans in them, loads and stores."""
+"""The state spaces as arrays of bytes: address translation, loads and stores of lanes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Lanes = NDArray[np.bool_]
 Addresses = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
-# Generic addresses of shared and local memory, far from any of the host's.
+# Where generic addresses of shared and local memory begin, far from any host address.
 SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 1 << 61
 _WINDOW_BYTES = 1 << 32
 
 
 class Allocation(Protocol):
-    """A piece of global memory."""
+    """An allocation in global memory."""
 
     @property
     def address(self) -> int:
@@ -46,14 +46,14 @@ class GlobalMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Lanes of one access that touch one array of bytes, each from `index` on."""
+    """Lanes of one access to one array of bytes, each from `index` on."""
 
     data: Bytes
     index: Indices
     lanes: Lanes
 
     def load(self, nbytes: int) -> NDArray[np.unsignedinteger]:
-        """One number a lane, 0 in other lanes."""
+        """One number per lane, 0 in other lanes."""
         numbers = self._numbers(nbytes)
         if self.lanes.all():
             return numbers.take(self.index // nbytes)
@@ -62,7 +62,7 @@ class Span:
         return values
 
     def store(self, values: NDArray[np.unsignedinteger]) -> None:
-        """One number from each lane; of lanes that store to one span, the last one wins."""
+        """One number from each lane; of several lanes at one address the last one wins."""
         numbers = self._numbers(values.itemsize)
         values = np.broadcast_to(values, self.lanes.shape)
         numbers[self.index[self.lanes] // values.itemsize] = values[self.lanes]
@@ -77,7 +77,7 @@ class Span:
 
 
 class Fault(Exception):
-    """An access that memory does not allow."""
+    """An access that is not allowed."""
 
     def __init__(self, what: str, address: int, lanes: Lanes) -> None:
         super().__init__(f"{what} at address {address:#x}")
@@ -85,7 +85,7 @@ class Fault(Exception):
 
 
 class PrivateSpace:
-    """Memory of which each block (shared) or thread (local) has its own, side by side.
+    """Memory that each block (shared) or thread (local) has for itself, one after the other.
 
     `base` is the address of its first byte.
     """
@@ -115,7 +115,7 @@ class PrivateSpace:
 def global_spans(
     memory: GlobalMemory, addresses: Addresses, lanes: Lanes, nbytes: int
 ) -> Iterator[Span]:
-    """Where an access to global memory goes: to one or more allocations."""
+    """The memory of an access to global memory, in one or more allocations."""
     left = lanes.copy()
     while left.any():
         lowest = int(addresses[left].min())
@@ -133,7 +133,7 @@ def global_spans(
 
 
 def check_aligned(addresses: Addresses, lanes: Lanes, nbytes: int) -> None:
-    """An access lies at a multiple of its size.
+    """Check that an access is aligned to its size.
 
     Raises:
         Fault: it does not.
@@ -147,7 +147,7 @@ def _refuse(what: str, addresses: Addresses, lanes: Lanes) -> None:
 
 
 def window_of(addresses: Addresses, space: str) -> Lanes:
-    """Which generic addresses lie in shared or local memory, or in none of them (global)."""
+    """Which generic addresses are in shared or local memory, or in neither (global)."""
     shared = addresses - np.uint64(SHARED_WINDOW) < _WINDOW_BYTES
     local = addresses - np.uint64(LOCAL_WINDOW) < _WINDOW_BYTES
     return {"shared": shared, "local": local, "global": ~shared & ~local}[space]

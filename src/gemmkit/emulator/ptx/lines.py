@@ -1,4 +1,4 @@
-"""Which source line an instruction comes from, and which calls were inlined to put it there."""
+"""The source line of an instruction, and the calls that were inlined there."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Position = tuple[int, int, int]
 class LineTable:
     """Reads the `.loc` directives of a PTX text; `files` are the names of its `.file` directives.
 
-    A directive names the call that its line was inlined at, not that call's own callers. The
-    compiler writes those before it, the outermost first, where they come up for the first time: so
-    the last such directive before a line says where its call was inlined. Where none comes before
-    it, callers are followed for as long as the text knows one only.
+    A directive names the call site that its line was inlined at, but not the callers of that call.
+    The compiler emits those earlier, the outermost first, when they first occur: the last such
+    directive before a line gives the call's own position. If none comes before it, callers are
+    followed as long as the text has only one.
     """
 
     def __init__(self, text: str, files: Mapping[int, str]) -> None:
@@ -32,7 +32,7 @@ class LineTable:
         for match in _LOC.finditer(text):
             position, caller = _positions(match)
             self._callers[position].add(caller)
-        # Of the directives that were read, for each position, the calls that led there last.
+        # For each position in the directives read so far, the calls that led there last.
         self._led: dict[_Position, tuple[_Position, ...]] = {}
 
     def line(self, directive: str) -> SourceLine:

@@ -1,4 +1,4 @@
-"""`Sanitizer`: watches the workers of one launch, and gathers what it finds."""
+"""`Sanitizer`: observes the workers of one launch and collects findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
-from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, places
+from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -56,17 +56,18 @@ from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
 
-# The events that concern the order of accesses to global memory.
+# The events about the order of accesses to global memory.
 _ORDER = frozenset([FENCE, SYNCHRONIZES, CONFLICT, GLOBAL_RACE])
 
 
 @dataclass
 class Sanitizer:
-    """Of one launch; `readers` are regions of memory whose loads are noted from the start.
+    """The sanitizers of one launch; `readers` are regions of memory whose loads are recorded from
+    the start.
 
-    `readers_wanted` grows where a launch must be run again with more of those: a region that is
-    both loaded and stored to, which blocks may race for. `tracking_wanted` is set where it must be
-    run again by code that tracks undefined bits. `stop` ends the launch.
+    `readers_wanted` grows if a launch must be run again with more of those: a region that is both
+    loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
+    again with code that tracks undefined bits. `stop` ends the launch.
     """
 
     kernel: LoadedKernel
@@ -80,7 +81,7 @@ class Sanitizer:
 
     def __post_init__(self) -> None:
         actions = self.kernel.actions
-        # Found once a kernel, and not a part of the time that a launch takes.
+        # Computed once per kernel, outside of the time of a launch.
         self.areas = self.kernel.areas
         arrays = shared_arrays(actions, self.flow.kernel.shared)
         self.names = Names(self.flow, actions, self.request, self.memory, arrays)
@@ -99,15 +100,15 @@ class Sanitizer:
         self._watches: list[_Watch] = []
 
     def attach(self, worker: Worker) -> None:
-        """Watch a worker."""
+        """Observe a worker."""
         self._watches.append(_Watch(self, worker))
 
     def add(self, worker: Worker, finding: Finding) -> None:
-        """A finding in the block that a worker runs."""
+        """Add a finding in the block that a worker runs."""
         self.collection.add(finding, worker.field("block"))
 
     def fault(self, worker: Worker) -> None:
-        """The access that native code refused, which was left out."""
+        """Report the access that native code refused and skipped."""
         number = worker.site_number(worker.field("fault_site"))
         address = worker.field("fault_address")
         warp = worker.warp_number(worker.field("running"))
@@ -115,18 +116,18 @@ class Sanitizer:
         self.outside(worker, number, thread, address)
 
     def outside(self, worker: Worker, number: int, thread: int, address: int) -> None:
-        """One thread's access that memory does not allow."""
+        """Report one thread's access that is not allowed."""
         space = space_at(self.names.actions[number], address)
         if self.names.actions[number].form.modifiers.get("S") == "" and space == "shared":
             space = "local"
         self.add(worker, outside(self.names, worker, number, thread, address, space))
 
     def printed(
-        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+        self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
     ) -> None:
-        """A thread prints what lies at a place in its local memory: (first byte, size) each."""
+        """A thread prints values from its local memory: (first byte, size) each."""
         for watch in self._watches:
-            watch.print_if_of(worker, number, thread, place, taken)
+            watch.print_if_of(worker, number, thread, index, taken)
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
@@ -137,14 +138,14 @@ class Sanitizer:
         self.add(worker, synccheck.trap(self.names, worker))
 
     def endless(self, worker: Worker, limit: int) -> None:
-        """A block has run for longer than it may."""
+        """A block ran for longer than the limit."""
         self.add(worker, synccheck.endless(self.names, worker, limit))
 
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, when all workers have ended."""
+        """The findings, once all workers have ended."""
         for watch in self._watches:
             watch.finish()
-        numbers = places(self.areas.sites, self.areas.sites_start)
+        numbers = instruction_numbers(self.areas.sites, self.areas.sites_start)
         for finding, block in cross_block_races(self.names, self.known, numbers):
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
@@ -153,7 +154,7 @@ class Sanitizer:
 
 
 class _Watch:
-    """One worker, as the sanitizer sees it."""
+    """The sanitizers' view of one worker."""
 
     def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
         self._sanitizer, self._worker = sanitizer, worker
@@ -168,24 +169,24 @@ class _Watch:
             sanitizer.names, worker, self._shadow, self._between_blocks.order
         )
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
-        # What was found last for each memory record and class, to which what is unreported belongs.
+        # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
         self._waiting: tuple[int, int, int, int, int] | None = None
 
     def print_if_of(
-        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+        self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
     ) -> None:
-        """A thread of this worker, if it is one of this, prints arguments from its local memory."""
+        """If the thread is one of this worker, it prints arguments from its local memory."""
         if worker is not self._worker:
             return
         for start, size in taken:
-            if not self._shadow.local_is_set(worker, thread, place + start, size):
+            if not self._shadow.local_is_set(worker, thread, index + start, size):
                 self._undefined.printed(number, worker.field("block"), thread)
                 return
 
     def finish(self) -> None:
-        """Take what is left."""
+        """Collect what remains."""
         for (place, what), key in self._last.items():
             self._take_unreported(place, what, key)
         self._nobody_came()
@@ -194,7 +195,7 @@ class _Watch:
     def _on_event(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> int:
-        """Native code tells that something looks wrong; 1 if it is."""
+        """Native code reports something that looks wrong; 1 if it is."""
         try:
             if what == LOADS_WANTED:
                 self._sanitizer.readers_wanted.add(base)
@@ -231,7 +232,7 @@ class _Watch:
         self._note_origin(number, absent_lane(self._names, number, block, warp, lanes, other))
 
     def _note_origin(self, number: int, finding: Finding) -> None:
-        """A value that is not defined comes up; what matters is whether it is used, and where."""
+        """An undefined value appears; it is a fault only if it is used."""
         if self._sanitizer.tracks:
             self._undefined.read(number, self._worker.field("block"), finding)
         else:
@@ -275,7 +276,8 @@ class _Watch:
         return 1
 
     def _keep(self, number: int, what: int, finding: Finding) -> None:
-        """A finding at a memory instruction; those that native code counts since belong to it."""
+        """Add a finding at a memory instruction; faults that native code counts from then on belong
+        to it."""
         place = self._worker.kernel.areas.sites[number]
         earlier = self._last.get((place, what))
         if earlier is not None:
@@ -283,8 +285,8 @@ class _Watch:
         block = self._worker.field("block")
         self._last[place, what] = self._sanitizer.collection.add(finding, block)
 
-    def _take_unreported(self, place: int, what: int, key: Key) -> None:
-        unreported = self._shadow.take_unreported(place, what)
+    def _take_unreported(self, index: int, what: int, key: Key) -> None:
+        unreported = self._shadow.take_unreported(index, what)
         if unreported:
             self._sanitizer.collection.more(key, unreported)
 
@@ -331,13 +333,13 @@ class _Watch:
         return 1
 
     def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
-        """Whether a barrier of the block is used well, though it does not look so."""
+        """Whether a barrier of the block is used correctly, although it looks wrong."""
         if what == BARRIER_DIVERGENT:
             return not self._living(warp) & ~self._returned(warp) & ~more
         return what == BARRIER_SITES and synccheck.copies(self._names, number, more)
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
-        """Lanes may come to a barrier of their warp one after the other, also at other lines."""
+        """Lanes may arrive at a barrier of their warp at different times and lines."""
         worker = self._worker
         block = worker.field("block")
         here = (block, warp, members)
@@ -357,8 +359,8 @@ class _Watch:
         return initial & ~exited & 0xFFFFFFFF
 
     def _returned(self, warp: int) -> int:
-        """Lanes that wait for the others before nothing but the end of the kernel: a GPU does not
-        let them wait there."""
+        """Lanes that wait for the others only before the end of the kernel, where a GPU does not
+        make them wait."""
         names, returned, seen = self._names, 0, 0
         for block, lanes in reversed(self._worker.waiting_lanes(warp)):
             start = names.flow.blocks[block].start if block < len(names.flow.blocks) else -1

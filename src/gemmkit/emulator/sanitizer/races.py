@@ -1,4 +1,4 @@
-"""Explains races in shared memory: who touches what others touch with nothing between."""
+"""Explains races in shared memory: conflicting accesses with nothing that orders them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from gemmkit.record import Finding, Triple
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One access of a warp to shared memory, `nbytes` a lane; `numbers` are its instructions,
-    several where neighbouring loads are made together."""
+    """One access of a warp to shared memory, of `nbytes` per lane; `numbers` are its instructions,
+    several if adjacent loads are performed together."""
 
     numbers: tuple[int, ...]
     pattern: Pattern
@@ -50,7 +50,7 @@ class Access:
     kind: int
 
     def number_at(self, lane: int, address: int) -> int:
-        """The instruction that touches an address for a lane."""
+        """The instruction by which a lane accesses an address."""
         distance = address - self.base - int(self.pattern.offsets[lane])
         place = distance // max(self.nbytes // len(self.numbers), 1)
         return self.numbers[min(max(place, 0), len(self.numbers) - 1)]
@@ -75,7 +75,7 @@ class Races:
         self._areas: Areas = worker.kernel.areas
 
     def between_warps(self, access: Access) -> Finding | None:
-        """The race of this access with another warp's, or with a copy on its way."""
+        """The race of this access with another warp's, or with a copy in flight."""
         copied = self._copy_on_its_way(access)
         if copied is not None:
             return self._finding(access, copied, waiting=True)
@@ -87,14 +87,14 @@ class Races:
         return self._unknown(access)
 
     def _may_race(self, access: Access) -> bool:
-        """Whether other warps have touched what this access does, with nothing between."""
+        """Whether other warps have accessed the same granules with nothing that orders them."""
         places = [OWN_WRITTEN] if access.kind == LOADED else [OWN_WRITTEN, OWN_READ]
         granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
         sets = (self._shadow.unordered(access.warp, place) for place in places)
         return any(bits_at(bits, granules).any() for each in sets for bits in each)
 
     def between_lanes(self, access: Access, more: int) -> Finding | None:
-        """The race of two lanes of one warp, as native code has found them."""
+        """The race of two lanes of one warp, as native code found it."""
         lane, other = more & 31, more >> 8 & 31
         thread = access.warp * LANES + other
         if more & SAME_STORE:
@@ -117,7 +117,7 @@ class Races:
         return met.other is not None and is_cas_loop(actions[access.numbers[0]], actions[met.other])
 
     def row(self, number: int, nbytes: int, each: int) -> tuple[int, ...]:
-        """The instructions that an access stands for."""
+        """The instructions that an access represents."""
         return self._areas.group_of[number] if nbytes > each else (number,)
 
     def _copy_on_its_way(self, access: Access) -> _Conflict | None:
@@ -139,7 +139,7 @@ class Races:
         return _Conflict(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
 
     def _copied(self, access: Access, lane: int, thread: int) -> _Conflict:
-        """Where a lane meets another thread's copy."""
+        """The conflict of a lane with another thread's copy."""
         row = access.pattern.lanes.tolist().index(lane)
         granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
         notes = self._shadow.copies[granules[row]] >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)
@@ -164,7 +164,7 @@ class Races:
         return self._copy_at(access, row, int(granules[row, column]))
 
     def _other_warp(self, access: Access) -> _Conflict | None:
-        """The latest access of another warp that conflicts, writes first."""
+        """The latest conflicting access of another warp, writes first."""
         shift = self._shadow.shift
         mine = granules_of(access.pattern, access.base, access.nbytes, shift)
         strong = self._names.strong(access.numbers[0])
@@ -195,7 +195,7 @@ class Races:
     def _entries(
         self, warp: int, kinds: tuple[int, ...], least: int, most: int
     ) -> Iterator[Access]:
-        """Accesses of other warps in this epoch near these granules, the latest first."""
+        """Accesses of other warps to these granules in this epoch, the latest first."""
         shadow, now = self._shadow, self._shadow.field("log_count")
         first = max(shadow.field("log_epoch"), now - LOG_ENTRIES)
         places = np.arange(first, now)[::-1]
@@ -221,9 +221,9 @@ class Races:
             if entry is not None:
                 yield entry
 
-    def _entry(self, place: int) -> Access | None:
-        """An access of the log, if its pattern is still there."""
-        pointer, base, serial, tag = self._shadow.log[place % LOG_ENTRIES].tolist()
+    def _entry(self, index: int) -> Access | None:
+        """An access of the log, if its pattern still exists."""
+        pointer, base, serial, tag = self._shadow.log[index % LOG_ENTRIES].tolist()
         if not serial or not self._worker.holds(pointer):
             return None
         pattern = Pattern(pointer)
@@ -240,7 +240,7 @@ class Races:
         return self._worker.site_at(distance)
 
     def _unknown(self, access: Access) -> Finding:
-        """A race whose other side the log does not hold any more."""
+        """A race whose other side is no longer in the log."""
         lane = int(access.pattern.lanes[0])
         address = access.base + int(access.pattern.offsets[lane])
         return self._finding(access, _Conflict(lane, address, None, None, STORED))
@@ -264,7 +264,7 @@ class Races:
             return Finding(
                 check="racecheck",
                 kind=kind,
-                message=f"{kind}: {what}, which another warp touches with no barrier between",
+                message=f"{kind}: {what}, which another warp accesses with no barrier between",
                 block=block,
                 here=here,
                 array=array,
@@ -276,7 +276,7 @@ class Races:
         cause = missing.cause if missing is not None else ""
         if waiting:
             kind = "read before wait" if reads else "write before wait"
-            rest = f"before the cp.async of {at(other)} to it was waited for"
+            rest = f"before a wait for the cp.async to it by {at(other)}"
             cause = f"{cause}/{kind.replace(' ', '-')}".lstrip("/")
         else:
             kind = "read after write" if reads else "write after write"

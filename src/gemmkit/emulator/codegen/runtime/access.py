@@ -26,29 +26,29 @@ COUNTS = (1, 2, 4)
 
 
 def define_words(module: Module) -> None:
-    """Add the ways to move 32-bit words that lie anywhere."""
+    """Add loads and stores of 32-bit words at arbitrary addresses."""
     for count_ in COUNTS:
         _define_words(module, count_)
     _define_words_row(module)
 
 
 class AccessHooks(Protocol):
-    """What accesses do beside moving data, where there is more to do; `prefix` names them."""
+    """Additional steps of an access, for the sanitizers; `prefix` names its functions."""
 
     prefix: str
 
     def note(
         self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
     ) -> None:
-        """A step before an access that may be made, of `size` bytes per lane, or a row of them."""
+        """A step before an access that is allowed, of `size` bytes per lane, or a row of them."""
 
     def whole(self, f: Function, space: str, size: int, align: int) -> Value:
-        """Whether an access may be made in all lanes, in one region of memory."""
+        """Whether an access is allowed in all lanes, within one region of memory."""
 
     def define_slow(
         self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
     ) -> None:
-        """Define the function for an access that is not quite plain."""
+        """Define the function for an access that takes the slow path."""
 
 
 def define(
@@ -56,7 +56,7 @@ def define(
 ) -> None:
     """Add loads and stores of global or shared memory, of one width.
 
-    `permutes` where the host has AVX2's permutation of words.
+    `permutes`: the host has AVX2's permutation of words.
     """
     if bits == 32:
         _define_row(module, space, permutes, hooks)
@@ -67,17 +67,17 @@ def define(
 
 def data_parameters(count: int) -> tuple[Value, ...]:
     """The registers that an access reads or writes."""
-    return tuple(Value("ptr", f"%d{place}") for place in range(count))
+    return tuple(Value("ptr", f"%d{index}") for index in range(count))
 
 
 def return_if_idle(f: Function) -> None:
-    """Nothing happens where no lane is active."""
+    """Return if no lane is active."""
     with f.when(f.compare("eq", f.load("i32", P, PATTERN.mask), 0)):
         f.ret()
 
 
 def host_pointer(f: Function, space: str, base: Value = BASE) -> Value:
-    """Where the first active lane's access goes."""
+    """The host address of the first active lane's access."""
     if space == "global":
         return f.value("ptr", f"inttoptr {base} to ptr")
     return f.offset(f.load("ptr", C, WORKER["shared"]), base)
@@ -94,7 +94,7 @@ def _define_move(
 ) -> None:
     """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…).
 
-    What is not quite plain is left to a second function, so that this one needs no stack.
+    The slow path is a separate function, so that this one needs no stack.
     """
     data = data_parameters(count_)
     prefix = "gemmkit." + (hooks.prefix if hooks else "")
@@ -140,7 +140,7 @@ def _define_move(
 
 
 def _define_words(module: Module, count_: int) -> None:
-    """<kind>_words_x<count>(pattern, address, registers…): any lanes, words anywhere."""
+    """<kind>_words_x<count>(pattern, address, registers…): any lanes, words at any address."""
     at, data = Value("ptr", "%at"), data_parameters(count_)
     with module.function(f"gemmkit.load_words_x{count_}", "void", (P, at, *data)) as f:
         _load_words(f, at, data, 4 * count_)
@@ -152,27 +152,27 @@ def _define_words(module: Module, count_: int) -> None:
 
 
 def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks | None) -> None:
-    """load_row_<space>(worker, site, pattern, base, registers): loads of four neighbouring words.
+    """load_row_<space>(worker, site, pattern, base, registers): loads of four adjacent words.
 
-    They are four instructions, whose records lie side by side, as their registers do.
+    They are four instructions whose records, and registers, are adjacent.
     """
     row = Value("ptr", "%d")
     parameters = (C, SITE_POINTER, P, BASE, row)
     prefix = "gemmkit." + (hooks.prefix if hooks else "")
     slow = f"{prefix}slow_load_row_{space}"
     with module.function(f"{prefix}load_row_{space}", "void", parameters) as f:
-        places = range(TOGETHER)
-        bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
+        indices = range(TOGETHER)
+        bases = [f.add(BASE, 4 * pointer) if pointer else BASE for pointer in indices]
         memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
         certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=hooks is not None)
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, *parameters)
-        sites = [f.offset(SITE_POINTER, SITE_BYTES * place) for place in places]
+        sites = [f.offset(SITE_POINTER, SITE_BYTES * pointer) for pointer in indices]
         if space == "global":
             with f.when(memos[0].crosses_lines(4 * TOGETHER)):
-                # In aligned 16 bytes of each lane, all four loads touch the same lines.
+                # Within aligned 16 bytes per lane, all four loads access the same lines.
                 offsets = f.load("i64", P, PATTERN.bits)
                 low = f.and_(f.or_(BASE, offsets), 4 * TOGETHER - 1)
                 tags = f.select(f.compare("eq", low, 0), memos[0].remembered_tags(), 0)
@@ -185,7 +185,7 @@ def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks |
         if hooks:
             hooks.note(f, "load", space, 4, 4 * TOGETHER, ())
         at = host_pointer(f, space)
-        data = [f.offset(row, vector_bytes(32) * place) for place in places]
+        data = [f.offset(row, vector_bytes(32) * pointer) for pointer in indices]
         if permutes:
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
@@ -200,23 +200,23 @@ def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks |
 
 
 def _load_one_by_one(f: Function, function: str, row: Value) -> None:
-    for place in range(TOGETHER):
-        site = f.offset(SITE_POINTER, SITE_BYTES * place)
-        register = f.offset(row, vector_bytes(32) * place)
-        f.call(function, "void", C, site, P, f.add(BASE, 4 * place), register)
+    for index in range(TOGETHER):
+        site = f.offset(SITE_POINTER, SITE_BYTES * index)
+        register = f.offset(row, vector_bytes(32) * index)
+        f.call(function, "void", C, site, P, f.add(BASE, 4 * index), register)
 
 
 def _define_words_row(module: Module) -> None:
-    """load_words_row(pattern, address, registers): the same, words anywhere."""
+    """load_words_row(pattern, address, registers): the same, words at any address."""
     at, row = Value("ptr", "%at"), Value("ptr", "%d")
     with module.function("gemmkit.load_words_row", "void", (P, at, row)) as f:
-        data = [f.offset(row, vector_bytes(32) * place) for place in range(TOGETHER)]
+        data = [f.offset(row, vector_bytes(32) * index) for index in range(TOGETHER)]
         _load_words(f, at, data, 4)
         f.ret()
 
 
 def begin(f: Function, space: str, size: int, *, store: bool) -> None:
-    """Check and count an access; return if it may not be made, or no lane makes it."""
+    """Check and count an access; return if it is not allowed, or no lane performs it."""
     return_if_idle(f)
     check(f, space, size)
     memo = Memo(f, space, size, store=store)
@@ -230,15 +230,16 @@ def _strip_address(f: Function, data: Value, strip: Value, bits: int = 32) -> Va
 
 
 def _load_windows(f: Function, at: Value, data: Sequence[Value]) -> None:
-    """Each strip lies within 32 bytes: read them, permute. May read past the last lane's word."""
+    """Each strip accesses words within 32 bytes: read these and permute. May read past the last
+    lane's word."""
     fits = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), WINDOWS_FIT), 0)
     with f.when(fits):
         for strip in range(STRIPS):
             least = f.load("i64", P, PATTERN.strip_least + 8 * strip)
             order = f.load(vector("i32"), P, PATTERN.order + strip * STRIP_LANES * 4)
             start = f.offset(at, least)
-            for place, register in enumerate(data):
-                words = f.load(vector("i32"), start, 4 * place, 4)
+            for index, register in enumerate(data):
+                words = f.load(vector("i32"), start, 4 * index, 4)
                 chosen = f.call("llvm.x86.avx2.permd", vector("i32"), words, order)
                 f.store(chosen, register, strip * STRIP_LANES * 4)
         f.ret()
@@ -253,7 +254,7 @@ def _pointer_of(f: Function, at: Value, offsets: Value, lane: int) -> Value:
 
 
 def _load_words(f: Function, at: Value, data: Sequence[Value], align: int) -> None:
-    """Eight lanes at a time; inactive lanes read what the first active one does."""
+    """Load eight lanes at a time; inactive lanes read what the first active one does."""
     count_ = len(data)
     part = f"<{count_} x i32>" if count_ > 1 else "i32"
     with f.loop(STRIPS) as strip:
@@ -262,12 +263,12 @@ def _load_words(f: Function, at: Value, data: Sequence[Value], align: int) -> No
             f.load(part, _pointer_of(f, at, offsets, lane), align=align)
             for lane in range(STRIP_LANES)
         ]
-        for place, vector_ in enumerate(_columns(f, parts, count_)):
-            f.store(vector_, _strip_address(f, data[place], strip))
+        for index, vector_ in enumerate(_columns(f, parts, count_)):
+            f.store(vector_, _strip_address(f, data[index], strip))
 
 
 def _columns(f: Function, parts: Sequence[Value], count_: int) -> list[Value]:
-    """From one short vector for each lane to one strip for each place in it."""
+    """Transpose one short vector per lane to one strip per element."""
     if count_ == 1:
         whole = Value(vector("i32"), "poison")
         for lane, part in enumerate(parts):
@@ -276,42 +277,42 @@ def _columns(f: Function, parts: Sequence[Value], count_: int) -> list[Value]:
     joined, width = list(parts), count_
     while len(joined) > 1:
         width *= 2
-        mask = ", ".join(f"i32 {place}" for place in range(width))
+        mask = ", ".join(f"i32 {index}" for index in range(width))
         joined = [
             f.value(f"<{width} x i32>", f"shufflevector {a}, {b}, <{width} x i32> <{mask}>")
             for a, b in zip(joined[::2], joined[1::2], strict=True)
         ]
     whole = joined[0]
     strips = []
-    for place in range(count_):
-        mask = ", ".join(f"i32 {lane * count_ + place}" for lane in range(STRIP_LANES))
+    for index in range(count_):
+        mask = ", ".join(f"i32 {lane * count_ + index}" for lane in range(STRIP_LANES))
         text = f"shufflevector {whole}, {whole.type} poison, <{STRIP_LANES} x i32> <{mask}>"
         strips.append(f.value(vector("i32"), text))
     return strips
 
 
 def load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
-    """Lane by lane; narrow numbers become 32 bits wide."""
+    """Load lane by lane; narrow numbers become 32 bits wide."""
     width = max(bits, 32)
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         start = f.offset(at, element(f, P, lane, 64))
-        for place, register in enumerate(data):
-            number = f.resize(f.load(f"i{bits}", start, place * bits // 8), width)
+        for index, register in enumerate(data):
+            number = f.resize(f.load(f"i{bits}", start, index * bits // 8), width)
             f.store(number, f.value("ptr", f"getelementptr i{width}, {register}, {lane}"))
 
 
 def _store_linear(f: Function, at: Value, register: Value) -> None:
-    """All lanes, one word further each."""
+    """Store in all lanes at consecutive words."""
     linear = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), LINEAR), 0)
     with f.when(linear):
         for strip in range(STRIPS):
-            place = strip * STRIP_LANES * 4
-            f.store(f.load(vector("i32"), register, place), at, place, 4)
+            pointer = strip * STRIP_LANES * 4
+            f.store(f.load(vector("i32"), register, pointer), at, pointer, 4)
         f.ret()
 
 
 def _store_words(f: Function, at: Value, data: Sequence[Value]) -> None:
-    """All lanes, in order, so that of lanes that meet at one place the last one wins."""
+    """Store in all lanes, in order, so that the last of several lanes at one address wins."""
     count_ = len(data)
     with f.when(f.compare("eq", f.load("i32", P, PATTERN.mask), ALL_LANES)):
         with f.loop(STRIPS) as strip:
@@ -322,17 +323,17 @@ def _store_words(f: Function, at: Value, data: Sequence[Value]) -> None:
                 part = words[0]
                 if count_ > 1:
                     part = Value(f"<{count_} x i32>", "poison")
-                    for place, word in enumerate(words):
-                        part = f.value(part.type, f"insertelement {part}, {word}, i64 {place}")
+                    for index, word in enumerate(words):
+                        part = f.value(part.type, f"insertelement {part}, {word}, i64 {index}")
                 f.store(part, _pointer_of(f, at, offsets, lane), align=4 * count_)
         f.ret()
 
 
 def store_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
-    """Lane by lane; of wider registers the low bits."""
+    """Store lane by lane; the low bits of wider registers."""
     width = max(bits, 32)
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         start = f.offset(at, element(f, P, lane, 64))
-        for place, register in enumerate(data):
+        for index, register in enumerate(data):
             number = element(f, register, lane, width)
-            f.store(f.resize(number, bits), start, place * bits // 8)
+            f.store(f.resize(number, bits), start, index * bits // 8)

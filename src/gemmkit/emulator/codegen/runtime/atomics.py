@@ -1,4 +1,4 @@
-"""atom and red: one lane after the other, atomically also against other workers."""
+"""atom and red: one lane after the other, atomic also against other workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
 
-# What PTX calls it, and LLVM's atomicrmw for each type.
+# PTX's operations, and LLVM's atomicrmw for each type.
 _OPERATIONS = {
     "add": {"u32": "add", "s32": "add", "u64": "add", "f32": "fadd", "f64": "fadd"},
     **{name: {"b32": name, "b64": name} for name in ("and", "or", "xor")},
@@ -53,26 +53,26 @@ def _define_action(module: Module, name: str, of: str, operation: str) -> None:
     bits = int(of[1:])
     with module.function(f"gemmkit.{name}", "void", (P, AT, RESULT, OPERAND, OTHER)) as f:
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
-            place = f.offset(AT, element(f, P, lane, 64))
-            old = _act(f, place, element(f, OPERAND, lane, bits), lane, of, operation)
+            pointer = f.offset(AT, element(f, P, lane, 64))
+            old = _act(f, pointer, element(f, OPERAND, lane, bits), lane, of, operation)
             with f.when(f.compare("ne", RESULT, Value("ptr", "null"))):
                 f.store(old, f.value("ptr", f"getelementptr i{bits}, {RESULT}, {lane}"))
         f.ret()
 
 
-def _act(f: Function, place: Value, x: Value, lane: Value, of: str, operation: str) -> Value:
+def _act(f: Function, pointer: Value, x: Value, lane: Value, of: str, operation: str) -> Value:
     order = f"monotonic, align {int(of[1:]) // 8}"
     if operation == "cmpxchg":
         new = element(f, OTHER, lane, int(of[1:]))
         pair = f.value(
             f"{{ {x.type}, i1 }}",
-            f"cmpxchg {place}, {x}, {new} monotonic monotonic, align {int(of[1:]) // 8}",
+            f"cmpxchg {pointer}, {x}, {new} monotonic monotonic, align {int(of[1:]) // 8}",
         )
         return f.value(x.type, f"extractvalue {pair}, 0")
     if of not in _FLOATS:
-        return f.value(x.type, f"atomicrmw {operation} {place}, {x} {order}")
+        return f.value(x.type, f"atomicrmw {operation} {pointer}, {x} {order}")
     number = f.cast("bitcast", x, _FLOATS[of])
-    old = f.value(number.type, f"atomicrmw {operation} {place}, {number} {order}")
+    old = f.value(number.type, f"atomicrmw {operation} {pointer}, {number} {order}")
     return f.cast("bitcast", old, x.type)
 
 

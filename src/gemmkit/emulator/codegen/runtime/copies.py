@@ -1,4 +1,4 @@
-"""cp.async: copies from global to shared memory, made when they are asked for."""
+"""cp.async: copies from global to shared memory, performed when they are issued."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gemmkit.emulator.codegen.runtime.patterns import element
 
 TO, TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
 FROM, FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
-# How many bytes each lane reads, if not all; what is left of a lane's place becomes zero.
+# The bytes that each lane reads, if not all; the rest of its target becomes zero.
 SIZES = Value("ptr", "%sizes")
-# Whether it goes through the L1: .ca, not .cg.
+# Whether it goes through the L1 cache: .ca, not .cg.
 CACHED = Value("i1", "%cached")
 NULL = Value("ptr", "null")
 
@@ -37,7 +37,7 @@ def define(module: Module) -> None:
 
 
 def lanes_where(f: Function, relation: str, number: int) -> Value:
-    """The lanes whose size compares so."""
+    """The lanes whose size compares like this with a number."""
     found = literal("i32", 0)
     for strip in range(STRIPS):
         sizes = f.load(vector("i32"), SIZES, strip * STRIP_LANES * 4)
@@ -47,7 +47,7 @@ def lanes_where(f: Function, relation: str, number: int) -> Value:
 
 
 def length(f: Function, lane: Value, size: Value) -> Value:
-    """Bytes that a lane reads."""
+    """The bytes that a lane reads."""
     chosen = f.variable(size)
     with f.when(f.compare("ne", SIZES, NULL)):
         given = f.resize(element(f, SIZES, lane, 32), 64)
@@ -56,7 +56,7 @@ def length(f: Function, lane: Value, size: Value) -> Value:
 
 
 def count_copy(f: Function, size: int) -> None:
-    """Add what the request counts in shared memory to the instruction's record."""
+    """Add the request's counts of shared memory to the instruction's record."""
     arguments = (SITE_AT, TO, TO_BASE, FROM, FROM_BASE, literal("i32", size))
     with f.when(CACHED):
         f.call("gemmkit.count_copy_ca", "void", *arguments)
@@ -65,7 +65,7 @@ def count_copy(f: Function, size: int) -> None:
 
 
 def _define_search(module: Module) -> None:
-    """search_copy(worker, site, from, from_base, sizes, bytes): what is read may be read."""
+    """search_copy(worker, site, from, from_base, sizes, bytes): whether the source may be read."""
     size = Value("i64", "%n")
     parameters = (C, SITE_AT, FROM, FROM_BASE, SIZES, size)
     with module.function("gemmkit.search_copy", "i1", parameters) as f:

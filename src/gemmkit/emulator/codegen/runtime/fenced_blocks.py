@@ -1,8 +1,8 @@
-"""What the sanitizers note of a kernel whose blocks make an order among themselves by fences.
+"""What the sanitizers record for a kernel whose blocks synchronize with each other by fences.
 
-Such a kernel's blocks run one by one. For each granule of global memory the last write and read are
-kept, with the time on a clock that barriers and fences move on. Where another block's is met,
-Python tells whether anything orders the two.
+The blocks of such a kernel run one at a time. For each granule of global memory the last write and
+read are kept, with the time on a clock that barriers and fences advance. If an access conflicts
+with another block's, Python decides whether anything orders the two.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ _OFFSET = Value("i64", "%offset")
 
 
 class Known:
-    """What is known of the order of the running warp and an actor's."""
+    """The known order of the running warp and an actor's warp."""
 
     def __init__(self, f: Function, s: Value, actor: Value) -> None:
         self._f = f
         self._warp = f.and_(actor, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
         number = f.add(f.lshr(actor, ACTOR_BLOCK), f.lshr(actor, LANES.bit_length() - 1))
-        place = f.shl(f.and_(number, KNOWN_WARPS - 1), 4)
-        self._entry = f.offset(f.load("ptr", s, SHADOW["known"]), place)
+        pointer = f.shl(f.and_(number, KNOWN_WARPS - 1), 4)
+        self._entry = f.offset(f.load("ptr", s, SHADOW["known"]), pointer)
 
     def covers(self, time: Value) -> Value:
-        """Whether all that the actor's warp did until then comes before what this one does."""
+        """Whether everything that the actor's warp did until `time` comes before what this warp
+        does."""
         f = self._f
         same = f.compare("eq", f.load("i64", self._entry), self._warp)
         return f.and_(same, f.compare("ule", time, f.load("i64", self._entry, 8)))
 
     def learn(self, time: Value) -> None:
-        """All that the actor's warp did until then does come before."""
+        """Record that everything the actor's warp did until `time` comes before."""
         self._f.store(self._warp, self._entry)
         self._f.store(time, self._entry, 8)
 
@@ -66,7 +67,7 @@ def define(module: Module) -> None:
 
 
 def _define_fence(module: Module) -> None:
-    """device_fence(worker, in block): the running warp fences what it did, for other blocks too or
+    """device_fence(worker, in block): the running warp fences its accesses, for other blocks too or
     for its own only."""
     in_block = Value("i64", "%in_block")
     with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, in_block)) as f:
@@ -78,8 +79,8 @@ def _define_fence(module: Module) -> None:
 
 
 def _define_synchronize(module: Module) -> None:
-    """synchronize(worker, pattern, base, instruction): a strong access to what blocks share. While
-    nobody has used a fence, it orders nothing."""
+    """synchronize(worker, pattern, base, instruction): a strong access to memory that blocks share.
+    It orders nothing until a fence was executed."""
     number = Value("i64", "%number")
     with module.function(f"gemmkit.{PREFIX}synchronize", "void", (C, P, BASE, number)) as f:
         s = shadow(f)
@@ -95,8 +96,9 @@ def _report(f: Function, s: Value, what: int, p: Value, base: Value, more: Value
 
 
 def _define_conflict(module: Module) -> None:
-    """meet_block(worker, site, address, acting, other, its time, extra): a granule that another access
-    has touched before; Python hears of it unless it said of a later one that it came before."""
+    """conflict_with_block(worker, site, address, acting, other, its time, extra): a granule that
+    another access touched before. It is reported to Python unless the answer for a later access of
+    that warp was that it came before."""
     address, other = Value("i64", "%address"), Value("i64", "%other")
     time, extra = Value("i64", "%time"), Value("i64", "%extra")
     parameters = (C, SITE_POINTER, address, _ACTING, other, time, extra)
@@ -117,8 +119,8 @@ def _define_conflict(module: Module) -> None:
 
 
 def _define_act(module: Module, actor: str) -> None:
-    """act_<actor>_in_order(worker, site, offset, bytes, row, acting): a lane touches these granules,
-    after those acting touched them before."""
+    """act_<actor>_in_order(worker, site, offset, bytes, row, acting): a lane accesses these
+    granules, after others."""
     parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _ACTING)
     with module.function(f"gemmkit.act_{actor}_in_order", "void", parameters) as f:
         s = shadow(f)
@@ -132,7 +134,8 @@ def _define_act(module: Module, actor: str) -> None:
                 _conflict_with_last(f, granule, shift, other, extra)
             seen = f.load("ptr", _ROW, ROW["seen_strong"])
             with f.when(f.compare("ne", seen, NULL)):
-                # Who has looked at the place by an atomic himself knows all that came before that.
+                # A warp that accessed the address by an atomic itself is ordered after all before
+                # that.
                 blocks = (
                     f.lshr(each, ACTOR_BLOCK)
                     for each in (_ACTING, f.load("i64", f.offset(seen, at)))
@@ -145,7 +148,8 @@ def _define_act(module: Module, actor: str) -> None:
 
 
 def _conflict_with_last(f: Function, granule: Value, shift: Value, other: str, extra: int) -> None:
-    """The access meets the last one of a kind to the granule, if such are noted."""
+    """The access conflicts with the last one of a kind to the granule, if such accesses are
+    recorded."""
     thread = f.shl(f.and_(_ACTING, (1 << ACTOR_SITE) - 1), CONFLICT_THREAD)
     address = f.add(f.load("i64", _ROW, ROW["start"]), f.shl(granule, shift))
     cells = f.load("ptr", _ROW, ROW[f"last_{other}"])
@@ -158,8 +162,8 @@ def _conflict_with_last(f: Function, granule: Value, shift: Value, other: str, e
 
 
 def _define_act_strong(module: Module) -> None:
-    """act_strong(worker, site, offset, bytes, row, acting, writes): a lane touches these granules by
-    an atomic or another strong access, which may meet all but plain ones."""
+    """act_strong(worker, site, offset, bytes, row, acting, writes): a lane accesses these granules
+    by an atomic or another strong access, which conflicts only with plain ones."""
     writes = Value("i64", "%writes")
     parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _ACTING, writes)
     with module.function("gemmkit.act_strong", "void", parameters) as f:

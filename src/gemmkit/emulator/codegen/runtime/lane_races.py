@@ -1,4 +1,4 @@
-"""Races within a warp, for the sanitizers: lanes that touch one place and are not in step."""
+"""Races within a warp, for the sanitizers: lanes that access one address and are not in step."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def define(module: Module) -> None:
 
 
 def _define_look_back(module: Module) -> None:
-    """look_back(worker, site, pattern, base, bytes, kind): whether a lane touches what another
-    lane of its warp has touched since they were in step; tells the latest time."""
+    """look_back(worker, site, pattern, base, bytes, kind): whether a lane accesses what another
+    lane of its warp accessed since they were last in step; reports the latest such access."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, KIND)
     with module.function("gemmkit.look_back", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -46,7 +46,7 @@ def _define_look_back(module: Module) -> None:
         oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
                              f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
         back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOOK_BACK))
-        # Of each lane, those whose accesses before the entry that is looked at come before its own.
+        # For each lane, the lanes whose accesses before the current entry come before its own.
         known = f.variable(literal("<32 x i32>", 0))
         parts = f.compare("ugt", f.load("i64", own, OWN["in_part"]), oldest)
         with f.when(parts), f.loop(LANES) as lane:
@@ -54,8 +54,8 @@ def _define_look_back(module: Module) -> None:
             f.store(itself, known, f.shl(lane, 2))
         with f.loop(back) as further:
             at = f.sub(f.sub(now, 1), further)
-            place = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-            entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+            pointer = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+            entry = f.offset(f.load("ptr", s, SHADOW["log"]), pointer)
             tag, p = f.load("i64", entry, LOG_ENTRY["tag"]), f.load("ptr", entry)
             warp = f.and_(f.lshr(tag, TAG_WARP), 255)
             mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
@@ -69,7 +69,7 @@ def _define_look_back(module: Module) -> None:
             worth = f.and_(f.compare("eq", warp, mine), f.not_(f.or_(both, atomics)))
             serial = f.load("i64", entry, LOG_ENTRY["serial"])
             real = f.and_(worth, f.compare("ne", serial, 0))
-            # An entry that holds no access has no pattern to look at.
+            # An entry that is not an access has no pattern.
             with f.when(real), f.when(f.compare("eq", f.load("i64", p, PATTERN.serial), serial)):
                 base = f.load("i64", entry, LOG_ENTRY["base"])
                 size = f.and_(f.lshr(tag, TAG_BYTES), 255)
@@ -82,8 +82,8 @@ def _define_look_back(module: Module) -> None:
 
 
 def _define_overlap(module: Module) -> None:
-    """meet(pattern, base, bytes, pattern, base, bytes, known) -> two lanes that touch the same
-    byte, the first in the low 8 bits, or -1; for each lane, those in `known` do not count."""
+    """overlap(pattern, base, bytes, pattern, base, bytes, known) -> two lanes that access the same
+    byte, the first in the low 8 bits, or -1; the lanes in `known` do not count."""
     q, other, size = Value("ptr", "%q"), Value("i64", "%other"), Value("i64", "%size")
     known = Value("ptr", "%known")
     with module.function("gemmkit.learn", "void", (known, Value("i32", "%members"))) as f:
@@ -117,8 +117,8 @@ def _define_overlap(module: Module) -> None:
 
 
 def _define_collide(module: Module) -> None:
-    """collide(worker, site, pattern, base, register, bits): whether lanes store different values
-    at one place; tells the first two."""
+    """collide(worker, site, pattern, base, register, bits): whether lanes store different values at
+    one address; reports the first two."""
     data, bits = Value("ptr", "%data"), Value("i64", "%bits")
     parameters = (C, SITE_POINTER, P, BASE, data, bits)
     with module.function("gemmkit.collide", "void", parameters, inline=False) as f:
@@ -137,7 +137,7 @@ def _define_collide(module: Module) -> None:
 
 
 def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
-    """What a lane stores of a register, which is 64 bits wide or else 32."""
+    """The value that a lane stores from a register, which is 64 bits wide or else 32."""
     wide = f.compare("eq", bits, 64)
     scale = f.select(wide, literal("i64", 3), 2)
     at = f.offset(data, f.shl(lane, scale))
@@ -150,8 +150,8 @@ def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
 
 
 def _define_copied_by_others(module: Module) -> None:
-    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what cp.async of
-    another lane of its warp has brought since they were in step; tells the first."""
+    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what the cp.async
+    of another lane of its warp wrote since they were last in step; reports the first."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES)
     with module.function("gemmkit.copied_by_others", "void", parameters, inline=False) as f:
         s = shadow(f)

@@ -1,4 +1,4 @@
-"""Lanes of one warp: where they go on, and what they read of each other."""
+"""Lanes of one warp: where they continue, and what they read from each other."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def _field(f: Function, name: str) -> Value:
     return f.load("i32", W, WARP[name])
 
 
-def _push(f: Function, block: Value, meet: Value, lanes: Value) -> None:
+def _push(f: Function, block: Value, reconvergence: Value, lanes: Value) -> None:
     depth = _field(f, "depth")
     entry = f.offset(W, f.add(f.resize(f.binary("mul", depth, STACK_ENTRY), 64), STACK))
-    for place, a in enumerate((block, meet, lanes)):
-        f.store(a, entry, 4 * place)
+    for index, a in enumerate((block, reconvergence, lanes)):
+        f.store(a, entry, 4 * index)
     f.store(f.add(depth, 1), W, WARP["depth"])
 
 
 def _define_diverge(module: Module) -> None:
-    """part(warp, taken, fall, reconvergence): some lanes go on, the others wait.
+    """diverge(warp, taken, fall, reconvergence): some lanes continue, the others wait.
 
-    Where all lanes wait for each other at the reconvergence already, they need not be notified again.
+    If all lanes already wait for each other at that point, no further entry is pushed.
     """
     taken, fall, reconvergence = (
         Value("i32", f"%{name}") for name in ("taken", "fall", "reconvergence")
@@ -49,7 +49,7 @@ def _define_diverge(module: Module) -> None:
 
 
 def _define_next_path(module: Module) -> None:
-    """next_path(warp) -> the block where the next lanes on the stack go on, or -1."""
+    """next_path(warp) -> the block where the next lanes on the stack continue, or -1."""
     with module.function("gemmkit.next_path", "i32", (W,)) as f:
         remaining = f.not_(_field(f, "exited"))
         head, body, done = f.name("head"), f.name("body"), f.name("done")
@@ -72,7 +72,7 @@ def _define_next_path(module: Module) -> None:
 
 
 def _define_shuffle(module: Module, mode: str) -> None:
-    """shuffle_<mode>(result, values, b, c) -> lanes that read inside of their segment."""
+    """shuffle_<mode>(result, values, b, c) -> lanes that read within their segment."""
     result, values, b, c = (Value("ptr", f"%{name}") for name in ("result", "values", "b", "c"))
     with module.function(f"gemmkit.shuffle_{mode}", "i32", (result, values, b, c)) as f:
         found = f.variable(literal("i32", 0))

@@ -1,4 +1,4 @@
-"""The runtime in pieces, of which a kernel loads those that it calls, and what they call."""
+"""The runtime's modules; a kernel loads those that it calls, and those that they call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ACCESS = re.compile(r"(?:load|store)_(global|shared|local|generic)_(\d+)x\d")
 
 
 def modules_for(functions: Iterable[str]) -> list[str]:
-    """The pieces that define these functions, each after those that it needs."""
+    """The modules that define these functions, each after those that it needs."""
     found = [CORE]
     for function in sorted(functions):
         for name in _modules_of(function.removeprefix(RUNTIME_PREFIX)):
@@ -50,8 +50,8 @@ def modules_for(functions: Iterable[str]) -> list[str]:
 def _modules_of(function: str) -> list[str]:
     if function.startswith(sanitized.PREFIX):
         names = _modules_of(function.removeprefix(sanitized.PREFIX))
-        # What an atomic operation does is one function, with sanitizers or without, and rows of
-        # words that were looked at as a whole may be loaded one by one.
+        # The operation of an atomic is the same function with and without sanitizers, and a row of
+        # words that was checked as a whole may be loaded word by word.
         plain = [name for name in names if name in ("atomics", "global_32", "shared_32")]
         return [SANITIZERS, *plain, *map(_sanitized, names)]
     match = _ACCESS.fullmatch(function)
@@ -71,12 +71,12 @@ def _modules_of(function: str) -> list[str]:
 
 
 def _sanitized(name: str) -> str:
-    """The name that the sanitizers have instead; there is one of local memory for all."""
+    """The sanitizers' variant of a module; local memory has one module for both."""
     return name if name.startswith("local_") else sanitized.PREFIX + name
 
 
 def build_module(name: str, *, permutes: bool) -> Module:
-    """A name's IR; `permutes` where the host has AVX2's permutation of words."""
+    """A module's IR; `permutes`: the host has AVX2's permutation of words."""
     module = Module()
     if name == CORE:
         patterns.define(module)

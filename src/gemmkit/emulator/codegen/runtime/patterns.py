@@ -1,8 +1,8 @@
-"""How the addresses of a warp lie to one another: looked up in a cache, worked out if new.
+"""Patterns: the lanes' addresses relative to each other, looked up in a cache, computed if new.
 
-Code that walks through memory meets few patterns: the same distances between lanes, moved as a
-whole. What follows from a pattern alone (bounds, the way to load, sectors, bank conflicts) is kept
-with it, so that an access costs a comparison and a table look-up.
+Code that walks through memory has few patterns: the same distances between lanes, moved as a whole.
+What follows from a pattern alone (bounds, the way to load, sectors, bank conflicts) is kept with
+it, so that an access costs a comparison and a table look-up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATTERN_POINTER = Value("ptr", "%p")
 ADDRESSES = Value("ptr", "%a")
 LANE_SET = Value("i32", "%m")
 BASE = Value("i64", "%base")
-# Cost of a pattern worked out anew, in units of fuel.
+# The cost of computing a pattern, in units of fuel.
 MISS_COST = 16
 
 _MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
@@ -58,8 +58,8 @@ def any_set(f: Function, a: Value) -> Value:
 
 def element(f: Function, array: Value, index: Value, bits: int) -> Value:
     """One element of an array of integers."""
-    place = f.value("ptr", f"getelementptr i{bits}, {array}, {f.resize(index, 64)}")
-    return f.load(f"i{bits}", place)
+    pointer = f.value("ptr", f"getelementptr i{bits}, {array}, {f.resize(index, 64)}")
+    return f.load(f"i{bits}", pointer)
 
 
 def strip_of(f: Function, array: Value, strip: int, bits: int) -> Value:
@@ -73,7 +73,7 @@ def _distances(f: Function, strip: int, bits: int, base: Value, masked: bool) ->
 
 
 def _define_match(module: Module, bits: int) -> None:
-    """match(worker, cache, addresses, lanes) -> the pattern, its base set."""
+    """match(worker, cache, addresses, lanes) -> the pattern, with its base set."""
     cache = Value("ptr", "%cache")
     parameters = (WORKER_POINTER, cache, ADDRESSES, LANE_SET)
     with module.function(f"gemmkit.match{bits}", "ptr", parameters) as f:
@@ -135,7 +135,7 @@ def _return_if_equal(
 
 
 def _define_build(module: Module, bits: int) -> None:
-    """pattern(entry, addresses, lanes): work a pattern out."""
+    """pattern(entry, addresses, lanes): compute a pattern."""
     with module.function(
         f"gemmkit.pattern{bits}", "void", (PATTERN_POINTER, ADDRESSES, LANE_SET)
     ) as f:
@@ -173,7 +173,7 @@ def _define_build(module: Module, bits: int) -> None:
             expected = Value(vector("i64"), f"<{row}>")
             linear = f.and_(linear, f.not_(any_set(f, f.xor(offsets, expected))))
         f.store(least, p, PATTERN.least)
-        # Addresses may lie farther apart than signed numbers reach; no memory is that large.
+        # Distances may exceed the signed range; no memory is that large.
         extent = f.intrinsic("umin", f.sub(most, least), literal("i64", _FAR))
         f.store(extent, p, PATTERN.extent)
         f.store(bits_set, p, PATTERN.bits)

@@ -1,7 +1,7 @@
-"""What the sanitizers note of each access to shared memory, and what makes it suspicious.
+"""Records each access to shared memory for the sanitizers, and finds suspicious ones.
 
-An access is a few words of bitmap. What looks wrong there is looked at closely by Python, which
-alone decides, and names both sides.
+An access is a few words of a bitmap. Python examines what looks wrong there; it alone decides, and
+names both sides.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def shadow(f: Function) -> Value:
 
 
 def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
-    """What belongs to a memory instruction beside its record in the worker."""
+    """The sanitizers' record of a memory instruction."""
     distance = f.sub(
         f.value("i64", f"ptrtoint {site} to i64"), f.value("i64", f"ptrtoint {C} to i64")
     )
@@ -71,7 +71,7 @@ def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
 def _define_report(module: Module) -> None:
     """report(worker, class, site, pattern, base, extra): something looks wrong.
 
-    Python hears of it once an epoch, and of few in a block; the others are counted.
+    It is reported to Python once per epoch, a few times per block; further ones are counted.
     """
     what, extra = Value("i64", "%what"), Value("i64", "%extra")
     parameters = (C, what, SITE_POINTER, P, BASE, extra)
@@ -96,7 +96,7 @@ def _define_report(module: Module) -> None:
 def event(
     f: Function, s: Value, what: Value, base: Value, p: Value = NULL, extra: Value = ZERO
 ) -> Value:
-    """Tell Python; 1 if it agrees that something is wrong."""
+    """Report to Python; 1 if it agrees that something is wrong."""
     function = f.load("ptr", s, SHADOW["event"])
     arguments = ", ".join(map(str, (what, SITE_POINTER, p, base, extra)))
     return f.value("i32", f"call i32 {function.name}({arguments})")
@@ -152,9 +152,9 @@ def _start(f: Function, lane: Value, least: Value, shift: Value) -> Value:
 
 
 def each_word(f: Function, s: Value, body: Body) -> None:
-    """Call `body` for each word of bitmap that an access touches, with its bits there.
+    """Call `body` for each word of the bitmap that an access touches, with its bits there.
 
-    An access is BYTES wide; where ROW_BYTES is more, it is followed by others to the end of those.
+    An access is BYTES wide; if ROW_BYTES is larger, adjacent ones follow up to that many bytes.
     """
     with f.when(f.compare("eq", f.load("i64", P, PATTERN.start_pairs), 0)):
         f.call("gemmkit.starts", "void", s, P)
@@ -165,7 +165,7 @@ def each_word(f: Function, s: Value, body: Body) -> None:
     with f.loop(f.load("i64", P, PATTERN.start_pairs)) as pair:
         entry = f.offset(P, f.add(f.shl(pair, 4), PATTERN.starts))
         at = f.add(first, f.load("i64", entry))
-        # Accesses begin at multiples of their width, so a subtraction fills them.
+        # Accesses begin at multiples of their width, so a subtraction sets all their bits.
         starts = f.resize(f.load("i64", entry, 8), 128)
         touched = f.sub(f.shl(starts, width), starts)
         for times in (1, 2):
@@ -181,21 +181,21 @@ def each_word(f: Function, s: Value, body: Body) -> None:
 
 def common_word(f: Function, s: Value, word: Value) -> Value:
     """A word of the block's bitmaps."""
-    place = f.shl(word, COMMON_BYTES.bit_length() - 1)
-    return f.offset(f.load("ptr", s, SHADOW["common"]), place)
+    pointer = f.shl(word, COMMON_BYTES.bit_length() - 1)
+    return f.offset(f.load("ptr", s, SHADOW["common"]), pointer)
 
 
 def own_word(f: Function, own: Value, word: Value) -> Value:
     """A word of a warp's bitmaps."""
-    place = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
-    return f.offset(own, place)
+    pointer = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
+    return f.offset(own, pointer)
 
 
 def _append(f: Function, s: Value, kind: Value) -> None:
     """Add the access to the log."""
     count = f.load("i64", s, SHADOW["log_count"])
-    place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-    entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+    pointer = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+    entry = f.offset(f.load("ptr", s, SHADOW["log"]), pointer)
     f.store(P, entry, LOG_ENTRY["pattern"])
     f.store(BASE, entry, LOG_ENTRY["base"])
     f.store(f.load("i64", P, PATTERN.serial), entry, LOG_ENTRY["serial"])
@@ -232,7 +232,7 @@ def _define_read(module: Module) -> None:
 
 
 def _define_suspect_read(module: Module) -> None:
-    """suspect_read(…): tell what may be wrong with a load."""
+    """suspect_read(…): report what may be wrong with a load."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_BYTES)
     with module.function("gemmkit.suspect_read", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -280,7 +280,7 @@ def _define_write(module: Module) -> None:
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
             _, ready, alarm, updated = _block_bits(f, common)
-            by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
+            by_me, read_by_me = (f.load("i64", mine, index) for index in (OWN_WRITTEN, OWN_READ))
             foreign = foreign_bits(f, word, OWN_WRITTEN)
             # Atomics do not race with each other.
             plain = f.and_(foreign, f.not_(f.and_(updated, atomic)))
@@ -328,12 +328,12 @@ def _block_bits(f: Function, common: Value) -> list[Value]:
     return [f.load("i64", common, COMMON[name]) for name in COMMON]
 
 
-def foreign_bits(f: Function, word: Value, place: int) -> Value:
-    """What other warps have read or written of a word that the running one may race with."""
-    return f.call("gemmkit.foreign", "i64", C, word, literal("i64", place))
+def foreign_bits(f: Function, word: Value, index: int) -> Value:
+    """The reads or writes of other warps, in a word, that the running one may race with."""
+    return f.call("gemmkit.foreign", "i64", C, word, literal("i64", index))
 
 
-def publish(f: Function, s: Value, word: Value, bits: Value, place: int) -> None:
-    """The running warp has read or written; where each pair of warps is looked at, note it."""
+def publish(f: Function, s: Value, word: Value, bits: Value, index: int) -> None:
+    """Record a read or write of the running warp, if each pair of warps is tracked."""
     with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
-        f.call("gemmkit.publish", "void", C, word, bits, literal("i64", place))
+        f.call("gemmkit.publish", "void", C, word, bits, literal("i64", index))

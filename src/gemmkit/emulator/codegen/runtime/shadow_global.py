@@ -1,4 +1,4 @@
-"""What the sanitizers note of accesses to global memory: bytes never written, blocks that meet."""
+"""Records accesses to global memory for the sanitizers: bytes never written, cross-block races."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def define(module: Module) -> None:
 
 
 def _define_admit(module: Module) -> None:
-    """admit_<space>(worker, site, address, bytes): whether one lane's access may be made."""
+    """admit_<space>(worker, site, address, bytes): whether one lane's access is allowed."""
     parameters = (C, SITE_POINTER, _ADDRESS, BYTES)
     aligned = "eq", lambda f: f.and_(_ADDRESS, f.sub(BYTES, 1))
     with module.function("gemmkit.admit_shared", "i1", parameters) as f:
@@ -62,8 +62,8 @@ def _define_admit(module: Module) -> None:
 
 
 def _define_settle(module: Module) -> None:
-    """settle(worker, site, start, bytes): the site now touches the region that holds these bytes,
-    if one does."""
+    """settle(worker, site, start, bytes): the site now accesses the region with these bytes, if one
+    has them."""
     start = Value("i64", "%start")
     with module.function("gemmkit.settle", "void", (C, SITE_POINTER, start, BYTES)) as f:
         region = f.call("gemmkit.find", "ptr", C, start, BYTES)
@@ -78,7 +78,7 @@ def _take(f: Function, region: Value) -> None:
 
 
 def _define_find_row(module: Module, kind: str) -> None:
-    """row_<kind>(worker, site): look up what is known of the region that the site now touches."""
+    """row_<kind>(worker, site): look up the row of the region that the site now accesses."""
     with module.function(f"gemmkit.row_{kind}", "void", (C, SITE_POINTER)) as f:
         s = shadow(f)
         ours = site_shadow(f, s)
@@ -94,7 +94,8 @@ def _define_find_row(module: Module, kind: str) -> None:
         f.store(start, ours, SHADOW_SITE["region"])
         for effect in _EFFECTS[kind]:
             f.store(literal("i64", 1), row, ROW[effect])
-        # Blocks may meet in what is both loaded and stored; so far, loads were not noted.
+        # A region that is both loaded and stored may have cross-block races; so far, loads were not
+        # recorded.
         both = f.and_(f.load("i64", row, ROW["loaded"]), f.load("i64", row, ROW["stored"]))
         unnoted = f.and_(f.compare("eq", f.load("ptr", row, ROW["last_reader"]), NULL),
                          f.compare("ne", f.load("ptr", row, ROW["last_writer"]), NULL))  # fmt: skip
@@ -120,7 +121,7 @@ def _define_note(module: Module, kind: str) -> None:
 
 
 def _define_lanes(module: Module, kind: str) -> None:
-    """lanes_<kind>_global(worker, site, pattern, base, bytes, row): note it, lane by lane."""
+    """lanes_<kind>_global(worker, site, pattern, base, bytes, row): record it lane by lane."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, _ROW)
     with module.function(f"gemmkit.lanes_{kind}_global", "void", parameters, inline=False) as f:
         s, written = shadow(f), f.load("ptr", _ROW, ROW["written"])
@@ -143,7 +144,7 @@ def _define_lanes(module: Module, kind: str) -> None:
                 else:
                     f.store(literal("i8", 1), byte)
             acting = f.add(me, lane)
-            # An atomic of block scope is to other blocks what a plain store is.
+            # To other blocks an atomic of block scope is a plain store.
             noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
             with f.when(f.and_(noted, weak)):
                 f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting)
@@ -173,13 +174,14 @@ def _running(f: Function, s: Value) -> Value:
     """The running warp's lane 0 at the instruction, as an actor."""
     warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
     site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
-    place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
+    pointer = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
     block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
-    return f.add(f.or_(block, f.shl(place, ACTOR_SITE)), f.binary("mul", warp, LANES))
+    return f.add(f.or_(block, f.shl(pointer, ACTOR_SITE)), f.binary("mul", warp, LANES))
 
 
 def _define_act(module: Module, actor: str) -> None:
-    """act_<actor>(worker, site, offset, bytes, row, acting): which blocks touch these granules."""
+    """act_<actor>(worker, site, offset, bytes, row, acting): record which blocks access these
+    granules."""
     offset, acting = Value("i64", "%offset"), Value("i64", "%acting")
     parameters = (C, SITE_POINTER, offset, BYTES, _ROW, acting)
     with module.function(f"gemmkit.act_{actor}", "void", parameters) as f:
@@ -200,8 +202,8 @@ def _define_act(module: Module, actor: str) -> None:
 
 
 def _define_act_nc(module: Module) -> None:
-    """act_nc(worker, site, offset, bytes, row, acting): these granules are loaded as memory that
-    nobody writes."""
+    """act_nc(worker, site, offset, bytes, row, acting): these granules are read by a read-only
+    load."""
     offset, acting = Value("i64", "%offset"), Value("i64", "%acting")
     parameters = (C, SITE_POINTER, offset, BYTES, _ROW, acting)
     with module.function("gemmkit.act_nc", "void", parameters) as f:

@@ -1,4 +1,4 @@
-"""Loads and stores by local and by generic addresses: rarer, so short before fast."""
+"""Loads and stores by local and generic addresses: rare, so the code is short rather than fast."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def define(module: Module, space: str, bits: int, *, prefix: str = "") -> None:
 
 
 def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
-    """Each lane has memory of its own."""
+    """Each lane has its own memory."""
     data = data_parameters(count_)
     name = f"gemmkit.{kind}_local_{bits}x{count_}"
     with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
@@ -50,24 +50,24 @@ def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             own = f.offset(start, f.binary("mul", lane, each_bytes))
             here = f.offset(f.offset(own, BASE), element(f, P, lane, 64))
-            for place, register in enumerate(data):
+            for index, register in enumerate(data):
                 at = f.value("ptr", f"getelementptr i{width}, {register}, {lane}")
                 if kind == "load":
-                    f.store(f.resize(f.load(f"i{bits}", here, place * bits // 8), width), at)
+                    f.store(f.resize(f.load(f"i{bits}", here, index * bits // 8), width), at)
                 else:
-                    f.store(f.resize(f.load(f"i{width}", at), bits), here, place * bits // 8)
+                    f.store(f.resize(f.load(f"i{width}", at), bits), here, index * bits // 8)
         f.ret()
 
 
 def local_memory(f: Function) -> Value:
-    """Local memory of the warp's lane 0; the others' follows."""
+    """The local memory of the warp's lane 0; the other lanes' memory follows."""
     index = f.resize(f.load("i32", W, WARP["index"]), 64)
     warp_bytes = f.shl(f.load("i64", C, WORKER["local_stride"]), 5)
     return f.offset(f.load("ptr", C, WORKER["local"]), f.binary("mul", index, warp_bytes))
 
 
 def _define_generic(module: Module, kind: str, bits: int, count_: int, prefix: str) -> None:
-    """By what the addresses say: shared, then local, then global memory."""
+    """Select by address: shared, then local, then global memory."""
     data = data_parameters(count_)
     name = f"gemmkit.{prefix}{kind}_generic_{bits}x{count_}"
     with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
@@ -111,8 +111,8 @@ def for_each_part(
 
 
 def _count_global_request(f: Function, space: str) -> None:
-    """Of an access by generic addresses it is not known how many requests go to global memory, so
-    that the one wavefront of the tag stage which each takes at least is counted here."""
+    """The number of requests that go to global memory is not known for generic addresses, so the
+    one tag-stage wavefront that each takes at least is counted here."""
     if space == "global":
         f.increase(SITE_POINTER, SITE["more_tags"], 1)
 

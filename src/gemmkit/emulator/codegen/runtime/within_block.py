@@ -1,8 +1,8 @@
-"""What the sanitizers note of global memory to find races between threads of one block.
+"""Records accesses to global memory to find races between threads of one block.
 
-Of each granule they keep the last write, the last read, and the last read by another warp, each
-with its thread, instruction and time. Barriers and `__syncwarp` are looked at here; where these do
-not order two accesses, Python looks for fences and atomics that do.
+For each granule they keep the last write, the last read, and the last read by another warp, each
+with its thread, instruction and time. Barriers and `__syncwarp` are checked here; if these do not
+order two accesses, Python looks for fences and atomics that do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 
 _ROW, _ACTING, _OTHER = Value("ptr", "%row"), Value("i64", "%acting"), Value("i64", "%other")
-_LANE, _OFFSET, _PLACE = (Value("i64", f"%{name}") for name in ("lane", "offset", "place"))
+_LANE, _OFFSET, _START = (Value("i64", f"%{name}") for name in ("lane", "offset", "start"))
 _ADDRESS, _TIME, _EXTRA = (Value("i64", f"%{name}") for name in ("address", "time", "extra"))
 _ACCESS = (C, SITE_POINTER, P, _LANE, _OFFSET, BYTES, _ROW, _ACTING)
 _THREAD = (1 << ACTOR_SITE) - 1
@@ -50,8 +50,8 @@ def define(module: Module) -> None:
 
 
 def _define_ordered(module: Module) -> None:
-    """ordered_in_block(shadow, worker, acting, other, time): whether barriers, of the block or the
-    warp, stand between another thread's access and now."""
+    """ordered_in_block(shadow, worker, acting, other, time): whether a barrier, of the block or the
+    warp, separates another thread's access from now."""
     s = Value("ptr", "%s")
     parameters = (s, C, _ACTING, _OTHER, _TIME)
     with module.function("gemmkit.ordered_in_block", "i1", parameters) as f:
@@ -66,17 +66,17 @@ def _define_ordered(module: Module) -> None:
 
 
 def _define_same_value(module: Module) -> None:
-    """same_value(worker, site, pattern, lane, address, place, acting, other): whether a lane is about
-    to store what stands at an address already, or what the other lane stores there with it; the
-    granule begins `place` bytes into the lane's access."""
-    parameters = (C, SITE_POINTER, P, _LANE, _ADDRESS, _PLACE, _ACTING, _OTHER)
+    """same_value(worker, site, pattern, lane, address, start, acting, other): whether a lane is
+    about to store the value that is already at an address, or that the other lane stores there in
+    the same instruction; the granule begins `start` bytes into the lane's access."""
+    parameters = (C, SITE_POINTER, P, _LANE, _ADDRESS, _START, _ACTING, _OTHER)
     with module.function("gemmkit.same_value", "i1", parameters, inline=False) as f:
         s = shadow(f)
         size = f.lshr(f.load("i64", s, SHADOW["data_bits"]), 3)
         stride = f.intrinsic("umax", size, literal("i64", 4))
         mate = f.and_(_OTHER, LANES - 1)
         active = f.and_(f.lshr(f.load("i32", P, PATTERN.mask), f.resize(mate, 32)), 1)
-        # The same instruction of the same warp, the same address: one store.
+        # The same instruction of the same warp at the same address is one store.
         apart = f.and_(f.xor(_ACTING, _OTHER), ~(LANES - 1))
         together = f.and_(f.compare("ne", active, 0), f.compare("eq", apart, 0))
         offsets = (element(f, P, each, 64) for each in (_LANE, mate))
@@ -85,7 +85,7 @@ def _define_same_value(module: Module) -> None:
         memory = f.value("ptr", f"inttoptr {_ADDRESS} to ptr")
         data = f.offset(s, SHADOW[DATA[0]])
         with f.loop(granule) as byte:
-            at = f.add(_PLACE, byte)
+            at = f.add(_START, byte)
             register = f.load("ptr", data, f.shl(f.binary("udiv", at, size), 3))
             within = f.binary("urem", at, size)
             mine, its = (
@@ -99,9 +99,9 @@ def _define_same_value(module: Module) -> None:
 
 
 def _define_conflict(module: Module) -> None:
-    """meet_in_block(worker, site, address, acting, other, its time, extra): two threads of a block
-    touch a granule with no barrier between. Python hears of it unless a fence orders the two; it
-    is reported of few races of an instruction in each block, and the others are counted."""
+    """conflict_in_block(worker, site, address, acting, other, its time, extra): two threads of a
+    block access a granule with no barrier between. It is reported to Python unless a fence orders
+    the two; few races per instruction and block are reported, and the others are counted."""
     parameters = (C, SITE_POINTER, _ADDRESS, _ACTING, _OTHER, _TIME, _EXTRA)
     with module.function("gemmkit.conflict_in_block", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -118,7 +118,7 @@ def _define_conflict(module: Module) -> None:
         ):
             f.increase(reported, REPORTED["unreported"], 1)
             f.ret()
-        for name, value in (("conflict", _OTHER), ("met_time", _TIME)):
+        for name, value in (("conflict", _OTHER), ("conflict_time", _TIME)):
             f.store(value, s, SHADOW[name])
         answer = event(f, s, literal("i64", GLOBAL_RACE), _ADDRESS, extra=_EXTRA)
         with f.when(f.compare("eq", answer, IN_ORDER)):
@@ -129,7 +129,7 @@ def _define_conflict(module: Module) -> None:
 
 
 def _suspect(f: Function, s: Value, strong: Value, other: Value, stamp: Value) -> Value:
-    """Whether an access that was noted is another thread's of this block that may race."""
+    """Whether a recorded access is one of another thread of this block that may race."""
     apart = f.xor(_ACTING, other)
     here = f.compare("eq", f.lshr(apart, ACTOR_BLOCK), 0)
     another = f.compare("ne", f.and_(apart, _THREAD), 0)
@@ -140,13 +140,13 @@ def _suspect(f: Function, s: Value, strong: Value, other: Value, stamp: Value) -
 
 
 def _each_granule(f: Function, s: Value) -> tuple[Value, Value, Value]:
-    """log2 of a granule's bytes, the first granule touched and their number."""
+    """log2 of a granule's bytes, the first granule accessed and their number."""
     shift = f.load("i64", s, SHADOW["global_shift"])
     return shift, f.lshr(_OFFSET, shift), f.lshr(BYTES, shift)
 
 
 def _cell(f: Function, name: str, at: Value) -> tuple[Value, Value]:
-    """Where an actor of a granule and its time stand."""
+    """Where an actor of a granule and its time are kept."""
     acting, when = (f.load("ptr", _ROW, ROW[each]) for each in (name, f"{name}_at"))
     return f.offset(acting, at), f.offset(when, at)
 
@@ -182,7 +182,8 @@ def _define_reader(module: Module) -> None:
                 others, others_at = _cell(f, "other_reader", at)
                 apart = f.xor(before, _ACTING)
                 warps = f.compare("ne", f.and_(apart, ACTOR_WARP), 0)
-                # Of another lane of the same warp only where there is no read to lose.
+                # A read of another lane of the same warp is kept only if it replaces no read that
+                # matters.
                 barrier = f.load("i64", s, SHADOW["barrier_time"])
                 old = f.compare("ult", f.lshr(f.load("i64", others_at), 1), barrier)
                 block = f.xor(f.load("i64", others), _ACTING)
@@ -212,7 +213,8 @@ def _define_writer(module: Module) -> None:
 
             def against(other: Value, then: Value, extra: int) -> None:
                 with f.when(_suspect(f, s, strong, other, then)):
-                    # Who stores the value that is there does no harm. An atomic's operand is none.
+                    # Storing the value that is already there is harmless. An atomic's operand is
+                    # not that value.
                     same = f.variable(literal("i1", 0))
                     with f.when(f.compare("eq", f.or_(f.and_(then, 1), strong), 0)):
                         here = (C, SITE_POINTER, P, _LANE, address, f.shl(further, shift))
@@ -225,7 +227,7 @@ def _define_writer(module: Module) -> None:
                 for name in ("reader", "other_reader"):
                     reader, read_at = (f.load("i64", each) for each in _cell(f, name, at))
                     against(reader, read_at, AGAINST_READER)
-            # A thread's atomic hides no plain store of its own that came right before it.
+            # A thread's atomic does not replace its own plain store right before it.
             own = f.compare("eq", f.and_(f.xor(_ACTING, writer), ~_SITE), 0)
             hides = f.compare("eq", f.or_(stamp, 1), now)
             weak = f.compare("eq", f.and_(stamp, 1), 0)
