@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
+from gemmkit.emulator.codegen.computations import Computations
 from gemmkit.emulator.codegen.context import CodegenContext, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.operands import ADDRESS_OF_PARAMETERS, Action, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
 from gemmkit.emulator.codegen.values import (
-    Emit,
     LaneNumber,
     Lanes,
     Location,
-    Node,
     Result,
     Scalar,
     Scratch,
@@ -42,11 +41,11 @@ from gemmkit.emulator.ptx.module import (
 SCRATCH_LIMIT = 20480
 
 
-class BlockWriter:
+class BlockWriter(Computations):
     """Emits the actions of one block, in order; `mask` holds the active lanes."""
 
     def __init__(self, context: CodegenContext, number: int, mask: Value, scratch: Scratch) -> None:
-        self.f = context.f
+        super().__init__(context.f)
         self.context = context
         self.number = number
         self.mask = mask
@@ -59,7 +58,6 @@ class BlockWriter:
         self._original: dict[Register, Location] = {}
         # The number of the instruction being emitted.
         self.at = self.block.start
-        self._serial = 0
         self._scratch_limit = SCRATCH_LIMIT
         # Results of loads that were performed early, by instruction number.
         self.loaded: dict[int, Slot] = {}
@@ -147,33 +145,6 @@ class BlockWriter:
 
         return self.node(emit, [(LaneNumber(), 32)], [32])[0]
 
-    def inverted(self, predicate: Location) -> Location:
-        """The complement of a predicate."""
-        if isinstance(predicate, Scalar):
-            return Scalar(self.f.not_(predicate.value))
-        if isinstance(predicate, Lanes):
-            return Lanes(self.f.not_(predicate.value))
-        return self.node(lambda f, s: (f.not_(s[0]),), [(predicate, 1)], [1])[0]
-
-    def node(
-        self,
-        emit: Emit,
-        sources: Sequence[tuple[Location, int]],
-        bits: Sequence[int],
-    ) -> list[Result]:
-        """Defer a computation; returns its results."""
-        self._serial += 1
-        node = Node(self._serial, emit, tuple(sources), tuple(bits))
-        for source, _ in sources:
-            if isinstance(source, Result):
-                source.node.readers += 1
-        return [Result(node, index) for index in range(len(bits))]
-
-    def at_once(self, emit: Emit, sources: Sequence[tuple[Location, int]]) -> list[Scalar]:
-        """Compute with scalars at once; returns the results."""
-        values = [location.value for location, _ in sources if isinstance(location, Scalar)]
-        return [Scalar(value) for value in emit(self.f, values)]
-
     def put(self, action: Action, values: Sequence[Location], *, signed: bool = False) -> None:
         """Assign values to an action's destinations, in lanes where its guard holds.
 
@@ -187,20 +158,6 @@ class BlockWriter:
     def keep(self, register: Register, value: Location, chosen: Location | None) -> None:
         """Assign a value of a register's width, in lanes where a predicate holds."""
         self._locations[register] = self._merged(register, value, chosen, False)
-
-    def resized(self, value: Location, bits: int, *, signed: bool = False) -> Location:
-        """A value in another width."""
-        if value.bits == bits:
-            return value
-        if isinstance(value, Scalar):
-            if value.value.number is not None and not signed:
-                return Scalar(literal(f"i{bits}", value.value.number))
-            return Scalar(self.f.resize(value.value, bits, signed=signed))
-
-        def resize(f: Function, s: Sequence[Value]) -> Sequence[Value]:
-            return (f.resize(s[0], bits, signed=signed),)
-
-        return self.node(resize, [(value, value.bits)], [bits])[0]
 
     def _spread(self, predicate: Scalar) -> Lanes:
         if predicate.value.number is not None:

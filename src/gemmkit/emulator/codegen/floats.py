@@ -209,6 +209,16 @@ def _convert_float(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Valu
     return (_flushed(f, result, to) if form.modifiers.get("F") and to == "f32" else result,)
 
 
+def _convert_tf32(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
+    """Rounding of the fraction to 10 bits by an integer addition; the low 13 bits become zero."""
+    (bits,) = s
+    even = f.add(f.and_(f.lshr(bits, 13), 1), 0xFFF)
+    rounded = f.add(bits, 0x1000 if form["R"] == "rna" else even)
+    number = _float(f, bits, "f32")
+    is_nan = f.compare_float("uno", number, number)
+    return (f.and_(f.select(is_nan, literal(bits.type, 0x7FFF_FFFF), rounded), 0xFFFF_E000),)
+
+
 def _round_to_integral(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
     return _result(f, form, f.intrinsic(_INTEGRAL[form["R"]], _source(f, form, s[0])))
 
@@ -232,6 +242,7 @@ EMITTERS: Mapping[str, Emit] = {
     "convert_narrow": _convert_float,
     "convert_widen": _convert_float,
     "round_to_integral": _round_to_integral,
+    "convert_tf32": _convert_tf32,
 }
 _OWN_ROUNDING = frozenset(["convert_to_integer", "round_to_integral", "float_divide_approximate"])
 
@@ -241,6 +252,8 @@ def native(form: Form) -> bool:
     operation, modifiers = form.operation, form.modifiers
     if operation not in EMITTERS or modifiers.get("A"):
         return False
+    if operation == "convert_tf32":
+        return form["R"] in ("rna", "rn")
     if operation not in _OWN_ROUNDING and modifiers.get("R", "") not in _NEAREST:
         return False
     if operation == "approximate":

@@ -239,8 +239,8 @@ def _insert_bits(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]
     start, count = _field(f, s[2]), _field(f, s[3])
     short = f.intrinsic("umin", start, literal(start.type, 63))
     mask = f.shl(_below(f, count), short)
-    position = f.select(f.compare("ult", start, 64), mask, 0)
-    merged = f.or_(f.and_(b, f.not_(position)), f.and_(f.shl(a, short), position))
+    field = f.select(f.compare("ult", start, 64), mask, 0)
+    merged = f.or_(f.and_(b, f.not_(field)), f.and_(f.shl(a, short), field))
     return (f.resize(merged, bits),)
 
 

@@ -7,48 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
-LANES = 8
+from gemmkit.emulator.codegen.ir_values import (
+    LANES,
+    Operand,
+    Value,
+    alignment,
+    element_type,
+    like,
+    literal,
+    mangled,
+    vector,
+)
+
+__all__ = ["RUNTIME_PREFIX", "Function", "Module", "Value", "element_type", "literal", "vector"]
+
 RUNTIME_PREFIX = "gemmkit."
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An operand: its LLVM type, its name or literal, and its value if that is a known integer."""
-
-    type: str
-    name: str
-    number: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
-Operand = Value | int
-
-
-def vector(element: str) -> str:
-    """The type of a strip of lanes."""
-    return f"<{LANES} x {element}>"
-
-
-def element_type(of: str) -> str:
-    """The element type of a vector type; a scalar type is its own."""
-    return of[of.index("x ") + 2 : -1] if of.startswith("<") else of
-
-
-def literal(of: str, number: int) -> Value:
-    """An integer of a scalar type, or a vector filled with it."""
-    scalar = element_type(of)
-    bits = int(scalar[1:])
-    number &= (1 << bits) - 1
-    if bits == 1:
-        text = "true" if number else "false"
-    else:
-        text = str(number - (1 << bits) if number >> (bits - 1) else number)
-    return Value(of, text if of == scalar else f"splat ({scalar} {text})", number)
 
 
 class Module:
@@ -164,11 +139,11 @@ class Function:
 
     def compare(self, relation: str, a: Value, b: Operand) -> Value:
         """An integer comparison: eq, ne, ult, ule, ugt, uge, slt, sle, sgt or sge."""
-        return self.value(_like(a, "i1"), f"icmp {relation} {a}, {self._other(a, b)}")
+        return self.value(like(a, "i1"), f"icmp {relation} {a}, {self._other(a, b)}")
 
     def compare_float(self, relation: str, a: Value, b: Value) -> Value:
         """A comparison of floating-point numbers, ordered (oeq, …) or not (ueq, …)."""
-        return self.value(_like(a, "i1"), f"fcmp {relation} {a}, {b.name}")
+        return self.value(like(a, "i1"), f"fcmp {relation} {a}, {b.name}")
 
     def select(self, condition: Value, a: Value, b: Operand) -> Value:
         """a where the condition holds, else b."""
@@ -177,7 +152,7 @@ class Function:
 
     def cast(self, operation: str, a: Value, element: str) -> Value:
         """A conversion such as `zext` or `bitcast`, element by element."""
-        to = _like(a, element)
+        to = like(a, element)
         return a if to == a.type else self.value(to, f"{operation} {a} to {to}")
 
     def resize(self, a: Value, bits: int, *, signed: bool = False) -> Value:
@@ -197,14 +172,45 @@ class Function:
         """Call `llvm.<name>`, overloaded on its first argument's type, which is the default result
         type."""
         of = result or arguments[0].type
-        full = f"llvm.{name}.{_mangled(arguments[0].type)}"
+        full = f"llvm.{name}.{mangled(arguments[0].type)}"
         self.module.declare(full, of, [each.type for each in arguments])
         return self.value(of, f"call {of} @{full}({', '.join(map(str, arguments))})")
+
+    def packed(self, conditions: Value) -> Value:
+        """A strip of i1 as the bits of an i8."""
+        return self.value("i8", f"bitcast {conditions} to i8")
+
+    def unpacked(self, bits: Value) -> Value:
+        """The bits of an i8 as a strip of i1."""
+        return self.value(vector("i1"), f"bitcast {bits} to {vector('i1')}")
+
+    def extract(self, a: Value, index: int) -> Value:
+        """One element of a vector."""
+        return self.value(element_type(a.type), f"extractelement {a}, i64 {index}")
+
+    def insert(self, a: Value, element: Value, index: int) -> Value:
+        """A vector with one element replaced."""
+        return self.value(a.type, f"insertelement {a}, {element}, i64 {index}")
+
+    def permute(self, a: Value, order: Sequence[int], b: Value | None = None) -> Value:
+        """The elements of a, followed by those of b, at these indices."""
+        second = f"{a.type} poison" if b is None else str(b)
+        mask = f"<{len(order)} x i32> <{', '.join(f'i32 {each}' for each in order)}>"
+        of = f"<{len(order)} x {element_type(a.type)}>"
+        return self.value(of, f"shufflevector {a}, {second}, {mask}")
 
     def call(self, name: str, result: str, *arguments: Value) -> Value:
         """Call a function of this module or an external one."""
         self.module.declare(name, result, [each.type for each in arguments])
         text = f"call {result} @{name}({', '.join(map(str, arguments))})"
+        if result == "void":
+            self.emit(text)
+            return Value("void", "")
+        return self.value(result, text)
+
+    def call_pointer(self, function: Value, result: str, *arguments: Value) -> Value:
+        """Call a function by its address."""
+        text = f"call {result} {function.name}({', '.join(map(str, arguments))})"
         if result == "void":
             self.emit(text)
             return Value("void", "")
@@ -236,15 +242,38 @@ class Function:
             return pointer
         return self.value("ptr", f"getelementptr i8, {pointer}, {distance}")
 
+    def element(self, array: Value, index: Operand, bits: int) -> Value:
+        """The address of an element of an array of integers."""
+        return self.value("ptr", f"getelementptr i{bits}, {array}, {index}")
+
+    def integer(self, pointer: Value) -> Value:
+        """An address as i64."""
+        return self.value("i64", f"ptrtoint {pointer} to i64")
+
+    def pointer(self, address: Value) -> Value:
+        """An i64 as an address."""
+        return self.value("ptr", f"inttoptr {address} to ptr")
+
     def load(self, of: str, pointer: Value, distance: Operand = 0, align: int = 0) -> Value:
         """Load a value with at most that alignment (by default its own size if a scalar)."""
         address = self.offset(pointer, distance)
-        return self.value(of, f"load {of}, {address}, align {align or _alignment(of)}")
+        return self.value(of, f"load {of}, {address}, align {align or alignment(of)}")
 
     def store(self, a: Value, pointer: Value, distance: Operand = 0, align: int = 0) -> None:
         """Store a value."""
         address = self.offset(pointer, distance)
-        self.emit(f"store {a}, {address}, align {align or _alignment(a.type)}")
+        self.emit(f"store {a}, {address}, align {align or alignment(a.type)}")
+
+    def atomic(self, operation: str, pointer: Value, a: Value) -> Value:
+        """An `atomicrmw` of a naturally aligned value; returns the old one."""
+        order = f"monotonic, align {alignment(a.type)}"
+        return self.value(a.type, f"atomicrmw {operation} {pointer}, {a} {order}")
+
+    def compare_exchange(self, pointer: Value, expected: Value, new: Value) -> Value:
+        """Store `new` if the value is `expected`, atomically; returns the old value."""
+        order = f"monotonic monotonic, align {alignment(new.type)}"
+        pair = self.value(f"{{ {new.type}, i1 }}", f"cmpxchg {pointer}, {expected}, {new} {order}")
+        return self.value(new.type, f"extractvalue {pair}, 0")
 
     def increase(self, pointer: Value, distance: Operand, amount: Operand) -> None:
         """Add to a 64-bit counter in memory."""
@@ -347,23 +376,3 @@ class Function:
     def lowest_bit(self, bits: Value) -> Value:
         """The index of the lowest set bit; one must be set."""
         return self.intrinsic("cttz", bits, Value("i1", "true"), result=bits.type)
-
-
-def _like(a: Value, element: str) -> str:
-    return vector(element) if a.type.startswith("<") else element
-
-
-def _mangled(of: str) -> str:
-    names = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
-    scalar = element_type(of)
-    short = names.get(scalar, scalar)
-    return f"v{of[1 : of.index(' ')]}{short}" if of.startswith("<") else short
-
-
-_SIZES = {"float": 4, "double": 8, "half": 2, "ptr": 8, "i1": 1}
-
-
-def _alignment(of: str) -> int:
-    scalar = element_type(of)
-    size = _SIZES.get(scalar) or int(scalar[1:]) // 8
-    return min(32, size * LANES) if of.startswith("<") else size

@@ -158,7 +158,7 @@ class Segment:
             if output.target is not None:
                 f.store(value, self._address(output.target))
             else:
-                byte = Value("i8", f.value("i8", f"bitcast {value} to i8").name)
+                byte = Value("i8", f.packed(value).name)
                 found[number * GROUP + location] = f.shl(f.cast("zext", byte, "i32"), self._shift)
         return found
 
@@ -168,12 +168,12 @@ class Segment:
         if self._strip is not None:
             return f.offset(area, slot.offset + self._strip * STRIP_LANES * element)
         start = f.offset(area, slot.offset)
-        return f.value("ptr", f"getelementptr i{slot.bits}, {start}, {self._index}")
+        return f.element(start, self._index, slot.bits)
 
     def _lanes(self, lanes: Value) -> Value:
         f = self._f
         byte = f.resize(f.lshr(lanes, self._shift), 8)
-        return f.value(vector("i1"), f"bitcast {byte} to {vector('i1')}")
+        return f.unpacked(byte)
 
     def _value(self, location: Location, bits: int) -> Value:
         """The strip's value of a location, resized."""

@@ -79,7 +79,7 @@ def return_if_idle(f: Function) -> None:
 def host_pointer(f: Function, space: str, base: Value = BASE) -> Value:
     """The host address of the first active lane's access."""
     if space == "global":
-        return f.value("ptr", f"inttoptr {base} to ptr")
+        return f.pointer(base)
     return f.offset(f.load("ptr", C, WORKER["shared"]), base)
 
 
@@ -162,14 +162,14 @@ def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks |
     slow = f"{prefix}slow_load_row_{space}"
     with module.function(f"{prefix}load_row_{space}", "void", parameters) as f:
         indices = range(TOGETHER)
-        bases = [f.add(BASE, 4 * pointer) if pointer else BASE for pointer in indices]
+        bases = [f.add(BASE, 4 * each) if each else BASE for each in indices]
         memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
         certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=hooks is not None)
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, *parameters)
-        sites = [f.offset(SITE_POINTER, SITE_BYTES * pointer) for pointer in indices]
+        sites = [f.offset(SITE_POINTER, SITE_BYTES * each) for each in indices]
         if space == "global":
             with f.when(memos[0].crosses_lines(4 * TOGETHER)):
                 # Within aligned 16 bytes per lane, all four loads access the same lines.
@@ -185,7 +185,7 @@ def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks |
         if hooks:
             hooks.note(f, "load", space, 4, 4 * TOGETHER, ())
         at = host_pointer(f, space)
-        data = [f.offset(row, vector_bytes(32) * pointer) for pointer in indices]
+        data = [f.offset(row, vector_bytes(32) * each) for each in indices]
         if permutes:
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
@@ -250,7 +250,7 @@ def _offsets(f: Function, strip: Value) -> Value:
 
 
 def _pointer_of(f: Function, at: Value, offsets: Value, lane: int) -> Value:
-    return f.offset(at, f.value("i64", f"extractelement {offsets}, i64 {lane}"))
+    return f.offset(at, f.extract(offsets, lane))
 
 
 def _load_words(f: Function, at: Value, data: Sequence[Value], align: int) -> None:
@@ -272,23 +272,17 @@ def _columns(f: Function, parts: Sequence[Value], count_: int) -> list[Value]:
     if count_ == 1:
         whole = Value(vector("i32"), "poison")
         for lane, part in enumerate(parts):
-            whole = f.value(whole.type, f"insertelement {whole}, {part}, i64 {lane}")
+            whole = f.insert(whole, part, lane)
         return [whole]
     joined, width = list(parts), count_
     while len(joined) > 1:
         width *= 2
-        mask = ", ".join(f"i32 {index}" for index in range(width))
         joined = [
-            f.value(f"<{width} x i32>", f"shufflevector {a}, {b}, <{width} x i32> <{mask}>")
-            for a, b in zip(joined[::2], joined[1::2], strict=True)
+            f.permute(a, range(width), b) for a, b in zip(joined[::2], joined[1::2], strict=True)
         ]
-    whole = joined[0]
-    strips = []
-    for index in range(count_):
-        mask = ", ".join(f"i32 {lane * count_ + index}" for lane in range(STRIP_LANES))
-        text = f"shufflevector {whole}, {whole.type} poison, <{STRIP_LANES} x i32> <{mask}>"
-        strips.append(f.value(vector("i32"), text))
-    return strips
+    return [
+        f.permute(joined[0], range(index, STRIP_LANES * count_, count_)) for index in range(count_)
+    ]
 
 
 def load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
@@ -298,7 +292,7 @@ def load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
         start = f.offset(at, element(f, P, lane, 64))
         for index, register in enumerate(data):
             number = f.resize(f.load(f"i{bits}", start, index * bits // 8), width)
-            f.store(number, f.value("ptr", f"getelementptr i{width}, {register}, {lane}"))
+            f.store(number, f.element(register, lane, width))
 
 
 def _store_linear(f: Function, at: Value, register: Value) -> None:
@@ -306,8 +300,8 @@ def _store_linear(f: Function, at: Value, register: Value) -> None:
     linear = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), LINEAR), 0)
     with f.when(linear):
         for strip in range(STRIPS):
-            pointer = strip * STRIP_LANES * 4
-            f.store(f.load(vector("i32"), register, pointer), at, pointer, 4)
+            offset = strip * STRIP_LANES * 4
+            f.store(f.load(vector("i32"), register, offset), at, offset, 4)
         f.ret()
 
 
@@ -319,12 +313,12 @@ def _store_words(f: Function, at: Value, data: Sequence[Value]) -> None:
             offsets = _offsets(f, strip)
             columns = [f.load(vector("i32"), _strip_address(f, each, strip)) for each in data]
             for lane in range(STRIP_LANES):
-                words = [f.value("i32", f"extractelement {each}, i64 {lane}") for each in columns]
+                words = [f.extract(each, lane) for each in columns]
                 part = words[0]
                 if count_ > 1:
                     part = Value(f"<{count_} x i32>", "poison")
                     for index, word in enumerate(words):
-                        part = f.value(part.type, f"insertelement {part}, {word}, i64 {index}")
+                        part = f.insert(part, word, index)
                 f.store(part, _pointer_of(f, at, offsets, lane), align=4 * count_)
         f.ret()
 

@@ -56,23 +56,16 @@ def _define_action(module: Module, name: str, of: str, operation: str) -> None:
             pointer = f.offset(AT, element(f, P, lane, 64))
             old = _act(f, pointer, element(f, OPERAND, lane, bits), lane, of, operation)
             with f.when(f.compare("ne", RESULT, Value("ptr", "null"))):
-                f.store(old, f.value("ptr", f"getelementptr i{bits}, {RESULT}, {lane}"))
+                f.store(old, f.element(RESULT, lane, bits))
         f.ret()
 
 
 def _act(f: Function, pointer: Value, x: Value, lane: Value, of: str, operation: str) -> Value:
-    order = f"monotonic, align {int(of[1:]) // 8}"
     if operation == "cmpxchg":
-        new = element(f, OTHER, lane, int(of[1:]))
-        pair = f.value(
-            f"{{ {x.type}, i1 }}",
-            f"cmpxchg {pointer}, {x}, {new} monotonic monotonic, align {int(of[1:]) // 8}",
-        )
-        return f.value(x.type, f"extractvalue {pair}, 0")
+        return f.compare_exchange(pointer, x, element(f, OTHER, lane, int(of[1:])))
     if of not in _FLOATS:
-        return f.value(x.type, f"atomicrmw {operation} {pointer}, {x} {order}")
-    number = f.cast("bitcast", x, _FLOATS[of])
-    old = f.value(number.type, f"atomicrmw {operation} {pointer}, {number} {order}")
+        return f.atomic(operation, pointer, x)
+    old = f.atomic(operation, pointer, f.cast("bitcast", x, _FLOATS[of]))
     return f.cast("bitcast", old, x.type)
 
 
@@ -85,7 +78,7 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
     with module.function(f"gemmkit.atomic_{space}_{bits}", "void", _parameters()) as f:
         begin(f, space, bits // 8, store=True)
         at = host_pointer(f, space)
-        f.emit(f"call void {ACT.name}({P}, {at}, {RESULT}, {OPERAND}, {OTHER})")
+        f.call_pointer(ACT, "void", P, at, RESULT, OPERAND, OTHER)
         f.ret()
 
 

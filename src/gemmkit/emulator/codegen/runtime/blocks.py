@@ -127,7 +127,7 @@ def _define_operate(module: Module) -> None:
             f.ret()
         f.store(f.sub(_field(f, "fuel"), CALL_COST), C, WORKER["fuel"])
         function = _pointer(f, "operation")
-        failed = f.value("i32", f"call i32 {function.name}({W}, {number}, {lanes})")
+        failed = f.call_pointer(function, "i32", W, number, lanes)
         with f.when(f.compare("ne", failed, 0)):
             kind, zero = literal("i64", FAILED_OPERATION), literal("i64", 0)
             f.call("gemmkit.refuse", "void", C, Value("ptr", "null"), kind, zero, zero)
@@ -208,7 +208,7 @@ def _define_turn(module: Module, names: Names) -> None:
             f.call("gemmkit.fresh_turn", "void", C, W)
         f.store(f.sub(_field(f, "fuel"), _field(f, "turn_cost")), C, WORKER["fuel"])
         function, scratch = _pointer(f, "warp_function"), _pointer(f, "scratch")
-        status = f.value("i32", f"call i32 {function.name}({C}, {W}, {scratch})")
+        status = f.call_pointer(function, "i32", C, W, scratch)
         paused = f.compare("eq", status, PAUSED)
         f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
         with f.when(f.compare("eq", status, AT_BARRIER)):
@@ -234,7 +234,7 @@ def _define_run(module: Module, names: Names) -> None:
         f.branch_if(f.compare("slt", _field(f, "block"), 0), labels["next"], labels["round"])
         f.label(labels["next"])
         counter = _pointer(f, "next_block")
-        taken = f.value("i64", f"atomicrmw add {counter}, i64 1 monotonic")
+        taken = f.atomic("add", counter, literal("i64", 1))
         f.store(literal("i64", -1), C, WORKER["block"])
         with f.when(f.compare("uge", taken, _field(f, "block_limit"))):
             f.ret(literal("i32", FINISHED))

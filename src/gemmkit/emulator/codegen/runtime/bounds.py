@@ -118,9 +118,9 @@ def _define_check(module: Module, space: str) -> None:
         _refuse_misaligned(f, lanes, size)
         with f.each_bit(lanes) as lane:
             address = f.and_(f.add(BASE, element(f, P, lane, 64)), WINDOW_BYTES - 1)
-            pointer = f.sub(address, _first_address(f, space))
-            beyond = f.compare("ugt", f.add(pointer, size), limit)
-            with f.when(f.or_(beyond, f.compare("slt", pointer, 0))):
+            offset = f.sub(address, _first_address(f, space))
+            beyond = f.compare("ugt", f.add(offset, size), limit)
+            with f.when(f.or_(beyond, f.compare("slt", offset, 0))):
                 _refuse(f, OUT_OF_BOUNDS, address, lane)
         f.ret(literal("i1", 1))
 

@@ -16,7 +16,7 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
 from gemmkit.emulator.codegen.runtime.bounds import C, allowed, check
 from gemmkit.emulator.codegen.runtime.counts import Memo
-from gemmkit.emulator.codegen.runtime.patterns import element
+from gemmkit.emulator.codegen.runtime.patterns import element, lanes_where, strip_of
 
 TO, TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
 FROM, FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
@@ -30,20 +30,19 @@ NULL = Value("ptr", "null")
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     with module.function("gemmkit.positive", "i32", (SIZES,)) as f:
-        f.ret(lanes_where(f, "ne", 0))
+        f.ret(lanes_of_size(f, "ne", 0))
     _define_search(module)
     for size in (4, 8, 16):
         _define_copy(module, size)
 
 
-def lanes_where(f: Function, relation: str, number: int) -> Value:
+def lanes_of_size(f: Function, relation: str, number: int) -> Value:
     """The lanes whose size compares like this with a number."""
-    found = literal("i32", 0)
-    for strip in range(STRIPS):
-        sizes = f.load(vector("i32"), SIZES, strip * STRIP_LANES * 4)
-        holds = f.value("i8", f"bitcast {f.compare(relation, sizes, number)} to i8")
-        found = f.or_(found, f.shl(f.resize(holds, 32), strip * STRIP_LANES))
-    return found
+
+    def holds(strip: int) -> Value:
+        return f.compare(relation, strip_of(f, SIZES, strip, 32), number)
+
+    return lanes_where(f, holds)
 
 
 def length(f: Function, lane: Value, size: Value) -> Value:
@@ -112,11 +111,11 @@ def _define_copy(module: Module, size: int) -> None:
             memo.add()
             memo.add_tags()
         to = f.offset(f.load("ptr", C, WORKER["shared"]), TO_BASE)
-        start = f.value("ptr", f"inttoptr {FROM_BASE} to ptr")
+        start = f.pointer(FROM_BASE)
         with f.when(f.compare("eq", f.and_(lanes, reading), ALL_LANES)):
             full = f.variable(literal("i1", 1))
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.set(full, f.compare("eq", lanes_where(f, "uge", size), ALL_LANES))
+                f.set(full, f.compare("eq", lanes_of_size(f, "uge", size), ALL_LANES))
             with f.when(f.get("i1", full)):
                 with f.when(f.compare("ne", SIZES, NULL)):
                     f.increase(SITE_AT, SITE["bytes_copied"], 32 * size)
@@ -133,7 +132,7 @@ def _copy_all(f: Function, to: Value, start: Value, size: int) -> None:
         offsets = [f.load(vector("i64"), f.offset(each, step)) for each in (TO, FROM)]
         for lane in range(STRIP_LANES):
             there, here = (
-                f.offset(base, f.value("i64", f"extractelement {each}, i64 {lane}"))
+                f.offset(base, f.extract(each, lane))
                 for base, each in zip((to, start), offsets, strict=True)
             )
             f.store(f.load(_type(size), here, align=size), there, align=size)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, RISING, SITE, STRIP_LANES, STRIPS
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, strip_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_where, strip_of
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
 from gemmkit.emulator.counters.rules import LINE_BYTES, TAG_BANK_MASKS
 
@@ -39,12 +39,12 @@ class Memo:
         if space == "global":
             index = f.lshr(f.or_(f.and_(base, 31), 32), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.sectors)
-            self._place = f.value("ptr", f"getelementptr i32, {memo}, {index}")
+            self._place = f.element(memo, index, 32)
             self._bits = 32
         elif size < 4:
             index = f.lshr(f.or_(f.and_(base, 3), 4), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.wavefronts + (16 * 8 if store else 0))
-            self._place = f.value("ptr", f"getelementptr i64, {memo}, {index}")
+            self._place = f.element(memo, index, 64)
             self._bits = 64
         else:
             counts_as = f.load("i64", SITE_POINTER, SITE["counts_as"])
@@ -86,7 +86,7 @@ class Memo:
 
     def _add_pair(self, site: Value, field: int, counts: Value) -> None:
         f, pointer = self._f, self._f.offset(site, field)
-        both = f.value("<2 x i64>", f"zext {counts} to <2 x i64>")
+        both = f.cast("zext", counts, "i64")
         f.store(f.add(f.load("<2 x i64>", pointer, align=16), both), pointer, align=16)
 
     def crosses_lines(self, nbytes: int) -> Value:
@@ -142,11 +142,11 @@ def first_lanes(f: Function, lanes: Value, numbers: Value) -> Value:
     with f.each_bit(lanes) as lane:
         mine = f.splat(element(f, numbers, lane, 64))
         bit = f.shl(literal("i32", 1), f.resize(lane, 32))
-        same = literal("i32", 0)
-        for strip in range(STRIPS):
-            equal = f.compare("eq", strip_of(f, numbers, strip, 64), mine)
-            byte = f.resize(f.value("i8", f"bitcast {equal} to i8"), 32)
-            same = f.or_(same, f.shl(byte, strip * STRIP_LANES))
+
+        def equal(strip: int, mine: Value = mine) -> Value:
+            return f.compare("eq", strip_of(f, numbers, strip, 64), mine)
+
+        same = lanes_where(f, equal)
         earlier = f.and_(f.and_(same, lanes), f.sub(bit, 1))
         new = f.select(f.compare("eq", earlier, 0), bit, 0)
         f.set(found, f.or_(f.get("i32", found), new))
@@ -197,21 +197,20 @@ def deepest_tag_bank(f: Function, lanes: Value, lines: Value) -> Value:
     """The most of these lanes whose lines (64 bits each) share a bank of the tag stage."""
     halves = []
     for mask in TAG_BANK_MASKS:
-        odd = literal("i32", 0)
-        for strip in range(STRIPS):
+
+        def odd(strip: int, mask: int = mask) -> Value:
             line = f.resize(strip_of(f, lines, strip, 64), 32)
             folded = f.and_(line, mask >> _LINE_BITS)
             for shift in (8, 4, 2, 1):
                 folded = f.xor(folded, f.lshr(folded, shift))
-            bits = f.compare("ne", f.and_(folded, 1), 0)
-            byte = f.resize(f.value("i8", f"bitcast {bits} to i8"), 32)
-            odd = f.or_(odd, f.shl(byte, strip * STRIP_LANES))
-        halves.append(odd)
+            return f.compare("ne", f.and_(folded, 1), 0)
+
+        halves.append(lanes_where(f, odd))
     most = literal("i32", 0)
     for bank in range(1 << len(halves)):
         chosen = lanes
-        for index, odd in enumerate(halves):
-            chosen = f.and_(chosen, odd if bank >> index & 1 else f.xor(odd, -1))
+        for index, half in enumerate(halves):
+            chosen = f.and_(chosen, half if bank >> index & 1 else f.xor(half, -1))
         most = f.intrinsic("umax", most, f.intrinsic("ctpop", chosen, result="i32"))
     return most
 
@@ -233,20 +232,16 @@ def _return_for_two_lines(f: Function, start: Value, last: Value) -> None:
 
 def _where_new(f: Function, numbers: Value) -> Value:
     """Lanes whose number differs from the previous lane's; lane 0 is one of them."""
-    found = literal("i32", 1)
-    for strip in range(STRIPS):
+
+    def differs(strip: int) -> Value:
         here = strip_of(f, numbers, strip, 64)
-        start = strip * STRIP_LANES - 1
         if strip:
-            before = f.load(vector("i64"), numbers, start * 8, 8)
+            before = f.load(vector("i64"), numbers, (strip * STRIP_LANES - 1) * 8, 8)
         else:
-            order = ", ".join(f"i32 {max(lane - 1, 0)}" for lane in range(STRIP_LANES))
-            text = f"shufflevector {here}, {here.type} poison, <{STRIP_LANES} x i32> <{order}>"
-            before = f.value(vector("i64"), text)
-        differs = f.compare("ne", here, before)
-        byte = f.resize(f.value("i8", f"bitcast {differs} to i8"), 32)
-        found = f.or_(found, f.shl(byte, strip * STRIP_LANES))
-    return found
+            before = f.permute(here, [max(lane - 1, 0) for lane in range(STRIP_LANES)])
+        return f.compare("ne", here, before)
+
+    return lanes_where(f, differs, literal("i32", 1))
 
 
 def _define_wavefronts(module: Module) -> None:
@@ -311,7 +306,7 @@ def _deepest_bank(
             differs = f.compare("ne", element(f, words, earlier, 64), word)
             f.set(new, f.and_(f.get("i1", new), differs))
         with f.when(f.get("i1", new)):
-            f.store(word, f.value("ptr", f"getelementptr i64, {words}, {count}"))
+            f.store(word, f.element(words, count, 64))
             f.set(seen, f.add(count, 1))
             with f.loop(f.resize(words_each, 64)) as further:
                 bank = f.and_(f.add(word, further), LANES - 1)
@@ -342,7 +337,7 @@ def _define_local_sectors(module: Module) -> None:
                         differs = f.compare("ne", element(f, words, earlier, 64), word)
                         f.set(new, f.and_(f.get("i1", new), differs))
                     with f.when(f.get("i1", new)):
-                        f.store(word, f.value("ptr", f"getelementptr i64, {words}, {count_}"))
+                        f.store(word, f.element(words, count_, 64))
                         f.set(seen, f.add(count_, 1))
             f.set(total, f.add(f.get("i32", total), f.resize(f.get("i64", seen), 32)))
         f.ret(f.get("i32", total))

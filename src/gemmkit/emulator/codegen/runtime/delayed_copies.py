@@ -29,11 +29,11 @@ from gemmkit.emulator.codegen.runtime.copies import (
     TO,
     TO_BASE,
     count_copy,
-    lanes_where,
+    lanes_of_size,
 )
 from gemmkit.emulator.codegen.runtime.copies import length as length_of
 from gemmkit.emulator.codegen.runtime.counts import Memo
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, lanes_where
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import (
     BYTES,
@@ -41,6 +41,7 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     common_word,
     each_word,
     foreign_bits,
+    log_entry,
     own_word,
     publish,
     report,
@@ -55,7 +56,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_QUEUE,
     COPY_SITE,
     COPY_THREAD,
-    LOG_ENTRIES,
     LOG_ENTRY_BYTES,
     OWN,
     OWN_READ,
@@ -150,9 +150,9 @@ def _define_land(module: Module) -> None:
         quad = f.compare("eq", size, 16)
         ones = f.sub(f.shl(literal("i64", 1), f.lshr(size, shift)), 1)
         with f.each_bit(_LANES) as lane:
-            pointer = _target(f, lane)
+            target = _target(f, lane)
             to, data = (
-                f.offset(memory, pointer),
+                f.offset(memory, target),
                 f.offset(_SLOT, f.add(f.shl(lane, 4), COPY["data"])),
             )
             with f.when(quad):
@@ -160,7 +160,7 @@ def _define_land(module: Module) -> None:
             with f.when(f.not_(quad)), f.loop(f.lshr(size, 2)) as word:
                 step = f.shl(word, 2)
                 f.store(f.load("i32", data, step), to, step)
-            first = f.lshr(pointer, shift)
+            first = f.lshr(target, shift)
             bits = f.shl(ones, f.and_(first, 63))
             common = common_word(f, s, f.lshr(first, 6))
             for name in ("written", "initialized"):
@@ -177,8 +177,7 @@ def _define_land(module: Module) -> None:
         with f.when(f.compare("ne", _LANES, 0)):
             # An empty entry, so that positions in the log distinguish before from after.
             count = f.load("i64", s, SHADOW["log_count"])
-            pointer = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-            f.clear(f.offset(f.load("ptr", s, SHADOW["log"]), pointer), LOG_ENTRY_BYTES)
+            f.clear(log_entry(f, s, count), LOG_ENTRY_BYTES)
             now = f.add(count, 1)
             f.store(now, s, SHADOW["log_count"])
             f.store(now, own, OWN["landed"])
@@ -207,14 +206,14 @@ def _define_wait(module: Module) -> None:
         everything = f.compare("slt", going, 0)
         with f.loop(f.load("i64", own, OWN["copies"])) as number:
             slot = f.offset(queue, f.binary("mul", number, COPY_BYTES))
-            ready = f.resize(everything, 32, signed=True)
-            for strip in range(STRIPS):
-                pointer = strip * STRIP_LANES * 4
-                closed = f.load(vector("i32"), own, OWN["groups"] + pointer, 4)
-                group = f.load(vector("i32"), slot, COPY["groups"] + pointer, 4)
-                arrives = f.compare("slt", group, f.sub(closed, f.splat(going)))
-                byte = f.resize(f.value("i8", f"bitcast {arrives} to i8"), 32)
-                ready = f.or_(ready, f.shl(byte, strip * STRIP_LANES))
+
+            def arrives(strip: int, slot: Value = slot) -> Value:
+                offset = strip * STRIP_LANES * 4
+                closed = f.load(vector("i32"), own, OWN["groups"] + offset, 4)
+                group = f.load(vector("i32"), slot, COPY["groups"] + offset, 4)
+                return f.compare("slt", group, f.sub(closed, f.splat(going)))
+
+            ready = lanes_where(f, arrives, f.resize(everything, 32, signed=True))
             on_way = f.resize(f.load("i64", slot), 32)
             ready = f.and_(f.and_(ready, _LANES), on_way)
             with f.when(f.compare("ne", ready, 0)):
@@ -253,7 +252,7 @@ def _define_copy(module: Module, size: int) -> None:
                               lambda lane: length_of(f, lane, whole))  # fmt: skip
             full = f.variable(lanes)
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.set(full, lanes_where(f, "uge", size))
+                f.set(full, lanes_of_size(f, "uge", size))
             # Lanes that read only a part are not checked, nor is a copy that is refused in some
             # lanes.
             looked_at = f.and_(f.get("i32", full), f.get("i32", good))
@@ -292,20 +291,20 @@ def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
     count = f.load("i64", own, OWN["copies"])
     f.store(f.add(count, 1), own, OWN["copies"])
     slot = f.offset(queue, f.binary("mul", count, COPY_BYTES))
-    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_AT, C))
+    site, worker = (f.integer(each) for each in (SITE_AT, C))
     f.store(f.resize(lanes, 64), slot, COPY["lanes"])
     f.store(literal("i64", size), slot, COPY["bytes"])
     f.store(f.sub(site, worker), slot, COPY["site"])
     f.move(f.offset(slot, COPY["groups"]), f.offset(own, OWN["groups"]), 4 * LANES)
     with f.each_bit(lanes) as lane:
-        pointer = f.resize(f.add(TO_BASE, element(f, TO, lane, 64)), 32)
-        f.store(pointer, f.offset(slot, f.add(f.shl(lane, 2), COPY["targets"])))
+        target = f.resize(f.add(TO_BASE, element(f, TO, lane, 64)), 32)
+        f.store(target, f.offset(slot, f.add(f.shl(lane, 2), COPY["targets"])))
         data = f.offset(slot, f.add(f.shl(lane, 4), COPY["data"]))
         f.clear(data, size)
         reads = f.and_(f.lshr(reading, f.resize(lane, 32)), 1)
         with f.when(f.compare("ne", reads, 0)):
             address = f.add(FROM_BASE, element(f, FROM, lane, 64))
-            here = f.value("ptr", f"inttoptr {address} to ptr")
+            here = f.pointer(address)
             length = length_of(f, lane, literal("i64", size))
             whole = f.compare("eq", length, size)
             with f.when(whole):

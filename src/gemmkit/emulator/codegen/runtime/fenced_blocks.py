@@ -40,8 +40,8 @@ class Known:
         self._f = f
         self._warp = f.and_(actor, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
         number = f.add(f.lshr(actor, ACTOR_BLOCK), f.lshr(actor, LANES.bit_length() - 1))
-        pointer = f.shl(f.and_(number, KNOWN_WARPS - 1), 4)
-        self._entry = f.offset(f.load("ptr", s, SHADOW["known"]), pointer)
+        offset = f.shl(f.and_(number, KNOWN_WARPS - 1), 4)
+        self._entry = f.offset(f.load("ptr", s, SHADOW["known"]), offset)
 
     def covers(self, time: Value) -> Value:
         """Whether everything that the actor's warp did until `time` comes before what this warp
@@ -72,7 +72,7 @@ def _define_fence(module: Module) -> None:
     in_block = Value("i64", "%in_block")
     with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, in_block)) as f:
         s = shadow(f)
-        _report(f, s, FENCE, NULL, f.load("i64", s, SHADOW["time"]), in_block)
+        event(f, FENCE, f.load("i64", s, SHADOW["time"]), in_block)
         for name in ("time", "fences"):
             f.increase(s, SHADOW[name], 1)
         f.ret()
@@ -85,14 +85,8 @@ def _define_synchronize(module: Module) -> None:
     with module.function(f"gemmkit.{PREFIX}synchronize", "void", (C, P, BASE, number)) as f:
         s = shadow(f)
         with f.when(f.compare("ne", f.load("i64", s, SHADOW["fences"]), 0)):
-            _report(f, s, SYNCHRONIZES, P, BASE, number)
+            event(f, SYNCHRONIZES, BASE, number, p=P)
         f.ret()
-
-
-def _report(f: Function, s: Value, what: int, p: Value, base: Value, more: Value) -> None:
-    function = f.load("ptr", s, SHADOW["event"])
-    arguments = ", ".join(map(str, (literal("i64", what), NULL, p, base, more)))
-    f.value("i32", f"call i32 {function.name}({arguments})")
 
 
 def _define_conflict(module: Module) -> None:
@@ -112,7 +106,7 @@ def _define_conflict(module: Module) -> None:
         known = Known(f, s, other)
         with f.when(known.covers(time)):
             f.ret()
-        answer = event(f, s, literal("i64", CONFLICT), address, extra=extra)
+        answer = event(f, CONFLICT, address, extra, site=SITE_POINTER)
         with f.when(f.compare("eq", answer, IN_ORDER)):
             known.learn(time)
         f.ret()

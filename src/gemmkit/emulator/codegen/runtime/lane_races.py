@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import LANES, PATTERN
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, report, shadow
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, lanes_where, strip_of
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, log_entry, report, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
@@ -14,9 +14,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     IN_STEP,
     LANES_RACE,
     LOADED,
-    LOG_ENTRIES,
     LOG_ENTRY,
-    LOG_ENTRY_BYTES,
     LOOK_BACK,
     OWN,
     SAME_STORE,
@@ -54,8 +52,7 @@ def _define_look_back(module: Module) -> None:
             f.store(itself, known, f.shl(lane, 2))
         with f.loop(back) as further:
             at = f.sub(f.sub(now, 1), further)
-            pointer = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-            entry = f.offset(f.load("ptr", s, SHADOW["log"]), pointer)
+            entry = log_entry(f, s, at)
             tag, p = f.load("i64", entry, LOG_ENTRY["tag"]), f.load("ptr", entry)
             warp = f.and_(f.lshr(tag, TAG_WARP), 255)
             mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
@@ -98,16 +95,16 @@ def _define_overlap(module: Module) -> None:
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             start = f.add(BASE, element(f, P, lane, 64))
             end = f.add(start, BYTES)
-            met = literal("i32", 0)
-            for strip in range(STRIPS):
-                offsets = f.load(vector("i64"), q, strip * STRIP_LANES * 8)
-                begins = f.add(offsets, f.splat(other))
+
+            def overlaps(strip: int, start: Value = start, end: Value = end) -> Value:
+                begins = f.add(strip_of(f, q, strip, 64), f.splat(other))
                 ends = f.add(begins, f.splat(size))
-                touch = f.and_(f.compare("slt", begins, f.splat(end)),
-                               f.compare("sgt", ends, f.splat(start)))  # fmt: skip
-                touch = f.and_(touch, lanes_of(f, lanes, strip))
-                byte = f.resize(f.value("i8", f"bitcast {touch} to i8"), 32)
-                met = f.or_(met, f.shl(byte, strip * STRIP_LANES))
+                both = f.and_(
+                    f.compare("slt", begins, f.splat(end)), f.compare("sgt", ends, f.splat(start))
+                )
+                return f.and_(both, lanes_of(f, lanes, strip))
+
+            met = lanes_where(f, overlaps)
             met = f.and_(met, f.not_(f.shl(literal("i32", 1), f.resize(lane, 32))))
             met = f.and_(met, f.not_(f.load("i32", known, f.shl(lane, 2))))
             with f.when(f.compare("ne", met, 0)):

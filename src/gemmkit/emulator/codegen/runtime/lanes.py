@@ -81,7 +81,7 @@ def _define_shuffle(module: Module, mode: str) -> None:
             other, inside = source_lane(f, mode, lane, b, c)
             chosen = f.resize(f.select(inside, other, own), 64)
             value = element(f, values, chosen, 32)
-            f.store(value, f.value("ptr", f"getelementptr i32, {result}, {lane}"))
+            f.store(value, f.element(result, lane, 32))
             f.set(found, f.or_(f.get("i32", found), f.shl(f.resize(inside, 32), own)))
         f.ret(f.get("i32", found))
 

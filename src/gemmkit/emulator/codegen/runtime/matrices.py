@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 from gemmkit.emulator.codegen.halves import widened
-from gemmkit.emulator.codegen.ir import LANES as STRIP
 from gemmkit.emulator.codegen.ir import Function, Module, Value, vector
+from gemmkit.emulator.codegen.ir_values import LANES as STRIP
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrices import LANES, Fragment, fragments
 
@@ -81,28 +81,20 @@ class _Operand:
         """A strip of the elements at these rows and columns."""
         key = tuple(elements)
         if key not in self._known:
-            self._known[key] = self._gathered([self._where[pointer] for pointer in elements])
+            self._known[key] = self._gathered([self._where[each] for each in elements])
         return self._known[key]
 
     def _gathered(self, found: Sequence[tuple[Element, int]]) -> Value:
         """Elements of one strip take one permutation; others are combined strip by strip."""
         strip, *others = dict.fromkeys(source for source, _ in found)
-        chosen = self._permuted(self._strips[strip], None, [lane for _, lane in found])
+        chosen = self._f.permute(self._strips[strip], [lane for _, lane in found])
         for other in others:
             order = [
                 STRIP + lane if source == other else index
                 for index, (source, lane) in enumerate(found)
             ]
-            chosen = self._permuted(chosen, self._strips[other], order)
+            chosen = self._f.permute(chosen, order, self._strips[other])
         return chosen
-
-    def _permuted(self, first: Value, second: Value | None, order: Sequence[int]) -> Value:
-        behind = second.name if second is not None else "poison"
-        lanes = ", ".join(f"i32 {lane}" for lane in order)
-        return self._f.value(
-            first.type,
-            f"shufflevector {first}, {first.type} {behind}, <{STRIP} x i32> <{lanes}>",
-        )
 
 
 def _numbers(f: Function, register: Value, strip: int, kind: str) -> list[Value]:

@@ -107,7 +107,7 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
 
         def act(p: Value, base: Value) -> None:
             at = host_pointer(f, space, base)
-            f.emit(f"call void {ACT.name}({p}, {at}, {RESULT}, {OPERAND}, {OTHER})")
+            f.call_pointer(ACT, "void", p, at, RESULT, OPERAND, OTHER)
 
         clear = (RESULT,)
         _make(f, "atomic", space, bits // 8, act, lambda lane: _clear(f, clear, lane, bits))
@@ -167,7 +167,7 @@ def _make(
             f"gemmkit.admit_{space}", "i1", C, SITE_POINTER, address, literal("i64", size)
         )
         with f.when(fits):
-            f.store(address, f.value("ptr", f"getelementptr i64, {addresses}, {lane}"))
+            f.store(address, f.element(addresses, lane, 64))
             own = f.shl(literal("i32", 1), f.resize(lane, 32))
             f.call("gemmkit.pattern64", "void", part, addresses, own)
             _note(f, kind, space, size, size, part, address)
@@ -197,5 +197,5 @@ def _clear(f: Function, registers: Sequence[Value], lane: Value, bits: int) -> N
     """Set the result of a lane's load to zero."""
     for register in registers:
         with f.when(f.compare("ne", register, Value("ptr", "null"))):
-            pointer = f.value("ptr", f"getelementptr i{bits}, {register}, {lane}")
+            pointer = f.element(register, lane, bits)
             f.store(literal(f"i{bits}", 0), pointer)

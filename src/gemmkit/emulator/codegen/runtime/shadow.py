@@ -61,9 +61,7 @@ def shadow(f: Function) -> Value:
 
 def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
     """The sanitizers' record of a memory instruction."""
-    distance = f.sub(
-        f.value("i64", f"ptrtoint {site} to i64"), f.value("i64", f"ptrtoint {C} to i64")
-    )
+    distance = f.sub(f.integer(site), f.integer(C))
     scale = (SHADOW_SITE_BYTES // SITE_BYTES).bit_length() - 1
     return f.offset(f.load("ptr", s, SHADOW["sites"]), f.shl(distance, scale))
 
@@ -87,19 +85,28 @@ def _define_report(module: Module) -> None:
         with f.when(f.or_(again, often)):
             f.increase(reported, REPORTED["unreported"], 1)
             f.ret()
-        true = event(f, s, what, BASE, P, extra)
+        true = event(f, what, BASE, extra, site=SITE_POINTER, p=P)
         f.store(epoch, reported, REPORTED["epoch"])
         f.increase(reported, REPORTED["times"], f.resize(true, 64))
         f.ret()
 
 
 def event(
-    f: Function, s: Value, what: Value, base: Value, p: Value = NULL, extra: Value = ZERO
+    f: Function,
+    what: Value | int,
+    base: Value,
+    extra: Value = ZERO,
+    *,
+    site: Value = NULL,
+    p: Value = NULL,
 ) -> Value:
-    """Report to Python; 1 if it agrees that something is wrong."""
-    function = f.load("ptr", s, SHADOW["event"])
-    arguments = ", ".join(map(str, (what, SITE_POINTER, p, base, extra)))
-    return f.value("i32", f"call i32 {function.name}({arguments})")
+    """Report to Python; 1 if it agrees that something is wrong.
+
+    `base` is the base address of an access, or the number of an instruction that makes none.
+    """
+    function = f.load("ptr", shadow(f), SHADOW["event"])
+    number = literal("i64", what) if isinstance(what, int) else what
+    return f.call_pointer(function, "i32", number, site, p, base, extra)
 
 
 def report(
@@ -181,25 +188,30 @@ def each_word(f: Function, s: Value, body: Body) -> None:
 
 def common_word(f: Function, s: Value, word: Value) -> Value:
     """A word of the block's bitmaps."""
-    pointer = f.shl(word, COMMON_BYTES.bit_length() - 1)
-    return f.offset(f.load("ptr", s, SHADOW["common"]), pointer)
+    offset = f.shl(word, COMMON_BYTES.bit_length() - 1)
+    return f.offset(f.load("ptr", s, SHADOW["common"]), offset)
 
 
 def own_word(f: Function, own: Value, word: Value) -> Value:
     """A word of a warp's bitmaps."""
-    pointer = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
-    return f.offset(own, pointer)
+    offset = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
+    return f.offset(own, offset)
+
+
+def log_entry(f: Function, s: Value, number: Value) -> Value:
+    """The entry of the log for the access of that number."""
+    offset = f.shl(f.and_(number, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+    return f.offset(f.load("ptr", s, SHADOW["log"]), offset)
 
 
 def _append(f: Function, s: Value, kind: Value) -> None:
     """Add the access to the log."""
     count = f.load("i64", s, SHADOW["log_count"])
-    pointer = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-    entry = f.offset(f.load("ptr", s, SHADOW["log"]), pointer)
+    entry = log_entry(f, s, count)
     f.store(P, entry, LOG_ENTRY["pattern"])
     f.store(BASE, entry, LOG_ENTRY["base"])
     f.store(f.load("i64", P, PATTERN.serial), entry, LOG_ENTRY["serial"])
-    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
+    site, worker = (f.integer(each) for each in (SITE_POINTER, C))
     tag = f.add(f.sub(site, worker), f.load("i64", s, SHADOW["own_tag"]))
     tag = f.add(tag, f.shl(ROW_BYTES, TAG_BYTES))
     f.store(f.add(tag, f.shl(kind, TAG_KIND)), entry, LOG_ENTRY["tag"])

@@ -84,10 +84,7 @@ def _define_find_row(module: Module, kind: str) -> None:
         ours = site_shadow(f, s)
         start = f.load("i64", SITE_POINTER, SITE["region"])
         found = f.call("gemmkit.find", "ptr", C, start, literal("i64", 1))
-        at, first = (
-            f.value("i64", f"ptrtoint {each} to i64")
-            for each in (found, f.load("ptr", C, WORKER["regions"]))
-        )
+        at, first = (f.integer(each) for each in (found, f.load("ptr", C, WORKER["regions"])))
         index = f.lshr(f.sub(at, first), 4)
         row = f.offset(f.load("ptr", s, SHADOW["rows"]), f.binary("mul", index, ROW_BYTES))
         f.store(row, ours, SHADOW_SITE["row"])
@@ -100,7 +97,7 @@ def _define_find_row(module: Module, kind: str) -> None:
         unnoted = f.and_(f.compare("eq", f.load("ptr", row, ROW["last_reader"]), NULL),
                          f.compare("ne", f.load("ptr", row, ROW["last_writer"]), NULL))  # fmt: skip
         with f.when(f.and_(f.compare("ne", both, 0), unnoted)):
-            event(f, s, literal("i64", LOADS_WANTED), start)
+            event(f, LOADS_WANTED, start, site=SITE_POINTER)
         f.ret()
 
 
@@ -173,10 +170,10 @@ def _define_lanes(module: Module, kind: str) -> None:
 def _running(f: Function, s: Value) -> Value:
     """The running warp's lane 0 at the instruction, as an actor."""
     warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
-    pointer = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
+    site, worker = (f.integer(each) for each in (SITE_POINTER, C))
+    record = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
     block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
-    return f.add(f.or_(block, f.shl(pointer, ACTOR_SITE)), f.binary("mul", warp, LANES))
+    return f.add(f.or_(block, f.shl(record, ACTOR_SITE)), f.binary("mul", warp, LANES))
 
 
 def _define_act(module: Module, actor: str) -> None:
@@ -197,7 +194,7 @@ def _define_act(module: Module, actor: str) -> None:
                 cell = f.offset(map_, at)
                 now = f.value("i64", f"load atomic i64, {cell} monotonic, align 8")
                 with f.when(f.compare("ult", now, number)):
-                    f.value("i64", f"atomicrmw umax {cell}, {number} monotonic, align 8")
+                    f.atomic("umax", cell, number)
         f.ret()
 
 
@@ -212,5 +209,5 @@ def _define_act_nc(module: Module) -> None:
         map_, first = f.load("ptr", _ROW, ROW["nc_reader"]), f.lshr(offset, shift)
         with f.loop(f.lshr(BYTES, shift)) as further:
             cell = f.offset(map_, f.shl(f.add(first, further), 3))
-            f.value("i64", f"atomicrmw umax {cell}, {acting} monotonic, align 8")
+            f.atomic("umax", cell, acting)
         f.ret()

@@ -17,7 +17,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.runtime.access import COUNTS, data_parameters, return_if_idle
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, check
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, lanes_where, strip_of
 
 W = Value("ptr", "%w")
 
@@ -51,7 +51,7 @@ def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
             own = f.offset(start, f.binary("mul", lane, each_bytes))
             here = f.offset(f.offset(own, BASE), element(f, P, lane, 64))
             for index, register in enumerate(data):
-                at = f.value("ptr", f"getelementptr i{width}, {register}, {lane}")
+                at = f.element(register, lane, width)
                 if kind == "load":
                     f.store(f.resize(f.load(f"i{bits}", here, index * bits // 8), width), at)
                 else:
@@ -118,11 +118,8 @@ def _count_global_request(f: Function, space: str) -> None:
 
 
 def _lanes_within(f: Function, addresses: Value, lanes: Value, start: int) -> Value:
-    found = literal("i32", 0)
-    for strip in range(STRIPS):
-        strip_addresses = f.load(vector("i64"), addresses, strip * STRIP_LANES * 8)
-        inside = f.compare("ult", f.sub(strip_addresses, start), WINDOW_BYTES)
-        active = f.and_(inside, lanes_of(f, lanes, strip))
-        byte = f.resize(f.value("i8", f"bitcast {active} to i8"), 32)
-        found = f.or_(found, f.shl(byte, strip * STRIP_LANES))
-    return found
+    def within(strip: int) -> Value:
+        offsets = f.sub(strip_of(f, addresses, strip, 64), start)
+        return f.and_(f.compare("ult", offsets, WINDOW_BYTES), lanes_of(f, lanes, strip))
+
+    return lanes_where(f, within)

@@ -10,7 +10,14 @@ from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, WARP, W
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
-from gemmkit.emulator.codegen.runtime.shadow import NULL, common_word, own_word, shadow
+from gemmkit.emulator.codegen.runtime.shadow import (
+    NULL,
+    common_word,
+    event,
+    log_entry,
+    own_word,
+    shadow,
+)
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
@@ -20,7 +27,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COMMON_BYTES,
     IN_STEP,
     KNOWN_WARPS,
-    LOG_ENTRIES,
     LOG_ENTRY,
     LOG_ENTRY_BYTES,
     MEMBERS,
@@ -46,12 +52,6 @@ def define(module: Module) -> None:
     _define_check_barrier(module)
     _define_members(module)
     _define_fence(module)
-
-
-def _event(f: Function, what: int, instruction: Value, extra: Value) -> None:
-    function = f.load("ptr", shadow(f), SHADOW["event"])
-    arguments = ", ".join(map(str, (literal("i64", what), NULL, NULL, instruction, extra)))
-    f.value("i32", f"call i32 {function.name}({arguments})")
 
 
 def _own(f: Function, s: Value, warp: Value) -> Value:
@@ -134,14 +134,14 @@ def _compare_sites(f: Function, number: Value) -> None:
         here = f.compare("eq", f.load("i32", warp, WARP["barrier"]), number)
         waits = f.compare("eq", f.load("i32", warp, WARP["status"]), AT_BARRIER)
         with f.when(f.and_(here, waits)):
-            pointer = f.load("i32", warp, WARP["instruction"])
+            instruction = f.load("i32", warp, WARP["instruction"])
             with f.when(f.compare("eq", f.get("i32", first), -1)):
-                f.set(first, pointer)
-            with f.when(f.compare("ne", f.get("i32", first), pointer)):
-                f.set(other, pointer)
+                f.set(first, instruction)
+            with f.when(f.compare("ne", f.get("i32", first), instruction)):
+                f.set(other, instruction)
     with f.when(f.compare("ne", f.get("i32", other), -1)):
         sites = (f.resize(f.get("i32", each), 64) for each in (first, other))
-        _event(f, BARRIER_SITES, *sites)
+        event(f, BARRIER_SITES, *sites)
 
 
 def _living(f: Function) -> Value:
@@ -165,7 +165,7 @@ def _define_check_barrier(module: Module) -> None:
             (f.compare("ne", _LANES, _living(f)), BARRIER_DIVERGENT, lanes),
         ):
             with f.when(wrong):
-                _event(f, what, _INSTRUCTION, extra)
+                event(f, what, _INSTRUCTION, extra)
         f.ret()
 
 
@@ -180,7 +180,7 @@ def _define_members(module: Module) -> None:
             unnamed = f.and_(_LANES, f.not_(_MEMBERS))
             with f.when(f.compare("ne", f.or_(absent, unnamed), 0)):
                 both = f.or_(f.resize(_LANES, 64), f.shl(f.resize(_MEMBERS, 64), 32))
-                _event(f, what, _INSTRUCTION, both)
+                event(f, what, _INSTRUCTION, both)
             f.call("gemmkit.in_step_with", "void", C, W, _MEMBERS)
             f.ret()
         masks = Value("ptr", "%masks")
@@ -194,7 +194,7 @@ def _define_members(module: Module) -> None:
                 wrong = f.or_(f.compare("ne", absent, 0), f.compare("eq", own, 0))
                 with f.when(f.and_(wrong, f.compare("eq", f.get("i32", found), 0))):
                     both = f.or_(f.resize(_LANES, 64), f.shl(f.resize(named, 64), 32))
-                    _event(f, what, _INSTRUCTION, both)
+                    event(f, what, _INSTRUCTION, both)
                     f.set(found, literal("i32", 1))
                 here = f.and_(named, _LANES)
                 below = f.and_(here, f.sub(f.shl(literal("i32", 1), f.resize(lane, 32)), 1))
@@ -215,8 +215,7 @@ def _define_members(module: Module) -> None:
             f.leave("gemmkit.in_step", C)
         s = shadow(f)
         own, count = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
-        pointer = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-        entry = f.offset(f.load("ptr", s, SHADOW["log"]), pointer)
+        entry = log_entry(f, s, count)
         f.clear(entry, LOG_ENTRY_BYTES)
         f.store(f.resize(_MEMBERS, 64), entry, LOG_ENTRY["base"])
         tag = f.or_(f.load("i64", s, SHADOW["own_tag"]), IN_STEP << TAG_KIND)

@@ -27,6 +27,7 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     NULL,
     common_word,
     each_word,
+    event,
     report,
     shadow,
     site_shadow,
@@ -72,14 +73,8 @@ def _define_used(module: Module) -> None:
     """used(worker, lanes, instruction and operand): these lanes use undefined bits."""
     lanes = Value("i32", "%lanes")
     with module.function(f"gemmkit.{PREFIX}used", "void", (C, lanes, _NUMBER)) as f:
-        _event(f, USED, f.resize(lanes, 64))
+        event(f, USED, _NUMBER, f.resize(lanes, 64))
         f.ret()
-
-
-def _event(f: Function, what: int, more: Value) -> None:
-    function = f.load("ptr", shadow(f), SHADOW["event"])
-    arguments = ", ".join(map(str, (literal("i64", what), NULL, NULL, _NUMBER, more)))
-    f.value("i32", f"call i32 {function.name}({arguments})")
 
 
 def _define_absent(module: Module, mode: str) -> None:
@@ -103,7 +98,7 @@ def _define_absent(module: Module, mode: str) -> None:
             f.set(found, f.or_(f.get("i32", found), f.shl(absent, own)))
         with f.when(f.compare("ne", f.get("i32", found), 0)):
             more = f.or_(f.resize(f.get("i32", found), 64), f.get("i64", first))
-            _event(f, ABSENT, more)
+            event(f, ABSENT, _NUMBER, more)
         f.ret(f.get("i32", found))
 
 
@@ -176,9 +171,9 @@ def _define_whole(module: Module) -> None:
         f.ret(f.and_(inside, known))
 
 
-def _take_byte(f: Function, variable: Value, pointer: Value, byte: Value) -> None:
+def _take_byte(f: Function, variable: Value, index: Value, byte: Value) -> None:
     """Store a byte into a 64-bit number whose bits there are all set."""
-    shift = f.shl(pointer, 3)
+    shift = f.shl(index, 3)
     kept = f.not_(f.shl(f.xor(byte, 255), shift))
     f.set(variable, f.and_(f.get("i64", variable), kept))
 
@@ -214,10 +209,7 @@ def _define_bits_global(module: Module) -> None:
         region = f.call("gemmkit.find", "ptr", C, _ADDRESS, BYTES)
         with f.when(f.compare("eq", region, NULL)):
             f.ret(_ALL)
-        at, first = (
-            f.value("i64", f"ptrtoint {each} to i64")
-            for each in (region, f.load("ptr", C, WORKER["regions"]))
-        )
+        at, first = (f.integer(each) for each in (region, f.load("ptr", C, WORKER["regions"])))
         index = f.lshr(f.sub(at, first), 4)
         row = f.offset(f.load("ptr", shadow(f), SHADOW["rows"]), f.binary("mul", index, ROW_BYTES))
         written = f.load("ptr", row, ROW["written"])
@@ -291,10 +283,10 @@ def _define_defined(module: Module, space: str) -> None:
             call = f"gemmkit.whole_{space}"
             with f.when(f.call(call, "i1", C, SITE_POINTER, P, BASE, BYTES, BYTES)):
                 with f.loop(STRIPS) as strip:
-                    pointer = f.shl(f.binary("mul", strip, STRIP_LANES * 4), f.resize(wide, 64))
-                    f.store(literal(vector("i32"), -1), data, pointer, 4)
+                    offset = f.shl(f.binary("mul", strip, STRIP_LANES * 4), f.resize(wide, 64))
+                    f.store(literal(vector("i32"), -1), data, offset, 4)
                     with f.when(wide):
-                        f.store(literal(vector("i32"), -1), data, f.add(pointer, 32), 4)
+                        f.store(literal(vector("i32"), -1), data, f.add(offset, 32), 4)
                 f.ret()
         missing = f.variable(literal("i1", 0))
         narrow = f.compare("ult", BYTES, 4)
@@ -308,10 +300,10 @@ def _define_defined(module: Module, space: str) -> None:
             f.set(missing, f.or_(f.get("i1", missing), f.and_(lacks, local)))
             kept = f.select(f.and_(narrow, lacks), literal("i64", 0), found)
             with f.when(wide):
-                f.store(kept, f.value("ptr", f"getelementptr i64, {data}, {lane}"))
+                f.store(kept, f.element(data, lane, 64))
             with f.when(f.not_(wide)):
-                pointer = f.value("ptr", f"getelementptr i32, {data}, {lane}")
-                f.store(f.resize(kept, 32), pointer)
+                offset = f.element(data, lane, 32)
+                f.store(f.resize(kept, 32), offset)
         if space in ("local", "generic"):
             with f.when(f.get("i1", missing)):
                 report(f, UNINITIALIZED, extra=BYTES)
@@ -360,5 +352,5 @@ def _define_keep(module: Module, space: str) -> None:
         with f.when(f.compare("ne", f.get("i32", shown), 0)):
             f.call(f"gemmkit.{PREFIX}used", "void", C, f.get("i32", shown), _NUMBER)
         with f.when(f.compare("ne", f.get("i32", kept), 0)):
-            _event(f, KEPT, f.resize(f.get("i32", kept), 64))
+            event(f, KEPT, _NUMBER, f.resize(f.get("i32", kept), 64))
         f.ret()

@@ -114,7 +114,7 @@ def _define_foreign(module: Module) -> None:
         with f.loop(_warps(f)) as warp:
             its = f.offset(start, f.binary("mul", warp, step))
             bits = f.load("i64", f.offset(own_word(f, its, _WORD), _PLACE))
-            other = f.resize(f.value("i1", f"icmp ne {its}, {own.name}"), 64, signed=True)
+            other = f.resize(f.compare("ne", its, own), 64, signed=True)
             f.set(found, f.or_(f.get("i64", found), f.and_(bits, other)))
         f.ret(f.get("i64", found))
 

@@ -82,7 +82,7 @@ def _define_same_value(module: Module) -> None:
         offsets = (element(f, P, each, 64) for each in (_LANE, mate))
         together = f.and_(together, f.compare("eq", *offsets))
         granule = f.shl(literal("i64", 1), f.load("i64", s, SHADOW["global_shift"]))
-        memory = f.value("ptr", f"inttoptr {_ADDRESS} to ptr")
+        memory = f.pointer(_ADDRESS)
         data = f.offset(s, SHADOW[DATA[0]])
         with f.loop(granule) as byte:
             at = f.add(_START, byte)
@@ -120,7 +120,7 @@ def _define_conflict(module: Module) -> None:
             f.ret()
         for name, value in (("conflict", _OTHER), ("conflict_time", _TIME)):
             f.store(value, s, SHADOW[name])
-        answer = event(f, s, literal("i64", GLOBAL_RACE), _ADDRESS, extra=_EXTRA)
+        answer = event(f, GLOBAL_RACE, _ADDRESS, _EXTRA, site=SITE_POINTER)
         with f.when(f.compare("eq", answer, IN_ORDER)):
             known.learn(_TIME)
         with f.when(f.compare("eq", answer, 1)):
