@@ -197,6 +197,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"cvt{{{FLUSH}}}{{A:.sat}}.{{D:f32}}.{{T:f32}}", "saturate", "={D} {T}", "convert"),
     ("cvt{R:.rn,.rz}{A:,.relu}.{D:f16x2,bf16x2}.{T:f32}", "convert_pack", "={D} {T} {T}",
      "convert"),
+    ("cvt{R:.rna}{A:}.tf32.{T:f32}|cvt{R:.rn,.rz}{A:,.relu}.tf32.{T:f32}", "convert_tf32",
+     "=b32 {T}", "convert"),
     # Memory
     (_vectors(f"ld{{{SHARED_OR_GLOBAL},.local,.param,.const}}{{,.ca,.cg,.cs,.lu,.cv}}",
               f"ld{{S:,.global}}{L1_HINT}{L2_PREFETCH}",

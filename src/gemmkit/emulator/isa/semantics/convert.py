@@ -115,6 +115,19 @@ def _convert_pack(form: Form, a: Bits, b: Bits) -> Bits:
     return joined(encode(low, kind), encode(high, kind))
 
 
+def _convert_tf32(form: Form, a: Bits) -> Bits:
+    """To tf32, a float32 number whose low 13 bits are zero; `.rna` rounds ties away from zero."""
+    kept, quiet = np.uint32(0xFFFF_E000), np.uint32(BINARY32.canonical_nan)
+    bits = np.where(np.isnan(decode(a, BINARY32)), quiet & kept, a)
+    if form["A"] == "relu":
+        bits = np.where(bits >> np.uint32(31), np.uint32(0), bits)
+    half = {"rna": np.uint32(0x1000), "rz": np.uint32(0)}.get(
+        form["R"], np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))
+    )
+    # The low bits of the NaN are zero, so that nothing is carried into its fraction.
+    return (bits + half) & kept
+
+
 OPERATIONS: Mapping[str, Operation] = {
     "convert_integer": _convert_integer,
     "convert_integer_saturate": _convert_integer_saturate,
@@ -125,4 +138,5 @@ OPERATIONS: Mapping[str, Operation] = {
     "round_to_integral": _round_to_integral,
     "saturate": _convert_widen,
     "convert_pack": _convert_pack,
+    "convert_tf32": _convert_tf32,
 }
