@@ -17,7 +17,7 @@ from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -262,5 +262,6 @@ def _check(request: LaunchRequest, entry: str, wanted: int) -> None:
         raise DeviceError(f"a grid of {request.grid} blocks: at most {MAX_GRID} are possible")
     if len(request.parameters) < wanted:
         raise DeviceError(
-            f"kernel '{entry}' takes {wanted} bytes of parameters, not {len(request.parameters)}"
+            f"kernel '{kernel_name(entry)}' takes {wanted} bytes of parameters, "
+            f"not {len(request.parameters)}"
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import kernel_ptx
+from launching import Executor, kernel_ptx, launch
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, Program, load
 from gemmkit.errors import DeviceError
@@ -148,6 +148,13 @@ def test_the_message_names_the_array(
     text = str(caught.value)
     assert text.startswith("kernel 'k': ")
     assert text.endswith("by 'ld.global.f32' at kernel.cu:5, thread (5, 0, 0) of block (0, 0, 0)")
+
+
+def test_the_message_names_the_kernel_as_the_source_does(executor: Executor) -> None:
+    ptx = kernel_ptx("ld.global.f32 %f1, [%rd0+1];").replace("entry k", "entry _Z4gemmILi8EEvPf")
+    assert "_Z4gemm" in ptx
+    with pytest.raises(DeviceError, match=r"^kernel 'gemm': misaligned|^kernel 'gemm': .*align"):
+        launch(executor, ptx, np.zeros(4, np.float32), block=1)
 
 
 def test_memory_that_was_given_back_is_out_of_bounds(programs: dict[str, Program]) -> None:

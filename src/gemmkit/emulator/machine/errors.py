@@ -40,7 +40,7 @@ def outside_error(
     else:
         what = f"{kind} of {size} bytes out of bounds at {address:#x}"
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': {what}{_where(worker, memory, action, address)}, by "
+        f"{_kernel(worker)}: {what}{_where(worker, memory, action, address)}, by "
         f"'{action.form.opcode}' at {action.instruction.where}, {thread_text(worker, thread)}"
     )
 
@@ -72,6 +72,10 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
     return f", {beyond} {name} ({nearest.nbytes} bytes)"
 
 
+def _kernel(worker: Worker) -> str:
+    return f"kernel '{worker.flow.kernel.source_name}'"
+
+
 def reserved_memory(base: int) -> str:
     """The addresses below a block's own shared memory, in words."""
     return (
@@ -94,8 +98,7 @@ def deadlock_error(worker: Worker) -> DeviceError:
             where = worker.flow.kernel.body[at[warp]].where
             waiting.append(f"warp {warp} waits at {where}")
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': deadlock in block {worker.block}: "
-        + "; ".join(waiting)
+        f"{_kernel(worker)}: deadlock in block {worker.block}: " + "; ".join(waiting)
     )
 
 
@@ -104,8 +107,7 @@ def trap_error(worker: Worker) -> DeviceError:
     warp = worker.warp_number(worker.field("running"))
     stop = worker.flow.kernel.body[worker.warp_fields("instruction")[warp]]
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': {stop_of(stop)} at {stop.where}, warp {warp} of "
-        f"block {worker.block}"
+        f"{_kernel(worker)}: {stop_of(stop)} at {stop.where}, warp {warp} of block {worker.block}"
     )
 
 
@@ -119,6 +121,6 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
         if status[warp] == RUNNING
     ]
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': block {worker.block} did not end within {limit:,} "
+        f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
         f"steps: {'; '.join(running[:4])}. If it is only slow, allow more steps (--max-steps)"
     )

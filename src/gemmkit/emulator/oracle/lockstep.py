@@ -143,7 +143,7 @@ class Lockstep:
 
     def _trap(self, step: Step, lanes: Lanes) -> None:
         if lanes.any():
-            name = self._flow.kernel.name
+            name = self._flow.kernel.source_name
             stop = stop_of(step.instruction)
             raise DeviceError(f"kernel '{name}': {stop} at {step.instruction.where}")
 
@@ -231,7 +231,7 @@ class Lockstep:
         thread = int(self._chunk.thread[row, fault.lane])
         place = (thread % x, thread // x % y, thread // (x * y))
         return (
-            f"kernel '{self._flow.kernel.name}': {fault}, by '{step.form.opcode}' at "
+            f"kernel '{self._flow.kernel.source_name}': {fault}, by '{step.form.opcode}' at "
             f"{step.instruction.where}, thread {place} of block {self._block_of(row)}"
         )
 
@@ -246,4 +246,4 @@ class Lockstep:
             f"{step.instruction.where}"
             for row, (step, _) in sorted(self._waiting_at.items())
         )
-        return f"kernel '{self._flow.kernel.name}' is deadlocked: {waiting}"
+        return f"kernel '{self._flow.kernel.source_name}' is deadlocked: {waiting}"

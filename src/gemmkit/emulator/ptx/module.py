@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gemmkit.emulator.ptx.names import kernel_name
+
 # CUDA's own headers as line tables name them.
 _CUDA_HEADER = re.compile(
     r"<cuda>/|(?:cuda|crt|cooperative_groups|cub|nv)/|(?:cuda_\w+|mma|cooperative_groups)\.h(?:pp)?:"
@@ -170,6 +172,11 @@ class Kernel:
     local_bytes: int
     call_parameter_bytes: int
     parameter_bytes: int
+
+    @property
+    def source_name(self) -> str:
+        """Its name as the source has it."""
+        return kernel_name(self.name)
 
 
 @dataclass(frozen=True, slots=True)

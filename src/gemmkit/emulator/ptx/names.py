@@ -29,13 +29,35 @@ def source_name(symbol: str) -> str:
     return symbol
 
 
+def kernel_name(symbol: str) -> str:
+    """`gemm` for `_Z4gemmILi128EEvPKf`, the symbol of a kernel: no arguments, no types.
+
+    Namespaces stay, but for those without a name. A symbol that is not mangled, or not in this way,
+    is returned unchanged.
+    """
+    found = re.match(r"_Z(N?)", symbol)
+    if found is None:
+        return symbol
+    parts, end = _parts(symbol, found.end(), most=None if found[1] else 1)
+    return symbol if end > len(symbol) else _joined(parts) or symbol
+
+
 def _nested(symbol: str) -> str:
     """The parts of a name in namespaces, joined by `::`; empty if it is something else."""
     nested = symbol.startswith("_ZN")
-    place, parts = 3 if nested else 2, []
-    while (part := _PART.match(symbol, place)) is not None:
-        place = part.end() + int(part[1])
-        parts.append(symbol[part.end() : place])
-    if not parts or symbol[place:] != ("E" if nested else ""):
-        return ""
+    parts, end = _parts(symbol, 3 if nested else 2)
+    return _joined(parts) if symbol[end:] == ("E" if nested else "") else ""
+
+
+def _parts(symbol: str, start: int, most: int | None = None) -> tuple[list[str], int]:
+    """Identifiers that follow each other, each after its length, and where they end."""
+    position = start
+    parts: list[str] = []
+    while len(parts) != most and (part := _PART.match(symbol, position)) is not None:
+        position = part.end() + int(part[1])
+        parts.append(symbol[part.end() : position])
+    return parts, position
+
+
+def _joined(parts: list[str]) -> str:
     return "::".join(each for each in parts if not _UNNAMED.match(each))
