@@ -1,4 +1,4 @@
-"""Cache policies, priorities and prefetches: taken, and without effect on results and accesses."""
+"""Cache policies, priorities and prefetches: accepted, without effect on results and accesses."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ L1 = ("", ".L1::evict_normal", ".L1::evict_unchanged", ".L1::evict_first", ".L1:
 L1 += (".L1::no_allocate",)
 AHEAD = ("", ".L2::64B", ".L2::128B", ".L2::256B")
 
-# Two words of a lane's own at %mine, in shared memory at %own; values in %f1 to %f4 and %r1.
+# Two words per lane at %mine, in shared memory at %own; values in %f1 to %f4 and %r1.
 Writer = Callable[[random.Random, bool], str]
 
 
 def access(opcode: str, kind: str, operands: str, *, sized: bool = False) -> Writer:
-    """Writes an access in its plain form or with hints: the opcode is `opcode` + `kind`."""
+    """Formats an access in its plain form or with hints: the opcode is `opcode` + `kind`."""
 
     def text(rng: random.Random, hinted: bool) -> str:
         if not hinted:
@@ -75,7 +75,7 @@ ACCESSES = (
 
 
 def body(seed: int, hinted: bool) -> str:
-    """A program of 24 accesses in random order; with hints it has other lines between them."""
+    """A program of 24 accesses in random order; with hints there are other lines between them."""
     choices, hints = random.Random(seed), random.Random(seed + 1)
     lines = [
         "mul.wide.u32 %mine, %tid, 8; add.s64 %mine, %mine, %rd0;",
@@ -111,7 +111,7 @@ def outcome(executor: Executor, seed: int, hinted: bool) -> Outcome:
 
 
 def accesses(run: Outcome) -> dict[str, float]:
-    """All metrics of accesses, and how many instructions made them."""
+    """All metrics of accesses, and the number of instructions that made them."""
     made = tuple(f"ptx__inst_executed_op_{each}.sum" for each in ("load", "store", "atomic"))
     return {
         name: value

@@ -304,7 +304,7 @@ def test_reductions_at_barriers(executor: Executor, form: str, wanted: list[int]
 
 
 def test_reductions_at_barriers_in_a_loop_of_some_threads(executor: Executor) -> None:
-    """Lanes that left before are not asked; a warp that ended is not waited for."""
+    """Lanes that left before have no vote; a warp that ended is not waited for."""
     body = """
         mov.u32 %r1, 0;
         mov.u32 %r3, 0;

@@ -70,9 +70,9 @@ def test_storage_is_exact_and_padding_holds_canaries():
     [
         ({}, (4 * 15, 4 * 21, 4 * 35), (0, 0, 0)),
         ({"stride_a": 20, "stride_c": 40}, (75, 84, 155), (15, 0, 15)),
-        # Shared by all, or overlapping: windows that move on by a row.
+        # Shared by all, or overlapping: windows that advance by a row.
         ({"stride_b": BROADCAST, "stride_a": 3}, (24, 21, 140), (0, 0, 0)),
-        # Side by side, as heads of attention lie.
+        # Interleaved, as heads of attention are.
         ({"ldc": 30, "stride_c": 7}, (60, 84, 4 * 30 + 28), (0, 0, 8)),
     ],
 )

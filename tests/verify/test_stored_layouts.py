@@ -1,4 +1,4 @@
-"""Inputs and references of transposed operands: the same product, stored otherwise."""
+"""Inputs and references of transposed operands: the same product, stored differently."""
 
 from __future__ import annotations
 

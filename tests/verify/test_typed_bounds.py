@@ -1,4 +1,4 @@
-"""Bounds of all types and epilogues hold for sums in every order, and are not idle."""
+"""Bounds of all types and epilogues hold for sums in every order, and are not vacuous."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPES = ["float32", "float64", "float16", "bfloat16"]
 
 
 def kernel(problem, inputs, order=None, change=lambda x: x):
-    """C and the auxiliary output as a kernel might compute them, and leave them in storage."""
+    """C and the auxiliary output as a kernel might compute and store them."""
     sums = np.float64 if problem.sum_dtype == "float64" else np.float32
     a, b, c = (each[:].astype(sums) for each in matrices(problem, inputs))
     total = np.zeros((problem.m, problem.n), sums)
@@ -86,7 +86,7 @@ def test_a_lost_product_lies_outside(dtype, epilogue):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_exact_sums_are_rounded_once(dtype):
-    """Integers give one right result: the next number up is wrong."""
+    """Integers have one correct result: the next number up is wrong."""
     problem = GemmProblem(5, 6, 200, beta=2.0, dtype=dtype, epilogue=Epilogue(bias="row"))
     inputs = make_inputs(problem, kind="integer")
     reference = Reference(problem, inputs)
@@ -128,7 +128,7 @@ def test_a_wrong_auxiliary_output_is_found():
 @pytest.mark.parametrize("epilogue", EPILOGUES[:1] + EPILOGUES[3:], ids=str)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_sampled_checks_of_all_types(dtype, epilogue):
-    """Rows that are not sampled are checked too, where the epilogue is linear or a ReLU."""
+    """Rows that are not sampled are checked too, if the epilogue is linear or a ReLU."""
     problem = GemmProblem(60, 50, 40, dtype=dtype, epilogue=epilogue, beta=0.5)
     inputs = make_inputs(problem, kind="integer")
     reference = Reference(problem, inputs, "sampled")

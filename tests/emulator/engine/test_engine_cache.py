@@ -108,7 +108,7 @@ def test_a_host_without_vector_instructions_is_refused(monkeypatch: pytest.Monke
 
 
 def test_loads_without_avx2s_permutation() -> None:
-    """As on ARM: what AVX2 would read as one vector is put together from words."""
+    """As on ARM: what AVX2 would read as one vector is assembled from words."""
     body = """
         ld.global.u32 %r1, [%at];
         ld.global.u32 %r2, [%rd0+8];

@@ -1,4 +1,4 @@
-"""Counts of accesses are those of the counting rules, for any addresses and any lanes."""
+"""Counts of accesses follow the counting rules, for any addresses and any lanes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPACE_BYTES = 4096
 
 
 def scattered(space: str, kind: str, width: str) -> str:
-    """Block b's lane i accesses offset `offsets[b][i]`, where that is not negative."""
+    """Lane i of block b accesses offset `offsets[b][i]` if that is not negative."""
     operand = OPERANDS[width]
     operands = f"{operand}, [%r9]" if kind == "ld" else f"[%r9], {operand}"
     if space == "global":
@@ -51,7 +51,7 @@ def scattered(space: str, kind: str, width: str) -> str:
 
 
 def offset_rows(size: int) -> st.SearchStrategy[list[int]]:
-    """Offsets of 32 lanes: strided, repeated, turned around or at random, some left out."""
+    """Offsets of 32 lanes: strided, repeated, reversed or random, some left out."""
     last = SPACE_BYTES // size - 1
     strided = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1, 32)).map(
         lambda each: [each[0] + lane // each[2] * each[1] for lane in range(32)]

@@ -1,4 +1,4 @@
-"""Code brings along every piece of the runtime that it calls, whatever was loaded before it."""
+"""Code loads every runtime module that it calls, whatever was loaded before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CALLS = [
     "gemmkit.atomic_global_32",
     "gemmkit.atomic_generic_64",
 ]
-# What an atomic operation is told to do.
+# The operations that are passed to an atomic.
 ACTIONS = ["gemmkit.add_f32", "gemmkit.cas_b64"]
 
 

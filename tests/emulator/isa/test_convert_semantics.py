@@ -71,7 +71,7 @@ def floats(name: str, seed: str) -> np.ndarray:
     rng = np.random.default_rng(zlib.crc32(seed.encode()))
     layout = LAYOUTS[name]
     bits = sample_bits(layout, COUNT, rng)
-    # Small halves, where ties to even show, and numbers around the integers' ends.
+    # Small halves, which are ties, and numbers around the ends of the integers' ranges.
     near = [0.5, -0.5, 1.5, 2.5, -2.5, 127.5, 255.5, 2.0**15, 2.0**31, 2.0**32, 2.0**63, 2.0**64]
     native = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[name]
     with np.errstate(over="ignore"):
@@ -204,7 +204,7 @@ def test_float_to_tf32(opcode: str) -> None:
         if "relu" in opcode and each & of.sign:
             assert result == 0
             continue
-        # In units of the last of ten bits, magnitudes of numbers are what their bits count.
+        # The bits of a magnitude, in units of the last of the ten fraction bits.
         magnitude = Fraction(each & ~of.sign, 1 << 13)
         whole = {
             "rna": math.floor(magnitude + Fraction(1, 2)),

@@ -1,4 +1,4 @@
-"""synccheck: barriers and warp-wide instructions that do not get the threads they need."""
+"""synccheck: barriers and warp-wide instructions without the threads that they need."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_warps_that_wait_at_different_barriers(body: str, line: int) -> None:
 
 
 def test_barriers_of_an_unrolled_loop() -> None:
-    """Copies of one statement are one barrier, also where warps pass it a different number of
-    times and then exit."""
+    """Copies of one statement are one barrier, even if warps pass it a different number of times
+    and then exit."""
     source = """k(float* out) {
         int rounds = threadIdx.x < 32 ? 6 : 4;
         #pragma unroll 4
@@ -141,7 +141,7 @@ def test_barrier_number() -> None:
         "x = __reduce_add_sync(MASK, threadIdx.x);",
     ],
 )
-def test_members_that_do_not_take_part(call: str) -> None:
+def test_members_that_do_not_participate(call: str) -> None:
     source = f"""k(float* out, unsigned some) {{
         float x = threadIdx.x;
         if (threadIdx.x % 32 < 16)
@@ -187,7 +187,7 @@ def test_masks_of_groups() -> None:
     assert not run(source, block=(32, 1, 1)).findings
 
 
-def test_lanes_may_meet_at_different_lines() -> None:
+def test_lanes_may_arrive_at_different_lines() -> None:
     source = """k(float* out) {
         float x = 0;
         if (threadIdx.x % 32 < 16) { __syncwarp(); x = 1; } else { __syncwarp(); x = out[0]; }
@@ -196,7 +196,7 @@ def test_lanes_may_meet_at_different_lines() -> None:
     assert not run(source, {"out": np.zeros(128, np.float32)}).findings
 
 
-def test_lanes_that_nobody_meets() -> None:
+def test_lanes_that_wait_alone() -> None:
     source = """k(float* out) {
         if (threadIdx.x % 32 < 16) __syncwarp();
         out[threadIdx.x] = 1;
