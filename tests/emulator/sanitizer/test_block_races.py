@@ -45,7 +45,7 @@ def test_a_block_reads_what_another_stores(reach: int, kind: str) -> None:
 
 
 def test_results_of_a_launch_that_is_begun_anew() -> None:
-    """A region that is loaded and stored is recorded from the start, which undoes the first pass."""
+    """A region that is loaded and stored is recorded from the start; the first pass is undone."""
     source = """k(float* out) {
         out[blockIdx.x * 32 + threadIdx.x] += 1;
         if (threadIdx.x == 0) printf("block %d\\n", blockIdx.x);
