@@ -1,6 +1,7 @@
 """Atomic additions of 16-bit numbers, for which processors have no instruction.
 
-A lock serializes them, which suffices because no other operation updates such a number atomically.
+They run one at a time (see `operations`), which suffices: no other operation may update such a
+number in between.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def aligned_bytes(nbytes: int, alignment: int = 64) -> Bytes:
     try:
         whole = np.zeros(nbytes + alignment + PADDING, np.uint8)
     except (MemoryError, ValueError):
-        raise DeviceError(f"the host cannot allocate {nbytes:,} bytes for device memory") from None
+        raise DeviceError(f"the host has no {nbytes:,} bytes free for device memory") from None
     start = -whole.ctypes.data % alignment
     return whole[start : start + nbytes]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 # The number of releases at each address in memory.
 Learned = dict[int, int]
 
-# How an access is ordered before another: as the memory model requires; all but a fence of the
-# observer; not, though it was released; not, because it was not released.
+# How an access is ordered before another: fully; except for a fence of the observer; released, but
+# not observed; not released.
 KNOWN, UNFENCED, UNLEARNED, UNRELEASED = range(4)
 
 

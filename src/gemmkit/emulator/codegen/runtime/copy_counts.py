@@ -19,8 +19,8 @@ _SIZE = Value("i32", "%n")
 _BOTH = (_SITE, _TO, _TO_BASE, _FROM, _FROM_BASE)
 _LINE_BITS, _SECTOR_BITS = (each.bit_length() - 1 for each in (LINE_BYTES, SECTOR_BYTES))
 # .cg copies 16 bytes per lane, so that a base has one of eight positions in a line.
-_PLACE_BITS = 3
-# Shared memory has fewer than 2 to this power lines.
+_POSITION_BITS = 3
+# The number of a line of shared memory fits this many bits.
 _TARGET_BITS = 16
 
 
@@ -43,7 +43,7 @@ def _define_count(f: Function, *, cached: bool) -> None:
         # The position of a base in its line matters; rotating all banks by the same number of words
         # does not.
         there, here = (f.and_(f.lshr(each, 4), 7) for each in (_TO_BASE, _FROM_BASE))
-        to = f.or_(f.shl(to, 2 * _PLACE_BITS), f.or_(f.shl(there, _PLACE_BITS), here))
+        to = f.or_(f.shl(to, 2 * _POSITION_BITS), f.or_(f.shl(there, _POSITION_BITS), here))
     same = f.and_(
         f.compare("eq", f.load("i64", _SITE, SITE["copied_to"]), to),
         f.compare("eq", f.load("i64", _SITE, SITE["copied_from"]), start),
