@@ -29,7 +29,7 @@ from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
 from gemmkit.problem import FLOAT_BYTES, Dtype, GemmProblem
 
-# Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
+# Arithmetic and memory traffic overlap so far that the longer almost hides the shorter.
 MEMORY_EXPONENT = 4.0
 
 # Kernels for thin problems take their short side whole. Their costs are those of a single row;
@@ -135,7 +135,7 @@ class ClosedForm:
         return found
 
     def estimate(self, problem: GemmProblem) -> Estimate:
-        """The time of one launch, with operands that start in DRAM."""
+        """The time of one launch, with operands initially in DRAM."""
         return self.estimate_work(
             self.kernel.work(problem, self.config, self.gpu),
             problem.minimal_bytes,
@@ -214,7 +214,7 @@ class ClosedForm:
     def _step(self, costs: Costs, together: int) -> float:
         """Cycles of a step of so many CTAs side by side on one SM.
 
-        It is `latency` for one, and comes close to their `step`s together where those are longer.
+        It is `latency` for one block, and approaches the sum of their `step`s if that is longer.
         """
         if together == 1:
             return costs.latency
