@@ -1,7 +1,7 @@
-"""Loads of a kernel's parameters through an address in a register, as loads by the parameter's name.
+"""Loads of parameters through an address in a register, written as loads by the parameter's name.
 
-NVVM reads fields of a `__grid_constant__` struct so: a register holds the parameter's address, often
-with an offset, and `ld.param` adds another one.
+NVVM reads fields of a `__grid_constant__` struct so: a register holds the parameter's address, or
+one that is some bytes further on, and `ld.param` adds another offset.
 """
 
 from __future__ import annotations
