@@ -1,8 +1,8 @@
 // Rung 13: as many blocks as the GPU holds, and each gets the same share of the steps along k.
 //
 // Tiles seldom fill the last wave of blocks, and SMs idle. Here the steps of all tiles form one
-// line, of which each block takes an even share; where a share ends, a tile is cut. The partial sums
-// of a tile are added up as in rung 11, by the last block that leaves some (the fix-up).
+// line, of which each block takes an even share; where a share ends, a tile is cut. Partial sums of
+// a tile are added up as in rung 11, by the last block that leaves some (the fix-up).
 //
 //   tiles  |    0    |    1    |    2    |
 //   blocks |   0   |   1   |   2   |   3   |   ...
