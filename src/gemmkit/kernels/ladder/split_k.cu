@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     float As[BK][BM + PAD];
     float Bs[BK][BN];
   };
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(128) float4 shared[];        // 128: `last` must not misalign copies
   Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
   const int tile = blockIdx.x, tile_cols = (N + BN - 1) / BN;
