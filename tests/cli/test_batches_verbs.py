@@ -8,7 +8,7 @@ import pytest
 
 from gemmkit.record import CheckRecord, Record
 
-TILES = "BM=32,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4,stages=2,bursts=1"
+TILES = "BM=32,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4,stages=2,interleave=1"
 
 
 def test_a_batch_is_run_and_counted_on_the_emulator(call):

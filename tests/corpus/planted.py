@@ -1,4 +1,4 @@
-"""The corpus of planted bugs: a list of small changes to the rungs, each of which breaks one."""
+"""The corpus of planted bugs: a list of small changes to kernels, each of which breaks one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import planted_async
 import planted_direct
+import planted_rung_async
+import planted_rung_skinny
+import planted_rung_split
 import planted_skinny
 import planted_split
 import planted_tiled
@@ -24,6 +27,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_direct.PLANTED,
     *planted_tiled.PLANTED,
     *planted_vector.PLANTED,
+    *planted_rung_async.PLANTED,
+    *planted_rung_split.PLANTED,
+    *planted_rung_skinny.PLANTED,
     *planted_async.PLANTED,
     *planted_split.PLANTED,
     *planted_skinny.PLANTED,

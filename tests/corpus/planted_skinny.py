@@ -20,7 +20,7 @@ PLANTED = (
         old="return (upper ? HALF : 0) +",
         new="return",
         expects=("initcheck", WRONG_RESULT),
-        file="skinny.cuh",
+        file="mainloop/skinny.cuh",
     ),
     Mutation(
         name="the sums of one warp left out",
@@ -101,6 +101,6 @@ PLANTED = (
         old="line < lines_left && k < own_left",
         new="k < own_left",
         expects=("memcheck",),
-        file="skinny.cuh",
+        file="mainloop/skinny.cuh",
     ),
 )

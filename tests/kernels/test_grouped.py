@@ -22,7 +22,7 @@ from gemmkit.kernels.production import gemm_grouped as grouped
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
-TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, bursts=1, order=2)
+TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, interleave=1, order=2)
 
 # One smaller than a tile, several tiles with edges both ways, some without rows, columns or k.
 SHAPES = [(5, 7, 9), (0, 5, 6), (33, 65, 40), (64, 64, 0), (40, 0, 3), (50, 36, 17), (1, 1, 1)]

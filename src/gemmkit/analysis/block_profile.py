@@ -33,7 +33,7 @@ from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
-from gemmkit.kernels.skinny import is_tall
+from gemmkit.kernels.production.gemm_skinny import is_tall
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # k steps of the launch that determines how a grid covers C.

@@ -13,17 +13,18 @@ from gemmkit.dispatch.contender import Contender
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
-from gemmkit.kernels import work
+from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.production import gemm_grouped
+from gemmkit.kernels.production import cp_async_fma, gemm_grouped
+from gemmkit.kernels.work import Work, staged
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
 
-_KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "bursts", "order")
+_KEYS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "stages", "interleave", "order")
 
 # Each with the share of its estimate that launches took on an H100, about: with these the choice is
 # 0.9 % behind the best, in the mean of the cases of `benchmarks/grouped.py --tiles`. Where two are
-# estimated alike, the earlier is taken. `bursts` and `order` are those of which ptxas makes the
+# estimated alike, the earlier is taken. `interleave` and `order` are those of which ptxas makes the
 # fewest issue cycles of this kernel for compute capability 9.0, aligned or not; of 48 x 64 the
 # fastest of those tried.
 TILES: Mapping[Candidate, float] = {
@@ -123,8 +124,10 @@ def _estimate(problem: GroupedProblem, contender: Contender, *, aligned: bool) -
     if not total:
         return 0.0
 
-    def cut(count: int, steps: int) -> work.Work:
-        return work.tiles(problem.single, config, count, steps)
+    def cut(count: int, steps: int) -> Work:
+        found = Cut(config["BM"], config["BN"], count, count, steps)
+        pipeline = cp_async_fma.pipeline_bytes(problem.single, config)
+        return staged(found, problem.single, config, pipeline)
 
     mean = ceil_div(int((tiles[tiles > 0] * steps).sum()), total)
     together = contender.estimate_work(cut(total, mean), problem.minimal_bytes, aligned=aligned)

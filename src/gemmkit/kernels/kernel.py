@@ -228,7 +228,9 @@ class Kernel(UsersKernels):
             configured = f" ({config})" if config.as_dict() else ""
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
-        arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
+        arguments = ", ".join(map(str, shape.template))
+        if self.fuses and not shape.structs:
+            arguments += f", {policy(problem)}"
         source = self.file or source_file(self.name, self.source, problem)
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
@@ -246,11 +248,8 @@ class Kernel(UsersKernels):
             fringe=shape.fringe,
             runs=shape.runs,
             banded=shape.banded,
-            structs=self.structs,
+            structs=shape.structs or self.structs,
             compute_dtype=self.compute_dtype,
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
         )
-
-    def _policy(self, problem: GemmProblem) -> tuple[str, ...]:
-        return (policy(problem),) if self.fuses else ()

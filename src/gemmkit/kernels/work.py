@@ -37,10 +37,6 @@ OTHER_REGISTERS, STAGED_REGISTERS, STREAMING_REGISTERS = 30, 60, 110
 # What launch bounds leave a thread with few results, and any.
 BOUNDED_REGISTERS, MOST_REGISTERS = 128, 255
 
-# A strip's CTA takes as long as one with a tile of so many results for each row and column that it
-# copies: copies hold it up.
-STRIP_LINE_RESULTS = 43
-
 
 class Copies(NamedTuple):
     """Copies of one thread in a step, by how each is made.
@@ -104,10 +100,9 @@ class Work(NamedTuple):
     """What a launch does.
 
     `cut` is how its CTAs share the problem, of `threads` and `shared_bytes` each. `ctas`, `tiles`
-    and `steps` are those of the cut with its strips: they count as tiles where a wave has room for
-    them, and as more steps of all CTAs where it has not. `demands` are those of one step. `sides`
-    are rows and columns that a step's demands leave out: kernels for thin problems have them for
-    one row.
+    and `steps` are those of the cut and of its residue tiles: these count as tiles where a wave has
+    room for them, and as more steps of all CTAs where it has not. `demands` are those of one step.
+    `thin` is the shorter side of C where the demands are those of a single row of it.
     """
 
     cut: Cut
@@ -269,76 +264,19 @@ def _fp32(
 # --- cp.async in stages -------------------------------------------------------------------------
 
 
-def staged(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """One tile a CTA, fp32, copied by cp.async several stages ahead; strips for a fringe."""
-    shared_bytes = rules.ring_bytes(problem, config)
-    found = cut.with_strips(problem, config, gpu, shared_bytes)
-    return _held_up(problem, config, gpu, found, shared_bytes, 0)
-
-
-def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """The same, with the k of a tile cut over CTAs and over slices of each."""
-    shared_bytes = rules.split_k_shared_bytes(problem, config)
-    parts = cut.split_k_parts(problem, config)
-    found = cut.with_strips(problem, config, gpu, shared_bytes, parts)
-    return _held_up(problem, config, gpu, found, shared_bytes, rules.STATIC_SHARED_BYTES)
-
-
-def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """The same, with even shares of all steps for as many CTAs as the board holds."""
-    shared_bytes = rules.ring_bytes(problem, config)
-    found = cut.stream_k(problem, config, gpu, shared_bytes)
-    return _held_up(problem, config, gpu, found, shared_bytes, rules.STATIC_SHARED_BYTES)
-
-
-def tiles(problem: GemmProblem, config: TileConfig, count: int, steps: int) -> Work:
-    """The same for a list of products, `count` tiles of `steps` steps each.
+def staged(
+    found: Cut, problem: GemmProblem, config: TileConfig, shared_bytes: int, static_bytes: int = 0
+) -> Work:
+    """fp32 tiles that cp.async copies several stages ahead.
 
     Args:
-        problem: one of the products, of whose layout all are.
-        config: of a kernel whose tiles come by cp.async.
-        count: tiles of all products.
-        steps: along k, of each tile.
-    """
-    found = Cut(config["BM"], config["BN"], count, count, steps)
-    demands = _staged(config, problem.transa, problem.transb)
-    return _work(found, rules.thread_count(config), rules.ring_bytes(problem, config), demands)
-
-
-def _held_up(
-    problem: GemmProblem,
-    config: TileConfig,
-    gpu: GpuSpec,
-    found: Cut,
-    shared_bytes: int,
-    static_bytes: int,
-) -> Work:
-    """The work of staged copies with strips: they take places that a last wave leaves empty, or
-    hold it up.
-
-    Where a CTA has its SM alone, what is left of the strips in the end takes a round more; else
-    strips run beside tiles.
+        found: how CTAs share the problem.
+        problem: of whose layout the tiles are.
+        config: names `stages`, and `interleave` where copies are issued at several places.
+        shared_bytes, static_bytes: of a CTA, for its tiles and for other variables.
     """
     demands = _staged(config, problem.transa, problem.transb)
-    strips = found.strips
-    plain = _work(found, rules.thread_count(config), shared_bytes + static_bytes, demands)
-    if not strips:
-        return plain
-    lines, count, sms = strips.width + strips.length, strips.count(problem), gpu.sm_count
-    whole = cut.steps_of(problem, config)
-    strip = STRIP_LINE_RESULTS * lines / (found.rows * found.columns) * whole
-    empty = -found.ctas % sms
-    if rules.resident_blocks(config, gpu, shared_bytes) == 1:
-        left = count - empty * int(found.steps / strip)
-        beyond = ceil_div(max(left, 0), sms) * strip / ceil_div(found.ctas, sms)
-    else:
-        beyond = max(count * strip - empty * found.steps, 0) / found.ctas
-    added = min(empty, count, math.ceil(count * strip / found.steps))
-    return plain._replace(
-        ctas=found.ctas + added,
-        tiles=found.tiles + (added if found.parts == 1 else 0),
-        steps=math.ceil(found.steps + beyond),
-    )
+    return _work(found, rules.thread_count(config), shared_bytes + static_bytes, demands)
 
 
 @lru_cache(maxsize=16384)
@@ -355,7 +293,7 @@ def _staged(config: TileConfig, transa: bool, transb: bool) -> Demands:
         barriers=1,
         other_registers=STAGED_REGISTERS,
         bounded=True,
-        places=float(config.bursts or 1),
+        places=float(config.interleave or 1),
     )
 
 

@@ -21,7 +21,7 @@ from gemmkit.analysis.loads import (
 from gemmkit.analysis.occupancy import Limiter
 from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
-from gemmkit.kernels.skinny import sums_per_thread
+from gemmkit.kernels.production.gemm_skinny import sums_per_thread
 
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "derived from counters, and as exact as they are"

@@ -13,7 +13,6 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
 from gemmkit.kernels import source_text
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import (
     MAX_EXTENT,
     LaunchPlan,
@@ -21,16 +20,19 @@ from gemmkit.kernels.plan import (
     TileConfig,
 )
 from gemmkit.kernels.policy import policy, source_file
-from gemmkit.kernels.rules import resident_blocks, ring_bytes, thread_count
+from gemmkit.kernels.production import cp_async_fma
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, arguments_place, only
+from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument
+from gemmkit.kernels.rules import resident_blocks, thread_count
 
 NAME = "gemm_grouped"
 
 # The kernel whose configurations and mainloop it has.
 TILED = "gemm_tiled"
 
-SIGNATURE: Signature = ("groups", "group_count", "tile_count", "alpha", "beta", "scale")
+SIGNATURE: Signature = only("groups", "group_count", "tile_count", "alpha", "beta", "scale")
 
-# `Group` of groups.cuh.
+# `Group` of scheduler/grouped.cuh.
 GROUP = np.dtype(
     [(name, np.uint64) for name in ("A", "B", "C", "bias", "residual", "auxiliary")]
     + [(name, np.int32) for name in ("M", "N", "K", "lda", "ldb", "ldc", "ldr", "ldx")]
@@ -103,18 +105,20 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
     rows, columns = tile_counts(problem, config)
     tiles = rows * columns
     blocks, depths = int(tiles.sum()), problem.k[tiles > 0]
-    shared_bytes = ring_bytes(problem.single, config)
+    shared_bytes = cp_async_fma.pipeline_bytes(problem.single, config)
     small = blocks and config["BM"] * config["BN"] * int(depths[0]) < OWN_BLOCK
     if small and (depths == depths[0]).all():
         resident = resident_blocks(config, gpu, shared_bytes)
         blocks = min(blocks, gpu.sm_count * resident)
+    width = vector_width(problem)
     template = ", ".join(
-        [
-            *map(str, config.as_dict().values()),
-            str(vector_width(problem)),
+        (
+            cp_async_fma.tile_argument(config),
+            access(width, width, width),
             CUDA_LAYOUTS[problem.single.layout],
+            schedule_argument(problem.single, raster=RASTER_ROWS),
             policy(problem.single),
-        ]
+        )
     )
     return LaunchPlan(
         kernel=NAME,
@@ -124,6 +128,7 @@ def plan(problem: GroupedProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPla
         block=(thread_count(config), 1, 1),
         signature=(*SIGNATURE, *problem.epilogue.arguments),
         shared_bytes=shared_bytes,
+        structs=arguments_place(problem.single),
     )
 
 

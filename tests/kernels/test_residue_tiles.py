@@ -1,4 +1,4 @@
-"""The fringe: rows and columns past the last whole tile, which blocks of their own compute."""
+"""Residue tiles: rows and columns past the last whole tile, which blocks of their own compute."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.plan import MAX_GRID_YZ
+from gemmkit.kernels.production.residue import LEAST_SIDE, WIDEST, residue_extents
 from gemmkit.kernels.rules import resident_blocks
-from gemmkit.kernels.strips import FRINGE, fringe
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
@@ -42,7 +42,7 @@ def planned(problem, named="128 threads", board=H100):
     return kernel.plan(problem, config, board)
 
 
-def is_fringed(plan):
+def has_residue(plan):
     return any(plan.fringe)
 
 
@@ -53,28 +53,28 @@ def device():
 
 @pytest.mark.parametrize(
     ("rows", "left"),
-    [(64, 0), (65, 1), (64 + FRINGE, FRINGE), (64 + FRINGE + 1, 0), (FRINGE, 0), (191, 0)],
+    [(64, 0), (65, 1), (64 + WIDEST, WIDEST), (64 + WIDEST + 1, 0), (WIDEST, 0), (191, 0)],
 )
 def test_few_rows_past_a_whole_tile_are_left_over(rows, left):
-    assert fringe(GemmProblem(rows, 5, 5), 64, 64) == (left, 0)
+    assert residue_extents(GemmProblem(rows, 5, 5), 64, 64) == (left, 0)
 
 
 def test_narrow_tiles_leave_nothing_over():
-    assert fringe(GemmProblem(5, 4 * FRINGE + 1, 5), 64, 4 * FRINGE) == (0, 1)
-    assert fringe(GemmProblem(5, 2 * FRINGE + 1, 5), 64, 2 * FRINGE) == (0, 0)
+    assert residue_extents(GemmProblem(5, LEAST_SIDE + 1, 5), 64, LEAST_SIDE) == (0, 1)
+    assert residue_extents(GemmProblem(5, 2 * WIDEST + 1, 5), 64, 2 * WIDEST) == (0, 0)
 
 
-def test_the_grid_has_whole_tiles_and_then_lines_of_strips():
+def test_the_grid_has_whole_tiles_and_then_lines_of_residue_tiles():
     problem = GemmProblem(129, 257, 50)
-    # 9 strips along the row and 4 along the column.
+    # 9 tiles along the row and 4 along the column.
     assert planned(problem).grid == (2, 2 + 7, 1)
     assert planned(problem, "cut k").grid == (2, 2 + 3, 3)
     assert planned(problem, "stream").grid == (4, 1 + 4, 1)
-    assert is_fringed(planned(problem))
+    assert has_residue(planned(problem))
     assert planned(GemmProblem(120, 257, 50)).grid == (2, 2 + 2, 1)
     whole = planned(GemmProblem(128, 256, 50))
     assert whole.grid == (2, 2, 1)
-    assert not is_fringed(whole)
+    assert not has_residue(whole)
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,17 @@ def test_the_grid_has_whole_tiles_and_then_lines_of_strips():
         (GemmProblem(64 + 1, 128 + 8, 50), "alone", (8, 64)),
     ],
 )
-def test_strips_are_short_beside_tiles_and_as_narrow_as_the_fringe_lets_them(problem, named, size):
+def test_residue_tiles_are_short_beside_whole_ones_and_narrow(problem, named, size):
     _, config = chosen(named)
     plan = planned(problem, named)
-    assert plan.fringe == fringe(problem, config["BM"], config["BN"])
-    assert f"StripSize<{size[0]}, {size[1]}>" in plan.entry
+    assert plan.fringe == residue_extents(problem, config["BM"], config["BN"])
+    assert f"Residue{{.width = {size[0]}, .length = {size[1]}," in plan.entry
 
 
-def test_a_cut_k_is_told_apart():
+def test_a_split_k_is_told_apart():
     problem = GemmProblem(129, 257, 50)
-    assert "StripSize<4, 32, true>" in planned(problem, "cut k").entry
-    assert "StripSize<4, 32>" in planned(problem, "slices").entry
+    assert ".split = true}" in planned(problem, "cut k").entry
+    assert ".split = false}" in planned(problem, "slices").entry
 
 
 SMALL = {"BM": 32, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "slice_k": 4}
@@ -111,12 +111,12 @@ SMALL = {"BM": 32, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "slice_k": 4}
     ],
     ids=["no tile is a second one", "all tiles find an SM", "there are second tiles anyway"],
 )
-def test_small_tiles_leave_strips_what_would_give_an_sm_a_second_tile(problem, fringed):
+def test_small_tiles_leave_to_the_residue_what_would_give_an_sm_a_second_tile(problem, fringed):
     kernel, config = chosen("slices")
     config = dataclasses.replace(config, **SMALL)
     plan = kernel.plan(problem, config, H100)
-    assert is_fringed(plan) == fringed
-    # A tile and a strip: with room for more, strips crowd on SMs that have no tile.
+    assert has_residue(plan) == fringed
+    # A whole tile and a residue tile: with room for more, these crowd on SMs without the former.
     assert not fringed or resident_blocks(config, H100, plan.shared_bytes) == 2
 
 
@@ -134,7 +134,7 @@ def test_small_tiles_leave_strips_what_would_give_an_sm_a_second_tile(problem, f
 def test_tiles_go_over_the_edge_where_strips_would_hold_them_up(problem, named, changes):
     kernel, config = chosen(named)
     config = dataclasses.replace(config, **changes)
-    assert not is_fringed(kernel.plan(problem, config, H100))
+    assert not has_residue(kernel.plan(problem, config, H100))
 
 
 PROBLEMS = (
@@ -153,7 +153,7 @@ PROBLEMS = (
 def test_results_are_right_and_no_rule_is_broken(named, device):
     kernel, config = chosen(named)
     problems = PROBLEMS if named == "128 threads" else PROBLEMS[:2]
-    assert all(is_fringed(kernel.plan(each, config, H100)) for each in problems)
+    assert all(has_residue(kernel.plan(each, config, H100)) for each in problems)
     for record in check(kernel, problems, config=config.as_dict(), device=device):
         assert record.verdict == "ok", (record.detail, record.findings)
 
@@ -167,7 +167,7 @@ def test_transposed_matrices_and_every_kind_of_epilogue(device):
         transb=True,
         epilogue=Epilogue("row", "relu", residual=True, auxiliary=True, scale=0.5),
     )
-    assert is_fringed(kernel.plan(problem, config, H100))
+    assert has_residue(kernel.plan(problem, config, H100))
     check_exact(problem, run_typed(problem, device, kernel=kernel.name, config=config))
 
 
@@ -176,6 +176,6 @@ def test_strips_come_after_more_lines_of_tiles_than_y_has_room_for():
     rows = MAX_GRID_YZ + 1
     problem = GemmProblem(64 * rows + 1, 129, 1)
     plan = kernel.plan(problem, config, H100)
-    assert is_fringed(plan)
+    assert has_residue(plan)
     assert plan.grid == (1, *spread_over_yz(rows + 5 + 2 * rows))
     assert plan.grid[2] > 1

@@ -1,7 +1,7 @@
-// Who works on what when the grid is as large as the board, not as the product.
+// Stream-K: who works on what when the grid is as large as the board, not as the product.
 #pragma once
 
-#include "layout.cuh"
+#include "scheduler/raster.cuh"
 
 // Steps of k of one tile: `count` from `first` on.
 struct Segment {
@@ -13,28 +13,28 @@ struct ProductTile {
   TilePlace place;
 };
 
-// The way of a block through the tiles. What is left over by whole waves of tiles, and one wave
-// more if there is any, is cut: its steps of k, tile after tile, are dealt out evenly, each block
-// getting a run of them. Whole tiles, a wave at a time, come after. (Steps to be dealt out fit an
-// int: the matrices of more would fit no memory.) Of a batch, tiles of all products make one line.
-template <bool BATCHED>
-struct Stream {
+// The work units of a block. Tiles that whole waves leave over, and one wave more if there are any,
+// are split: their steps of k, tile after tile, are divided into even shares, one per block. Whole
+// tiles, a wave at a time, come after. (The steps to be divided fit an int: the matrices of more
+// would fit no memory.) Tiles of all products of a batch are numbered together.
+template <bool BATCHED, int RASTER>
+struct StreamK {
   const int tile_rows, tile_cols, steps, products;
   const int tiles = tile_rows * tile_cols * (BATCHED ? products : 1), blocks = gridDim.x;
   const int cut = tiles % blocks + (tiles % blocks > 0 && tiles > blocks ? blocks : 0);
   const int share = cut * steps / blocks, more = cut * steps % blocks;
 
-  __device__ __forceinline__ Stream(int tile_rows, int tile_cols, int steps, int products)
+  __device__ __forceinline__ StreamK(int tile_rows, int tile_cols, int steps, int products)
       : tile_rows(tile_rows), tile_cols(tile_cols), steps(steps), products(products) {}
 
-  // Where the run of a block begins, and which block has a step; the first ones take one more.
+  // Where the share of a block begins, and which block has a step; the first ones take one more.
   __device__ __forceinline__ int begin(int block) const { return block * share + min(block, more); }
   __device__ __forceinline__ int owner(int step) const {
     const int larger = more * (share + 1);
     return step < larger ? step / (share + 1) : more + (step - larger) / share;
   }
 
-  // This block's first piece of work, and the one after a given one; false where there is none.
+  // This block's first work unit, and the one after a given one; false where there is none.
   __device__ __forceinline__ bool start(Segment& work) const {
     return set(work, begin(blockIdx.x), cut + blockIdx.x);
   }
@@ -47,7 +47,7 @@ struct Stream {
   __device__ __forceinline__ ProductTile find(int tile) const {
     const int product = BATCHED ? tile / (tile_rows * tile_cols) : 0;
     tile -= product * tile_rows * tile_cols;
-    return {product, in_bands(tile, tile_rows, tile_cols)};
+    return {product, rasterized<RASTER>(tile, tile_rows, tile_cols)};
   }
 
  private:

@@ -1,8 +1,30 @@
-// Results whose k was cut: each part of the sums is left as a tile in memory, and whoever finds all
-// of them there adds them up in the order of k. So a product has the same bits each time.
+// The fix-up of tiles whose k is split: each block leaves its partial sums in the workspace, and the
+// last one, by the tile's semaphore, adds all of them up in the order of k. No block waits for
+// another, and a product has the same bits each time.
 #pragma once
 
 #include "tile_io.cuh"
+
+// Counts one more and says how many there were: what this thread and those that have met it at a
+// barrier wrote can be read by who counts later, the other way round too. After the last, zero.
+__device__ __forceinline__ unsigned count_in(int* counter, int parts) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(parts - 1)
+               : "memory");
+  return before;
+}
+
+// To be called by all threads of each of `parts` blocks when their part is written; true in the
+// block that came last, which may then read every part. The counter is back at zero after that.
+__device__ __forceinline__ bool is_last_part(int* counter, int parts) {
+  __shared__ bool last;
+  __syncthreads();  // all of the part is written
+  if (threadIdx.x == 0) last = count_in(counter, parts) == parts - 1;
+  __syncthreads();
+  return last;
+}
 
 // In place of an epilogue: sums that go to memory as they are where they are a part, and through
 // the epilogue where they are the whole. One store for both: two leave the compiler fewer registers.

@@ -1,5 +1,5 @@
 // Tiles of matrices of any type, on their way through registers to shared memory, where they lie as
-// the sums need them: converted, k by k.
+// the accumulators need them: converted, k by k.
 #pragma once
 
 #include "fragment.cuh"
@@ -15,25 +15,17 @@ __device__ __forceinline__ int piece_place(int thread, int i) {
   return (i / PIECE * THREADS + thread) * PIECE + i % PIECE;
 }
 
-// Blocks that an SM shall be able to hold, as BLOCKS_PER_SM has it: fp64 sums take two registers
-// each, and so do the numbers that go into them.
-template <class Sum, int THREADS, int RESULTS>
-constexpr int TYPED_BLOCKS = sizeof(Sum) == 4 || RESULTS < 32 ? BLOCKS_PER_SM<THREADS, RESULTS>
-                             : RESULTS < 64 && THREADS <= 384 ? 384 / THREADS
-                             : THREADS <= 256                 ? 256 / THREADS
-                                                              : 1;
-
 // A thread's share of the tiles of one operand, which have EXTENT rows of A or columns of B and BK
-// steps of k. Memory holds them with neighbours along k (ALONG_K) or along the other side. They are
-// dealt out in vectors of VEC, and those along k in panels of 32 bytes, a sector each: so the lanes
-// of a warp write to different lines of shared memory, or side by side. Small tiles leave some
+// steps of k. Memory holds them with neighbours along k (ALONG_K) or along the other side. The
+// thread map is one of vectors of VEC, along k 32 bytes wide, a sector: so the lanes of a warp write
+// to different lines of shared memory, or side by side. Small tiles leave some
 // threads with nothing (EVEN is false). `inside` says how much of the operand there is from the
 // block's first row or column on.
 template <class In, class Sum, int THREADS, int VEC, int EXTENT, int BK, bool ALONG_K>
 struct TypedFetch {
   static constexpr int ROWS = ALONG_K ? EXTENT : BK, VECTORS = (ALONG_K ? BK : EXTENT) / VEC;
   static constexpr int SECTOR = 32 / sizeof(In) / VEC, WIDTH = ALONG_K ? SECTOR : VECTORS;
-  // Vectors side by side in one step: those that fit the panel, or more where rows run out.
+  // Vectors side by side in one step: those that fit the map, or more where rows run out.
   static constexpr int LEAST = WIDTH * ROWS < THREADS ? THREADS / ROWS : WIDTH;
   static constexpr int MOST = VECTORS < THREADS ? VECTORS : THREADS;
   static constexpr int ACROSS = LEAST < MOST ? LEAST : MOST;

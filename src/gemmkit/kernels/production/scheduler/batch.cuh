@@ -1,4 +1,4 @@
-// Batches: which product a block works on, on which tile of it, and on which part of its k.
+// One tile per block: which product of a batch, which tile of it, and which part of its k.
 #pragma once
 
 #include "layout.cuh"

@@ -1,7 +1,19 @@
-// Parts of skinny products: reading what nobody reads again, and adding up what lanes hold.
+// Parts of the skinny mainloop: reading what nobody reads again, and adding up what lanes hold.
 #pragma once
 
 #include "cp_async.cuh"
+
+// How a kernel goes about the small side, of `side` rows or (`tall`) columns. Its lines along k may
+// be `staged` in shared memory, and pieces of the streamed matrix on their way be there too, in a
+// `ring`; else these are in registers. A block takes BN results along the long side and BK steps of k, a
+// warp WN neighbours of a row of the streamed matrix.
+struct SkinnyTile {
+  int side = 0;
+  bool tall = false, staged = false, ring = false;
+  int BN = 0, BK = 0, WN = 0, stages = 0;
+  int pad = 0;  // floats behind each staged column
+  int threads = 0;
+};
 
 // Reads VEC floats (1 or 4) of a stream: they take no room in L1, and L2 fetches what lies beside.
 // With `inside` false nothing is read and the floats become zero.
@@ -52,13 +64,13 @@ __device__ __forceinline__ void read_shared(float* to, const float* from) {
 // a thread begins in global memory. `copy` starts its copies; past the `lines` there are and the
 // `k_left` floats of each, zeros. `place` is where floats of a line lie in a stage of SIZE floats:
 // the k-th and those behind, shifted by `lane_k`.
-template <bool COLUMNS, int THREADS, int SIDE, int LENGTH, int VEC>
+template <bool COLUMNS, int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
 struct StagedLines;
 
 // Columns: the block copies LENGTH floats of each, one by one, and turns them into lines.
-template <int THREADS, int SIDE, int LENGTH, int VEC>
-struct StagedLines<true, THREADS, SIDE, LENGTH, VEC> {
-  static constexpr int PITCH = LENGTH + 4, SIZE = SIDE * PITCH;
+template <int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
+struct StagedLines<true, THREADS, SIDE, LENGTH, VEC, PAD> {
+  static constexpr int PITCH = LENGTH + PAD, SIZE = SIDE * PITCH;
 
   static __device__ __forceinline__ const float* first(const float* matrix, int ld, int k) {
     return element(matrix, ld, k, 0);
@@ -79,8 +91,8 @@ struct StagedLines<true, THREADS, SIDE, LENGTH, VEC> {
 // Rows: each warp copies its own LENGTH floats of each, VEC at a time. Its vectors lie in the order
 // of lanes and those of a thread THREADS vectors apart, so that one address serves for all. With
 // two pieces a thread, LENGTH is 32 where a warp reads 32 columns: whole lines of the cache.
-template <int THREADS, int SIDE, int LENGTH, int VEC>
-struct StagedLines<false, THREADS, SIDE, LENGTH, VEC> {
+template <int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
+struct StagedLines<false, THREADS, SIDE, LENGTH, VEC, PAD> {
   static constexpr int WARP = 32 * VEC, TIMES = (SIDE * LENGTH + WARP - 1) / WARP;
   static constexpr int SIZE = TIMES * THREADS * VEC;
 

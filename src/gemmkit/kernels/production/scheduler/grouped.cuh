@@ -1,9 +1,9 @@
 // Groups: products of different shapes in one launch, each described by a struct in global memory.
 #pragma once
 
-#include "layout.cuh"
+#include "scheduler/raster.cuh"
 
-// One product, laid out as GROUP in grouped.py has it. Tiles are numbered over all groups, those of
+// One product, laid out as GROUP in gemm_grouped.py has it. Tiles are numbered over all groups, those of
 // one being first_tile and the tile_rows x tile_cols from there on; an empty group has none.
 struct alignas(16) Group {
   const float *A, *B;
@@ -19,6 +19,7 @@ struct GroupTile {
   int group, row, col;
 };
 
+template <int RASTER>
 struct Groups {
   const Group* const list;
   const int count, tiles;
@@ -43,14 +44,13 @@ struct Groups {
     return low;
   }
 
-  // Where a tile lies. Those of a group go in bands, as of a single product; the first one, which
-  // often is the only one, needs no divisions.
+  // Where a tile is. The first one of a group, which often is the only one, needs no divisions.
   __device__ __forceinline__ GroupTile place(int tile) const {
     const int group = find(tile);
     const Group& its = list[group];
     const int within = tile - its.first_tile;
     if (within == 0) return {group, 0, 0};
-    const TilePlace place = in_bands(within, its.tile_rows, its.tile_cols);
+    const TilePlace place = rasterized<RASTER>(within, its.tile_rows, its.tile_cols);
     return {group, place.row, place.col};
   }
 

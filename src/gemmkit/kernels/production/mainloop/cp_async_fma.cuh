@@ -1,30 +1,33 @@
-// The ring of stages: tiles of A and B arrive by cp.async while earlier ones are multiplied.
+// The fp32 mainloop: tiles of A and B arrive by cp.async, several stages ahead, while earlier ones are
+// multiplied by FMA instructions.
 #pragma once
 
-#include "cp_async.cuh"
 #include "fragment.cuh"
+#include "mainloop/copy_walk.cuh"
+#include "tile.cuh"
 
-// With SLICES > 1 that many groups of warps work on the same tile, each on its share of every BK.
-// Copies start in up to BURSTS places of a step: in fewer they hold up the reads of fragments, and
-// each place costs instructions of its own. ORDER is that of outer_product(), and with 4 more b is
-// read before a: ptxas makes machine code of very different speed of them, which only a trial shows.
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC, Layout LAYOUT>
-struct AsyncTiles {
-  static constexpr bool A_T = LAYOUT == AT_B || LAYOUT == AT_BT;
-  static constexpr bool B_T = LAYOUT == A_BT || LAYOUT == AT_BT;
+// With `slice_k` > 1 that many groups of warps work on the same tile, each on its share of every BK.
+// Copies are issued in up to `interleave` places of a step: in fewer they hold up the reads of
+// fragments, and each place costs instructions of its own. ptxas makes machine code of very different
+// speed of the values of `order`, which only a trial shows.
+template <Tile TILE, int VEC, Layout LAYOUT>
+struct CpAsyncFma {
+  static constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, WM = TILE.WM, WN = TILE.WN;
+  static constexpr int TM = TILE.TM, TN = TILE.TN, STAGES = TILE.stages, SLICES = TILE.slice_k;
+  static constexpr int ORDER = TILE.order, PAD = TILE.pad, MAP_K = TILE.map_k;
+  static constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
   static constexpr int LANES_M = WM / TM, LANES_N = WN / TN, LANES = LANES_M * LANES_N;
   static constexpr int WARPS = BM / WM * (BN / WN), THREADS = LANES * WARPS * SLICES;
   static constexpr int DEPTH = BK / SLICES;
-  static constexpr int PAD = 4, PANEL = 8;
   // What is exchanged on the way to shared memory needs the pad too, or its copies' banks collide.
   static constexpr int A_PITCH = BM + PAD, B_PITCH = B_T ? BN + PAD : BN;
-  // Single floats go in up to four panels as wide as warps, so that a thread's are in few rows; else
-  // a tile whose width is no power of two goes in panels of as many vectors whatever VEC is.
-  static __device__ constexpr int panel(int width) {
-    for (int panels = 4; VEC == 1 && panels > 1; --panels) {
-      const int each = width / panels;
-      if (width % panels == 0 && each % 32 == 0 && THREADS % each == 0 &&
+  // Width of the thread map of copies across k. Single floats go in up to four parts of a row as wide
+  // as warps, so that a thread's are in few rows; else a tile whose width is no power of two goes in
+  // parts of as many vectors whatever VEC is.
+  static __device__ constexpr int map_width(int width) {
+    for (int parts = 4; VEC == 1 && parts > 1; --parts) {
+      const int each = width / parts;
+      if (width % parts == 0 && each % 32 == 0 && THREADS % each == 0 &&
           BK % (THREADS / each) == 0) {
         return each;
       }
@@ -33,7 +36,7 @@ struct AsyncTiles {
   }
   static constexpr bool B_FIRST = ORDER > 4;
   static constexpr bool KEEP = SLICES > 1;  // a thread's place takes more to work out
-  static constexpr int PARTS = DEPTH < BURSTS ? DEPTH : BURSTS;
+  static constexpr int PARTS = DEPTH < TILE.interleave ? DEPTH : TILE.interleave;
   static_assert(LANES == 32 || (32 % LANES == 0 && WARPS == 1), "a warp has 32 lanes, or slices");
   struct Stage {
     alignas(16) float As[BK][A_PITCH];
@@ -48,16 +51,16 @@ struct AsyncTiles {
   const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
   const LanePlace<LANES_N, LANES> lane;
 
-  __device__ __forceinline__ explicit AsyncTiles(void* shared)
+  __device__ __forceinline__ explicit CpAsyncFma(void* shared)
       : stages(static_cast<Stage*>(shared)) {}
 
   // The way of the copies through A and B, and how many tiles are left to multiply.
   struct Feed {
-    Either<A_T, CopyWalk<THREADS, VEC, BK, BM, panel(BM), A_PITCH, false, KEEP>,
-           CopyWalk<THREADS, 1, BM, BK, PANEL, A_PITCH, true, KEEP>>
+    Either<A_T, CopyWalk<THREADS, VEC, BK, BM, map_width(BM), A_PITCH, false, KEEP>,
+           CopyWalk<THREADS, 1, BM, BK, MAP_K, A_PITCH, true, KEEP>>
         a_tiles;
-    Either<B_T, CopyWalk<THREADS, 1, BN, BK, PANEL, B_PITCH, true, KEEP>,
-           CopyWalk<THREADS, VEC, BK, BN, panel(BN), B_PITCH, false, KEEP>>
+    Either<B_T, CopyWalk<THREADS, 1, BN, BK, MAP_K, B_PITCH, true, KEEP>,
+           CopyWalk<THREADS, VEC, BK, BN, map_width(BN), B_PITCH, false, KEEP>>
         b_tiles;
     int left;
 
@@ -91,10 +94,10 @@ struct AsyncTiles {
   }
 
   // sums += A B for what was started. All threads of the block take part; each slice then has the
-  // sums of its own shares of k. With RUNS > 1 the sums of that many runs of k are added up apart,
+  // sums of its own shares of k. With CHUNKS > 1 the sums of that many chunks of k are accumulated apart,
   // for a sum that has grown long cuts off the last bits of each product that is added to it. They
   // take BM x BN floats of shared memory, behind the stages.
-  template <int RUNS = 1>
+  template <int CHUNKS = 1>
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], Feed& feed) const {
     constexpr int SIZE = sizeof(Stage);
     char* const ring = reinterpret_cast<char*>(stages);
@@ -104,11 +107,11 @@ struct AsyncTiles {
     const int a_from = KEEP ? opaque(a_place) : a_place;
     const int b_from = KEEP ? opaque(b_place) : b_place;
     float* const apart = reinterpret_cast<float*>(stages + STAGES) + threadIdx.x;
-    const int run = (feed.left + RUNS - 1) / RUNS;
+    const int chunk = (feed.left + CHUNKS - 1) / CHUNKS;
     int read = 0, write = (STAGES - 1) * SIZE;
 
     for (bool first = true; feed.left > 0; first = false) {
-      for (const int end = RUNS > 1 ? max(feed.left - run, 0) : 0; feed.left > end; --feed.left) {
+      for (const int end = CHUNKS > 1 ? max(feed.left - chunk, 0) : 0; feed.left > end; --feed.left) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
         const float* const a_lines = reinterpret_cast<const float*>(ring + (read + a_from));
@@ -131,7 +134,7 @@ struct AsyncTiles {
         write = read;
         read = read == (STAGES - 1) * SIZE ? 0 : read + SIZE;
       }
-      if constexpr (RUNS > 1) {
+      if constexpr (CHUNKS > 1) {
         // Float by float: vectors would have to stand in neighbouring registers, in the same banks.
 #pragma unroll
         for (int i = 0; i < TM * TN; ++i) {
@@ -149,12 +152,12 @@ struct AsyncTiles {
     cp_async_wait<0>();  // no copy may outlive its block, nor reach the next tiles' stages
   }
 
-  template <int RUNS = 1>
+  template <int CHUNKS = 1>
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const float* A, int lda,
                                            const Side& rows, const float* B, int ldb,
                                            const Side& cols, int depth) const {
     Feed feed = start(A, lda, rows, B, ldb, cols, depth);
-    multiply<RUNS>(sums, feed);
+    multiply<CHUNKS>(sums, feed);
   }
 
   // Finishes the results and stores them, the block's tile being at (block_row, block_col) of C.
