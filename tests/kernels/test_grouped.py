@@ -176,7 +176,7 @@ def test_alpha_of_zero_reads_neither_operand(device):
 def test_aligned_products_in_vectors(device):
     products = [GemmProblem(m, 4 * n, 4 * k, beta=1.0) for m, n, k in SHAPES]
     plan = grouped.plan(GroupedProblem.of(products), TILES, H100)
-    assert ", 2, 4, A_B, " in plan.entry
+    assert "Access{.a = 4, .b = 4, .c = 4}, A_B, " in plan.entry
     check(launch(products, device, blocks=5), device)
 
 

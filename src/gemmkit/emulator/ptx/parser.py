@@ -10,6 +10,7 @@ from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.lines import LineTable
 from gemmkit.emulator.ptx.literals import with_bits
 from gemmkit.emulator.ptx.lowering import lowered
+from gemmkit.emulator.ptx.parameters import with_named_parameters
 from gemmkit.emulator.ptx.module import (
     Address,
     Group,
@@ -76,7 +77,7 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     """
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
-    text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
+    text = with_named_parameters(lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text))))
     outer, table = module_scope(text), LineTable(text, files)
     target = _first(r"\.target\s+([^\s,]+)", text)
     kernels = {}
