@@ -10,7 +10,6 @@ from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.lines import LineTable
 from gemmkit.emulator.ptx.literals import with_bits
 from gemmkit.emulator.ptx.lowering import lowered
-from gemmkit.emulator.ptx.parameters import with_named_parameters
 from gemmkit.emulator.ptx.module import (
     Address,
     Group,
@@ -28,6 +27,7 @@ from gemmkit.emulator.ptx.module import (
     Symbol,
     Vector,
 )
+from gemmkit.emulator.ptx.parameters import with_named_parameters
 from gemmkit.emulator.ptx.shared_layout import SharedLayout
 from gemmkit.emulator.ptx.variables import (
     MALFORMED,
