@@ -77,12 +77,8 @@ class Mutation:
             own.mkdir(parents=True, exist_ok=True)
             for name in include_files():
                 path = own / name
-<<<<<<< HEAD
                 path.parent.mkdir(exist_ok=True)
                 # Another process may be reading it.
-=======
-                # Another process may read it at the same time.
->>>>>>> main
                 if not path.exists():
                     path.write_text(sources[name], "utf-8")
             dirs = (str(own),)

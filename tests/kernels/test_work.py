@@ -109,7 +109,7 @@ def test_whole_tiles():
 
 def test_residue_tiles_take_what_a_last_wave_leaves_empty():
     config = Candidate("gemm_tiled", STREAM).config
-    # 4 of 132 SMs are left: for as many tiles as the residue tiles of one row and one column are worth.
+    # 4 of 132 SMs are left, for what the residue tiles of one row and one column are worth.
     some = work("gemm_tiled", config, GemmProblem(2049, 2049, 800))
     assert (some.ctas, some.tiles, some.parts) == (132, 132, 1)
     assert 100 < some.steps < 112  # and the rest of them take a round more
