@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gemmkit.bench import compare as compare_module
+from gemmkit.bench.baseline import Way
 from gemmkit.bench.compare import Pick, Task, compare
 from gemmkit.bench.peers import LIBRARIES, Library
 from gemmkit.bench.progress import Progress
@@ -54,7 +55,7 @@ class Baseline:
         if problem.m == self.fails_at:
             raise RuntimeError("no such algorithm")
         return {
-            name: [Work(self.device, name, time, each, self.spoil) for each in arguments]
+            name: Way([Work(self.device, name, time, each, self.spoil) for each in arguments])
             for name, time in self.times.items()
         }
 

@@ -17,6 +17,10 @@ unit roundoff is twice as large.
 
 Gradual underflow adds half of a type's smallest subnormal number for each rounding of an operand,
 times the other operand.
+
+A library that has no kernel for a whole epilogue keeps what one kernel leaves in the type of C and
+reads it in the next. Where that type is narrower than the sums', each such store is one more
+rounding: `stored` names those before the last, and `bounds` carries their errors on.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.problem import full_type_name
@@ -54,6 +59,9 @@ FORMATS: Mapping[str, Format] = {
     )
 }
 COMPUTE_DTYPES = ("float32", *FORMATS)
+
+# What a result passes through, in this order; the residual, the last of them, is stored anyway.
+Step = Literal["product", "bias", "activation", "scale"]
 
 # Steps of k that a tensor core adds up before it rounds, at least.
 TENSOR_BLOCK = 4
@@ -88,20 +96,22 @@ class Arithmetic:
     """What is rounded to which type on its way from A and B to C.
 
     `rounded` is empty for plain fp32. `tensor` says that tensor cores add up, `sums` are the types
-    to which sums are rounded, not operands alone. `tolerance` replaces the bound: the allowed
-    error as a share of S. `reason` says in a phrase what all that is taken from.
+    to which sums are rounded, not operands alone. `stored` are the steps of an epilogue after
+    which a kernel leaves its result in the type of C for the next to read. `tolerance` replaces the
+    bound: the allowed error as a share of S. `reason` says in a phrase what all that is taken from.
     """
 
     rounded: tuple[Rounded, ...] = ()
     tensor: bool = False
     sums: tuple[Format, ...] = ()
     tolerance: float | None = None
+    stored: tuple[Step, ...] = ()
     reason: str = field(default="fp32", compare=False)
 
     @property
     def plain(self) -> bool:
         """Whether fp32's own bound holds."""
-        return not self.rounded and not self.tensor and self.tolerance is None
+        return not (self.rounded or self.tensor or self.stored) and self.tolerance is None
 
     @property
     def operand_bits(self) -> int:

@@ -27,6 +27,11 @@ functions and exponentials of CUDA's mathematical library are right to 2 units i
 scale and the residual round once each. A result D stored in a narrower type with unit roundoff v
 is off by v·|D| more, or by half that type's smallest subnormal number.
 
+A library may compute D by several kernels in turn, each of which stores its result y in C's type.
+If y is within e of the exact one, then what the next kernel reads is within e + v·(|y| + e) and
+half that subnormal number. What follows carries this on: the addition of the bias rounds once
+more, the activation multiplies by its slope, the scale by itself.
+
 The reference is float64 and itself rounded, by γ_n with u = 2⁻⁵³, in D and in S; twice that is
 added. Of fp64 products the reference is better than that: see `reference`.
 
@@ -46,7 +51,7 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.arithmetic import FP32, Arithmetic, Format
+from gemmkit.verify.arithmetic import FP32, Arithmetic, Format, Step
 from gemmkit.verify.bands import over_bands
 from gemmkit.verify.encoding import ELEMENTS, Numbers
 from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices, residual_numbers
@@ -86,7 +91,8 @@ class Rounding:
     """Bounds of a problem's errors: before the activation, `relative · S + absolute`.
 
     Both are 0 where nothing rounds. `unit` is the roundoff of the epilogue's arithmetic, `stored`
-    the type of C where it is narrower than that of the sums.
+    the type of C where it is narrower than that of the sums, `between` the steps after which the
+    result so far is stored in it, before the last.
     """
 
     relative: float
@@ -95,6 +101,7 @@ class Rounding:
     epilogue: Epilogue = field(default_factory=Epilogue)
     scale: float = 1.0
     stored: Format | None = None
+    between: tuple[Step, ...] = ()
 
     @classmethod
     def of(cls, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> Rounding:
@@ -112,7 +119,7 @@ class Rounding:
         sums, result = ELEMENTS[problem.sum_dtype], ELEMENTS[problem.result_dtype]
         stored = result if result.bits < sums.bits else None
         scale = scalar(problem, epilogue.scale)
-        rest = sums.unit, epilogue, scale, stored
+        rest = sums.unit, epilogue, scale, stored, arithmetic.stored
         if arithmetic.tolerance is None and is_exact(problem, inputs, arithmetic):
             return cls(0.0, 0.0, *rest)
         alpha = abs(scalar(problem, problem.alpha))
@@ -149,17 +156,32 @@ class Rounding:
         before: Numbers,
         values: Numbers,
         residual: Numbers | None = None,
+        *,
+        bias: Numbers | None = None,
+        activated: Numbers | None = None,
     ) -> NDArray[np.float64]:
-        """The largest allowed |D − exact|, for each S, x, exact D and residual."""
+        """The largest allowed |D − exact|, for each S, x, exact D and residual; `bias` is the part
+        of x that is the bias, `activated` what the activation makes of x, by default x."""
         found = self.before(magnitude)
         if self.exact:
             return found
+        after = before if activated is None else activated
+        if "product" in self.between:
+            found = self.kept(before if bias is None else before - bias, found)
+            found = found + self.unit * found
+        if "bias" in self.between:
+            found = self.kept(before, found)
         if self.epilogue.activation not in ("none", "relu"):
-            found = SLOPE * found + EVALUATION * self.unit * np.abs(before)
+            found = SLOPE * found + EVALUATION * self.unit * (np.abs(before) + found)
+        if "activation" in self.between:
+            found = self.kept(after, found)
         if self.scale != 1:
-            found = abs(self.scale) * (found + self.unit * np.abs(before))
+            found = abs(self.scale) * (found + self.unit * (np.abs(after) + found))
+            after = self.scale * after
+        if "scale" in self.between:
+            found = self.kept(after, found)
         if residual is not None:
-            found = found + 2 * self.unit * (np.abs(values) + np.abs(residual))
+            found = found + 2 * self.unit * (np.abs(values) + np.abs(residual) + found)
         return self.kept(values, found)
 
     def kept(self, values: Numbers, bounds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -172,8 +194,10 @@ class Rounding:
     def of_magnitude(self) -> float:
         """The most that an error may be as a share of the largest S, rounding to C's type and all,
         of results without GELU, SiLU, scale or residual."""
-        stored = self.stored.unit if self.stored is not None and not self.exact else 0.0
-        return self.relative + stored
+        if self.stored is None or self.exact:
+            return self.relative
+        stores = math.expm1((1 + len(self.between)) * math.log1p(self.stored.unit))
+        return self.relative + stores * (1 + self.relative)
 
 
 def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> bool:

@@ -33,19 +33,22 @@ class Expected:
     """What rows × columns of the result must be.
 
     `before` and `magnitude` are α·A·B + β·C + bias and the sum of its terms' magnitudes, x and S of
-    `bounds`; `values` is what the epilogue makes of x, `residual` the part of it that is the
-    residual, or None.
+    `bounds`; `activated` is what the activation makes of x, `values` what the whole epilogue does.
+    `bias` is the part of x that is the bias, as a row or a column, `residual` the part of the
+    values that is the residual; they are None where there is none.
     """
 
     values: NDArray[np.float64]
     before: NDArray[np.float64]
     magnitude: NDArray[np.float64]
     residual: Numbers | None = None
+    bias: Numbers | None = None
+    activated: Numbers | None = None
 
     @property
     def auxiliary(self) -> Expected:
         """What the auxiliary output must be: x."""
-        return Expected(self.before, self.before, self.magnitude)
+        return Expected(self.before, self.before, self.magnitude, bias=self.bias)
 
 
 def evaluate(
@@ -63,7 +66,7 @@ def evaluate(
     shape = (_count(m, rows), _count(n, columns))
     before, magnitude = np.zeros(shape), np.zeros(shape)
     a, b, c = matrices(problem, inputs)
-    residual = residual_numbers(problem, inputs)
+    residual, bias = residual_numbers(problem, inputs), None
     with np.errstate(all="ignore"):
         if alpha != 0 and k:
             precise = problem.sum_dtype == "float64"
@@ -79,13 +82,13 @@ def evaluate(
             bias = bias[rows, None] if problem.epilogue.bias == "row" else bias[columns]
             before += bias
             magnitude += np.abs(bias)
-        values = ACTIVATIONS[str(problem.epilogue.activation)](before)
+        activated = values = ACTIVATIONS[str(problem.epilogue.activation)](before)
         if problem.epilogue.scale != 1:
             values = scalar(problem, problem.epilogue.scale) * values
         if residual is not None:
             residual = residual[rows][:, columns].astype(float)
             values = values + residual
-    return Expected(values, before, magnitude, residual)
+    return Expected(values, before, magnitude, residual, bias, activated)
 
 
 def _elementwise(function: Callable[[float], float]) -> Callable[[Numbers], Numbers]:
@@ -142,7 +145,12 @@ def compare(
     with np.errstate(all="ignore"):
         error = np.abs(result - values)
         bound = rounding.bound(
-            expected.magnitude, expected.before, expected.values, expected.residual
+            expected.magnitude,
+            expected.before,
+            expected.values,
+            expected.residual,
+            bias=expected.bias,
+            activated=expected.activated,
         )
         passed = np.isfinite(error) & (error <= bound)
         ratio = np.where(error == 0, 0.0, error / bound)
