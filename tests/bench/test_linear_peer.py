@@ -132,7 +132,7 @@ def test_large_products_of_several_kernels_pass_freivalds_check():
 @pytest.mark.parametrize(
     ("problem", "name", "steps", "residual", "left"),
     [
-        ({}, "DEFAULT", ("product",), False, False),
+        ({}, "DEFAULT", 1, False, False),
         ({"epilogue": Epilogue(True, "relu")}, "RELU_BIAS", 3, False, False),
         ({"epilogue": Epilogue(True, "silu")}, "BIAS", 2, False, True),
         ({"epilogue": Epilogue(True, residual=True)}, "BIAS", 2, True, False),
@@ -152,7 +152,9 @@ def test_large_products_of_several_kernels_pass_freivalds_check():
 def test_what_cublaslt_fuses(problem, name, steps, residual, left):
     fused = Fused.of(GemmProblem(8, 8, 8, **problem))
     assert (fused.name, fused.residual, fused.left) == (name, residual, left)
-    assert fused.steps == ("product", "bias", "activation")[: steps if isinstance(steps, int) else 1]
+    assert (
+        fused.steps == ("product", "bias", "activation")[: steps if isinstance(steps, int) else 1]
+    )
 
 
 @pytest.fixture
@@ -174,7 +176,9 @@ def on_the_cpu(monkeypatch):
         monkeypatch.setattr(module, "cuda_torch", lambda: torch)
         monkeypatch.setattr(module, "on_stream", on)
     monkeypatch.setattr(torch_peer, "device_tensor", tensor)
-    return types.SimpleNamespace(stream=types.SimpleNamespace(device=types.SimpleNamespace(device_id=0)))
+    return types.SimpleNamespace(
+        stream=types.SimpleNamespace(device=types.SimpleNamespace(device_id=0))
+    )
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
