@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gemmkit.bench.baseline import Arguments, Baseline, Way, arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
@@ -24,7 +24,7 @@ HOW_TO_GET = (
     "and PyTorch does too"
 )
 CUBLAS, GEMMKIT = "cublas", "gemmkit"
-DEFAULT, BEST, PLAIN = "default", "best", "plain"
+DEFAULT, BEST, PLAIN, CANDIDATE = "default", "best", "plain", "candidate"
 
 
 def find_baseline(device: TimedDevice) -> Baseline | None:
@@ -81,7 +81,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One way of a peer to a problem, judged already; `name`, `choice`, `ranking` as in
+    """One way of a peer to a problem, judged already; fields of the same names as in
     `PeerRecord`."""
 
     vendor: str
@@ -91,6 +91,7 @@ class Entrant:
     contender: Contender
     verdict: Verdict
     ranking: tuple[str, ...] = ()
+    config: dict[str, int] = field(default_factory=dict)
 
     def record(self, problem: GemmProblem, times: TimeRecord, ours: TimeRecord) -> PeerRecord:
         """What was seen of it, beside the kernel's own times."""
@@ -108,6 +109,7 @@ class Entrant:
             check=self.verdict.detail or self.verdict.method,
             arithmetic=self.verdict.arithmetic,
             ranking=self.ranking,
+            config=self.config,
         )
 
 

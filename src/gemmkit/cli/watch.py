@@ -132,6 +132,11 @@ class Watch(Progress):
         self._pace.start(done)
         self._bar.show(*self._step, left=self._pace.left())
 
+    def measuring(self, layer: str, done: int, total: int) -> None:
+        """Show which layer runs."""
+        self._step = (done, total, layer)
+        self._bar.show(*self._step)
+
     def launched(self, fraction: float) -> None:
         """Show how much of the launch is done; say once how long the rest takes if that is long."""
         done, total, what = self._step
