@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +15,6 @@ from gemmkit.bench.compare_layers import TORCH, LayerComparison
 from gemmkit.bench.conditions import Conditions, Probe, watched
 from gemmkit.bench.copy_speed import copy_gb_per_s
 from gemmkit.bench.ladder import compile_plans
-from gemmkit.bench.layer import Layer
 from gemmkit.bench.peers import (
     CANDIDATE,
     CUBLAS,
@@ -27,8 +26,9 @@ from gemmkit.bench.peers import (
     open_peers,
 )
 from gemmkit.bench.progress import Progress
-from gemmkit.bench.run import make_record, problem_record
+from gemmkit.bench.run import make_record
 from gemmkit.bench.shares import shares
+from gemmkit.bench.tasks import Task
 from gemmkit.bench.timer import SECONDS, Contender, time_in_turn
 from gemmkit.bench.workload import Workload, launching
 from gemmkit.devices.device import TimedDevice
@@ -61,40 +61,6 @@ class Choice(Protocol):
 
 # One or more choices for a problem; of several, the fastest is compared with the peers.
 Choose = Callable[[GemmProblem, GpuSpec], Sequence[Choice]]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A problem, and the suite that it belongs to, if any; or a layer, with its largest product."""
-
-    problem: GemmProblem
-    suite: str = ""
-    layer: Layer | None = None
-
-    @classmethod
-    def of(cls, member: GemmProblem | Layer, suite: str = "") -> Task:
-        """To measure a member of a suite."""
-        if isinstance(member, Layer):
-            return cls(member.product, suite, member)
-        return cls(member, suite)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What its record has of it: see `key_of`."""
-        layer = self.layer and (self.layer.name, self.layer.sizes)
-        return self.suite, problem_record(self.problem), layer
-
-
-def key_of(record: Record) -> tuple[object, ...]:
-    """Which task a record is of: `Task.key`."""
-    layer = record.layer and (record.layer.name, record.layer.sizes)
-    return record.suite, record.problem, layer
-
-
-def left(tasks: Sequence[Task], done: Iterable[Record]) -> list[Task]:
-    """The tasks that have no record yet."""
-    covered = {key_of(each) for each in done}
-    return [task for task in tasks if task.key not in covered]
 
 
 @dataclass(frozen=True, slots=True)

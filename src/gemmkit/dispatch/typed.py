@@ -105,10 +105,16 @@ class Chosen:
 
 def choose_typed(problem: GemmProblem, gpu: GpuSpec) -> Chosen | None:
     """The configuration that is estimated to be the fastest; None where none takes the problem."""
+    return next(iter(alternatives(problem, gpu)), None)
+
+
+def alternatives(problem: GemmProblem, gpu: GpuSpec) -> list[Chosen]:
+    """Every configuration that takes the problem, by its estimated time."""
     times = [(estimate(problem, tiles, gpu), tiles) for tiles in _fitting(problem, gpu)]
-    if not times:
-        return None
-    microseconds, tiles = min(times, key=lambda each: each[0])
+    return [_chosen(problem, gpu, *each) for each in sorted(times, key=lambda each: each[0])]
+
+
+def _chosen(problem: GemmProblem, gpu: GpuSpec, microseconds: float, tiles: Tiles) -> Chosen:
     config = tiles.config
     reason = (
         f"no rung takes {_types(problem)}, '{tiles.kernel.name}' does: {config.BM}×{config.BN} "
