@@ -144,9 +144,7 @@ def find_suite(name: str) -> tuple[GemmProblem, ...]:
         UsageError: there is none; the text lists the nearest names, or all. Or it is of layers.
     """
     if name in LAYER_SUITES:
-        raise UsageError(
-            f"'{name}' is a suite of layers, not of products: `gemmkit bench` takes it"
-        )
+        raise UsageError(f"'{name}' is a suite of layers: only `gemmkit bench` takes it")
     try:
         return SUITES[name]
     except KeyError:

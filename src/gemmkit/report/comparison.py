@@ -19,8 +19,6 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
 
 _UNNAMED = "shapes of your own"
-# As many are told in a title.
-_MOST_KINDS = 3
 # What tells the ways of cuBLAS from each other in their names, the last of these words.
 _WAY = re.compile(r"heuristic \d+|cublas\w+")
 # Peers besides cuBLAS: the heading of each, its library, and its choice or None for the fastest.
@@ -114,30 +112,25 @@ def _is_cube(record: Record) -> bool:
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:
-    """A table for each suite."""
-    return [
-        layers_table(found, _title(suite, found))
-        if found[0].layer is not None
-        else _suite_table(suite, found)
-        for suite, found in by_suite(records).items()
-    ]
+    """A table for each suite, and in it for each type and layout."""
+    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        kind = _kind(record.problem) if record.layer is None else "fp32"
+        found[record.suite, kind].append(record)
+    tables = []
+    for (suite, kind), members in found.items():
+        topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
+        title = f"\n{topic}, {kind}, on {members[0].device.gpu}"
+        layers = members[0].layer is not None
+        tables.append((layers_table if layers else _suite_table)(members, title))
+    return tables
 
 
-def _title(suite: str, records: Sequence[Record]) -> str:
-    topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
-    kinds = dict.fromkeys(_kind(each.problem) for each in records)
-    told = "; ".join(kinds) if len(kinds) <= _MOST_KINDS else f"{len(kinds)} types and layouts"
-    if records[0].layer is not None:
-        told = "fp32"
-    return f"\n{topic}, {told}, on {records[0].device.gpu}"
-
-
-def _suite_table(suite: str, records: Sequence[Record]) -> Table:
-    others, types = others_of(records), has_types(records)
+def _suite_table(records: Sequence[Record], title: str) -> Table:
+    others = others_of(records)
     fused = any(find_peer(each, GEMMKIT, PLAIN) for each in records)
     columns = (
         Column("M x N x K"),
-        *((Column("types", "left"),) if types else ()),
         Column("kernel", "left"),
         Column("max error / bound"),
         Column("median\nµs"),
@@ -151,8 +144,8 @@ def _suite_table(suite: str, records: Sequence[Record]) -> Table:
         Column("SM\nMHz", drop=6),
         Column("W", drop=7),
     )
-    rows = tuple(Row(tuple(_cells(record, others, fused=fused, types=types))) for record in records)
-    return Table(_title(suite, records), columns, rows, tuple(_footnotes(records)))
+    rows = tuple(Row(tuple(_cells(record, others, fused=fused))) for record in records)
+    return Table(title, columns, rows, tuple(_footnotes(records)))
 
 
 def _kind(problem: ProblemRecord) -> str:
@@ -161,16 +154,10 @@ def _kind(problem: ProblemRecord) -> str:
 
 
 def _cells(
-    record: Record,
-    others: Sequence[tuple[str, str, str | None]],
-    *,
-    fused: bool,
-    types: bool,
+    record: Record, others: Sequence[tuple[str, str, str | None]], *, fused: bool
 ) -> Iterable[Cell]:
     time, seen = record.time_us, record.conditions
     yield Cell(shape(record))
-    if types:
-        yield Cell(record.problem.types)
     yield Cell(kernel_label(record))
     yield correctness(record)
     yield number(time.median if time else None, 1)
