@@ -17,7 +17,7 @@ from gemmkit.bench.layers import Linear, Recurrent
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.tasks import Task
 from gemmkit.errors import UsageError
-from gemmkit.kernels.ladder import find_kernel
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Part, Record
 from gemmkit.report.comparison import comparison_tables

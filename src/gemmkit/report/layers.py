@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from gemmkit.bench.linear_peer import COMPILED, EAGER
 from gemmkit.gpu import GpuSpec, find_board
-from gemmkit.kernels.ladder import LADDER
-from gemmkit.kernels.off_ladder import LIBRARY
+from gemmkit.kernels.catalog import LADDER, PRODUCTION
 from gemmkit.record import PeerRecord, Record, TimeRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.limiters import busiest_unit
 from gemmkit.report.tables import correctness, number
 
-_PRODUCTS = {kernel.name for kernel in (*LADDER, *LIBRARY)}
+_PRODUCTS = {kernel.name for kernel in (*LADDER, *PRODUCTION)}
 # A kernel that is not a product is listed from this share of the kernels' time on.
 _LEAST_TOLD = 0.1
 
