@@ -80,7 +80,9 @@ def torch(monkeypatch):
     module = types.SimpleNamespace(
         __version__="2.11",
         backends=types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=matmul), cudnn=cudnn),
-        cuda=types.SimpleNamespace(Stream=lambda: "a stream", stream=lambda _: nullcontext()),
+        cuda=types.SimpleNamespace(
+            Stream=lambda: "a stream", stream=lambda _: nullcontext(), synchronize=lambda: None
+        ),
         inference_mode=nullcontext,
         from_numpy=from_numpy,
         compile=compiled,

@@ -144,9 +144,7 @@ class LayerComparison:
             return lambda: layer.ours(self.functions, tensors)
 
         def judged(choice: str, calls: Sequence[Callable[[], Any]]) -> Contestant:
-            # Each once outside of a recording, so that what a first call makes is there.
-            first, *_ = [call() for call in calls]
-            return Contestant(choice, calls, judge(first.cpu().numpy()))
+            return Contestant(choice, calls, judge(calls[0]().cpu().numpy()))
 
         found = [judged("", [own(each) for each in sets])]
         theirs = [layer.theirs(torch, each) for each in sets]
@@ -171,6 +169,11 @@ class LayerComparison:
         stream = torch.cuda.Stream() if manner == "graph" else None
         contenders = [[_on_any(call) for call in each.calls] for each in contestants]
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
+            # What a first call on a stream makes must be there before anything is recorded.
+            for contender in contenders:
+                for work in contender:
+                    work(None)
+            torch.cuda.synchronize()
             return time_in_turn(
                 TorchTimer(torch, manner),
                 contenders,

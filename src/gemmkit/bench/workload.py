@@ -68,6 +68,8 @@ class Workload:
                 f"the host has not enough memory for the matrices of {problem.shape}"
             ) from None
         self._narrow: dict[Arithmetic, list[Case]] = {}
+        # Integers whose sums stay below a limit, by that limit.
+        self._integers: dict[int, Case] = {}
         self.kept: list[Buffer] = []
         # What the last kernel printed in the first of its launches.
         self.printed: tuple[str, ...] = ()
@@ -103,8 +105,10 @@ class Workload:
             found = [case.under(arithmetic) for case in self.cases]
             limit = min(exact_sums(self.problem, arithmetic), INTEGER_SUM_LIMIT)
             if limit and arithmetic.tolerance is None:
-                case = Case.make(self.problem, self.device, self.seed, "integer", limit)
-                found = [found[0], case.under(arithmetic)]
+                if limit not in self._integers:
+                    case = Case.make(self.problem, self.device, self.seed, "integer", limit)
+                    self._integers[limit] = case
+                found = [found[0], self._integers[limit].under(arithmetic)]
             self._narrow[arithmetic] = found
         return self._narrow[arithmetic]
 

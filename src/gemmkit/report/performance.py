@@ -59,9 +59,9 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
         parts.append(f"![{title}]({picture}-{suite}.svg)\n")
 
     for suite in SWEPT:
-        if len(suites.get(suite, ())) > 1:
+        if _drawable(suites.get(suite, ())):
             show(suite, f"Speed by size, {TOPICS[suite]}", size_sweep_svg(suites[suite]))
-    if len(suites.get(PICTURED, ())) > 1:
+    if _drawable(suites.get(PICTURED, ())):
         show(PICTURED, f"Speed by size, {TOPICS[PICTURED]}", waves_svg(suites[PICTURED]))
     for suite, found in suites.items():
         if suite != PICTURED:
@@ -69,6 +69,12 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
             heading = f"{suite}: {TOPICS[suite]}" if suite in TOPICS else "other shapes"
             parts.append(f"<details><summary>{heading}</summary>\n\n{table}\n</details>\n")
     return Performance("\n".join(parts), pictures)
+
+
+def _drawable(records: Sequence[Record]) -> bool:
+    """Whether there are several, all of one type and layout."""
+    kinds = {(each.problem.types, each.problem.layout) for each in records}
+    return len(records) > 1 and len(kinds) == 1
 
 
 def _types(suites: dict[str, list[Record]]) -> str:
