@@ -14,6 +14,7 @@ from gemmkit.bench.linear_peer import linear_function
 from gemmkit.epilogue import Activation, Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import Inputs, Reference, Verdict
+from gemmkit.verify.bands import over_bands
 from gemmkit.verify.encoding import canaries
 from gemmkit.verify.running import Bounded, concatenated, stack
 
@@ -222,11 +223,16 @@ class Attention(Layer):
 
     def judge(self, arrays: Sequence[Array]) -> Judge:
         """By running error analysis, of a softmax in as many parts as any kernel has."""
-        heads = zip(*(each.reshape(-1, self.tokens, self.size) for each in arrays), strict=True)
-        expected = stack([self._head(*map(Bounded.of, head)) for head in heads], 0)
-        shape = self.result
-        whole = Bounded(expected.value.reshape(shape), expected.error.reshape(shape))
-        return whole.check
+        given = [each.reshape(-1, self.tokens, self.size) for each in arrays]
+        value, error = np.empty(given[0].shape), np.empty(given[0].shape)
+
+        def attend(heads: slice) -> None:
+            for number in range(heads.start, heads.stop):
+                found = self._head(*(Bounded.of(each[number]) for each in given))
+                value[number], error[number] = found.value, found.error
+
+        over_bands(len(value), self.tokens**2, attend)
+        return Bounded(value.reshape(self.result), error.reshape(self.result)).check
 
     def _head(self, q: Bounded, k: Bounded, v: Bounded) -> Bounded:
         scores = q @ k.mT * Bounded.of(np.float32(self.size**-0.5))
