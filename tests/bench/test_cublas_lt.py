@@ -35,7 +35,7 @@ class Lt:
 
     def __init__(self):
         self.layouts, self.told, self.preferences, self.calls = {}, {}, {}, []
-        self.Epilogue = {"DEFAULT": 0, "BIAS": 1, "GELU_AUX_BIAS": 2}
+        self.Epilogue = {"DEFAULT": 0, "BIAS": 1, "GELU_AUX_BIAS": 2, "RELU_BIAS": 3}
 
     def matmul_desc_create(self, compute, scale):
         return 1000
@@ -141,6 +141,42 @@ def test_each_set_of_buffers_has_its_auxiliary_output(lt):
     assert [value for name, value in seen if name == "EPILOGUE_AUX_POINTER"] == [60, 61]
     assert ("EPILOGUE_AUX_LD", 4) in seen
     assert "REDUCTION_SCHEME_MASK" not in lt.preferences
+
+
+def test_what_it_refuses_to_fuse_is_left(lt, monkeypatch):
+    class Torch:
+        def __init__(self, device):
+            pass
+
+        def rest(self, problem, arguments, done):
+            return [lambda stream: None for _ in arguments]
+
+    def ask(*arguments):
+        if "EPILOGUE_AUX_POINTER" in lt.told or arguments[4] != arguments[5]:
+            lt.told.clear()
+            raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+        ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_int32))[0] = count
+
+    count = 1
+    lt.matmul_algo_get_heuristic = ask
+    monkeypatch.setattr(cublas_peer, "TorchBaseline", Torch)
+    for epilogue, name, stored in (
+        (Epilogue("column", "gelu_tanh", auxiliary=True), "BIAS", ("bias",)),
+        (Epilogue("column", residual=True), "BIAS", ("bias",)),
+    ):
+        problem = GemmProblem(3, 4, 5, epilogue=epilogue)
+        ((found, way),) = CublasBaseline(device()).candidates(problem, [BOUND | NUMBERS]).items()
+        assert f"(cublasLtMatmul, {name}, heuristic 1 of 1" in found
+        assert found.endswith("), then PyTorch's kernels")
+        assert way.stored == stored
+    count = 0
+    with pytest.raises(UnsupportedProblem, match="no algorithm for 3x4x5"):
+        CublasBaseline(device()).candidates(
+            GemmProblem(3, 4, 5, epilogue=Epilogue("column", "relu")), [BOUND | NUMBERS]
+        )
+    lt.matmul_algo_get_heuristic = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        CublasBaseline(device()).candidates(GemmProblem(3, 4, 5), [BOUND | NUMBERS])
 
 
 def test_what_is_left_runs_after_each_candidate(lt, monkeypatch):

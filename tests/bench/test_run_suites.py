@@ -112,10 +112,16 @@ def test_goals(monkeypatch, make, make_record, tmp_path, capsys):
     def cube(size):
         return msgspec.structs.replace(make_record().problem, m=size, n=size, k=size)
 
+    def fused(name):
+        return msgspec.structs.replace(cube(512), epilogue=name)
+
+    (peer,) = make("square", cube(256)).peers
+    plain = msgspec.structs.replace(peer, vendor="gemmkit", choice="plain", speedup=0.9)
     records = [
         make("square", cube(256)),
         make("square", cube(4096), ratio_to_cublas=1.02),
         make("off-tile", cube(4095), tflops=0.9, max_error=3e-6),
+        *(make("fused", fused(name), peers=(plain,)) for name in ("bias+gelu", "bias+residual")),
     ]
     seen = {each.goal: each for each in script.goals(records)}
     assert seen["squares and K = 1024: x cuBLAS"].missed == []
@@ -126,6 +132,8 @@ def test_goals(monkeypatch, make, make_record, tmp_path, capsys):
     assert seen["off-tile: speed over the next tile multiple's"].worst == (0.9, "4095³")
     assert seen["max error over cuBLAS's"].missed == ["4095³"]
     assert seen["skinny: x cuBLAS"].worst is None
+    # A residual is a matrix more to read.
+    assert seen["fused: over the plain product"].missed == ["512³"]
     path = tmp_path / "x.json"
     path.write_text("".join(f"{each.to_json()}\n" for each in records))
     monkeypatch.setattr(sys, "argv", ["goals.py", str(path)])

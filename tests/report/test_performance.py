@@ -230,7 +230,7 @@ def test_pictures_name_what_they_show(suites):
 
 def layer(make_record, **changes):
     name, sizes = changes.pop("name", "lstm"), changes.pop("sizes", "64 steps")
-    parts = {"stream_k": Part(64, 6.0), "lstm_cell": Part(64, 2.0)}
+    parts = {"gemm_stream_k": Part(64, 6.0), "lstm_cell": Part(64, 2.0)}
     peers = [
         peer("torch", "eager", 1.25, call_us=times(75.0), max_error=5e-7),
         peer("torch", "compiled", 1.1, call_us=times(150.0)),

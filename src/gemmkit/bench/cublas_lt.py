@@ -74,20 +74,22 @@ class Fused:
     left: bool
 
     @classmethod
-    def of(cls, problem: GemmProblem) -> Fused:
+    def of(cls, problem: GemmProblem, *, matrices: bool = True) -> Fused:
         """As much as there is a name for: its bias has a value for each row of the column-major
-        result, and its auxiliary output is that of GELU's approximation by tanh."""
+        result, and its auxiliary output is that of GELU's approximation by tanh. Without
+        `matrices`, residual and auxiliary output are left."""
         epilogue = problem.epilogue
         known = not epilogue.bias or (epilogue.bias == "row") == problem.transc
         bias = bool(epilogue.bias) and known
         part = replace(epilogue, bias=bias, residual=False, scale=1.0, auxiliary=False)
-        auxiliary = epilogue.auxiliary and part.activation == "gelu_tanh" and not problem.transc
+        matrices = matrices and not problem.transc
+        auxiliary = epilogue.auxiliary and part.activation == "gelu_tanh" and matrices
         if part.cublaslt_name is None or not known or epilogue.auxiliary != auxiliary:
             part, auxiliary = replace(part, activation="none"), False
         name = (part.cublaslt_name or "").removeprefix("CUBLASLT_EPILOGUE_")
         steps = tuple(steps_of(part))
         only_residual = epilogue == replace(part, bias=epilogue.bias, residual=True)
-        residual = only_residual and known and problem.beta == 0 and not problem.transc
+        residual = only_residual and known and problem.beta == 0 and matrices
         residual = residual and part.activation == "none"
         left = len(steps) < len(steps_of(epilogue)) or epilogue.residual != residual
         if auxiliary:
@@ -114,10 +116,11 @@ class LtPlan:
     They live as long as the process: recordings may use them.
     """
 
-    def __init__(self, lt: Any, handle: int, problem: GemmProblem, bound: Arguments) -> None:
+    def __init__(
+        self, lt: Any, handle: int, problem: GemmProblem, fused: Fused, bound: Arguments
+    ) -> None:
         from nvmath.bindings import cublas
 
-        fused = Fused.of(problem)
         form, k = ColumnMajor.of(problem), problem.k
         operand, result = CUDA_TYPES[problem.dtype], CUDA_TYPES[problem.result_dtype]
         self.alpha, self.beta = factors(problem, bound)
@@ -202,7 +205,7 @@ class LtPlan:
 
 
 def configuration(lt: Any, algorithm: int) -> str:
-    """Tile, stages, cluster and parts of k of an algorithm, in words."""
+    """Tile, stages, cluster and parts of k of an algorithm, in words, as far as it tells."""
     attributes, words = lt.MatmulAlgoConfigAttribute, []
     kinds: tuple[tuple[str, Any, Any, str], ...] = (
         ("tile", attributes.TILE_ID, lt.MatmulTile, "TILE_"),
@@ -213,9 +216,13 @@ def configuration(lt: Any, algorithm: int) -> str:
     for word, attribute, kind, prefix in kinds:
         value = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, np.uint64)
-        lt.matmul_algo_config_get_attribute(
-            *(algorithm, attribute, value.ctypes.data, value.nbytes, written.ctypes.data)
-        )
+        try:
+            lt.matmul_algo_config_get_attribute(
+                *(algorithm, attribute, value.ctypes.data, value.nbytes, written.ctypes.data)
+            )
+        except Exception:
+            # Not every release has all of them; what its kernels are called decides nothing.
+            continue
         number = int(value[0])
         known = kind is not None and number in {int(each) for each in kind}
         text = str(kind(number).name).removeprefix(prefix) if known else str(number)

@@ -56,11 +56,30 @@ class CublasBaseline:
                 cannot compute the rest.
         """
         fused = Fused.of(problem)
+        try:
+            found = self._fused(problem, fused, arguments)
+        except UnsupportedProblem:
+            raise
+        except Exception:
+            # It may have no kernel for the matrices of an epilogue in these types.
+            less = Fused.of(problem, matrices=False)
+            if less == fused:
+                raise
+            fused = less
+            found = self._fused(problem, fused, arguments)
+        if not found:
+            raise UnsupportedProblem(f"cuBLASLt has no algorithm for {problem.shape}")
+        return found
+
+    def _fused(
+        self, problem: GemmProblem, fused: Fused, arguments: Sequence[Arguments]
+    ) -> dict[str, Way]:
+        """The candidates where cuBLASLt is to fuse so much."""
         finish = self._rest(problem, fused, arguments)
         more = ", then PyTorch's kernels" if fused.left else ""
         stored = stored_steps(problem.epilogue, fused.steps) if fused.left else ()
         found: dict[str, Way] = {}
-        plans = [LtPlan(self._lt, self._lt_handle, problem, each) for each in arguments]
+        plans = [LtPlan(self._lt, self._lt_handle, problem, fused, each) for each in arguments]
         algorithms = plans[0].algorithms
         count = len(algorithms)
         for number, algorithm in enumerate(algorithms, 1):
