@@ -10,6 +10,7 @@ import pytest
 from gemmkit.bench import cublas_lt, cublas_peer, peers
 from gemmkit.bench.baseline import arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
+from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.peers import find_baseline
 from gemmkit.bench.torch_peer import TorchBaseline, in_fp32
 from gemmkit.bench.triton_peer import TritonBaseline
@@ -190,13 +191,35 @@ def test_types_and_layouts(kind, layout, dtype, batch):
         Epilogue("column", "gelu_tanh"),
         Epilogue("row", "silu", residual=True),
         Epilogue("column", "gelu", scale=0.5, auxiliary=True),
+        Epilogue("column", "gelu_tanh", auxiliary=True),
+        Epilogue("column", residual=True),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_epilogues(kind, epilogue, dtype):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_epilogues(kind, epilogue, dtype, batch):
     baseline, device = opened(kind)
-    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue, batch=2)
+    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue, batch=batch)
+    for name, verdict in computed(baseline, problem, device):
+        assert verdict.correct, f"{name}: {verdict.detail}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        Epilogue(),
+        Epilogue("column", "gelu"),
+        Epilogue("column", "relu", residual=True, scale=0.5, auxiliary=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_linear(epilogue, dtype, layout):
+    baseline, device = opened(LinearBaseline)
+    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue).laid_out(layout)
     for name, verdict in computed(baseline, problem, device):
         assert verdict.correct, f"{name}: {verdict.detail}"
 

@@ -13,9 +13,10 @@ from gemmkit import nn
 from gemmkit.bench import compare as compare_module
 from gemmkit.bench import compare_layers
 from gemmkit.bench.compare import Pick, compare
-from gemmkit.bench.layers import Linear, Recurrent
+from gemmkit.bench.layers import Attention, Conv2d, Linear, Recurrent
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.tasks import Task
+from gemmkit.devices.choose import open_device
 from gemmkit.errors import UsageError
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
@@ -271,3 +272,33 @@ def test_layers_have_one_peer(device, monkeypatch):
     monkeypatch.setattr(compare_layers, "cuda_torch", absent)
     with pytest.raises(UsageError, match=r"gemmkit\[torch\].*No module named 'torch'"):
         compare(layer, None, device=device, against=["torch"], functions=FUNCTIONS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Linear(64, 256, 128, "gelu", residual=True),
+        Conv2d(4, 16, 20, 32, 3, 2, "im2col"),
+        Conv2d(4, 16, 20, 32, 3, 1, "implicit"),
+        Attention(2, 4, 128, 64, causal=True),
+        Recurrent("lstm", 8, 16, 64),
+        Recurrent("gru", 8, 16, 64),
+    ],
+    ids=str,
+)
+def test_on_a_gpu(layer):
+    pytest.importorskip("torch", reason="needs PyTorch")
+    (record,) = compare(
+        tasks(layer),
+        None,
+        device=open_device("cuda"),
+        against=["torch"],
+        functions=nn,
+        seconds=0.05,
+    )
+    assert record.correct, record.check
+    assert all(each.correct for each in record.peers), [each.check for each in record.peers]
+    assert len(record.peers) == 1 + layer.compiles
+    assert sum(part.us for part in record.layer.parts.values()) > 0
+    assert record.time_us.median > 0
