@@ -41,7 +41,10 @@ def kinds(records: Sequence[Record]) -> str:
         for peer in record.peers
         if peer.vendor in ("cublas", "torch")
     )
-    return f"{kinds_table(records).to_markdown()}\nPeer: {'; '.join(peers)}. {_facts(records)}.\n"
+    tried = max(peer.candidates for record in records for peer in record.peers)
+    how = "the fastest of its candidates" if tried > 1 else "its own pick, no others tried"
+    peer = f"Peer: {'; '.join(peers)}, {how}."
+    return f"{kinds_table(records).to_markdown()}\n{peer} {_facts(records)}.\n"
 
 
 class Section(NamedTuple):
