@@ -19,7 +19,7 @@ from gemmkit import nn
 from gemmkit.bench.compare import Choice, compare
 from gemmkit.bench.suites import variants
 from gemmkit.bench.tasks import left, suite_tasks
-from gemmkit.cli.output import take_up
+from gemmkit.cli.output import read_existing
 from gemmkit.devices.choose import open_device
 from gemmkit.dispatch.choose import choose
 from gemmkit.dispatch.typed import alternatives
@@ -70,7 +70,7 @@ def main() -> int:
     device = open_device("cuda")
     arguments.results.mkdir(parents=True, exist_ok=True)
     path = arguments.results / f"{device.spec.key}-{arguments.name}.json"
-    done = take_up(str(path)) if arguments.resume else []
+    done = read_existing(str(path)) if arguments.resume else []
     layouts = [read_layout(each) for each in arguments.layouts]
     tasks = suite_tasks(
         arguments.suites,

@@ -134,8 +134,8 @@ def test_a_table_for_each_suite(suites):
     assert "square (M = N = K from 256 to 16384), fp32, on H100" in square
     row = next(line for line in square.splitlines() if line.strip().startswith("256³"))
     assert row.split()[-6:] == ["41.32", "1.210", "1.30", "2.50", "1,980", "650"]
-    assert "geometric mean 0.993, least 0.900; below 1 at 512³, 1024³." in square
-    assert "Largest error over cuBLAS's on the same inputs: at most 1.50." in square
+    assert "geometric mean 0.993, minimum 0.900; below 1 at 512³, 1024³." in square
+    assert "Largest error relative to cuBLAS's on the same inputs: at most 1.50." in square
     assert "skinny (M of 1 to 16 rows, N = K)" in skinny
     assert "torch" not in skinny
     assert "+1.0 %" in fused
@@ -148,7 +148,7 @@ def test_what_is_wrong_is_told(compared):
     text = table.to_text().plain
     assert "WRONG at 8³: C[1, 1] is 3." in text
     assert "torch (default) is wrong at 8³: C[0, 0] is nan." in text
-    assert "shapes of your own" in text
+    assert "other shapes" in text
     assert "geometric mean" not in text
 
 
@@ -166,7 +166,7 @@ def test_shares(suites):
     assert "naive" in text
     row = next(line for line in text.splitlines() if line.strip().startswith("256³"))
     assert row.split()[2:10] == ["50.00", "66.9", "80.0", "1,500", "45.0", "50.0", "1.050", "100.0"]
-    assert "A device-to-device copy moves 3,000 GB/s here." in text
+    assert "A device-to-device copy reaches 3,000 GB/s." in text
     without = msgspec.structs.replace(suites[0], profile=None)
     assert "–" in profile_table([without]).to_text().plain
 

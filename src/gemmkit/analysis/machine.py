@@ -1,4 +1,4 @@
-"""Latencies and rates of an SM and of its L2, per architecture: what a predicted time rests on.
+"""Latencies and rates of an SM and of the L2, per architecture, for predicted times.
 
 Sources: fp32 and shared-memory figures were measured on an H100 with micro kernels of one warp;
 latencies and L2 rates are rounded from published micro-benchmarks of each generation. Boards of
@@ -14,7 +14,7 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec
 SCHEDULERS = 4
 
 # Cycles of a multiply-add in the 8×8 outer products of a compiled kernel, which reach 88 % of the
-# peak: for kernels whose machine code cannot be read.
+# peak; used for kernels whose machine code cannot be read.
 MEASURED_FFMA_ISSUE = 1 / 0.88
 
 
@@ -22,18 +22,17 @@ MEASURED_FFMA_ISSUE = 1 / 0.88
 class Machine:
     """Latencies in cycles at the boost clock, rates in bytes per cycle and SM.
 
-    `ffma_issue` is the issue cycles of a multiply-add, more than one where the banks of the
-    register file hold it up. `load_store_lanes` are the load/store units of an SM (the SM
-    diagrams of NVIDIA's architecture white papers: 32 in the data-centre parts, 16 in the others):
-    a request of a warp takes at least 32 over that many cycles, however few bytes it moves.
+    `ffma_issue` is the issue cycles of a multiply-add, more than one with register-bank conflicts.
+    `load_store_lanes` are the load/store units of an SM (from the SM diagrams of NVIDIA's
+    architecture white papers: 32 in data-center parts, 16 in others): a request of a warp takes at
+    least 32 over that many cycles, however few bytes it moves.
 
-    Three figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
-    (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is how many times the
-    latency of one load a tile takes: a barrier waits for the last of hundreds of sectors, out of as
-    many pages of DRAM, or from the farthest slice of the L2.
-    `latency_exponent` says how fast latency fades as more warps fill the gaps, `unit_exponent` how
-    little units that work side by side hold each other up. Infinite exponents would give the longer
-    of two times.
+    Three parameters are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
+    (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is the latency of a
+    tile relative to that of one load: a barrier waits for the last of hundreds of sectors, from as
+    many pages of DRAM, or from the farthest slice of the L2. `latency_exponent` says how fast
+    latency is hidden as more warps fill the gaps, `unit_exponent` how little concurrent units
+    interfere. With infinite exponents the longer of two times would count alone.
     """
 
     alu_latency: float = 4.0
@@ -68,11 +67,11 @@ _MACHINES = {
 
 
 def machine_of(spec: GpuSpec) -> Machine:
-    """The figures of a board's generation; those of the H100 where it has none of its own."""
+    """The constants of a board's generation; those of the H100 if there are none."""
     capability = spec.capability
     return _MACHINES.get((capability.major, capability.minor), _DEFAULT)
 
 
 def fma_pipe_cycles(spec: GpuSpec) -> float:
-    """Cycles for which one warp's multiply-add holds the fp32 lanes of its scheduler."""
+    """Cycles for which one warp's multiply-add occupies the fp32 lanes of its scheduler."""
     return WARP_SIZE / (spec.capability.fp32_lanes_per_sm / SCHEDULERS)

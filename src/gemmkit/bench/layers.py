@@ -14,8 +14,8 @@ from gemmkit.bench.linear_peer import linear_function
 from gemmkit.epilogue import Activation, Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import Inputs, Reference, Verdict
-from gemmkit.verify.bands import over_bands
 from gemmkit.verify.encoding import canaries
+from gemmkit.verify.row_blocks import for_each_row_block
 from gemmkit.verify.running import Bounded, concatenated, stack
 
 # Keys that a softmax takes in at once, at least: the smallest tile of any tensor core.
@@ -231,7 +231,7 @@ class Attention(Layer):
                 found = self._head(*(Bounded.of(each[number]) for each in given))
                 value[number], error[number] = found.value, found.error
 
-        over_bands(len(value), self.tokens**2, attend)
+        for_each_row_block(len(value), self.tokens**2, attend)
         return Bounded(value.reshape(self.result), error.reshape(self.result)).check
 
     def _head(self, q: Bounded, k: Bounded, v: Bounded) -> Bounded:

@@ -1,4 +1,4 @@
-"""`gemmkit bench`: one kernel measured like a rung, or gemmkit beside its peers over a suite."""
+"""`gemmkit bench`: measure one kernel, or compare gemmkit with its peers over a suite."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ comparison_options = combine(
         "suites",
         callback=names,
         metavar="NAME,…",
-        help="Compare over these sets of problems: square, k1024, off-tile, next-tile, one-past, "
-        "skinny, llm, fused, waves, batched, typed, layers. Without TARGET, gemmkit picks the "
-        "kernel for each problem, and --dtype and --layout take several, comma-separated.",
+        help="Compare over these suites: square, k1024, off-tile, next-tile, one-past, skinny, "
+        "llm, fused, waves, batched, typed, layers. Without TARGET, gemmkit chooses the kernel for "
+        "each problem, and --dtype and --layout accept several values, separated by commas.",
     ),
     click.option(
         "--against",
         callback=names,
         metavar="PEER,…",
-        help="Compare with these, timed in turn in the same run: cublas, torch, linear, triton.  "
-        "[default with --suite: cublas, of layers torch]",
+        help="Compare with these peers, timed in turn in the same run: cublas, torch, linear, "
+        "triton.  [default with --suite: cublas, for layers torch]",
     ),
-    click.option("--profile", is_flag=True, help="Add the shares of the board's peaks."),
+    click.option("--profile", is_flag=True, help="Add a table with percent of the board's peaks."),
     click.option(
         "--resume",
         is_flag=True,
-        help="Leave out the problems of a suite that --json FILE holds already, and append to it.",
+        help="Skip the problems of a suite that --json FILE already contains, and append to it.",
     ),
 )
 
@@ -92,12 +92,12 @@ def command(
     """Measure one kernel, or compare gemmkit with its peers over a suite of problems.
 
     TARGET is a rung, or a CUDA C++ or PTX file of your own. On a GPU it is timed in turn with
-    cuBLAS, where that is installed. Without one its PTX runs on the CPU, and the table has the
-    counts that explain the times. Each result is checked against a float64 reference. Without
-    --shape, at 1024x1024x1024 or the nearest that the kernel takes.
+    cuBLAS, if that is installed. Without one its PTX runs on the CPU, and the table shows
+    counters. Each result is checked against a float64 reference. The default shape is
+    1024x1024x1024, or the nearest that the kernel accepts.
 
-    With --suite or --against, what gemmkit picks for each problem (or TARGET) is timed in turn with
-    all peers, over rotating buffers beyond the L2 cache. This needs a GPU.
+    With --suite or --against, the kernel that gemmkit chooses for each problem (or TARGET) is timed
+    in turn with all peers, over rotating buffers larger than the L2 cache. This needs a GPU.
 
     The exit status is 1 if a result is wrong.
     """

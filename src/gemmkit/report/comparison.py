@@ -1,4 +1,4 @@
-"""Comparisons as tables: a row per problem with every peer's ratio, and the shares of the peaks."""
+"""Comparisons as tables: a row per problem with the ratio to every peer, and percent of peak."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gemmkit.report.layers import layers_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
 
-_UNNAMED = "shapes of your own"
-# What tells the ways of cuBLAS from each other in their names, the last of these words.
+_UNNAMED = "other shapes"
+# The part of a cuBLAS candidate's name that identifies its algorithm; the last match counts.
 _WAY = re.compile(r"heuristic \d+|cublas\w+")
 # Peers besides cuBLAS: the heading of each, its library, and its choice or None for the fastest.
 OTHERS = (
@@ -28,12 +28,12 @@ OTHERS = (
     ("linear, compiled", "linear", COMPILED),
     ("triton", "triton", None),
 )
-# The longest edge that tiles commonly have.
+# The longest common tile edge.
 _TILE_EDGE = 128
 
 
 def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records that were compared, by suite, each suite in the order of its records."""
+    """Compared records by suite, in their original order."""
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         found[record.suite].append(record)
@@ -41,7 +41,7 @@ def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def find_peer(record: Record, library: str, choice: str | None = None) -> PeerRecord | None:
-    """A library's entry of that choice; without one the fastest of its entries."""
+    """A library's entry for that choice; without one, the fastest of its entries."""
     entries = [
         each for each in record.peers if each.vendor == library and choice in (None, each.choice)
     ]
@@ -60,7 +60,7 @@ def has_types(records: Iterable[Record]) -> bool:
 
 
 def ratios(records: Iterable[Record]) -> list[float]:
-    """The ratios to cuBLAS that there are."""
+    """The available ratios to cuBLAS."""
     return [each.ratio_to_cublas for each in records if each.ratio_to_cublas is not None]
 
 
@@ -75,7 +75,7 @@ def shape(record: Record) -> str:
 
 
 def error_ratio(record: Record) -> float | None:
-    """The kernel's largest error over that of cuBLAS on the same inputs; None if not known."""
+    """The kernel's largest error over that of cuBLAS on the same inputs; None if unknown."""
     peer = find_peer(record, CUBLAS)
     if peer is None or record.max_error is None or not peer.max_error:
         return None
@@ -83,7 +83,7 @@ def error_ratio(record: Record) -> float | None:
 
 
 def fused_overhead(record: Record) -> float | None:
-    """Time over that of the plain product, less one; None where there is no epilogue."""
+    """Time relative to the plain product, minus one; None without an epilogue."""
     plain = find_peer(record, GEMMKIT, PLAIN)
     return None if plain is None else 1 / plain.speedup - 1
 
@@ -91,7 +91,7 @@ def fused_overhead(record: Record) -> float | None:
 def next_tile_share(record: Record, others: Iterable[Record]) -> float | None:
     """A cube's speed over that of the cube of the next multiple of 128, from records of one run.
 
-    None where that one is not among the others, or where the cube is such a multiple itself.
+    None if that cube is not among the others, or if the size is a multiple itself.
     """
     size = record.problem.m
     above = ceil_div(size, _TILE_EDGE) * _TILE_EDGE
@@ -112,7 +112,7 @@ def _is_cube(record: Record) -> bool:
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:
-    """A table for each suite, and in it for each type and layout."""
+    """One table per suite, type and layout."""
     found: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         kind = _kind(record.problem) if record.layer is None else "fp32"
@@ -134,7 +134,7 @@ def _suite_table(records: Sequence[Record], title: str) -> Table:
         Column("kernel", "left"),
         Column("max error / bound"),
         Column("median\nµs"),
-        Column("20 % to 80 %\nµs", drop=5),
+        Column("p20 to p80\nµs", drop=5),
         Column("TFLOP/s"),
         *((Column("over\nplain", drop=2),) if fused else ()),
         Column("cuBLAS\nas it picks", drop=3),
@@ -149,7 +149,7 @@ def _suite_table(records: Sequence[Record], title: str) -> Table:
 
 
 def _kind(problem: ProblemRecord) -> str:
-    """Types, and the layout where it is not row-major."""
+    """Types, and the layout if it is not row-major."""
     return " ".join([problem.types, *([layout_text(problem.layout)] * (problem.layout != "nn"))])
 
 
@@ -188,11 +188,11 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
         behind = f"; below 1 at {', '.join(slow)}" if slow else ""
         yield (
             f"× cuBLAS, the fastest of its candidates: geometric mean "
-            f"{geometric_mean(found):.3f}, least {min(found):.3f}{behind}."
+            f"{geometric_mean(found):.3f}, minimum {min(found):.3f}{behind}."
         )
     errors = [each for record in records if (each := error_ratio(record)) is not None]
     if errors:
-        yield f"Largest error over cuBLAS's on the same inputs: at most {max(errors):.2f}."
+        yield f"Largest error relative to cuBLAS's on the same inputs: at most {max(errors):.2f}."
     best = Counter(
         _WAY.findall(peer.name)[-1]
         for record in records
@@ -200,7 +200,7 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
     )
     if best:
         counts = (f"{name} {count} times" for name, count in best.most_common())
-        yield f"The fastest of cuBLAS's candidates: {', '.join(counts)}."
+        yield f"Fastest cuBLAS candidate: {', '.join(counts)}."
     for record in records:
         if not record.correct:
             yield f"WRONG at {shape(record)}: {record.check}."
@@ -210,12 +210,12 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
 
 
 def profile_table(records: Sequence[Record]) -> Table:
-    """A row per problem: what share of the board's peaks was reached, and what was given away."""
+    """A row per problem: percent of the board's peaks, and where the rest was lost."""
     columns = (
         Column("M x N x K"),
         Column("kernel", "left"),
         Column("TFLOP/s"),
-        Column("peak at the\nclock seen", drop=2),
+        Column("% of peak at\nthis clock", drop=2),
         Column("% of it"),
         Column("GB/s", drop=3),
         Column("% of\nDRAM"),
@@ -233,11 +233,11 @@ def profile_table(records: Sequence[Record]) -> Table:
     )
     copies = {each.profile.copy_gb_per_s for each in records if each.profile is not None} - {None}
     notes = [
-        "GB/s count A, B and C once each. An FFMA that takes more than one issue cycle reads "
-        "registers of one bank. Whole tiles and waves: the share of them that the problem fills."
+        "GB/s count A, B and C once each. An FFMA with register-bank conflicts takes more than one "
+        "issue cycle. Whole tiles and waves: how much of its tiles and waves the problem fills."
     ]
-    notes += [f"A device-to-device copy moves {copy:,.0f} GB/s here." for copy in copies if copy]
-    return Table("\nShares of the board's peaks", columns, rows, tuple(notes))
+    notes += [f"A device-to-device copy reaches {copy:,.0f} GB/s." for copy in copies if copy]
+    return Table("\nPercent of the board's peaks", columns, rows, tuple(notes))
 
 
 def _configured(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""The README's performance part: suites at a glance, each in full, and their pictures."""
+"""The README's performance part: a summary of suites, each in full, and their pictures."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
 from gemmkit.report.tables import kernel_label, number
 
-# Suites of which each problem adds little to the picture of all: they are not shown in full.
+# Suites that are only summarized, not shown in full.
 PICTURED = "waves"
 SWEPT = ("square", "k1024")
 
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """Markdown, and pictures by their names' ends: `-square`, say."""
+    """Markdown, and pictures by the suffix of their names, such as `-square`."""
 
     markdown: str
     pictures: dict[str, str]
 
 
 def performance(records: Sequence[Record], picture: str) -> Performance:
-    """What a file of compared records gives, complete or not.
+    """The rendering of a file of compared records, complete or not.
 
     Args:
         records: as `gemmkit bench --suite … --json FILE` writes them.
-        picture: pictures' links without the part that each has of its own, and the suffix.
+        picture: the common prefix of the pictures' links.
     """
     suites = {suite: found for suite, found in by_suite(records).items() if ratios(found)}
     if not suites:
@@ -87,10 +87,10 @@ def _summary(suites: dict[str, list[Record]]) -> Table:
         Column("suite", "left"),
         Column("problems"),
         Column("× cuBLAS, geometric mean"),
-        Column("least"),
+        Column("minimum"),
         Column("at", "left"),
-        Column("1.00 or more"),
-        Column("max error / cuBLAS's, at most"),
+        Column("≥ 1.00"),
+        Column("max error / cuBLAS's"),
     )
     return Table("", columns, tuple(_summary_row(*each) for each in suites.items()))
 
@@ -116,7 +116,7 @@ def _summary_row(suite: str, records: Sequence[Record]) -> Row:
 
 
 def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -> Table:
-    """A row per problem of one suite; `everything` has those of other suites too."""
+    """A row per problem of one suite; `everything` includes those of other suites."""
     next_tile = {id(each): next_tile_share(each, everything) for each in records}
     edges = any(each is not None for each in next_tile.values())
     skinny = suite == "skinny"
@@ -167,7 +167,7 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
 
 
 def _conditions(records: Sequence[Record]) -> str:
-    """What the figures depend on, in a few sentences."""
+    """The conditions of measurement, in a few sentences."""
     facts = records[0].environment
     versions = dict.fromkeys(
         peer.name.partition(" (")[0].partition(",")[0].partition(":")[0]
@@ -176,17 +176,18 @@ def _conditions(records: Sequence[Record]) -> str:
         if peer.vendor != "gemmkit"
     )
     names = ("driver", "compiler", "commit", "inputs", "command")
-    told = [f"{name} {facts[name]}" for name in names if name in facts]
+    facts_text = [f"{name} {facts[name]}" for name in names if name in facts]
     clocks = [
         each.conditions.sm_clock_mhz
         for each in records
         if each.conditions is not None and each.conditions.sm_clock_mhz is not None
     ]
     if clocks:
-        told.append(f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz (medians)")
+        facts_text.append(f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz (medians)")
     return (
-        "All contenders of a problem run in turn in one process, as CUDA graphs over rotating "
-        "buffers beyond the L2 cache, each checked first; times are medians. `× cuBLAS` is against "
-        "the fastest of cublasSgemm and cuBLASLt's heuristics, `as it picks` is the first of them. "
-        f"{', '.join(versions)}; {'; '.join(told)}.\n"
+        "All candidates for a problem are timed in turn in one process, as CUDA graphs over "
+        "rotating buffers larger than the L2 cache, each checked first; times are medians. "
+        "`× cuBLAS` is relative to the fastest of cublasSgemm and cuBLASLt's heuristics, `as it "
+        "picks` is the first heuristic. "
+        f"{', '.join(versions)}; {'; '.join(facts_text)}.\n"
     )

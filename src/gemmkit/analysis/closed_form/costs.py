@@ -1,4 +1,4 @@
-"""What a configuration costs an SM, in cycles, by the sizes of its tiles and by its rung.
+"""The cost of a configuration in cycles of an SM, from its tile sizes and its rung.
 
 Cycles of an SM hold for every board of the same compute capability, whatever its number of SMs,
 clock and memory.
@@ -26,14 +26,14 @@ FIRST_TILED, FIRST_WIDE, FIRST_BOUNDED, FIRST_OVERLAPPED, FIRST_RING = 3, 6, 7, 
 # Registers of a thread besides its results and its fragments, by what its rung does: addresses,
 # counters, floats on their way. A thread of `gemm_skinny` has all of a piece's there.
 OTHER_REGISTERS, RING_REGISTERS, STREAMING_REGISTERS = 30, 60, 110
-# What launch bounds leave a thread with few results, and any.
+# Register limits from launch bounds: for a thread with few results, and for any.
 BOUNDED_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 128, 255, 8
 
-# Floats of a vector, and wavefronts in which a warp reads one of each lane's fragments.
+# Floats per vector, and wavefronts in which a warp reads one vector per lane.
 VECTOR, FRAGMENT_WAVEFRONTS = 4, 2
 # Wavefronts in which a warp reads a float of 32 rows of A, and one of B that all lanes share.
 UNCOALESCED_WAVEFRONTS = WARP_SIZE + 1
-# Loads of a loop without barriers that are under way together.
+# Concurrent loads of a loop without barriers.
 UNROLLED = 16
 
 

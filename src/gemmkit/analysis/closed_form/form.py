@@ -29,7 +29,7 @@ from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import PAD, STATIC_SHARED_BYTES, stage_bytes
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
-# Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
+# Arithmetic and memory traffic overlap so far that the longer almost hides the shorter.
 MEMORY_EXPONENT = 4.0
 
 # Kernels for skinny products take their short side whole. Their costs are those of a single row;
@@ -38,12 +38,12 @@ DOUBLING_SIDE = 16
 
 
 class Estimate(NamedTuple):
-    """An estimated launch: microseconds, and what of the board its blocks fill.
+    """An estimated launch: microseconds, and how its blocks fill the board.
 
-    `blocks_per_sm` is what an SM holds with the registers that a thread is thought to need; where
-    a block does not fit at all it is 0, and the time infinite. `waves` is the grid's blocks over
-    those that the board holds at once; `busy` is the share of all SMs' time, 0 to 1, in which each
-    has a block; `memory_us` the time in which the matrices come from memory and go there once.
+    `blocks_per_sm` is the blocks per SM with the estimated registers per thread; if a block does
+    not fit it is 0, and the time infinite. `waves` is the grid's blocks over those that the board
+    holds at once; `busy` is the share of the SMs' time, 0 to 1, in which they have a block;
+    `memory_us` the time to read and write each matrix once.
     """
 
     microseconds: float
@@ -94,12 +94,12 @@ class ClosedForm:
 
     @cached_property
     def costs(self) -> Costs:
-        """Cycles of a block, registers of a thread."""
+        """Cycles per block, registers per thread."""
         return self._costs or derived_costs(self.kernel, self.config, self.cutter.threads, self.gpu)
 
     @cached_property
     def blocks_per_sm(self) -> int:
-        """Blocks that an SM holds, by the registers that a thread is thought to need."""
+        """Blocks per SM, with the estimated registers per thread."""
         shared_bytes = self.cutter.tile_shape.shared_bytes
         if not shared_bytes and self.config.BK:
             rung = self.kernel.rung
@@ -118,7 +118,7 @@ class ClosedForm:
         return found.blocks_per_sm
 
     def estimate(self, problem: GemmProblem) -> Estimate:
-        """The time of one launch, with operands that start in DRAM."""
+        """The time of one launch, with operands initially in DRAM."""
         return self.estimate_work(
             self.cutter.work(problem),
             problem.minimal_bytes,
@@ -129,7 +129,7 @@ class ClosedForm:
     def estimate_work(
         self, work: Work, minimal_bytes: int, *, aligned: bool, shorter: int = 1
     ) -> Estimate:
-        """The same of work that is cut up already.
+        """The same for work that is already divided.
 
         Args:
             work: what the launch does.
@@ -142,7 +142,7 @@ class ClosedForm:
         memory_us = minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
         if not work.blocks:
             return Estimate(0.0, work, resident, 0.0, 1.0, 0.0)
-        # The busiest SM; blocks go to where there is room.
+        # The busiest SM; blocks go to SMs with room.
         blocks = ceil_div(work.blocks, gpu.sm_count)
         busy = work.blocks / (blocks * gpu.sm_count)
         if not resident:
@@ -156,11 +156,11 @@ class ClosedForm:
             step_cycles *= costs.unaligned
         if self.config.BM is None:
             step_cycles *= 1 + shorter / DOUBLING_SIDE
-        # Once an SM holds several blocks, a new one starts beside others that are at work.
+        # If an SM holds several blocks, a new one starts while others are running.
         beside = 1 + (groups - 1) / resident
         cycles = work.steps * step_cycles + beside * work.visits * costs.tile
         if work.parts > 1:
-            # Each block leaves its part of a tile, or two; the last of them reads them all.
+            # Each block writes one or two partial results; the last one reads them all.
             part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
             cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
             cycles += (work.parts - 1) * part
@@ -187,9 +187,9 @@ class ClosedForm:
         return Shares(inside, seen.busy, ideal / self._step(together))
 
     def _step(self, together: int) -> float:
-        """Cycles of a step of so many blocks side by side on one SM.
+        """Cycles of a step of this many concurrent blocks on one SM.
 
-        It is `latency` for one, and comes close to their `step`s together where those are longer.
+        It is `latency` for one block, and approaches the sum of their `step`s if that is longer.
         """
         if together == 1:
             return self.costs.latency

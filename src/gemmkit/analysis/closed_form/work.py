@@ -1,7 +1,7 @@
-"""`Work`: how the blocks of a launch share a problem, from sizes alone.
+"""`Work`: how the blocks of a launch divide a problem, from sizes alone.
 
-It tells what the grids of `Kernel.launch` mean, without making one for each candidate; a test holds
-the two side by side.
+It is equivalent to the grids of `Kernel.launch`, without making one per candidate; a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MOST_PARTS, LEAST_PART_STEPS = 32, 2
 # A strip's block takes as long as one with a tile of so many results for each row and column that
 # it copies: copies hold it up.
 STRIP_LINE_RESULTS = 43
-# To fill a last wave, few parts of each tile do.
+# A few splits per tile suffice to fill a last wave.
 FEW_PARTS = 8
 
 
 class Work(NamedTuple):
-    """How a launch cuts a problem up.
+    """How a launch divides a problem.
 
     `tiles` are those of all products, of `rows` × `columns` each; `steps` are those of BK along k
     that one block makes, in `visits` tiles; `parts` is how many blocks share a tile, 1 where none
@@ -48,9 +48,9 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutter:
-    """A configuration of a kernel on a board, which cuts problems up.
+    """A configuration of a kernel on a board, which divides problems.
 
-    `launched` is a launch of it, where the caller has one at hand.
+    `launched` is a launch of it, if the caller already has one.
     """
 
     kernel: Kernel
@@ -70,7 +70,7 @@ class Cutter:
         if self.kernel.name in ("split_k", "gemm_split_k"):
             parts = split_k_parts(problem, self.config)
         elif self.config.split_k is not None:
-            # `gemm_skinny` asks for no more than give every SM a block.
+            # `gemm_skinny` uses at most one block per SM.
             parts = min(self.config.split_k, max(depth, 1))
             parts = max(min(parts, self.gpu.sm_count // tiles), 1)
         strips = self._strips(problem, parts)
@@ -85,8 +85,8 @@ class Cutter:
     def splits(self, problem: GemmProblem, resident: int) -> tuple[int, ...]:
         """The values of `split_k` that are worth an estimate; there may be none.
 
-        They give each SM one block, two, or as many as it holds, `resident`; or, where there are
-        more tiles than SMs, fill the last wave best.
+        They give each SM one block, two, or as many as it holds (`resident`); or, if there are more
+                tiles than SMs, best fill the last wave.
         """
         tiles, sms = self._tiles(problem)[2], self.gpu.sm_count
         most = min(MOST_PARTS, ceil_div(problem.k, self.config.BK or 1) // LEAST_PART_STEPS)
@@ -100,7 +100,7 @@ class Cutter:
 
     @cached_property
     def tile_shape(self) -> LaunchShape:
-        """Some launch: threads and shared memory are those of every problem, or the most."""
+        """Any launch: threads and shared memory are the same for every problem, or the maximum."""
         if self.launched is not None:
             return self.launched
         rows, side = self.config.BM or SKINNY, self.config.BN or 1
@@ -108,7 +108,7 @@ class Cutter:
 
     @cached_property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         x, y, z = self.tile_shape.block
         return x * y * z
 
@@ -148,7 +148,7 @@ class Cutter:
         )
 
     def _streamed(self, tiles: int, rows: int, columns: int, depth: int, steps: int) -> Work:
-        """As many blocks as the board holds; what whole waves leave over is cut evenly."""
+        """As many blocks as the board holds; the remainder of whole waves is divided evenly."""
         blocks = min(self.gpu.sm_count * self._resident, tiles * max(1, depth // LEAST_STEPS))
         cut = cut_tiles(tiles, blocks)
         whole = (tiles - cut) // blocks
@@ -167,5 +167,5 @@ class Cutter:
 
     @cached_property
     def _resident(self) -> int:
-        """Blocks with warp tiles that an SM holds."""
+        """Blocks per SM, for kernels with warp tiles."""
         return resident_blocks(self.config, self.gpu, self.tile_shape.shared_bytes)

@@ -1,7 +1,7 @@
-"""cp.async for the sanitizers: what a copy brings is not there before it was waited for.
+"""cp.async for the sanitizers: a copy's data does not arrive before it is waited for.
 
-A copy reads its source when it is asked for and waits in a queue of its warp. Each lane counts the
-groups that it has closed; a wait lands the copies of the groups that it covers, lane by lane.
+A copy reads its source when it is issued and waits in a queue of its warp. Each lane counts the
+groups that it has committed; a wait lands the copies of the groups that it covers, lane by lane.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from gemmkit.emulator.codegen.runtime.copies import (
     TO,
     TO_BASE,
     count_copy,
-    lanes_where,
+    lanes_of_size,
 )
 from gemmkit.emulator.codegen.runtime.copies import length as length_of
 from gemmkit.emulator.codegen.runtime.counts import Memo
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, lanes_where
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import (
     BYTES,
     ROW_BYTES,
     common_word,
     each_word,
     foreign_bits,
+    log_entry,
     own_word,
     publish,
+    report,
     shadow,
-    tell,
 )
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
     COMMON,
@@ -55,7 +56,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_QUEUE,
     COPY_SITE,
     COPY_THREAD,
-    LOG_ENTRIES,
     LOG_ENTRY_BYTES,
     OWN,
     OWN_READ,
@@ -83,7 +83,7 @@ def define(module: Module) -> None:
 
 
 def _define_send(module: Module) -> None:
-    """send(worker, site, pattern, base, bytes, row bytes): copies set out to these places."""
+    """send(worker, site, pattern, base, bytes, row bytes): copies to these addresses are issued."""
     parameters = (C, SITE_AT, P, BASE, BYTES, ROW_BYTES)
     with module.function("gemmkit.send", "void", parameters) as f:
         s = shadow(f)
@@ -93,7 +93,7 @@ def _define_send(module: Module) -> None:
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
             alarm = f.load("i64", common, COMMON["alarm"])
-            by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
+            by_me, read_by_me = (f.load("i64", mine, index) for index in (OWN_WRITTEN, OWN_READ))
             foreign = f.or_(foreign_bits(f, word, OWN_WRITTEN), alarm)
             for found, bits in (
                 (race, f.or_(foreign, foreign_bits(f, word, OWN_READ))),
@@ -107,7 +107,7 @@ def _define_send(module: Module) -> None:
 
         each_word(f, s, look)
         with f.when(f.compare("ne", f.get("i64", race), 0)):
-            tell(f, RACE, extra=f.or_(BYTES, literal("i64", STORED << 8)))
+            report(f, RACE, extra=f.or_(BYTES, literal("i64", STORED << 8)))
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_AT, P, BASE, BYTES,
                    literal("i64", STORED))  # fmt: skip
@@ -116,7 +116,7 @@ def _define_send(module: Module) -> None:
 
 
 def _define_mark_copies(module: Module) -> None:
-    """mark_copies(worker, slot, lanes): remember whose copy is the last one to its granules."""
+    """mark_copies(worker, slot, lanes): record the last copy to each of their granules."""
     with module.function("gemmkit.mark_copies", "void", (C, _SLOT, _LANES)) as f:
         s = shadow(f)
         copies, shift = (
@@ -130,15 +130,15 @@ def _define_mark_copies(module: Module) -> None:
         count = f.lshr(f.load("i64", _SLOT, COPY["bytes"]), shift)
         with f.each_bit(_LANES) as lane:
             whose = f.or_(note, f.shl(lane, COPY_THREAD))
-            first = f.lshr(_place(f, lane), shift)
+            first = f.lshr(_target(f, lane), shift)
             with f.loop(count) as further:
                 f.store(whose, copies, f.shl(f.add(first, further), 3))
         f.ret()
 
 
-def _place(f: Function, lane: Value) -> Value:
-    """Where a lane's copy goes in shared memory."""
-    return f.resize(element(f, f.offset(_SLOT, COPY["places"]), lane, 32), 64)
+def _target(f: Function, lane: Value) -> Value:
+    """The target of a lane's copy in shared memory."""
+    return f.resize(element(f, f.offset(_SLOT, COPY["targets"]), lane, 32), 64)
 
 
 def _define_land(module: Module) -> None:
@@ -150,14 +150,17 @@ def _define_land(module: Module) -> None:
         quad = f.compare("eq", size, 16)
         ones = f.sub(f.shl(literal("i64", 1), f.lshr(size, shift)), 1)
         with f.each_bit(_LANES) as lane:
-            place = _place(f, lane)
-            to, data = f.offset(memory, place), f.offset(_SLOT, f.add(f.shl(lane, 4), COPY["data"]))
+            target = _target(f, lane)
+            to, data = (
+                f.offset(memory, target),
+                f.offset(_SLOT, f.add(f.shl(lane, 4), COPY["data"])),
+            )
             with f.when(quad):
                 f.store(f.load("<4 x i32>", data, align=16), to, align=16)
             with f.when(f.not_(quad)), f.loop(f.lshr(size, 2)) as word:
                 step = f.shl(word, 2)
                 f.store(f.load("i32", data, step), to, step)
-            first = f.lshr(place, shift)
+            first = f.lshr(target, shift)
             bits = f.shl(ones, f.and_(first, 63))
             common = common_word(f, s, f.lshr(first, 6))
             for name in ("written", "initialized"):
@@ -172,10 +175,9 @@ def _define_land(module: Module) -> None:
         left = f.and_(f.resize(f.load("i64", _SLOT), 32), f.not_(_LANES))
         f.store(f.resize(left, 64), _SLOT)
         with f.when(f.compare("ne", _LANES, 0)):
-            # An entry that says nothing, so that the place tells before from after.
+            # An empty entry, so that positions in the log distinguish before from after.
             count = f.load("i64", s, SHADOW["log_count"])
-            place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-            f.clear(f.offset(f.load("ptr", s, SHADOW["log"]), place), LOG_ENTRY_BYTES)
+            f.clear(log_entry(f, s, count), LOG_ENTRY_BYTES)
             now = f.add(count, 1)
             f.store(now, s, SHADOW["log_count"])
             f.store(now, own, OWN["landed"])
@@ -183,19 +185,19 @@ def _define_land(module: Module) -> None:
 
 
 def _define_commit(module: Module) -> None:
-    """commit(worker, lanes): close the group of copies of these lanes."""
+    """commit(worker, lanes): commit the group of copies of these lanes."""
     with module.function(f"gemmkit.{PREFIX}commit", "void", (C, _LANES)) as f:
         groups = f.offset(f.load("ptr", shadow(f), SHADOW["own"]), OWN["groups"])
         for strip in range(STRIPS):
-            place = strip * STRIP_LANES * 4
-            count = f.load(vector("i32"), groups, place, 4)
+            pointer = strip * STRIP_LANES * 4
+            count = f.load(vector("i32"), groups, pointer, 4)
             more = f.resize(lanes_of(f, _LANES, strip), 32)
-            f.store(f.add(count, more), groups, place, 4)
+            f.store(f.add(count, more), groups, pointer, 4)
         f.ret()
 
 
 def _define_wait(module: Module) -> None:
-    """wait(worker, lanes, groups that may go on, or -1 to wait for all copies)."""
+    """wait(worker, lanes, groups that may stay in flight, or -1 to wait for all copies)."""
     going = Value("i32", "%going")
     with module.function(f"gemmkit.{PREFIX}wait", "void", (C, _LANES, going)) as f:
         own = f.load("ptr", shadow(f), SHADOW["own"])
@@ -204,14 +206,14 @@ def _define_wait(module: Module) -> None:
         everything = f.compare("slt", going, 0)
         with f.loop(f.load("i64", own, OWN["copies"])) as number:
             slot = f.offset(queue, f.binary("mul", number, COPY_BYTES))
-            ready = f.resize(everything, 32, signed=True)
-            for strip in range(STRIPS):
-                place = strip * STRIP_LANES * 4
-                closed = f.load(vector("i32"), own, OWN["groups"] + place, 4)
-                group = f.load(vector("i32"), slot, COPY["groups"] + place, 4)
-                arrives = f.compare("slt", group, f.sub(closed, f.splat(going)))
-                byte = f.resize(f.value("i8", f"bitcast {arrives} to i8"), 32)
-                ready = f.or_(ready, f.shl(byte, strip * STRIP_LANES))
+
+            def arrives(strip: int, slot: Value = slot) -> Value:
+                offset = strip * STRIP_LANES * 4
+                closed = f.load(vector("i32"), own, OWN["groups"] + offset, 4)
+                group = f.load(vector("i32"), slot, COPY["groups"] + offset, 4)
+                return f.compare("slt", group, f.sub(closed, f.splat(going)))
+
+            ready = lanes_where(f, arrives, f.resize(everything, 32, signed=True))
             on_way = f.resize(f.load("i64", slot), 32)
             ready = f.and_(f.and_(ready, _LANES), on_way)
             with f.when(f.compare("ne", ready, 0)):
@@ -250,8 +252,9 @@ def _define_copy(module: Module, size: int) -> None:
                               lambda lane: length_of(f, lane, whole))  # fmt: skip
             full = f.variable(lanes)
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.set(full, lanes_where(f, "uge", size))
-            # Lanes that read a part only are not looked at, nor is a copy that is refused in part.
+                f.set(full, lanes_of_size(f, "uge", size))
+            # Lanes that read only a part are not checked, nor is a copy that is refused in some
+            # lanes.
             looked_at = f.and_(f.get("i32", full), f.get("i32", good))
             with f.when(f.compare("eq", f.and_(reading, f.not_(looked_at)), 0)):
                 f.call("gemmkit.note_load_global", "void", C, SITE_AT, FROM, FROM_BASE, whole)
@@ -271,13 +274,13 @@ def _refuse_lanes(
         fits = f.call(f"gemmkit.admit_{space}", "i1", C, SITE_AT, address, length(lane))
         with f.when(f.not_(fits)):
             extra = f.or_(lane, literal("i64", 256 if space == "shared" else 0))
-            tell(f, BOUNDS, p, base, extra)
+            report(f, BOUNDS, p, base, extra)
             own = f.shl(literal("i32", 1), f.resize(lane, 32))
             f.set(good, f.and_(f.get("i32", good), f.not_(own)))
 
 
 def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
-    """Put a copy into the warp's queue, with what it brings."""
+    """Append a copy and its data to the warp's queue."""
     own = f.load("ptr", shadow(f), SHADOW["own"])
     queue = f.load("ptr", own, OWN["copy_queue"])
     with f.when(f.compare("uge", f.load("i64", own, OWN["copies"]), COPY_QUEUE)):
@@ -288,20 +291,20 @@ def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
     count = f.load("i64", own, OWN["copies"])
     f.store(f.add(count, 1), own, OWN["copies"])
     slot = f.offset(queue, f.binary("mul", count, COPY_BYTES))
-    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_AT, C))
+    site, worker = (f.integer(each) for each in (SITE_AT, C))
     f.store(f.resize(lanes, 64), slot, COPY["lanes"])
     f.store(literal("i64", size), slot, COPY["bytes"])
     f.store(f.sub(site, worker), slot, COPY["site"])
     f.move(f.offset(slot, COPY["groups"]), f.offset(own, OWN["groups"]), 4 * LANES)
     with f.each_bit(lanes) as lane:
-        place = f.resize(f.add(TO_BASE, element(f, TO, lane, 64)), 32)
-        f.store(place, f.offset(slot, f.add(f.shl(lane, 2), COPY["places"])))
+        target = f.resize(f.add(TO_BASE, element(f, TO, lane, 64)), 32)
+        f.store(target, f.offset(slot, f.add(f.shl(lane, 2), COPY["targets"])))
         data = f.offset(slot, f.add(f.shl(lane, 4), COPY["data"]))
         f.clear(data, size)
         reads = f.and_(f.lshr(reading, f.resize(lane, 32)), 1)
         with f.when(f.compare("ne", reads, 0)):
             address = f.add(FROM_BASE, element(f, FROM, lane, 64))
-            here = f.value("ptr", f"inttoptr {address} to ptr")
+            here = f.pointer(address)
             length = length_of(f, lane, literal("i64", size))
             whole = f.compare("eq", length, size)
             with f.when(whole):

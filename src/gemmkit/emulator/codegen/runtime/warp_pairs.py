@@ -1,9 +1,9 @@
-"""What each warp may race with, where barriers hold back a part of a block's warps only.
+"""Tracks what each warp may race with if barriers synchronize only a part of a block's warps.
 
-For every pair of warps there is the set of granules that the one has read and written and the
-other does not know of yet. Who comes to a barrier leaves there what he knows, and takes along what
-all others there know: vector clocks, as sets. A barrier's own sets stand behind those of the warps.
-Kernels whose barriers are all for the whole block do without.
+For every pair of warps there is the set of granules that one has read and written and that the
+other is not ordered after. A warp that arrives at a barrier contributes what it is ordered after
+and learns what all others there contribute: vector clocks, as sets. A barrier's sets follow those
+of the warps. Kernels whose barriers are all for the whole block do not need this.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _actor_bytes(f: Function, s: Value) -> Value:
 
 
 def _sets(f: Function, s: Value, observer: Value, actor: Value | int = 0) -> Value:
-    """What the observer (a warp, or a barrier after them) does not know of the actor."""
+    """The accesses of the actor that the observer (a warp, or a barrier) is not ordered after."""
     index = f.add(f.binary("mul", observer, _warps(f)), actor)
     return f.offset(f.load("ptr", s, SHADOW["pairs"]), f.binary("mul", index, _actor_bytes(f, s)))
 
@@ -59,18 +59,18 @@ def _barrier(f: Function, s: Value) -> Value:
 
 
 def _barrier_number(f: Function) -> Value:
-    """A barrier among the observers, after the warps."""
+    """A barrier's number among the observers, after the warps."""
     return f.add(_warps(f), f.resize(f.and_(_NUMBER, BARRIERS - 1), 64))
 
 
 def clock(f: Function, s: Value, observer: Value, actor: Value) -> Value:
-    """The place of the time up to which an observer knows what the actor, a warp, did."""
+    """Where the time is kept up to which an observer is ordered after the actor, a warp."""
     index = f.add(f.binary("mul", observer, _warps(f)), actor)
     return f.offset(f.load("ptr", s, SHADOW["clocks"]), f.shl(index, 3))
 
 
 def _catch_up(f: Function, s: Value, one: Value, other: Value) -> None:
-    """One observer knows from now on what the other knows too."""
+    """An observer learns everything that another one is ordered after."""
     with f.loop(_warps(f)) as actor:
         at, there = (clock(f, s, each, actor) for each in (one, other))
         latest = f.intrinsic("umax", f.load("i64", at), f.load("i64", there))
@@ -78,12 +78,13 @@ def _catch_up(f: Function, s: Value, one: Value, other: Value) -> None:
 
 
 def _row_words(f: Function, s: Value) -> Value:
-    """Words of all that one observer does not know."""
+    """Words of all sets of one observer."""
     return f.lshr(f.binary("mul", _actor_bytes(f, s), _warps(f)), 3)
 
 
 def _define_publish(module: Module) -> None:
-    """publish(worker, word, bits, place): the running warp has read or written; nobody knows."""
+    """publish(worker, word, bits, place): the running warp read or wrote; no warp is ordered after
+    it."""
     with module.function("gemmkit.publish", "void", (C, _WORD, _BITS, _PLACE)) as f:
         s = shadow(f)
         me = _running(f, s)
@@ -96,7 +97,7 @@ def _define_publish(module: Module) -> None:
 
 
 def _define_foreign(module: Module) -> None:
-    """foreign(worker, word, place): what others have read or written of a word that the running
+    """foreign(worker, word, place): what others have read or written, in a word, that the running
     warp may race with."""
     with module.function("gemmkit.foreign", "i64", (C, _WORD, _PLACE)) as f:
         s = shadow(f)
@@ -113,13 +114,13 @@ def _define_foreign(module: Module) -> None:
         with f.loop(_warps(f)) as warp:
             its = f.offset(start, f.binary("mul", warp, step))
             bits = f.load("i64", f.offset(own_word(f, its, _WORD), _PLACE))
-            other = f.resize(f.value("i1", f"icmp ne {its}, {own.name}"), 64, signed=True)
+            other = f.resize(f.compare("ne", its, own), 64, signed=True)
             f.set(found, f.or_(f.get("i64", found), f.and_(bits, other)))
         f.ret(f.get("i64", found))
 
 
 def _define_fresh(module: Module) -> None:
-    """fresh_pairs(worker): a block begins; barriers have met nobody."""
+    """fresh_pairs(worker): a block begins; no warp has arrived at a barrier."""
     with module.function("gemmkit.fresh_pairs", "void", (C,)) as f:
         s = shadow(f)
         whole = f.binary("mul", _actor_bytes(f, s), _warps(f))
@@ -128,13 +129,13 @@ def _define_fresh(module: Module) -> None:
         clocks = f.shl(f.binary("mul", observers, _warps(f)), 3)
         f.clear(f.load("ptr", s, SHADOW["clocks"]), clocks)
         with f.loop(f.binary("mul", f.lshr(whole, 3), BARRIERS)) as cell:
-            place = f.offset(_sets(f, s, _warps(f)), f.shl(cell, 3))
-            f.store(literal("i64", ALL_ONES), place)
+            pointer = f.offset(_sets(f, s, _warps(f)), f.shl(cell, 3))
+            f.store(literal("i64", ALL_ONES), pointer)
         f.ret()
 
 
 def _define_arriving(module: Module) -> None:
-    """arriving(worker, barrier): the running warp leaves what it knows."""
+    """arriving(worker, barrier): the running warp contributes what it is ordered after."""
     with module.function("gemmkit.arriving", "void", (C, _NUMBER)) as f:
         s = shadow(f)
         with f.when(f.compare("eq", f.load("ptr", s, SHADOW["pairs"]), NULL)):
@@ -148,7 +149,7 @@ def _define_arriving(module: Module) -> None:
 
 
 def _learn(f: Function, s: Value, one: Value, other: Value) -> None:
-    """One does not know what neither of the two knows."""
+    """An observer keeps in its sets only what neither of the two is ordered after."""
     with f.loop(_row_words(f, s)) as cell:
         at = f.shl(cell, 3)
         both = f.and_(f.load("i64", f.offset(one, at)), f.load("i64", f.offset(other, at)))
@@ -156,7 +157,8 @@ def _learn(f: Function, s: Value, one: Value, other: Value) -> None:
 
 
 def _define_opening(module: Module) -> None:
-    """opening_pairs(worker, barrier, everyone): those who wait learn what all there knew."""
+    """opening_pairs(worker, barrier, everyone): the waiting warps learn what all of them
+    contributed."""
     with module.function("gemmkit.opening_pairs", "void", (C, _NUMBER, _EVERYONE)) as f:
         s = shadow(f)
         barrier, step = _barrier(f, s), f.load("i64", s, SHADOW["warp_bytes"])
@@ -193,7 +195,7 @@ def _define_opening(module: Module) -> None:
 
 
 def _define_forget(module: Module) -> None:
-    """forget(worker): all know of what the running warp did so far."""
+    """forget(worker): all warps are ordered after everything the running warp did so far."""
     with module.function("gemmkit.forget", "void", (C,)) as f:
         s = shadow(f)
         with f.when(f.compare("eq", f.load("ptr", s, SHADOW["pairs"]), NULL)):

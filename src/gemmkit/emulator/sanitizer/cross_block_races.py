@@ -1,4 +1,5 @@
-"""Races in global memory: blocks that touch one address, one of them storing to it."""
+"""Cross-block races in global memory: blocks that access one address, at least one of them by a
+store."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ ANY_ORDER = "blocks run in any order"
 _BLOCK_SCOPE = "an atomic of block scope (.cta) is atomic only among the threads of its own block"
 
 
-def meetings(
+def cross_block_races(
     names: Names, known: GlobalShadow, numbers: dict[int, int]
 ) -> Iterator[tuple[Finding, int]]:
-    """Each pair of instructions by which blocks met, with the number of the earlier block.
+    """Each pair of instructions by which blocks race, with the number of the earlier block.
 
-    `numbers` gives an instruction by the place of its memory record in a worker.
+    `numbers` gives the instruction of a memory record by the record's offset in a worker.
     """
     for start in known.stored():
         last, first = (known.actors.get((start, f"{which}_writer")) for which in ("last", "first"))
@@ -68,12 +69,12 @@ def _pairs(
         place = chosen[np.argmin(earlier[chosen] >> block)]
         first, second = (Actor.read(int(each[place]), numbers) for each in (earlier, later))
         address = start + int(granules[place]) * granule
-        yield meeting(names, kind, address, first, second, len(chosen)), first.block
+        yield cross_block_race(names, kind, address, first, second, len(chosen)), first.block
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who touches a granule: a block and a thread by their numbers, by which instruction."""
+    """The thread and block, by their numbers, that accessed a granule, and the instruction."""
 
     block: int
     thread: int
@@ -81,12 +82,12 @@ class Actor:
 
     @classmethod
     def read(cls, note: int, numbers: dict[int, int]) -> Actor:
-        """What native code has noted."""
+        """Decode what native code recorded."""
         place = (note & (1 << ACTOR_BLOCK) - 1) >> ACTOR_SITE
         return cls((note >> ACTOR_BLOCK) - 1, note & (1 << ACTOR_SITE) - 1, numbers[place])
 
 
-def meeting(
+def cross_block_race(
     names: Names,
     kind: str,
     address: int,
@@ -95,7 +96,7 @@ def meeting(
     count: int = 1,
     why: str = ANY_ORDER,
 ) -> Finding:
-    """The finding that two blocks touch one address."""
+    """The finding that two blocks access one address."""
     first, second = (
         names.site(each.number, names.thread(each.thread)) for each in (earlier, later)
     )
@@ -129,6 +130,6 @@ def meeting(
     )
 
 
-def places(sites: dict[int, int], start: int) -> dict[int, int]:
-    """The instruction of each memory record, by the record's place in a worker's buffer."""
+def instruction_numbers(sites: dict[int, int], start: int) -> dict[int, int]:
+    """The instruction of each memory record, by the record's offset in a worker's buffer."""
     return {(start + SITE_BYTES * place) // SITE_BYTES: number for number, place in sites.items()}

@@ -1,4 +1,4 @@
-"""Which terms of the sums over k a wrong result lacks, or has twice."""
+"""Finds the terms of the sums over k that a wrong result lacks, or adds twice."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.verify.scene import Numbers, Scene
+from gemmkit.verify.mismatch import Mismatch, Numbers
 
-# Elements on which ranges of k are tried; they are then compared with all others.
+# Elements that ranges of k are tested on before they are compared with all others.
 TRIED = 48
-# Depth beyond which only ranges that begin or end with the sum are tried.
+# Above this k, only ranges at either end of k are tried.
 ANY_RANGE = 1024
-# Steps of k that kernels take at once.
+# Tile depths that kernels use.
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 
-# How often more than once each step of k is added: −1 where it is left out.
+# How often each step of k is added in addition to once: −1 where it is left out.
 Weights = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """A change of the sums over k: its name, a clause, and how many of its kind are tried."""
+    """A change of the sums over k: its name, a clause, and the number of such changes tried."""
 
     name: str
     clause: str
@@ -31,20 +31,20 @@ class Change:
     tried: float
 
 
-def missing_terms(scene: Scene) -> tuple[str, str] | None:
+def missing_terms(mismatch: Mismatch) -> tuple[str, str] | None:
     """Name and clause of the terms that explain all wrong elements, or None.
 
-    A ReLU hides what a sum was, so nothing is said of results that have one.
+    A ReLU hides the value of a sum, so results with one are not explained.
     """
-    k = scene.shape[2]
-    if not k or not scene.alpha or scene.problem.epilogue.activation != "none":
+    k = mismatch.shape[2]
+    if not k or not mismatch.alpha or mismatch.problem.epilogue.activation != "none":
         return None
-    chosen = scene.sample[:: max(1, scene.sample.size // TRIED)]
-    rows, columns = scene.rows[chosen], scene.columns[chosen]
-    terms = scene.alpha * scene.a[rows] * scene.b.T[columns]
-    more = scene.found[chosen] - scene.right[chosen]
-    for change in _candidates(terms, more, 2 * scene.tolerance):
-        if scene.convincing(change.tried) and _holds(scene, change.weights):
+    chosen = mismatch.sample[:: max(1, mismatch.sample.size // TRIED)]
+    rows, columns = mismatch.rows[chosen], mismatch.columns[chosen]
+    terms = mismatch.alpha * mismatch.a[rows] * mismatch.b.T[columns]
+    more = mismatch.found[chosen] - mismatch.right[chosen]
+    for change in _candidates(terms, more, 2 * mismatch.tolerance):
+        if mismatch.convincing(change.tried) and _holds(mismatch, change.weights):
             return change.name, change.clause
     return None
 
@@ -52,7 +52,7 @@ def missing_terms(scene: Scene) -> tuple[str, str] | None:
 def _candidates(terms: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
     """Changes of the sums that give the differences, the simplest first.
 
-    `terms` holds the terms of each element's sum, `more` by how much the element is too large.
+    `terms` holds the terms of each element's sum, `more` the element's excess.
     """
     prefix = np.concatenate([np.zeros((terms.shape[0], 1)), np.cumsum(terms, axis=1)], axis=1)
     yield from _ranges(prefix, more, tolerance)
@@ -62,7 +62,7 @@ def _candidates(terms: Numbers, more: Numbers, tolerance: float) -> Iterator[Cha
 
 
 def _ranges(prefix: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
-    """Steps in one piece that are left out or added twice; those at an end of k first."""
+    """Contiguous steps that are left out or added twice; those at an end of k first."""
     k = prefix.shape[1] - 1
     total = prefix[:, -1:]
     for times in (-1, 1):
@@ -92,7 +92,7 @@ def _range(start: int, end: int, times: int, k: int, tried: float) -> Change:
 
 
 def _periodic(terms: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
-    """The first or last steps of every tile that are left out."""
+    """The first or last steps of every tile are left out."""
     k = terms.shape[1]
     for period in STEPS:
         if period >= k:
@@ -107,7 +107,7 @@ def _periodic(terms: Numbers, more: Numbers, tolerance: float) -> Iterator[Chang
 
 
 def _stale(prefix: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]:
-    """A tile along k that is used again in place of another one."""
+    """A tile along k is used again in place of another one."""
     k = prefix.shape[1] - 1
     for step in STEPS:
         if step >= k:
@@ -134,13 +134,13 @@ def _all_near(values: Numbers, target: Numbers, tolerance: float) -> NDArray[np.
     return near
 
 
-def _holds(scene: Scene, weights: Weights) -> bool:
-    """Whether all wrong elements differ from what is right by these steps of k."""
+def _holds(mismatch: Mismatch, weights: Weights) -> bool:
+    """Whether these steps of k explain the errors of all wrong elements."""
     steps = np.flatnonzero(weights)
-    a, b = scene.a[:, steps] * (scene.alpha * weights[steps]), scene.b[steps]
+    a, b = mismatch.a[:, steps] * (mismatch.alpha * weights[steps]), mismatch.b[steps]
     return all(
-        scene.fits(scene.right[part] + scene.products(rows, columns, a, b), part)
-        for rows, columns, part in scene.parts()
+        mismatch.fits(mismatch.right[part] + mismatch.products(rows, columns, a, b), part)
+        for rows, columns, part in mismatch.parts()
     )
 
 
@@ -160,12 +160,12 @@ def _words(start: int, end: int, times: int, k: int) -> tuple[str, str]:
 
 
 def _steps(start: int, end: int, k: int) -> str:
-    """Some steps of k, and of which size of step they are the rest."""
+    """Some steps of k, and the tile depth that they are the residue of."""
     count = end - start
     rest = [step for step in STEPS if k % step and count == k % step] if end == k else []
     where = f"k = {start} to {end - 1}" if count > 1 else f"k = {start}"
     if rest:
-        where += f", what is past the last whole step of {rest[-1]}"
+        where += f", the residue past the last whole step of {rest[-1]}"
     place = "the last" if end == k else "the first" if start == 0 else ""
     if not place:
         return f"{count} step{'s' * (count > 1)} ({where})"

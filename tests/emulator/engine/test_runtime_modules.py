@@ -1,10 +1,10 @@
-"""Code brings along every piece of the runtime that it calls, whatever was loaded before it."""
+"""Code loads every runtime module that it calls, whatever was loaded before it."""
 
 from __future__ import annotations
 
 import pytest
 
-from gemmkit.emulator.codegen.runtime.pieces import piece_module, pieces_for
+from gemmkit.emulator.codegen.runtime.modules import build_module, modules_for
 
 CALLS = [
     "gemmkit.load_global_32x1",
@@ -13,7 +13,7 @@ CALLS = [
     "gemmkit.atomic_global_32",
     "gemmkit.atomic_generic_64",
 ]
-# What an atomic operation is told to do.
+# The operations that are passed to an atomic.
 ACTIONS = ["gemmkit.add_f32", "gemmkit.cas_b64"]
 
 
@@ -23,7 +23,7 @@ def test_call_and_what_it_needs(call, prefix):
     name = call.replace("gemmkit.", f"gemmkit.{prefix}")
     defined = {
         function
-        for piece in pieces_for([name])
-        for function in piece_module(piece, permutes=True).functions
+        for piece in modules_for([name])
+        for function in build_module(piece, permutes=True).functions
     }
     assert {name, *(ACTIONS if "atomic" in call else [])} <= defined

@@ -1,4 +1,4 @@
-"""`Scene`: the wrong elements of one result, and what other formulas would give in their place."""
+"""`Mismatch`: the wrong elements of one result, and the values that other formulas give."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from gemmkit.verify.encoding import decode
 from gemmkit.verify.inputs import Inputs
 
 Numbers = NDArray[np.float64]
-Places = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
-# Float64 numbers that are held at once while products of single elements are computed.
+# The most float64 numbers held at a time while products of single elements are computed.
 CHUNK = 2**21
-# Elements that every hypothesis is tried on before it is compared with all.
+# Elements that a hypothesis is compared with before it is compared with all.
 SAMPLE = 256
-# A chance of 1 in 1000 that a hypothesis fits by accident is too much.
+# A hypothesis must fit by chance with a probability below 1 in 1000.
 LOG_CHANCE = -3.0
-# Elements whose chance is counted: more evidence than these give is not needed.
+# The most elements counted as evidence.
 COUNTED = 64
 
 
 def explainable(problem: GemmProblem) -> bool:
-    """Whether the formulas of `Scene` are those of the problem: GELU, SiLU, a bias by row, a scale
-    or a residual are not in them."""
+    """Whether the formulas of `Mismatch` cover the problem: they have no GELU, SiLU, row bias,
+    scale or residual."""
     epilogue = problem.epilogue
     plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
     return plain and not epilogue.residual and epilogue.scale == 1
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """One wrong product of a problem: where it is wrong, what was found and what is right there.
+class Mismatch:
+    """One wrong product of a problem: positions, values found and expected values.
 
-    `rows`, `columns` and `found` are the wrong elements that are finite; `right` holds what they
-    must be. `stored` is all of C, m × n, as the kernel left it.
+    `rows`, `columns` and `found` are the finite wrong elements, `right` their expected values.
+    `stored` is all of C, m × n, as the kernel left it.
     """
 
     problem: GemmProblem
     inputs: Inputs
     rounding: Rounding
-    rows: Places
-    columns: Places
+    rows: Indices
+    columns: Indices
     found: Numbers
     right: Numbers
     stored: Numbers
@@ -75,17 +75,17 @@ class Scene:
         return self._elements(1, self.inputs.b, self.problem.dtype)
 
     @cached_property
-    def sample(self) -> Places:
-        """Numbers of some wrong elements, spread evenly over all of them."""
+    def sample(self) -> Indices:
+        """Indices of some wrong elements, spread evenly over all of them."""
         count = min(self.rows.size, SAMPLE)
         return np.linspace(0, self.rows.size - 1, count).astype(np.intp)
 
     @cached_property
     def tolerance(self) -> float:
-        """How far an element may lie from what a formula gives, by the rounding of such sums.
+        """The largest rounding error of an element relative to a formula's value.
 
-        The bound for the largest |α|·‖a_i‖·‖b_j‖ + |β·C| + |bias|, which is no less than S of
-        `bounds` (Cauchy and Schwarz); where nothing rounds, what float64 sums may be off by.
+        It is the bound for the largest |α|·‖a_i‖·‖b_j‖ + |β·C| + |bias|, which is at least S of
+        `bounds` (Cauchy and Schwarz). If nothing rounds, it is the error of float64 sums.
         """
         largest = 0.0
         if self.shape[2]:
@@ -109,32 +109,32 @@ class Scene:
 
     @cached_property
     def _log_chance(self) -> float:
-        """log₁₀ of the chance that a false formula gives one of the wrong elements."""
-        # Numbers of the problem's kind come by accident as near as this to any given one.
+        """log₁₀ of the probability that a wrong formula gives one of the wrong elements."""
+        # The probability that a number of the problem's kind is this close to a given one.
         step = 1.0 if self.inputs.kind == "integer" else 2 * self.tolerance
         spread = max(float(np.std(self.found)), float(np.abs(self.found).max()) / 2, 1e-300)
         return min(0.0, float(np.log10(step / spread)))
 
     def convincing(self, tried: float = 1.0, *, free: int = 0) -> bool:
-        """Whether a fit on all wrong elements is no accident.
+        """Whether a fit of all wrong elements is unlikely to be a coincidence.
 
-        `tried` is the number of formulas of that kind, `free` how many of a formula's parameters
-        were taken from the elements themselves.
+        `tried` is the number of formulas of that kind, `free` the number of parameters that were
+        fitted to the elements.
         """
         counted = min(self.rows.size - free, COUNTED)
         return counted * self._log_chance + float(np.log10(tried)) <= LOG_CHANCE
 
     @cached_property
     def whole(self) -> Numbers:
-        """What the product must be, all m × n elements in order."""
+        """The expected values of all m × n elements, in row-major order."""
         m, n, _ = self.shape
         rows, columns = np.divmod(np.arange(m * n), n)
         return self.finished((self.a @ self.b).ravel(), rows, columns)
 
     def products(
-        self, rows: Places, columns: Places, a: Numbers | None = None, b: Numbers | None = None
+        self, rows: Indices, columns: Indices, a: Numbers | None = None, b: Numbers | None = None
     ) -> Numbers:
-        """Σ_p A[row, p]·B[p, column] of single elements; of other matrices where given."""
+        """Σ_p A[row, p]·B[p, column] for single elements, of other matrices if given."""
         a, b = self.a if a is None else a, self.b if b is None else b
         by_column = np.ascontiguousarray(b.T) if rows.size > b.shape[1] else b.T
         values = np.zeros(rows.size)
@@ -147,18 +147,18 @@ class Scene:
     def finished(
         self,
         product: Numbers,
-        rows: Places,
-        columns: Places,
+        rows: Indices,
+        columns: Indices,
         *,
         alpha: float | None = None,
         beta: float | None = None,
         bias: float = 1.0,
         relu: bool = True,
     ) -> Numbers:
-        """act(α·product + β·C + bias) of single elements, with other factors where given."""
+        """act(α·product + β·C + bias) for single elements, with other factors if given."""
         values = (self.alpha if alpha is None else alpha) * product
         beta = self.beta if beta is None else beta
-        # C is NaN where the problem's β is 0, and no formula reads it then.
+        # C is NaN if the problem's β is 0, and no formula reads it then.
         if beta and self.beta:
             values = values + beta * self.c[rows, columns]
         added = self.inputs.bias_numbers
@@ -168,32 +168,32 @@ class Scene:
             values = np.maximum(values, 0.0)
         return values
 
-    def fits(self, values: Numbers, chosen: Places | slice = slice(None)) -> bool:
-        """Whether those wrong elements are these values, as nearly as rounding lets one say.
+    def fits(self, values: Numbers, chosen: Indices | slice = slice(None)) -> bool:
+        """Whether the chosen wrong elements equal these values up to rounding.
 
-        A value that is NaN is unknown: half of them at most may be.
+        A NaN is an unknown value; at most half of them may be unknown.
         """
         unknown = np.isnan(values)
         if 2 * np.count_nonzero(unknown) > values.size:
             return False
         return bool((unknown | (np.abs(self.found[chosen] - values) <= self.tolerance)).all())
 
-    def parts(self) -> Iterator[tuple[Places, Places, slice]]:
-        """Rows and columns of the wrong elements, some at a time."""
+    def parts(self) -> Iterator[tuple[Indices, Indices, slice]]:
+        """Rows, columns and slices of the wrong elements, a chunk at a time."""
         step = max(1, CHUNK // max(self.shape[2], 1))
         for start in range(0, self.rows.size, step):
             part = slice(start, start + step)
             yield self.rows[part], self.columns[part], part
 
 
-Formula = Callable[[Places, Places], Numbers]
+Formula = Callable[[Indices, Indices], Numbers]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A hypothesis that fits: its name, a clause about C, and what to try, if there is something.
+    """A hypothesis that fits: its name, a clause about C, and advice, which may be empty.
 
-    The clause goes on from "In these elements".
+    The clause continues "In these elements".
     """
 
     name: str
@@ -201,11 +201,13 @@ class Explanation:
     advice: str = ""
 
 
-def explains(scene: Scene, formula: Formula, tried: float = 1.0) -> bool:
-    """Whether a formula gives all wrong elements, and does so by no accident."""
-    if not scene.convincing(tried):
+def explains(mismatch: Mismatch, formula: Formula, tried: float = 1.0) -> bool:
+    """Whether a formula gives all wrong elements, and is unlikely to do so by chance."""
+    if not mismatch.convincing(tried):
         return False
-    chosen = scene.sample
-    if not scene.fits(formula(scene.rows[chosen], scene.columns[chosen]), chosen):
+    chosen = mismatch.sample
+    if not mismatch.fits(formula(mismatch.rows[chosen], mismatch.columns[chosen]), chosen):
         return False
-    return all(scene.fits(formula(rows, columns), part) for rows, columns, part in scene.parts())
+    return all(
+        mismatch.fits(formula(rows, columns), part) for rows, columns, part in mismatch.parts()
+    )

@@ -1,22 +1,22 @@
-"""Writes the calls by which the sanitizers hear of what orders threads, where they are to hear."""
+"""Emits the calls that report synchronization and atomics to the sanitizers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering, orders_warps
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
-from gemmkit.emulator.codegen.surroundings import C, W
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.values import Scalar
 from gemmkit.emulator.ptx.module import Immediate
 
 
 def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
-    """An instruction that does nothing else: fences, groups of copies, a warp's own barrier."""
-    if not b.around.sanitize:
+    """An instruction with no other effect: fences, cp.async groups, warp barriers."""
+    if not b.context.sanitize:
         return
     if action.operation == "copy_async_commit":
         b.f.runtime(PREFIX + "commit", "void", C, lanes)
@@ -27,15 +27,15 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
-        if orders_warps(b.around.analysis.actions):
+        if orders_warps(b.context.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
         if Ordering.of(action).fence:
             _device_fence(b, action)
 
 
 def before(b: BlockWriter, action: Action) -> None:
-    """A memory access that orders what came before is about to be made."""
-    if b.around.sanitize and Ordering.of(action).releases:
+    """Report a memory access that orders what came before it."""
+    if b.context.sanitize and Ordering.of(action).releases:
         _device_fence(b, action)
 
 
@@ -45,9 +45,9 @@ def _device_fence(b: BlockWriter, action: Action) -> None:
 
 
 def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
-    """A memory access was made, by which blocks may learn of each other."""
+    """Report a memory access through which blocks may synchronize."""
     ordering = Ordering.of(action)
-    if not b.around.sanitize or not ordering.strong:
+    if not b.context.sanitize or not ordering.strong:
         return
     b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, literal("i64", action.number))
     if ordering.acquires:
@@ -55,8 +55,8 @@ def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
 
 
 def members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:
-    """Have looked whether the lanes that an instruction names take part in it."""
-    if not b.around.sanitize:
+    """Check that the lanes named by an instruction's mask participate in it."""
+    if not b.context.sanitize:
         return
     f, named = b.f, b.source(action.sources[-1], 32)
     number = literal("i64", action.number)
@@ -69,8 +69,8 @@ def members(b: BlockWriter, action: Action, lanes: Value, function: str = "membe
 
 
 def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
-    """Have looked whether all lanes of the warp take part."""
-    if b.around.sanitize:
+    """Check that all lanes of the warp participate."""
+    if b.context.sanitize:
         f, everyone = b.f, literal("i32", -1)
         with f.when(f.compare("ne", lanes, 0)):
             number = literal("i64", action.number)
@@ -78,8 +78,8 @@ def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
 
 
 def barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
-    """Have looked whether these lanes may come to a barrier."""
-    if not b.around.sanitize:
+    """Check that these lanes may arrive at a barrier."""
+    if not b.context.sanitize:
         return
     threads = operands[1] if len(operands) > 1 else literal("i32", -1)
     number = literal("i64", action.number)

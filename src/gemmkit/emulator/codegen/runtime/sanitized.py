@@ -1,6 +1,6 @@
 """Loads, stores and atomics of global and shared memory with the sanitizers' steps.
 
-An access that memory does not allow is reported and left out, lane by lane; the others are made.
+An access that is not allowed is reported and skipped, lane by lane; the others are performed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gemmkit.emulator.codegen.runtime.atomics import ACT, OPERAND, OTHER, RESULT
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import report, shadow
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
 from gemmkit.emulator.codegen.shadow_layout import BOUNDS, DATA, SHADOW, STORED, UPDATED
 
@@ -27,28 +27,28 @@ PREFIX = "sanitized_"
 _NOTES = {"load": "load", "store": "store", "atomic": "update"}
 
 
-class Watching:
-    """How `access` is extended."""
+class SanitizedAccess:
+    """The sanitizers' hooks of `access`."""
 
     prefix = PREFIX
 
     def note(
         self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
     ) -> None:
-        """Tell the sanitizers of an access of `size` bytes per lane that may be made, or of
-        neighbouring ones that have `row` bytes together."""
+        """Report an access of `size` bytes per lane that is allowed, or adjacent ones of `row`
+        bytes in total."""
         _remember(f, kind, space, size, data)
         _note(f, kind, space, size, row)
         _compare(f, kind, space, size, data)
 
     def whole(self, f: Function, space: str, size: int, align: int) -> Value:
-        """Whether an access may be made in all lanes, in one region of memory."""
+        """Whether an access is allowed in all lanes, within one region of memory."""
         return _whole(f, space, size, align)
 
     def define_slow(
         self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
     ) -> None:
-        """An access that is not quite plain: its count is not known yet, or it may not be made."""
+        """An access on the slow path: its count is not known yet, or it is not allowed."""
         _define_slow(module, kind, space, bits, data, name)
 
 
@@ -67,7 +67,7 @@ def _note(
 
 
 def _remember(f: Function, kind: str, space: str, size: int, data: Sequence[Value]) -> None:
-    """Note the registers that a store to global memory is about to write, for `same_value`."""
+    """Record the registers that a store to global memory is about to write, for `same_value`."""
     if kind != "store" or space != "global":
         return
     s = shadow(f)
@@ -77,11 +77,11 @@ def _remember(f: Function, kind: str, space: str, size: int, data: Sequence[Valu
 
 
 def _compare(f: Function, kind: str, space: str, size: int, data: Sequence[Value]) -> None:
-    """Have values compared that lanes store at one place."""
+    """Compare the values that lanes store at one address."""
     if kind != "store" or space != "shared":
         return
     bits = literal("i64", 8 * size // len(data))
-    with f.when(f.compare("ne", f.load("i64", P, PATTERN.meets), 0)):
+    with f.when(f.compare("ne", f.load("i64", P, PATTERN.overlaps), 0)):
         for register in data:
             f.call("gemmkit.collide", "void", C, SITE_POINTER, P, BASE, register, bits)
 
@@ -107,7 +107,7 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
 
         def act(p: Value, base: Value) -> None:
             at = host_pointer(f, space, base)
-            f.emit(f"call void {ACT.name}({p}, {at}, {RESULT}, {OPERAND}, {OTHER})")
+            f.call_pointer(ACT, "void", p, at, RESULT, OPERAND, OTHER)
 
         clear = (RESULT,)
         _make(f, "atomic", space, bits // 8, act, lambda lane: _clear(f, clear, lane, bits))
@@ -144,7 +144,7 @@ def _make(
     refuse: Callable[[Value], None],
     data: Sequence[Value] = (),
 ) -> None:
-    """Count an access, then make it: as a whole where it may be, else lane by lane."""
+    """Count an access, then perform it: as a whole if allowed, else lane by lane."""
     memo = Memo(f, space, size, store=kind != "load")
     memo.find()
     memo.add()
@@ -161,19 +161,19 @@ def _make(
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         address = f.add(BASE, element(f, P, lane, 64))
         if space == "shared":
-            # The first lane's may lie before all of it, where 32 bits wrap around.
+            # The first lane's address may precede it, since 32 bits wrap around.
             address = f.and_(address, WINDOW_BYTES - 1)
         fits = f.call(
             f"gemmkit.admit_{space}", "i1", C, SITE_POINTER, address, literal("i64", size)
         )
         with f.when(fits):
-            f.store(address, f.value("ptr", f"getelementptr i64, {addresses}, {lane}"))
+            f.store(address, f.element(addresses, lane, 64))
             own = f.shl(literal("i32", 1), f.resize(lane, 32))
             f.call("gemmkit.pattern64", "void", part, addresses, own)
             _note(f, kind, space, size, size, part, address)
             act(part, address)
         with f.when(f.not_(fits)):
-            tell(f, BOUNDS, extra=lane)
+            report(f, BOUNDS, extra=lane)
             refuse(lane)
 
 
@@ -194,8 +194,8 @@ def _whole(f: Function, space: str, size: int, align: int = 0) -> Value:
 
 
 def _clear(f: Function, registers: Sequence[Value], lane: Value, bits: int) -> None:
-    """What a lane would have loaded is zero."""
+    """Set the result of a lane's load to zero."""
     for register in registers:
         with f.when(f.compare("ne", register, Value("ptr", "null"))):
-            place = f.value("ptr", f"getelementptr i{bits}, {register}, {lane}")
-            f.store(literal(f"i{bits}", 0), place)
+            pointer = f.element(register, lane, bits)
+            f.store(literal(f"i{bits}", 0), pointer)

@@ -1,7 +1,7 @@
-"""Finds loads of neighbouring words that can be made together.
+"""Finds loads of adjacent words that can be performed together.
 
-Unrolled loops read `[r]`, `[r+4]`, `[r+8]` … one instruction each, as ptxas knows too. Four such
-loads cost the emulator little more than one; each is still counted by itself.
+Unrolled loops read `[r]`, `[r+4]`, `[r+8]` … with one instruction each; ptxas merges them too. Four
+such loads cost the emulator little more than one. Each is still counted by itself.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.cfg import BasicBlock
 from gemmkit.emulator.ptx.module import Register
 
-# Loads made together.
+# Loads per group.
 TOGETHER = 4
 _WORD = 4
-# Other loads, and what touches no memory, may stand between.
+# Instructions that may stand between: other loads, and those that do not access memory.
 _HARMLESS = frozenset(["load", "copy_async_commit", "active_mask", "is_space"])
 
 
-def neighbours(actions: Sequence[Action], block: BasicBlock) -> list[tuple[int, ...]]:
+def load_groups(actions: Sequence[Action], block: BasicBlock) -> list[tuple[int, ...]]:
     """Groups of loads in a block, by instruction number, in the order of their addresses."""
     found: defaultdict[tuple[str, Register, int, int], dict[int, int]] = defaultdict(dict)
     written: defaultdict[Register, int] = defaultdict(int)
@@ -41,7 +41,7 @@ def neighbours(actions: Sequence[Action], block: BasicBlock) -> list[tuple[int, 
 
 
 def _plain(action: Action) -> bool:
-    """A load of one word by all active lanes, that need not be made at its very place."""
+    """Whether this is a load of one word by all active lanes that may be performed early."""
     return (
         action.operation == "load"
         and action.form["S"] in ("global", "shared", "shared::cta")
@@ -60,7 +60,7 @@ def _runs(offsets: dict[int, int]) -> list[tuple[int, ...]]:
     groups = []
     left = dict(sorted(offsets.items()))
     for offset in list(left):
-        wanted = [offset + _WORD * place for place in range(TOGETHER)]
+        wanted = [offset + _WORD * index for index in range(TOGETHER)]
         if all(each in left for each in wanted):
             groups.append(tuple(left.pop(each) for each in wanted))
     return groups

@@ -1,4 +1,4 @@
-"""What the writers of all blocks of a kernel share."""
+"""The code-generation context that the writers of all blocks of a kernel share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.registers import RegisterMap
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.ptx.module import Register
 
-# The parameters of a warp's function: the worker, the warp, scratch.
+# The parameters of the warp function: worker, warp, scratch.
 C, W, T = (Value("ptr", f"%{name}") for name in "cwt")
 
-# Where the operands and results of an instruction lie that runs through Python: in scratch, as
-# (offset, width).
+# Where operands and results of an instruction that Python executes are in scratch: (offset, width).
 Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The function that is written, facts about the kernel, and places.
+class CodegenContext:
+    """The function being emitted, facts about the kernel, and where its data is.
 
-    With `sanitize` the code tells the sanitizers what it does.
+    With `sanitize` the code reports to the sanitizers.
     """
 
     f: Function
@@ -41,6 +40,6 @@ class Surroundings:
         return self.analysis.shadows
 
     def access(self, name: str) -> str:
-        """The runtime's function that makes an access."""
+        """The name of the runtime function that performs an access."""
         watched = self.sanitize and "_local_" not in name
         return PREFIX + name if watched else name

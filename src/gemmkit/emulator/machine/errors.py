@@ -1,4 +1,4 @@
-"""What went wrong in a kernel, in one sentence that says where."""
+"""Errors of a kernel as one sentence with the source position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 
-# What an access is called in messages.
+# Names of accesses in messages.
 ACCESS_KINDS = {
     "load": "load",
     "store": "store",
@@ -31,7 +31,7 @@ def access_error(worker: Worker, memory: DeviceMemory) -> DeviceError:
 def outside_error(
     worker: Worker, memory: DeviceMemory, number: int, thread: int, address: int
 ) -> DeviceError:
-    """An access of one thread that memory does not allow."""
+    """One thread's access that is out of bounds or misaligned."""
     action = worker.kernel.actions[number]
     size = access_bytes(action)
     kind = ACCESS_KINDS[action.operation]
@@ -40,13 +40,13 @@ def outside_error(
     else:
         what = f"{kind} of {size} bytes out of bounds at {address:#x}"
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': {what}{_where(worker, memory, action, address)}, by "
-        f"'{action.form.opcode}' at {action.instruction.where}, {place_of(worker, thread)}"
+        f"{_kernel(worker)}: {what}{_where(worker, memory, action, address)}, by "
+        f"'{action.form.opcode}' at {action.instruction.where}, {thread_text(worker, thread)}"
     )
 
 
 def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -> str:
-    """The array that was meant, or the space that has no such address."""
+    """The nearest array, or the space that has no such address."""
     space = action.form.modifiers.get("S", "").removesuffix("::cta")
     if action.operation == "copy_async" and address < WINDOW_BYTES:
         space = "shared"
@@ -72,19 +72,25 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
     return f", {beyond} {name} ({nearest.nbytes} bytes)"
 
 
+def _kernel(worker: Worker) -> str:
+    return f"kernel '{worker.flow.kernel.source_name}'"
+
+
 def reserved_memory(base: int) -> str:
-    """What lies below a block's own shared memory, in words."""
-    return f"in the {base:,} bytes that the system reserves: a block's own begin at {base:#x}"
+    """The addresses below a block's own shared memory, in words."""
+    return (
+        f"in the {base:,} bytes that the system reserves: a block's own memory begins at {base:#x}"
+    )
 
 
-def place_of(worker: Worker, thread: int) -> str:
+def thread_text(worker: Worker, thread: int) -> str:
     """A thread of the running block, in words."""
     x, y, _ = worker.grid.request.block
     return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
 
 
 def deadlock_error(worker: Worker) -> DeviceError:
-    """Warps that wait for others in vain."""
+    """All warps of a block wait for others."""
     waiting = []
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
     for warp in range(worker.warps):
@@ -92,8 +98,7 @@ def deadlock_error(worker: Worker) -> DeviceError:
             where = worker.flow.kernel.body[at[warp]].where
             waiting.append(f"warp {warp} waits at {where}")
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': deadlock in block {worker.block}: "
-        + "; ".join(waiting)
+        f"{_kernel(worker)}: deadlock in block {worker.block}: " + "; ".join(waiting)
     )
 
 
@@ -102,13 +107,12 @@ def trap_error(worker: Worker) -> DeviceError:
     warp = worker.warp_number(worker.field("running"))
     stop = worker.flow.kernel.body[worker.warp_fields("instruction")[warp]]
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': {stop_of(stop)} at {stop.where}, warp {warp} of "
-        f"block {worker.block}"
+        f"{_kernel(worker)}: {stop_of(stop)} at {stop.where}, warp {warp} of block {worker.block}"
     )
 
 
 def endless_error(worker: Worker, limit: int) -> DeviceError:
-    """A block has run for longer than it may."""
+    """A block ran for longer than the limit."""
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
     body = worker.flow.kernel.body
     running = [
@@ -117,6 +121,6 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
         if status[warp] == RUNNING
     ]
     return DeviceError(
-        f"kernel '{worker.flow.kernel.name}': block {worker.block} did not end within {limit:,} "
-        f"steps: {'; '.join(running[:4])}. If it only takes long, allow more (--max-steps)"
+        f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
+        f"steps: {'; '.join(running[:4])}. If it is only slow, allow more steps (--max-steps)"
     )

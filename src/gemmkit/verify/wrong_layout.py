@@ -1,4 +1,4 @@
-"""Operands read, or a result stored, with rows and columns exchanged: another layout than told."""
+"""Tests whether operands were read, or the result stored, in a layout other than the problem's."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.encoding import decode
-from gemmkit.verify.scene import Explanation, Formula, Numbers, Places, Scene, explains
+from gemmkit.verify.mismatch import Explanation, Formula, Indices, Mismatch, Numbers, explains
 
 Mask = NDArray[np.bool_]
 
-# Lines of an operand that must be read for zeros in place of all others to tell anything.
+# The fewest lines of an operand that must be read if the others are taken as zero.
 LEAST_LINES = 2
 
-_PAST_END = "what it reads past the end of its storage is zero"
+_PAST_END = "reads past the end of its storage give zero"
 
 
-def layouts(scene: Scene) -> Explanation | None:
-    """Operands read, or a result stored, with rows and columns exchanged."""
-    p = scene.problem
+def wrong_layout(mismatch: Mismatch) -> Explanation | None:
+    """Operands are read, or the result is stored, with rows and columns exchanged."""
+    p = mismatch.problem
     fits = [
         (name, clause, advice)
-        for name, clause, advice, formula in _layouts(scene)
-        if explains(scene, formula, 16)
+        for name, clause, advice, formula in _layouts(mismatch)
+        if explains(mismatch, formula, 16)
     ]
     if not fits:
         return None
@@ -38,25 +38,25 @@ def layouts(scene: Scene) -> Explanation | None:
     return Explanation(name, clause, advice and f"try --layout {advice}")
 
 
-def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
+def _layouts(mismatch: Mismatch) -> Iterator[tuple[str, str, str, Formula]]:
     """Name, clause, advice and formula of each way to exchange rows and columns."""
-    p = scene.problem
-    m, n, k = scene.shape
+    p = mismatch.problem
+    m, n, k = mismatch.shape
     if not k:
         return
-    reads = [*_reads(scene)]
+    reads = [*_reads(mismatch)]
 
     def of(a: Numbers, b: Numbers, *, turned: bool, ldc: int) -> Formula:
-        def values(rows: Places, columns: Places) -> Numbers:
+        def values(rows: Indices, columns: Indices) -> Numbers:
             if not turned:
-                return scene.finished(scene.products(rows, columns, a, b), rows, columns)
+                return mismatch.finished(mismatch.products(rows, columns, a, b), rows, columns)
             down, along, known = _stored(rows * p.ldc + columns, (m, n), ldc or m)
-            product = scene.products(down, along, a, b)
-            return np.where(known, scene.finished(product, rows, columns), np.nan)
+            product = mismatch.products(down, along, a, b)
+            return np.where(known, mismatch.finished(product, rows, columns), np.nan)
 
         return values
 
-    # Which of A and B are read, and whether C is stored, with rows and columns exchanged.
+    # Whether A and B are read, and C is stored, with rows and columns exchanged.
     ways = (
         ("C transposed", "(A·B)ᵀ", (False, False, True)),
         ("B transposed", "A·Bᵀ", (False, True, False)),
@@ -73,7 +73,7 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
         if all(turned) and p.layout == "nn":
             clause += ", as column-major matrices"
         for a_read, b_read, ldc, past in reads:
-            a, b = a_read if turned[0] else scene.a, b_read if turned[1] else scene.b
+            a, b = a_read if turned[0] else mismatch.a, b_read if turned[1] else mismatch.b
             if a is None or b is None:
                 continue
             zeros = past and f"; {_PAST_END}" * (turned[0] or turned[1])
@@ -83,19 +83,19 @@ def _layouts(scene: Scene) -> Iterator[tuple[str, str, str, Formula]]:
             "operands exchanged",
             "C = B·A: the operands are exchanged",
             "",
-            of(scene.b, scene.a, turned=False, ldc=0),
+            of(mismatch.b, mismatch.a, turned=False, ldc=0),
         )
 
 
-def _reads(scene: Scene) -> Iterator[tuple[Numbers | None, Numbers | None, int, str]]:
-    """A and B as read with rows and columns exchanged, the leading dimension of C, a remark.
+def _reads(mismatch: Mismatch) -> Iterator[tuple[Numbers | None, Numbers | None, int, str]]:
+    """A and B as read with rows and columns exchanged, the leading dimension of C, and a remark.
 
-    Turned lines lie as far apart as they are long, or as the argument says. Those that lie as the
-    argument says may reach past the end, of which nothing is known, or where zeros were read.
+    The leading dimension is either the length of a transposed line or the kernel's argument. With
+    the argument, reads may go past the end of the storage; they are unknown, or zero.
     """
-    p = scene.problem
-    m, n, k = scene.shape
-    a, b = (decode(each, p.dtype) for each in (scene.inputs.a, scene.inputs.b))
+    p = mismatch.problem
+    m, n, k = mismatch.shape
+    a, b = (decode(each, p.dtype) for each in (mismatch.inputs.a, mismatch.inputs.b))
     for lda, ldb, ldc, past in ((0, 0, 0, np.nan), (p.lda, p.ldb, p.ldc, np.nan)):
         yield (
             _turned(a, m, k, lda, p.transa, past),
@@ -108,9 +108,9 @@ def _reads(scene: Scene) -> Iterator[tuple[Numbers | None, Numbers | None, int, 
     yield a_turned, b_turned, p.ldc, _PAST_END
 
 
-def _stored(flat: Places, shape: tuple[int, int], ldc: int) -> tuple[Places, Places, Mask]:
-    """Which rows and columns of the product are stored at places of C's storage, columns `ldc`
-    apart; not known where that are several, or none."""
+def _stored(flat: Indices, shape: tuple[int, int], ldc: int) -> tuple[Indices, Indices, Mask]:
+    """The row and column of the product stored at each offset of C, with columns `ldc` apart, and
+    whether exactly one element is stored there."""
     m, n = shape
     along, down = np.divmod(flat, ldc)
     least, most = np.maximum(along - n + 1, 0), np.minimum(along, (m - 1 - down) // ldc)
@@ -124,9 +124,9 @@ def _turned(
 ) -> Numbers | None:
     """A rows × columns matrix as read from its storage with rows and columns exchanged.
 
-    Lines of the storage are `ld` apart, tight where that is 0. What lies past its end is `past`.
-    None where unknown values, or padding, are half of it or more, and where hardly more than one
-    line is there: to read one line of A and zeros is to add one step of k.
+    `ld` is the leading dimension, 0 for contiguous lines; elements past the end are `past`. None if
+    half of it or more is unknown or padding, or if it has fewer than `LEAST_LINES` lines: to read
+    one line of A, and zeros, is to add one step of k.
     """
     count, length = (rows, columns) if transposed else (columns, rows)
     apart = ld or length
@@ -144,10 +144,10 @@ def _turned(
 
 
 def _layout(problem: GemmProblem, a: bool, b: bool, c: bool) -> str:
-    """The layout, as `--layout` names it, in which some matrices lie the other way round."""
+    """The value of `--layout` in which the chosen matrices are transposed."""
     a, b, c = problem.transa != a, problem.transb != b, problem.transc != c
     if not c:
         return "NT"[a] + "NT"[b]
-    # BLAS's letters mean the other way round where all matrices are column-major.
+    # BLAS's letters are inverted if all matrices are column-major.
     letters = "TN"[a] + "TN"[b]
     return "col" if letters == "NN" else f"col-{letters}"

@@ -1,4 +1,4 @@
-"""Explains what is wrong with threads that wait: barriers, deadlocks, kernels without an end."""
+"""Explains faults of threads that wait: barriers, deadlocks, kernels that do not end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
-    BARRIER_PLACES,
+    BARRIER_SITES,
 )
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.sites import Names, at
@@ -34,7 +34,7 @@ def _lanes(mask: int) -> list[int]:
 
 
 def _span(lanes: list[int]) -> str:
-    """Lanes in words, runs shortened."""
+    """Lanes in words, with ranges abbreviated."""
     runs: list[list[int]] = []
     for lane in lanes:
         if runs and lane == runs[-1][1] + 1:
@@ -45,7 +45,7 @@ def _span(lanes: list[int]) -> str:
 
 
 def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> Finding:
-    """A barrier that is used in a way that it does not allow."""
+    """An invalid use of a barrier."""
     warp = worker.warp_number(worker.field("running"))
     if what == BARRIER_NUMBER:
         rest = f"{{here}} of block {{block}} waits at barrier {more}; there are {BARRIERS}"
@@ -61,15 +61,15 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
         absent = _lanes(living & ~more)
         first = _lanes(more & 0xFFFFFFFF)[0]
         rest = (
-            f"{{here}} of block {{block}} comes to the barrier without lanes {_span(absent)} of "
+            f"{{here}} of block {{block}} reaches the barrier without lanes {_span(absent)} of "
             f"its warp {warp}"
         )
         return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
-    assert what == BARRIER_PLACES
+    assert what == BARRIER_SITES
     status, places = worker.warp_fields("status"), worker.warp_fields("instruction")
     first, second = (
-        next(w for w in range(worker.warps) if status[w] == AT_BARRIER and places[w] == place)
-        for place in (number, more)
+        next(w for w in range(worker.warps) if status[w] == AT_BARRIER and places[w] == index)
+        for index in (number, more)
     )
     rest = (
         f"warp {first} of block {{block}} waits at {{line}} while warp {second} waits at "
@@ -79,28 +79,30 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
 
 
 def copies(names: Names, number: int, other: int) -> bool:
-    """Whether two instructions are copies of one statement that unrolling a loop has made: they
-    have one source line, and one comes after the other."""
+    """Whether two instructions are copies of one statement in an unrolled loop: they have the same
+    source line, and one follows the other."""
     body = names.flow.kernel.body
     here, there = body[number].source, body[other].source
     if here is None or there is None:
         return False
     if (here, here.called_from) != (there, there.called_from):
         return False
-    return names.gaps.leads_to(number, other) or names.gaps.leads_to(other, number)
+    return names.missing_barriers.leads_to(number, other) or names.missing_barriers.leads_to(
+        other, number
+    )
 
 
 def absent_members(
     names: Names, worker: Worker, number: int, lanes: int, members: int, warp: int
 ) -> Finding:
-    """A warp-wide instruction whose mask does not fit the lanes that take part."""
+    """A warp-wide instruction whose mask does not match the participating lanes."""
     living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
     absent, unnamed = _lanes(members & living & ~lanes), _lanes(lanes & ~members)
     who = names.lane(warp, _lanes(lanes)[0])
     if absent:
-        rest = f"names lanes {_span(absent)} of its warp {warp}, which do not take part"
+        rest = f"names lanes {_span(absent)} of its warp {warp}, which do not participate"
     else:
-        rest = f"takes part with lanes {_span(unnamed)} of its warp {warp} left out of the mask"
+        rest = f"participates while lanes {_span(unnamed)} of its warp {warp} are not in the mask"
     mask = f"{members & 0xFFFFFFFF:#010x}"
     return _finding(
         names,
@@ -113,12 +115,12 @@ def absent_members(
 
 
 def deadlock(names: Names, worker: Worker) -> Finding:
-    """Warps that wait for others in vain."""
+    """All warps of a block wait for others."""
     status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
     waiting = [warp for warp in range(worker.warps) if status[warp] == AT_BARRIER]
     places = [f"warp {warp} at {names.site(int(at_[warp]), None)}" for warp in waiting]
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
-    rest = f"in block {{block}}, waiting in vain: {'; '.join(places[:4])}{more}"
+    rest = f"in block {{block}}, blocked: {'; '.join(places[:4])}{more}"
     return _finding(names, worker, "deadlock", int(at_[waiting[0]]), None, rest)
 
 
@@ -131,7 +133,7 @@ def trap(names: Names, worker: Worker) -> Finding:
 
 
 def endless(names: Names, worker: Worker, limit: int) -> Finding:
-    """A block that has run for longer than it may."""
+    """A block ran for longer than the limit."""
     status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
     running = [warp for warp in range(worker.warps) if status[warp] == RUNNING]
     number = int(at_[running[0]]) if running else 0

@@ -1,7 +1,7 @@
-"""Says between which lines a barrier is missing, and whether one of them is of a later iteration.
+"""Finds the lines between which a barrier is missing, and whether one is in a later iteration.
 
-Both accesses of a race come after the same barrier, or after none. From there the control flow
-tells which comes first in a thread, and whether a loop begins anew between the two.
+Both accesses of a race follow the same barrier, or none. From there the control flow tells which
+comes first in a thread, and whether a loop starts another iteration between the two.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.record import AccessSite
 
-# Names the place of an instruction.
+# Names the source position of an instruction.
 Locate = Callable[[int], AccessSite]
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Where two accesses of a race stand to each other.
+class MissingBarrier:
+    """The positions of a race's two accesses relative to each other and to barriers.
 
-    `text` names both lines and the barriers around; `cause` identifies what would end the race and
-    is the same for all races that it would end: `no-barrier/after:FILE:LINE` with the barrier that
-    comes before both accesses, or `…/before:FILE:LINE` with the one after both, followed by
-    `/next-iteration` and `/syncwarp:FILE:LINE` where `text` says so.
+    `text` names both lines and the nearest barrier. `cause` identifies what would end the race and
+    is the same for all races that it would end: `no-barrier/after:FILE:LINE` with the barrier
+    before both accesses, or `…/before:FILE:LINE` with the one after both, followed by
+    `/next-iteration` and `/syncwarp:FILE:LINE` if `text` says so.
     """
 
     text: str
@@ -32,41 +32,47 @@ class Gap:
     next_iteration: bool
 
 
-class Gaps:
-    """Of one kernel; `locate` names the place of an instruction."""
+class MissingBarriers:
+    """The analysis of one kernel; `locate` names the source position of an instruction."""
 
     def __init__(self, flow: ControlFlow, locate: Locate) -> None:
         self._flow, self._locate = flow, locate
         self._reached: dict[int | None, dict[int, int]] = {}
-        self._behind: dict[int, frozenset[int]] = {}
+        self._after: dict[int, frozenset[int]] = {}
 
-    def between_warps(self, one: int, other: int, barrier: int | None) -> Gap | None:
-        """The gap between two instructions after a barrier, or None for the start of the kernel.
+    def between_warps(self, one: int, other: int, barrier: int | None) -> MissingBarrier | None:
+        """The missing barrier between two instructions after a barrier, or None for the start of
+        the kernel.
 
-        Nothing is said where one of them cannot be reached from there without another barrier.
+        None if one of them cannot be reached from there without another barrier.
         """
         reached = self._from(barrier)
         turns = {each: reached.get(self._block_of(each)) for each in (one, other)}
         if None in turns.values():
             return None
         first, second = sorted((one, other), key=lambda each: (turns[each], each))
-        gap = self._gap(first, second, barrier, anew=turns[first] != turns[second])
-        own = self._warps_own(first, second, reached, next_turn=gap.next_iteration)
+        missing = self._missing(first, second, barrier, anew=turns[first] != turns[second])
+        own = self._warps_own(first, second, reached, next_turn=missing.next_iteration)
         if own is None:
-            return gap
+            return missing
         site = self._locate(own)
         shown = _short(site, self._locate(first))
         advice = f"; the __syncwarp() at {shown} orders the lanes of one warp only"
-        return Gap(gap.text + advice, f"{gap.cause}/syncwarp:{site}", gap.next_iteration)
+        return MissingBarrier(
+            missing.text + advice, f"{missing.cause}/syncwarp:{site}", missing.next_iteration
+        )
 
-    def between_lanes(self, earlier: int, later: int, barrier: int | None) -> Gap | None:
-        """The gap between two instructions that lanes of one warp ran in this order, with no
-        barrier of the block or the warp between."""
+    def between_lanes(self, earlier: int, later: int, barrier: int | None) -> MissingBarrier | None:
+        """The missing barrier between two instructions that lanes of one warp ran in this order,
+        with no barrier of the block or the warp between."""
         anew = self._path(earlier, later)
-        return None if anew is None else self._gap(earlier, later, barrier, anew=anew)
+        return None if anew is None else self._missing(earlier, later, barrier, anew=anew)
 
-    def _gap(self, first: int, second: int, barrier: int | None, *, anew: bool) -> Gap:
-        """From one instruction to the next, with a loop that begins anew between, or not."""
+    def _missing(
+        self, first: int, second: int, barrier: int | None, *, anew: bool
+    ) -> MissingBarrier:
+        """The missing barrier from one instruction to the next; `anew`: in the next iteration of a
+        loop."""
         lines = _lines(self._locate(first), self._locate(second))
         next_turn = anew or _backward(*lines)
         text = f"between {_short(*lines)} and {_short(*reversed(lines))}"
@@ -83,11 +89,11 @@ class Gaps:
             order, side = ("before", "after") if barrier is not None else ("after", "before")
             text += f"; the barrier at {_short(site, self._locate(first))} comes {order} both"
             cause += f"/{side}:{site}"
-        return Gap(text, cause + "/next-iteration" * next_turn, next_turn)
+        return MissingBarrier(text, cause + "/next-iteration" * next_turn, next_turn)
 
     def _from(self, barrier: int | None) -> dict[int, int]:
-        """The blocks that can be reached from a barrier without another one, each with how often a
-        loop must begin anew on the way."""
+        """The blocks that can be reached from a barrier without another one, each with the number
+        of loop iterations that must start on the way."""
         if barrier not in self._reached:
             self._reached[barrier] = self._search(barrier)
         return self._reached[barrier]
@@ -109,8 +115,8 @@ class Gaps:
         return reached
 
     def _path(self, start: int, end: int) -> bool | None:
-        """Whether a loop begins anew on the way from one instruction to another; None if barriers
-        are on all ways."""
+        """Whether a loop iteration starts on the way from one instruction to another; None if all
+        paths have barriers."""
         blocks, first = self._flow.blocks, self._block_of(start)
         last = self._block_of(end)
         if first == last and start < end and not self._stops(start + 1, end):
@@ -133,7 +139,7 @@ class Gaps:
             if number == last and not self._stops(block.start, end):
                 return anew
             if not self._stops(block.start, block.end):
-                # Ways on in this turn are looked at before those of the next.
+                # Paths within this iteration are searched before those of the next.
                 for successor in block.successors:
                     if self._begins_anew(number, successor):
                         waiting.append((successor, True))
@@ -142,16 +148,16 @@ class Gaps:
         return None
 
     def _begins_anew(self, block: int, successor: int) -> bool:
-        """Whether this way leads from a loop's end to its beginning; blocks stand in the order of
-        the text, which the compiler may have chosen otherwise where there is no loop."""
+        """Whether this edge leads from a loop's end to its beginning. Blocks are in the order of
+        the text, which the compiler may have chosen differently outside of loops."""
         return successor <= block and block in self._reachable(successor)
 
     def leads_to(self, barrier: int, instruction: int) -> bool:
-        """Whether control can come from a barrier to another instruction."""
+        """Whether control can reach an instruction from a barrier."""
         return self._block_of(instruction) in self._reachable(self._block_of(barrier) + 1)
 
     def _reachable(self, start: int) -> frozenset[int]:
-        if start not in self._behind:
+        if start not in self._after:
             seen, waiting = {start}, [start]
             while waiting:
                 number = waiting.pop()
@@ -159,8 +165,8 @@ class Gaps:
                     new = set(self._flow.blocks[number].successors) - seen
                     seen |= new
                     waiting += new
-            self._behind[start] = frozenset(seen)
-        return self._behind[start]
+            self._after[start] = frozenset(seen)
+        return self._after[start]
 
     def _stops(self, start: int, end: int) -> bool:
         """Whether a barrier, of the block or the warp, is among these instructions."""
@@ -195,7 +201,7 @@ class Gaps:
     def _warps_own(
         self, first: int, second: int, reached: dict[int, int], *, next_turn: bool
     ) -> int | None:
-        """A `__syncwarp()` that stands between."""
+        """A `__syncwarp()` between the two instructions."""
         for number, instruction in enumerate(self._flow.kernel.body):
             if instruction.opcode != "bar.warp.sync" or self._block_of(number) not in reached:
                 continue
@@ -205,7 +211,7 @@ class Gaps:
 
 
 def _lines(one: AccessSite, other: AccessSite) -> tuple[AccessSite, AccessSite]:
-    """The places as the innermost function shows them that has both."""
+    """The positions in the innermost function that has both."""
     frames = [[*reversed(each.called_from), str(each)] for each in (one, other)]
     for mine, theirs in zip(*frames, strict=False):
         if mine != theirs:
@@ -219,7 +225,7 @@ def _site(place: str, like: AccessSite) -> AccessSite:
 
 
 def _backward(one: AccessSite, other: AccessSite) -> bool:
-    """Whether the source comes back to an earlier line, as an unrolled loop does."""
+    """Whether the source goes back to an earlier line, as in an unrolled loop."""
     return one.file == other.file and other.line < one.line
 
 

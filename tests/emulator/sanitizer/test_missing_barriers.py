@@ -1,4 +1,4 @@
-"""What racecheck says of the lines between which a barrier is missing."""
+"""The lines between which racecheck reports a missing barrier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sanitizing import Outcome, run
 
 from gemmkit.record import Finding
 
-# A tile of which each warp reads the other's half, turn by turn.
+# A tile of which each warp reads the other's half in every iteration.
 LOOP = """k(float* out, const float* in, int turns) {
     __shared__ float tile[64];
     float sum = 0;
@@ -90,7 +90,7 @@ def test_no_barrier_at_all() -> None:
 
 
 def test_lines_of_a_function_that_both_call() -> None:
-    """Which iteration it is, the kernel's own lines say, not those of what they call."""
+    """The kernel's own lines determine the iteration, not those of the functions that it calls."""
     source = """k(float* out, int turns);
     __device__ __forceinline__ float read(float* tile) { return tile[threadIdx.x ^ 32]; }
     __device__ __forceinline__ void fill(float* tile, float x) { tile[threadIdx.x] = x; }
@@ -110,7 +110,7 @@ def test_lines_of_a_function_that_both_call() -> None:
         assert {found.here.line, found.other.line if found.other else 0} == {2, 3}
 
 
-def test_races_of_one_gap_have_one_cause() -> None:
+def test_races_of_one_missing_barrier_have_one_cause() -> None:
     source = """k(float* out, int turns) {
         __shared__ float As[64], Bs[64];
         float sum = 0;
@@ -132,7 +132,7 @@ def test_races_of_one_gap_have_one_cause() -> None:
     assert not run(source.replace("BARRIER", "__syncthreads();"), arguments).findings
 
 
-def test_the_gap_in_global_memory() -> None:
+def test_the_missing_barrier_in_global_memory() -> None:
     source = """k(float* out, float* tmp, int turns) {
         float sum = 0;
         for (int turn = 0; turn < turns; ++turn) {

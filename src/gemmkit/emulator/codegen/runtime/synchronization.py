@@ -1,6 +1,6 @@
-"""What orders accesses, for the sanitizers: blocks, turns, barriers, warps in step, fences.
+"""Records what orders accesses, for the sanitizers: blocks, turns, barriers, warps in step, fences.
 
-Whether threads may be where they are when they wait for each other is looked at here too.
+It also checks whether threads may wait for each other where they do.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
-from gemmkit.emulator.codegen.runtime.shadow import NULL, common_word, own_word, shadow
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
+from gemmkit.emulator.codegen.runtime.shadow import (
+    NULL,
+    common_word,
+    event,
+    log_entry,
+    own_word,
+    shadow,
+)
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
-    BARRIER_PLACES,
+    BARRIER_SITES,
     COMMON,
     COMMON_BYTES,
     IN_STEP,
     KNOWN_WARPS,
-    LOG_ENTRIES,
     LOG_ENTRY,
     LOG_ENTRY_BYTES,
     MEMBERS,
@@ -48,19 +54,13 @@ def define(module: Module) -> None:
     _define_fence(module)
 
 
-def _event(f: Function, what: int, instruction: Value, extra: Value) -> None:
-    function = f.load("ptr", shadow(f), SHADOW["event"])
-    arguments = ", ".join(map(str, (literal("i64", what), NULL, NULL, instruction, extra)))
-    f.value("i32", f"call i32 {function.name}({arguments})")
-
-
 def _own(f: Function, s: Value, warp: Value) -> Value:
     step = f.load("i64", s, SHADOW["warp_bytes"])
     return f.offset(f.load("ptr", s, SHADOW["warps"]), f.binary("mul", warp, step))
 
 
 def _define_fresh(module: Module) -> None:
-    """fresh_block(worker): nothing was touched yet. fresh_turn(worker, warp): this warp runs."""
+    """fresh_block(worker): nothing was accessed yet. fresh_turn(worker, warp): this warp runs."""
     with module.function("gemmkit.fresh_block", "void", (C,)) as f:
         s = shadow(f)
         f.increase(s, SHADOW["epoch"], 1)
@@ -102,7 +102,7 @@ def _define_opening(module: Module) -> None:
     with module.function("gemmkit.opening", "void", (C, number, everyone)) as f:
         s = shadow(f)
         with f.when(f.compare("ne", everyone, 0)):
-            _compare_places(f, number)
+            _compare_sites(f, number)
         f.increase(s, SHADOW["epoch"], 1)
         _move_clock_on(f, s)
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
@@ -125,7 +125,7 @@ def _define_opening(module: Module) -> None:
         f.ret()
 
 
-def _compare_places(f: Function, number: Value) -> None:
+def _compare_sites(f: Function, number: Value) -> None:
     """Report a barrier of the whole block at which warps wait at different instructions."""
     first, other = f.variable(literal("i32", -1)), f.variable(literal("i32", -1))
     warps, size = f.load("ptr", C, WORKER["warps"]), f.load("i64", C, WORKER["warp_bytes"])
@@ -134,14 +134,14 @@ def _compare_places(f: Function, number: Value) -> None:
         here = f.compare("eq", f.load("i32", warp, WARP["barrier"]), number)
         waits = f.compare("eq", f.load("i32", warp, WARP["status"]), AT_BARRIER)
         with f.when(f.and_(here, waits)):
-            place = f.load("i32", warp, WARP["instruction"])
+            instruction = f.load("i32", warp, WARP["instruction"])
             with f.when(f.compare("eq", f.get("i32", first), -1)):
-                f.set(first, place)
-            with f.when(f.compare("ne", f.get("i32", first), place)):
-                f.set(other, place)
+                f.set(first, instruction)
+            with f.when(f.compare("ne", f.get("i32", first), instruction)):
+                f.set(other, instruction)
     with f.when(f.compare("ne", f.get("i32", other), -1)):
-        places = (f.resize(f.get("i32", each), 64) for each in (first, other))
-        _event(f, BARRIER_PLACES, *places)
+        sites = (f.resize(f.get("i32", each), 64) for each in (first, other))
+        event(f, BARRIER_SITES, *sites)
 
 
 def _living(f: Function) -> Value:
@@ -150,7 +150,7 @@ def _living(f: Function) -> Value:
 
 
 def _define_check_barrier(module: Module) -> None:
-    """check_barrier(worker, warp, lanes, barrier, threads or -1, instruction): lanes come to a
+    """check_barrier(worker, warp, lanes, barrier, threads or -1, instruction): lanes arrive at a
     barrier."""
     number, threads = Value("i32", "%number"), Value("i32", "%threads")
     parameters = (C, W, _LANES, number, threads, _INSTRUCTION)
@@ -165,13 +165,14 @@ def _define_check_barrier(module: Module) -> None:
             (f.compare("ne", _LANES, _living(f)), BARRIER_DIVERGENT, lanes),
         ):
             with f.when(wrong):
-                _event(f, what, _INSTRUCTION, extra)
+                event(f, what, _INSTRUCTION, extra)
         f.ret()
 
 
 def _define_members(module: Module) -> None:
-    """members(worker, warp, lanes, members, instruction): lanes that name others take part with
-    them; members_each the same with a vector of masks. warp_barrier: they wait for each other."""
+    """members(worker, warp, lanes, members, instruction): lanes that name others participate with
+    them; members_each is the same with a vector of masks. warp_barrier: they wait for each other.
+    """
     parameters = (C, W, _LANES, _MEMBERS, _INSTRUCTION)
     for name, what in (("members", MEMBERS), ("warp_barrier", WARP_BARRIER)):
         with module.function(f"gemmkit.{PREFIX}{name}", "void", parameters) as f:
@@ -179,7 +180,7 @@ def _define_members(module: Module) -> None:
             unnamed = f.and_(_LANES, f.not_(_MEMBERS))
             with f.when(f.compare("ne", f.or_(absent, unnamed), 0)):
                 both = f.or_(f.resize(_LANES, 64), f.shl(f.resize(_MEMBERS, 64), 32))
-                _event(f, what, _INSTRUCTION, both)
+                event(f, what, _INSTRUCTION, both)
             f.call("gemmkit.in_step_with", "void", C, W, _MEMBERS)
             f.ret()
         masks = Value("ptr", "%masks")
@@ -193,7 +194,7 @@ def _define_members(module: Module) -> None:
                 wrong = f.or_(f.compare("ne", absent, 0), f.compare("eq", own, 0))
                 with f.when(f.and_(wrong, f.compare("eq", f.get("i32", found), 0))):
                     both = f.or_(f.resize(_LANES, 64), f.shl(f.resize(named, 64), 32))
-                    _event(f, what, _INSTRUCTION, both)
+                    event(f, what, _INSTRUCTION, both)
                     f.set(found, literal("i32", 1))
                 here = f.and_(named, _LANES)
                 below = f.and_(here, f.sub(f.shl(literal("i32", 1), f.resize(lane, 32)), 1))
@@ -207,15 +208,14 @@ def _define_members(module: Module) -> None:
         f.increase(s, SHADOW["time"], 1)
         f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         f.ret()
-    # in_step_with(worker, warp, members): these lanes are in step, which a part of a warp is by an
-    # entry of the log.
+    # in_step_with(worker, warp, members): these lanes are in step; for part of a warp an entry of
+    # the log records it.
     with module.function("gemmkit.in_step_with", "void", (C, W, _MEMBERS)) as f:
         with f.when(f.compare("eq", f.and_(_living(f), f.not_(_MEMBERS)), 0)):
             f.leave("gemmkit.in_step", C)
         s = shadow(f)
         own, count = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
-        place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-        entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+        entry = log_entry(f, s, count)
         f.clear(entry, LOG_ENTRY_BYTES)
         f.store(f.resize(_MEMBERS, 64), entry, LOG_ENTRY["base"])
         tag = f.or_(f.load("i64", s, SHADOW["own_tag"]), IN_STEP << TAG_KIND)
@@ -223,14 +223,14 @@ def _define_members(module: Module) -> None:
         now = f.add(count, 1)
         f.store(now, s, SHADOW["log_count"])
         f.store(now, own, OWN["in_part"])
-        # Whose copies have landed for whom is not told apart.
+        # Which copies have landed for which lane is not distinguished.
         f.store(f.load("i64", own, OWN["in_step"]), own, OWN["landed"])
         f.ret()
 
 
 def _define_fence(module: Module) -> None:
-    """fence(worker): what this warp did counts as ordered before all that follows; threads that
-    make an order of their own with fences are not second-guessed."""
+    """fence(worker): what this warp did counts as ordered before all that follows; a kernel that
+    synchronizes by fences is not checked any further."""
     with module.function(f"gemmkit.{PREFIX}fence", "void", (C,)) as f:
         s = shadow(f)
         own = f.load("ptr", s, SHADOW["own"])
@@ -239,8 +239,8 @@ def _define_fence(module: Module) -> None:
             by_me = f.load("i64", mine, OWN_WRITTEN)
             written = f.load("i64", common, COMMON["written"])
             f.store(f.and_(written, f.not_(by_me)), common, COMMON["written"])
-            for place in (OWN_READ, OWN_WRITTEN):
-                f.store(literal("i64", 0), mine, place)
+            for index in (OWN_READ, OWN_WRITTEN):
+                f.store(literal("i64", 0), mine, index)
         f.call("gemmkit.forget", "void", C)
         f.call("gemmkit.in_step", "void", C)
         f.ret()

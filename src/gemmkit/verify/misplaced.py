@@ -1,70 +1,70 @@
-"""Right values at wrong places: shifted, exchanged or permuted rows, columns and tiles."""
+"""Expected values at wrong positions: shifted, exchanged or permuted rows, columns and tiles."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.verify.mismatch import Indices, Mismatch, Numbers
 from gemmkit.verify.regions import PERIODS
-from gemmkit.verify.scene import Numbers, Places, Scene
 
-# Larger results are not searched for values.
+# Results with more elements are not searched for values.
 MOST_RESULTS = 2**20
-# Of the wrong elements, at least this share must have a value that only one place has.
+# At least this fraction of the wrong elements must have a value that occurs once in the result.
 LEAST_KNOWN = 0.5
 SHOWN = 3
 
-# Where the value of each wrong element belongs.
-Sources = tuple[Places, Places]
+# The row and column that the value of each wrong element belongs to.
+Sources = tuple[Indices, Indices]
 
 
-def moved_values(scene: Scene, values: Numbers) -> tuple[str, str] | None:
+def misplaced_values(mismatch: Mismatch, values: Numbers) -> tuple[str, str] | None:
     """Name and clause of the permutation that explains all wrong elements, or None."""
-    m, n, _ = scene.shape
+    m, n, _ = mismatch.shape
     if m * n > MOST_RESULTS or m * n < 2:
         return None
-    right = scene.whole
-    sources, known = _sources(right, values, 2 * scene.tolerance)
-    if known is None or not scene.convincing(m * n):
+    right = mismatch.whole
+    sources, known = _sources(right, values, 2 * mismatch.tolerance)
+    if known is None or not mismatch.convincing(m * n):
         return None
     from_rows, from_columns = sources // n, sources % n
     right = right.reshape(m, n)
     for describe in (_shift, _row_map, _column_map, _within_tiles, _tile_map):
-        found = describe(scene, (from_rows, from_columns), known)
+        found = describe(mismatch, (from_rows, from_columns), known)
         if found is None:
             continue
         name, clause, (rows, columns) = found
         inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
-        if inside.all() and scene.fits(right[rows, columns]):
+        if inside.all() and mismatch.fits(right[rows, columns]):
             return name, clause
     return None
 
 
 def _sources(
     right: Numbers, values: Numbers, tolerance: float
-) -> tuple[Places, NDArray[np.bool_] | None]:
-    """The place of each value among the right ones, and for which of them there is one only.
+) -> tuple[Indices, NDArray[np.bool_] | None]:
+    """The index of each value among the expected ones, and which values occur there only once.
 
-    None in place of that where some value is not among them, or too few have one place.
+    The second is None if some value is not among them, or too few occur only once.
     """
     order = np.argsort(right, kind="stable")
     ordered = right[order]
     low = np.searchsorted(ordered, values - tolerance, "left")
     high = np.searchsorted(ordered, values + tolerance, "right")
-    places = order[np.minimum(low, right.size - 1)]
+    indices = order[np.minimum(low, right.size - 1)]
     known = high - low == 1
     if (high == low).any() or np.count_nonzero(known) < max(1, LEAST_KNOWN * known.size):
-        return places, None
-    return places, known
+        return indices, None
+    return indices, known
 
 
 Found = tuple[str, str, Sources]
 
 
-def _shift(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
-    """All values come from places equally far away."""
-    down = np.unique((sources[0] - scene.rows)[known])
-    along = np.unique((sources[1] - scene.columns)[known])
+def _shift(mismatch: Mismatch, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
+    """All values are displaced by the same number of rows and columns."""
+    down = np.unique((sources[0] - mismatch.rows)[known])
+    along = np.unique((sources[1] - mismatch.columns)[known])
     if down.size != 1 or along.size != 1 or not (down[0] or along[0]):
         return None
     moves = []
@@ -75,7 +75,7 @@ def _shift(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found | 
     if along[0]:
         side = "further right" if along[0] > 0 else "further left"
         moves.append(_lines(abs(int(along[0])), "column", side))
-    place = scene.rows + down[0], scene.columns + along[0]
+    place = mismatch.rows + down[0], mismatch.columns + along[0]
     return "shifted", f"each element holds what belongs {' and '.join(moves)}", place
 
 
@@ -83,27 +83,31 @@ def _lines(count: int, what: str, side: str) -> str:
     return f"{count} {what}{'s' * (count > 1)} {side}"
 
 
-def _row_map(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
-    if (sources[1] != scene.columns)[known].any():
+def _row_map(mismatch: Mismatch, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
+    if (sources[1] != mismatch.columns)[known].any():
         return None
-    found = _line_map(scene.rows, sources[0], known)
+    found = _line_map(mismatch.rows, sources[0], known)
     if found is None:
         return None
-    return "rows permuted", _permutation(found, "row"), (_mapped(found, scene.rows), scene.columns)
+    return (
+        "rows permuted",
+        _permutation(found, "row"),
+        (_mapped(found, mismatch.rows), mismatch.columns),
+    )
 
 
-def _column_map(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
-    if (sources[0] != scene.rows)[known].any():
+def _column_map(mismatch: Mismatch, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
+    if (sources[0] != mismatch.rows)[known].any():
         return None
-    found = _line_map(scene.columns, sources[1], known)
+    found = _line_map(mismatch.columns, sources[1], known)
     if found is None:
         return None
     clause = _permutation(found, "column")
-    return "columns permuted", clause, (scene.rows, _mapped(found, scene.columns))
+    return "columns permuted", clause, (mismatch.rows, _mapped(found, mismatch.columns))
 
 
-def _line_map(lines: Places, sources: Places, known: NDArray[np.bool_]) -> dict[int, int] | None:
-    """From which line each comes; None where that is not one line, or not known of some."""
+def _line_map(lines: Indices, sources: Indices, known: NDArray[np.bool_]) -> dict[int, int] | None:
+    """The line that each line's values come from; None if it is not one line, or unknown."""
     pairs = np.unique(np.stack([lines[known], sources[known]]), axis=1)
     found = {int(line): int(source) for line, source in pairs.T}
     if len(found) != pairs.shape[1] or set(found) != set(map(int, np.unique(lines))):
@@ -111,14 +115,14 @@ def _line_map(lines: Places, sources: Places, known: NDArray[np.bool_]) -> dict[
     return found
 
 
-def _mapped(found: dict[int, int], lines: Places) -> Places:
+def _mapped(found: dict[int, int], lines: Indices) -> Indices:
     table = np.full(max(found) + 1, -1, np.intp)
     table[list(found)] = list(found.values())
     return table[lines]
 
 
 def _permutation(found: dict[int, int], what: str) -> str:
-    """What a map of lines does, in words."""
+    """A permutation of lines, in words."""
     shown = [f"{what} {line} holds {what} {source}" for line, source in sorted(found.items())]
     example = "; ".join(shown[:SHOWN]) + (" …" if len(shown) > SHOWN else "")
     size = max(found) + 1
@@ -132,32 +136,32 @@ def _permutation(found: dict[int, int], what: str) -> str:
     if all(found.get(source) == line for line, source in found.items()):
         mask = masks.pop() if len(masks) == 1 else 0
         if mask and mask.bit_count() == 1 and len(found) > 2:
-            whose = f"neighbouring {what}s" if mask == 1 else f"blocks of {mask} {what}s"
+            whose = f"adjacent {what}s" if mask == 1 else f"blocks of {mask} {what}s"
             return f"{whose} are exchanged ({example})"
         return f"{what}s are exchanged ({example})"
     return f"{what}s are permuted ({example})"
 
 
-def _within_tiles(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
-    """Each tile of the result is transposed in its place."""
+def _within_tiles(mismatch: Mismatch, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
+    """Each tile of the result is transposed in place."""
     for side in PERIODS:
-        rows = scene.rows // side * side + scene.columns % side
-        columns = scene.columns // side * side + scene.rows % side
+        rows = mismatch.rows // side * side + mismatch.columns % side
+        columns = mismatch.columns // side * side + mismatch.rows % side
         if (rows == sources[0])[known].all() and (columns == sources[1])[known].all():
-            clause = f"each {side} × {side} tile of C is transposed in its place"
+            clause = f"each {side} × {side} tile of C is transposed in place"
             return "tiles transposed", clause, (rows, columns)
     return None
 
 
-def _tile_map(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
-    """Whole tiles lie in each other's places."""
-    n = scene.shape[1]
+def _tile_map(mismatch: Mismatch, sources: Sources, known: NDArray[np.bool_]) -> Found | None:
+    """Whole tiles are permuted."""
+    n = mismatch.shape[1]
     for side in reversed(PERIODS):
         per_row = -(-n // side)
-        down, along = scene.rows % side, scene.columns % side
+        down, along = mismatch.rows % side, mismatch.columns % side
         if not ((sources[0] % side == down) & (sources[1] % side == along))[known].all():
             continue
-        tiles = scene.rows // side * per_row + scene.columns // side
+        tiles = mismatch.rows // side * per_row + mismatch.columns // side
         from_tiles = sources[0] // side * per_row + sources[1] // side
         found = _line_map(tiles, from_tiles, known)
         if found is None:
@@ -169,6 +173,6 @@ def _tile_map(scene: Scene, sources: Sources, known: NDArray[np.bool_]) -> Found
         example = "; ".join(shown[:SHOWN]) + (" …" if len(shown) > SHOWN else "")
         source = _mapped(found, tiles)
         place = source // per_row * side + down, source % per_row * side + along
-        clause = f"tiles of {side} × {side} lie in each other's places: tile {example}"
+        clause = f"tiles of {side} × {side} are permuted: tile {example}"
         return "tiles permuted", clause, place
     return None
