@@ -82,6 +82,31 @@ class TimeRecord(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
+class Part(msgspec.Struct, frozen=True):
+    """Launches of one kernel in a call of a layer, and their microseconds together."""
+
+    launches: float
+    us: float
+
+
+class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The layer of a `Record` that is not of a single product.
+
+    `name` is that of its function in `gemmkit.nn`, `sizes` its shapes and options in words. `flops`
+    are those of all its products, `minimal_bytes` the bytes of its arrays and its result, once
+    each. `call_us` is the time of a call among others one after the other, where the host may be
+    what takes longest; `parts` are the kernels of a call by name, the longest first, as PyTorch's
+    profiler timed them, empty where nobody asked.
+    """
+
+    name: str
+    sizes: str
+    flops: float
+    minimal_bytes: int
+    call_us: TimeRecord | None = None
+    parts: dict[str, Part] = {}
+
+
 class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The peer, timed in turn with the kernel in the same run; `speedup` is peer time / ours."""
 
@@ -93,10 +118,13 @@ class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
 class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Another implementation, checked and timed in turn with the kernel in the same run.
 
-    `vendor` is "cublas", "torch", "triton", or "gemmkit" for one of gemmkit's kernels. `choice` is
-    "default" for the library's own choice, "best" for the fastest of its `candidates`, and "plain"
-    for the product without the problem's epilogue. `name` is version and algorithm. `speedup` is
-    its time / the kernel's; the errors are as in `Record`.
+    `vendor` is "cublas", "torch", "linear", "triton", or "gemmkit" for one of gemmkit's kernels.
+    `choice` is "default" for the library's own choice and "best" for the fastest of its
+    `candidates`, whose names are in `ranking`, the fastest first. For PyTorch's functions it is
+    "eager" or, under torch.compile, "compiled". For gemmkit it is "plain" for the product without
+    the problem's epilogue, and "candidate" for another kernel or configuration. `name` is version
+    and algorithm, for gemmkit the kernel, with `config`. `speedup` is its time / the kernel's; the
+    errors and `arithmetic` are as in `Record`, `call_us` and `parts` as in `LayerRecord`.
     """
 
     vendor: str
@@ -110,6 +138,11 @@ class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float | None
     error_ratio: float | None
     check: str = ""
+    arithmetic: str = ""
+    ranking: tuple[str, ...] = ()
+    config: dict[str, int] = {}
+    call_us: TimeRecord | None = None
+    parts: dict[str, Part] = {}
 
 
 class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +320,9 @@ class Record(JsonLine, frozen=True, kw_only=True):
     The last fields are those of a comparison with `peers`: the suite, why this kernel and
     configuration were chosen, `ratio_to_cublas` (the time of the fastest cuBLAS candidate / the
     kernel's, null if cuBLAS was not a peer), and readings of the GPU.
+
+    If `layer` is not null, the record is of that function of `gemmkit.nn`, named by `kernel`;
+    `problem` is its largest product, `time_us` and `tflops` are of the whole layer.
     """
 
     kernel: str
@@ -320,6 +356,7 @@ class Record(JsonLine, frozen=True, kw_only=True):
     peers: tuple[PeerRecord, ...] = ()
     conditions: ConditionsRecord | None = None
     profile: ProfileRecord | None = None
+    layer: LayerRecord | None = None
 
 
 CheckVerdict = Literal["ok", "findings", "wrong result", "failed", "refused"]

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from gemmkit import nn
 from gemmkit.bench import compare as compare_module
 from gemmkit.bench.peers import LIBRARIES
 from gemmkit.bench.run import problem_record
-from gemmkit.bench.suites import SUITES
+from gemmkit.bench.suites import LAYER_SUITES, SUITES
 from gemmkit.cli import comparison
 from gemmkit.cli.output import read_existing
 from gemmkit.errors import UsageError
@@ -34,8 +35,10 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
     """
     asked: dict[str, Any] = {"stop_after": None, "wrong": False}
 
-    def compare(tasks, choose, *, device, against, seed, progress):  # type: ignore[no-untyped-def]
-        asked.update(tasks=tasks, against=against, choose=choose)
+    def compare(  # type: ignore[no-untyped-def]
+        tasks, choose, *, device, against, seed, progress, functions
+    ):
+        asked.update(tasks=tasks, against=against, choose=choose, functions=functions)
         for number, task in enumerate(tasks):
             if number == asked["stop_after"]:
                 raise KeyboardInterrupt
@@ -90,6 +93,32 @@ def test_suites_shapes_and_peers(call: Callable[..., Result], heard: dict[str, A
     assert heard["against"] == ("torch", "cublas")
     for title in ("skinny (", "off-tile (", "other shapes", "Percent of the board's peaks"):
         assert title in result.stdout
+
+
+def test_types_and_layouts(call: Callable[..., Result], heard: dict[str, Any]) -> None:
+    words = ("--suite", "skinny", "--shape", "64", "--dtype", "fp16,bf16", "--layout", "NT,col")
+    result = call("bench", *words, "--out-dtype", "float32", "--epilogue", "bias+silu")
+    assert result.exit_code == 0, result.stderr
+    problems = [each.problem for each in heard["tasks"]]
+    assert len(problems) == 4 * 11
+    kinds = {(each.dtype, each.out_dtype, each.layout) for each in problems}
+    assert kinds == {(x, "float32", y) for x in ("float16", "bfloat16") for y in ("nt", "ttt")}
+    assert {str(each.epilogue) for each in problems} == {"bias+silu"}
+    for kind in ("fp16 to fp32 NT", "bf16 to fp32 col-NN"):
+        assert f"skinny (M of 1 to 16 rows, N = K), {kind}, on H100" in result.stdout
+    assert call("bench", "--suite", "typed").exit_code == 0
+    assert len({(each.problem.dtype, each.problem.layout) for each in heard["tasks"]}) == 9
+
+
+def test_layers_are_compared_with_pytorch(
+    call: Callable[..., Result], heard: dict[str, Any]
+) -> None:
+    assert call("bench", "--suite", "layers").exit_code == 0
+    assert heard["against"] == ("torch",)
+    assert heard["functions"] is nn
+    assert all(each.layer is not None for each in heard["tasks"])
+    assert call("bench", "--suite", "layers,skinny").exit_code == 0
+    assert heard["against"] == ("cublas", "torch")
 
 
 def test_cublas_is_the_peer_by_default(call: Callable[..., Result], heard: dict[str, Any]) -> None:
@@ -183,7 +212,7 @@ def test_without_a_shape_a_named_kernel_runs_at_1024(
 def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
     # click may break a line after a hyphen.
     text = " ".join(call("bench", "--help").output.split()).replace("- ", "-")
-    assert f"these suites: {', '.join(SUITES)}." in text
+    assert f"these suites: {', '.join([*SUITES, *LAYER_SUITES])}." in text
     assert f"same run: {', '.join(LIBRARIES)}." in text
 
 
@@ -197,6 +226,10 @@ def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
         (("--suite", "square", "--config", "BM=8"), "--config is for one kernel"),
         (("--against", "cublas"), "name a kernel, a --suite or a --shape"),
         (("--suite", "square", "--device", "emulator"), "the emulator does not measure time"),
+        (("--suite", "square", "--dtype", "float17"), "unknown dtype 'float17'"),
+        (("--suite", "square", "--layout", "NT,XN"), "unknown layout 'XN'"),
+        (("--suite", "square,layers", "--dtype", "float16"), "layers are measured as they are"),
+        (("naive", "--suite", "layers"), "layers are measured as they are"),
     ],
 )
 def test_bad_usage(call: Callable[..., Result], words: tuple[str, ...], reason: str) -> None:

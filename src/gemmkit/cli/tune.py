@@ -186,7 +186,8 @@ def _problems(
 
     letters = read_layout(layout)
     asked: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
-    return [
+    found = (
         asked_problem(None, each, None, None, epilogue, dtype, out_dtype).laid_out(letters)
         for each in asked
-    ]
+    )
+    return list(dict.fromkeys(found))

@@ -132,6 +132,11 @@ class Watch(Progress):
         self._pace.start(done)
         self._bar.show(*self._step, left=self._pace.left())
 
+    def measuring(self, layer: str, done: int, total: int) -> None:
+        """Show which layer runs."""
+        self._step = (done, total, layer)
+        self._bar.show(*self._step)
+
     def launched(self, fraction: float) -> None:
         """Show the progress of the launch; report a long remaining time once."""
         done, total, what = self._step

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT
+from gemmkit.bench.linear_peer import COMPILED, EAGER
+from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT, PLAIN
 from gemmkit.bench.suites import TOPICS
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.record import PeerRecord, ProblemRecord, Record
+from gemmkit.report.layers import layers_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
 
 _UNNAMED = "other shapes"
+# The part of a cuBLAS candidate's name that identifies its algorithm; the last match counts.
+_WAY = re.compile(r"heuristic \d+|cublas\w+")
+# Peers besides cuBLAS: the heading of each, its library, and its choice or None for the fastest.
+OTHERS = (
+    ("torch", "torch", None),
+    ("linear, eager", "linear", EAGER),
+    ("linear, compiled", "linear", COMPILED),
+    ("triton", "triton", None),
+)
 # The longest common tile edge.
 _TILE_EDGE = 128
 
@@ -34,6 +46,17 @@ def find_peer(record: Record, library: str, choice: str | None = None) -> PeerRe
         each for each in record.peers if each.vendor == library and choice in (None, each.choice)
     ]
     return min(entries, key=lambda each: each.time_us.median, default=None)
+
+
+def others_of(records: Iterable[Record]) -> list[tuple[str, str, str | None]]:
+    """Those of `OTHERS` that any record has."""
+    found = list(records)
+    return [each for each in OTHERS if any(find_peer(record, *each[1:]) for record in found)]
+
+
+def has_types(records: Iterable[Record]) -> bool:
+    """Whether any product is of other types than fp32."""
+    return any(each.problem.types != "fp32" for each in records)
 
 
 def ratios(records: Iterable[Record]) -> list[float]:
@@ -61,7 +84,7 @@ def error_ratio(record: Record) -> float | None:
 
 def fused_overhead(record: Record) -> float | None:
     """Time relative to the plain product, minus one; None without an epilogue."""
-    plain = find_peer(record, GEMMKIT)
+    plain = find_peer(record, GEMMKIT, PLAIN)
     return None if plain is None else 1 / plain.speedup - 1
 
 
@@ -89,13 +112,23 @@ def _is_cube(record: Record) -> bool:
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:
-    """One table per suite."""
-    return [_suite_table(suite, found) for suite, found in by_suite(records).items()]
+    """One table per suite, type and layout."""
+    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        kind = _kind(record.problem) if record.layer is None else "fp32"
+        found[record.suite, kind].append(record)
+    tables = []
+    for (suite, kind), members in found.items():
+        topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
+        title = f"\n{topic}, {kind}, on {members[0].device.gpu}"
+        layers = members[0].layer is not None
+        tables.append((layers_table if layers else _suite_table)(members, title))
+    return tables
 
 
-def _suite_table(suite: str, records: Sequence[Record]) -> Table:
-    others = [each for each in ("torch", "triton") if _has(records, each)]
-    fused = _has(records, GEMMKIT)
+def _suite_table(records: Sequence[Record], title: str) -> Table:
+    others = others_of(records)
+    fused = any(find_peer(each, GEMMKIT, PLAIN) for each in records)
     columns = (
         Column("M x N x K"),
         Column("kernel", "left"),
@@ -107,15 +140,11 @@ def _suite_table(suite: str, records: Sequence[Record]) -> Table:
         Column("cuBLAS\nas it picks", drop=3),
         Column("cuBLAS\nbest", drop=4),
         Column("×\ncuBLAS"),
-        *(Column(f"×\n{each}") for each in others),
+        *(Column("×\n" + heading.replace(", ", "\n")) for heading, _, _ in others),
         Column("SM\nMHz", drop=6),
         Column("W", drop=7),
     )
     rows = tuple(Row(tuple(_cells(record, others, fused=fused))) for record in records)
-    board = records[0].device.gpu
-    topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
-    kinds = dict.fromkeys(_kind(each.problem) for each in records)
-    title = f"\n{topic}, {'; '.join(kinds)}, on {board}"
     return Table(title, columns, rows, tuple(_footnotes(records)))
 
 
@@ -124,7 +153,9 @@ def _kind(problem: ProblemRecord) -> str:
     return " ".join([problem.types, *([layout_text(problem.layout)] * (problem.layout != "nn"))])
 
 
-def _cells(record: Record, others: Sequence[str], *, fused: bool) -> Iterable[Cell]:
+def _cells(
+    record: Record, others: Sequence[tuple[str, str, str | None]], *, fused: bool
+) -> Iterable[Cell]:
     time, seen = record.time_us, record.conditions
     yield Cell(shape(record))
     yield Cell(kernel_label(record))
@@ -143,8 +174,8 @@ def _cells(record: Record, others: Sequence[str], *, fused: bool) -> Iterable[Ce
         yield Cell(MISSING)
     else:
         yield Cell(f"{ratio:.3f}", "good" if ratio >= 1 else "bad")
-    for library in others:
-        peer = find_peer(record, library)
+    for _, library, named in others:
+        peer = find_peer(record, library, named)
         yield number(peer.speedup if peer else None, 2)
     yield number(seen.sm_clock_mhz if seen else None, 0)
     yield number(seen.power_watts if seen else None, 0)
@@ -162,6 +193,14 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
     errors = [each for record in records if (each := error_ratio(record)) is not None]
     if errors:
         yield f"Largest error relative to cuBLAS's on the same inputs: at most {max(errors):.2f}."
+    best = Counter(
+        _WAY.findall(peer.name)[-1]
+        for record in records
+        if (peer := find_peer(record, CUBLAS, BEST)) is not None and _WAY.search(peer.name)
+    )
+    if best:
+        counts = (f"{name} {count} times" for name, count in best.most_common())
+        yield f"Fastest cuBLAS candidate: {', '.join(counts)}."
     for record in records:
         if not record.correct:
             yield f"WRONG at {shape(record)}: {record.check}."
@@ -227,7 +266,3 @@ def _shares(record: Record) -> list[Cell]:
 
 def _percent(share: float | None) -> Cell:
     return number(None if share is None else 100 * share, 1)
-
-
-def _has(records: Iterable[Record], library: str) -> bool:
-    return any(find_peer(each, library) is not None for each in records)

@@ -14,13 +14,15 @@ from gemmkit.report.comparison import (
     find_peer,
     fused_overhead,
     geometric_mean,
+    has_types,
     next_tile_share,
+    others_of,
     ratios,
     shape,
 )
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
-from gemmkit.report.tables import number
+from gemmkit.report.tables import kernel_label, number
 
 # Suites that are only summarized, not shown in full.
 PICTURED = "waves"
@@ -46,7 +48,7 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
     if not suites:
         return Performance("", {})
     parts = [
-        f"**Compared on an {records[0].device.gpu}, fp32**\n",
+        f"**Compared on an {records[0].device.gpu}, {_types(suites)}**\n",
         _summary(suites).to_markdown(),
         _conditions(records),
     ]
@@ -57,9 +59,9 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
         parts.append(f"![{title}]({picture}-{suite}.svg)\n")
 
     for suite in SWEPT:
-        if len(suites.get(suite, ())) > 1:
+        if _drawable(suites.get(suite, ())):
             show(suite, f"Speed by size, {TOPICS[suite]}", size_sweep_svg(suites[suite]))
-    if len(suites.get(PICTURED, ())) > 1:
+    if _drawable(suites.get(PICTURED, ())):
         show(PICTURED, f"Speed by size, {TOPICS[PICTURED]}", waves_svg(suites[PICTURED]))
     for suite, found in suites.items():
         if suite != PICTURED:
@@ -67,6 +69,17 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
             heading = f"{suite}: {TOPICS[suite]}" if suite in TOPICS else "other shapes"
             parts.append(f"<details><summary>{heading}</summary>\n\n{table}\n</details>\n")
     return Performance("\n".join(parts), pictures)
+
+
+def _drawable(records: Sequence[Record]) -> bool:
+    """Whether there are several, all of one type and layout."""
+    kinds = {(each.problem.types, each.problem.layout) for each in records}
+    return len(records) > 1 and len(kinds) == 1
+
+
+def _types(suites: dict[str, list[Record]]) -> str:
+    kinds = dict.fromkeys(each.problem.types for found in suites.values() for each in found)
+    return ", ".join(kinds)
 
 
 def _summary(suites: dict[str, list[Record]]) -> Table:
@@ -108,11 +121,10 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
     edges = any(each is not None for each in next_tile.values())
     skinny = suite == "skinny"
     fused = any(fused_overhead(each) is not None for each in records)
-    others = [
-        each for each in ("torch", "triton") if any(find_peer(record, each) for record in records)
-    ]
+    others, types = others_of(records), has_types(records)
     columns = (
         Column("M x N x K"),
+        *((Column("types", "left"),) if types else ()),
         Column("kernel", "left"),
         Column("TFLOP/s"),
         *((Column("GB/s"), Column("% of a copy")) if skinny else ()),
@@ -121,7 +133,7 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
         Column("cuBLAS as it picks"),
         Column("cuBLAS best"),
         Column("× cuBLAS"),
-        *(Column(f"× {each}") for each in others),
+        *(Column(f"× {heading}") for heading, _, _ in others),
     )
     rows = []
     for record in records:
@@ -136,7 +148,8 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
         best = best or picked
         cells = (
             Cell(shape(record)),
-            Cell(f"`{record.kernel}`" + ("" if record.correct else " **wrong**")),
+            *((Cell(record.problem.types),) if types else ()),
+            Cell(f"`{kernel_label(record)}`" + ("" if record.correct else " **wrong**")),
             number(record.tflops, 2),
             *(bandwidth if skinny else ()),
             *((number(None if edge is None else 100 * edge, 1),) if edges else ()),
@@ -145,8 +158,8 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
             number(best.tflops if best else None, 2),
             number(record.ratio_to_cublas, 2),
             *(
-                number(peer.speedup if (peer := find_peer(record, each)) else None, 2)
-                for each in others
+                number(peer.speedup if (peer := find_peer(record, *named)) else None, 2)
+                for named in ((library, choice) for _, library, choice in others)
             ),
         )
         rows.append(Row(cells))
@@ -157,7 +170,7 @@ def _conditions(records: Sequence[Record]) -> str:
     """The conditions of measurement, in a few sentences."""
     facts = records[0].environment
     versions = dict.fromkeys(
-        peer.name.partition(" (")[0].partition(",")[0]
+        peer.name.partition(" (")[0].partition(",")[0].partition(":")[0]
         for each in records
         for peer in each.peers
         if peer.vendor != "gemmkit"

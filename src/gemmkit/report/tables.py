@@ -178,6 +178,9 @@ def correctness(record: Record) -> Cell:
     if bound is None:
         # Records of older versions have only the pair of the largest error.
         error, bound = record.max_error, record.error_bound
+    if record.correct and bound is None:
+        # Those of other makers say only that it is right.
+        return Cell(MISSING, "good")
     figures = "not finite" if error is None or bound is None else f"{error:.1e} / {bound:.1e}"
     return Cell(figures, "good") if record.correct else Cell(f"WRONG {figures}", "bad")
 

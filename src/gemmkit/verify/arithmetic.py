@@ -17,6 +17,11 @@ unit roundoff.
 
 Gradual underflow adds half of a type's smallest subnormal number per rounding of an operand, times
 the other operand.
+
+A library without a kernel for a whole epilogue stores the intermediate result of each kernel in the
+type of C, and the next kernel reads it. If that type is narrower than the accumulator type, each
+such store is one more rounding. `stored` lists these steps except the last; `bounds` propagates
+their errors.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.problem import full_type_name
@@ -54,6 +60,9 @@ FORMATS: Mapping[str, Format] = {
     )
 }
 COMPUTE_DTYPES = ("float32", *FORMATS)
+
+# The steps of an epilogue, in this order. The residual is the last one, and is stored anyway.
+Step = Literal["product", "bias", "activation", "scale"]
 
 # The fewest steps of k that a tensor core accumulates before it rounds.
 TENSOR_BLOCK = 4
@@ -88,20 +97,23 @@ class Arithmetic:
     """What is rounded to which type between A and B and the result.
 
     `rounded` is empty for plain fp32. `tensor`: tensor cores accumulate. `sums` are the types that
-    accumulators, and not only operands, are rounded to. `tolerance` replaces the bound: the allowed
-    error as a fraction of S. `reason` is a phrase that names the source of all this.
+    accumulators, and not only operands, are rounded to. `stored` are the steps of an epilogue after
+    which a kernel stores its result in the type of C for the next kernel. `tolerance` replaces the
+    bound: the allowed error as a fraction of S. `reason` is a phrase that names the source of all
+    this.
     """
 
     rounded: tuple[Rounded, ...] = ()
     tensor: bool = False
     sums: tuple[Format, ...] = ()
     tolerance: float | None = None
+    stored: tuple[Step, ...] = ()
     reason: str = field(default="fp32", compare=False)
 
     @property
     def plain(self) -> bool:
         """Whether fp32's own bound holds."""
-        return not self.rounded and not self.tensor and self.tolerance is None
+        return not (self.rounded or self.tensor or self.stored) and self.tolerance is None
 
     @property
     def operand_bits(self) -> int:

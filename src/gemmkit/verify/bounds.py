@@ -27,6 +27,11 @@ Programming Guide, "Mathematical Functions Appendix"), and the operations after 
 scale and the residual each round once. Storing D in a narrower type with unit roundoff v adds
 v·|D|, or half that type's smallest subnormal number.
 
+A library may compute D by several kernels in turn, each of which stores its result y in the type of
+C. If y is within e of the exact value, the next kernel reads a value within e + v·(|y| + e) plus
+half that subnormal number. The later steps propagate this error: adding the bias rounds once more,
+the activation multiplies the error by its slope, the scale by itself.
+
 The float64 reference is itself rounded, in D and in S, by γ_n with u = 2⁻⁵³; twice that is added.
 The reference of fp64 products is more accurate than that: see `reference`.
 
@@ -46,7 +51,7 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.arithmetic import FP32, Arithmetic, Format
+from gemmkit.verify.arithmetic import FP32, Arithmetic, Format, Step
 from gemmkit.verify.encoding import ELEMENTS, Matrix, Numbers
 from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices, residual_matrix
 from gemmkit.verify.row_blocks import for_each_row_block
@@ -86,7 +91,8 @@ class Rounding:
     """Error bounds of one problem; before the activation the bound is `relative · S + absolute`.
 
     Both are 0 if nothing rounds. `unit` is the roundoff of the epilogue's arithmetic, `stored` the
-    type of C if it is narrower than the accumulator type.
+    type of C if it is narrower than the accumulator type, `between` the steps, except the last,
+    after which the result so far is stored in it.
     """
 
     relative: float
@@ -95,6 +101,7 @@ class Rounding:
     epilogue: Epilogue = field(default_factory=Epilogue)
     scale: float = 1.0
     stored: Format | None = None
+    between: tuple[Step, ...] = ()
 
     @classmethod
     def of(cls, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> Rounding:
@@ -112,7 +119,7 @@ class Rounding:
         sums, result = ELEMENTS[problem.sum_dtype], ELEMENTS[problem.result_dtype]
         stored = result if result.bits < sums.bits else None
         scale = scalar(problem, epilogue.scale)
-        rest = sums.unit, epilogue, scale, stored
+        rest = sums.unit, epilogue, scale, stored, arithmetic.stored
         if arithmetic.tolerance is None and is_exact(problem, inputs, arithmetic):
             return cls(0.0, 0.0, *rest)
         alpha = abs(scalar(problem, problem.alpha))
@@ -149,17 +156,32 @@ class Rounding:
         before: Numbers,
         values: Numbers,
         residual: Numbers | None = None,
+        *,
+        bias: Numbers | None = None,
+        activated: Numbers | None = None,
     ) -> NDArray[np.float64]:
-        """The largest allowed |D − exact| for each S, x, exact D and residual."""
+        """The largest allowed |D − exact| for each S, x, exact D and residual. `bias` is the bias
+        in x, `activated` the activation's result, by default x."""
         found = self.before(magnitude)
         if self.exact:
             return found
+        after = before if activated is None else activated
+        if "product" in self.between:
+            found = self.kept(before if bias is None else before - bias, found)
+            found = found + self.unit * found
+        if "bias" in self.between:
+            found = self.kept(before, found)
         if self.epilogue.activation not in ("none", "relu"):
-            found = SLOPE * found + EVALUATION * self.unit * np.abs(before)
+            found = SLOPE * found + EVALUATION * self.unit * (np.abs(before) + found)
+        if "activation" in self.between:
+            found = self.kept(after, found)
         if self.scale != 1:
-            found = abs(self.scale) * (found + self.unit * np.abs(before))
+            found = abs(self.scale) * (found + self.unit * (np.abs(after) + found))
+            after = self.scale * after
+        if "scale" in self.between:
+            found = self.kept(after, found)
         if residual is not None:
-            found = found + 2 * self.unit * (np.abs(values) + np.abs(residual))
+            found = found + 2 * self.unit * (np.abs(values) + np.abs(residual) + found)
         return self.kept(values, found)
 
     def kept(self, values: Numbers, bounds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -172,8 +194,10 @@ class Rounding:
     def of_magnitude(self) -> float:
         """The largest error as a fraction of the largest S, rounding to the type of C included, for
         results without GELU, SiLU, scale or residual."""
-        stored = self.stored.unit if self.stored is not None and not self.exact else 0.0
-        return self.relative + stored
+        if self.stored is None or self.exact:
+            return self.relative
+        stores = math.expm1((1 + len(self.between)) * math.log1p(self.stored.unit))
+        return self.relative + stores * (1 + self.relative)
 
 
 def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> bool:

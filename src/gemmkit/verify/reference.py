@@ -33,18 +33,22 @@ class Expected:
     """The expected values of rows × columns of the result.
 
     `before` is x = α·A·B + β·C + bias and `magnitude` is S, the sum of its terms' magnitudes (see
-    `bounds`). `values` is the epilogue's result; `residual` is the residual in it, or None.
+    `bounds`). `activated` is the activation's result, `values` the whole epilogue's. `bias` is the
+    bias in x, as a row or a column, and `residual` the residual in the values; both are None if
+    there is none.
     """
 
     values: NDArray[np.float64]
     before: NDArray[np.float64]
     magnitude: NDArray[np.float64]
     residual: Numbers | None = None
+    bias: Numbers | None = None
+    activated: Numbers | None = None
 
     @property
     def auxiliary(self) -> Expected:
         """The expected auxiliary output: x."""
-        return Expected(self.before, self.before, self.magnitude)
+        return Expected(self.before, self.before, self.magnitude, bias=self.bias)
 
 
 def evaluate(
@@ -63,7 +67,7 @@ def evaluate(
     before, magnitude = np.zeros(shape), np.zeros(shape)
     a, b, c = matrices(problem, inputs)
     stored_residual = residual_matrix(problem, inputs)
-    residual = None
+    residual = bias = None
     with np.errstate(all="ignore"):
         if alpha != 0 and k:
             precise = problem.sum_dtype == "float64"
@@ -80,13 +84,13 @@ def evaluate(
             bias = bias[rows, None] if problem.epilogue.bias == "row" else bias[columns]
             before += bias
             magnitude += np.abs(bias)
-        values = ACTIVATIONS[str(problem.epilogue.activation)](before)
+        activated = values = ACTIVATIONS[str(problem.epilogue.activation)](before)
         if problem.epilogue.scale != 1:
             values = scalar(problem, problem.epilogue.scale) * values
         if stored_residual is not None:
             residual = stored_residual.part(rows, columns)[:].astype(float)
             values = values + residual
-    return Expected(values, before, magnitude, residual)
+    return Expected(values, before, magnitude, residual, bias, activated)
 
 
 def _elementwise(function: Callable[[float], float]) -> Callable[[Numbers], Numbers]:
@@ -143,7 +147,12 @@ def compare(
     with np.errstate(all="ignore"):
         error = np.abs(result - values)
         bound = rounding.bound(
-            expected.magnitude, expected.before, expected.values, expected.residual
+            expected.magnitude,
+            expected.before,
+            expected.values,
+            expected.residual,
+            bias=expected.bias,
+            activated=expected.activated,
         )
         passed = np.isfinite(error) & (error <= bound)
         ratio = np.where(error == 0, 0.0, error / bound)

@@ -206,7 +206,8 @@ class _Product:
             blocks = [*blocks, (worst_rows, EVERYTHING, expected)]
         rounding = self.rounding
         if auxiliary:
-            rounding = replace(rounding, epilogue=Epilogue(), scale=1.0)
+            between = tuple(each for each in rounding.between if each == "product")
+            rounding = replace(rounding, epilogue=Epilogue(), scale=1.0, between=between)
             blocks = [(rows, columns, each.auxiliary) for rows, columns, each in blocks]
         seen = [
             (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected))
