@@ -21,7 +21,8 @@ from gemmkit.bench.suites import variants
 from gemmkit.bench.tasks import left, suite_tasks
 from gemmkit.cli.output import read_existing
 from gemmkit.devices.choose import open_device
-from gemmkit.dispatch.choose import Choice, Dispatcher
+from gemmkit.dispatch.choose import Choice as Chosen
+from gemmkit.dispatch.choose import Dispatcher, choose
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.problem import GemmProblem
@@ -44,11 +45,11 @@ def every_tile(problem: GemmProblem, gpu: GpuSpec) -> Sequence[Choice]:
     """What dispatch takes, then every other configuration that it has for types and layouts."""
     asked = Dispatcher(gpu, None)
     first = asked.choose(problem)
-    found = [first]
+    found: list[Choice] = [first]
     for each in asked.ranked(problem):
         taken, microseconds = each.contender, each.estimate.microseconds
         if (taken.kernel, taken.config) != (first.kernel, first.config):
-            other = Choice(taken.kernel, taken.config, "a candidate", "heuristic", microseconds)
+            other = Chosen(taken.kernel, taken.config, "a candidate", "heuristic", microseconds)
             found.append(other)
     return found
 
