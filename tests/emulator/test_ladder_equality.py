@@ -35,7 +35,7 @@ CONFIGS = {
     "warp_tiled": WARP_TILES,
     "async_copy": {**WARP_TILES, "stages": 3},
     "split_k": {**WARP_TILE, "BK": 16, "stages": 2, "split_k": 3},
-    "warp_reduce": {"BN": 32, "BK": 32, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 64},
     "stream_k": {**WARP_TILE, "stages": 2},
 }
 
