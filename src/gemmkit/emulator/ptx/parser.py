@@ -27,6 +27,7 @@ from gemmkit.emulator.ptx.module import (
     Symbol,
     Vector,
 )
+from gemmkit.emulator.ptx.parameters import with_named_parameters
 from gemmkit.emulator.ptx.shared_layout import SharedLayout
 from gemmkit.emulator.ptx.variables import (
     MALFORMED,
@@ -77,7 +78,7 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     """
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
-    text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
+    text = with_named_parameters(lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text))))
     outer, table = module_scope(text), LineTable(text, files)
     target = _first(r"\.target\s+([^\s,]+)", text)
     kernels = {}
