@@ -1,9 +1,9 @@
 """Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE…`.
 
-The files are of `dispatch_regret.py`. The costs of each candidate are fitted to every other shape
-of each and written to `src/gemmkit/dispatch/fitted/`; the regret on the other shapes is
-printed, with these costs, with those that were there, and with those that follow from tile sizes
-(`closed_form.py` fits what the latter rest on). No GPU is needed.
+The files are of `dispatch_regret.py` and `typed.py`. The costs of each candidate are fitted to
+every other shape of each and written to `src/gemmkit/dispatch/fitted/`; the regret on the other
+shapes is printed, with these costs, with those that were there, and with those that follow from
+tile sizes (`closed_form.py` fits what the latter rest on). No GPU is needed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 from dispatch_regret import Row, read, summary
 from numpy.typing import NDArray
 
-from gemmkit.analysis.closed_form.costs import BoardCosts, Costs
-from gemmkit.dispatch.candidates import Candidate
+from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
+from gemmkit.dispatch.candidates import Candidate, candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.contender import Contender, board_costs
 from gemmkit.gpu import GpuSpec, find_board
-from gemmkit.problem import GemmProblem
+from gemmkit.kernels.plan import TileConfig
+from gemmkit.problem import Dtype, GemmProblem
 
 FITTED = Path(__file__).resolve().parent.parent / "src" / "gemmkit" / "dispatch" / "fitted"
 
@@ -34,9 +35,7 @@ ROUNDS = 4
 # costs, and those of a configuration. The time of a step hardly shows where there are few of them,
 # as in most shapes, and all others follow from it where there are many: so it stays near.
 PRIOR = 0.05
-PRIORS = {"step": 3.0, "excess": 2.0, "tile": 0.1, "unaligned": 0.1, "sharing": 0.1}
-# Of a latency over the step's throughput, so that its logarithm exists.
-LEAST_EXCESS = 1e-3
+PRIORS = {"step": 3.0, "latency": 2.0, "tile": 0.1, "unaligned": 0.1, "sharing": 0.1}
 
 Floats = NDArray[np.float64]
 Residuals = Callable[[Floats], Floats]
@@ -69,51 +68,93 @@ def samples_of(rows: Sequence[Row], gpu: GpuSpec) -> list[list[Sample]]:
     return found
 
 
+class Timed(msgspec.Struct):
+    """What is read of a time of `typed.py`."""
+
+    median: float
+
+
+class TypedEntry(msgspec.Struct):
+    """What is read of an entry of `typed.py`."""
+
+    name: str
+    config: dict[str, int]
+    correct: bool
+    time_us: Timed
+
+
+class TypedLine(msgspec.Struct):
+    """What is read of a line of `typed.py`."""
+
+    dtype: Dtype
+    layout: str
+    shape: str
+    entries: list[TypedEntry]
+
+
+def typed_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
+    """The same of a file of `typed.py`."""
+    known = {each.label: each for each in candidates_for(gpu)}
+    found = []
+    for line in path.read_bytes().splitlines():
+        read_line = msgspec.json.decode(line, type=TypedLine)
+        shape = GemmProblem.from_shape(read_line.shape, dtype=read_line.dtype)
+        problem = shape.laid_out(read_line.layout)
+        times = {
+            f"{each.name}:{TileConfig(**each.config)}": each.time_us.median
+            for each in read_line.entries
+            if each.correct and each.config
+        }
+        best = min(times.values())
+        found.append(
+            [
+                Sample(known[label], problem, time, best / time)
+                for label, time in times.items()
+                if label in known
+            ]
+        )
+    return found
+
+
 def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
     """The costs with which the estimates of these launches are nearest to their times."""
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
-        by_instance.setdefault(each.candidate.instance, []).append(each)
-    plain = BoardCosts()
-    derived = {
-        instance: msgspec.structs.replace(
-            Contender(some[0].candidate, gpu, plain).costs,
-            registers=registers.get(instance, 0)
-            or Contender(some[0].candidate, gpu, plain).costs.registers,
-        )
-        for instance, some in by_instance.items()
+        by_instance.setdefault(each.candidate.costed_as(each.problem.dtype), []).append(each)
+    corrections = {
+        instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
-    board = msgspec.structs.replace(plain, configurations=derived)
+    board = msgspec.structs.replace(BoardCosts(), corrections=corrections)
     for _ in range(ROUNDS):
-        board = _fit_board(board, samples, gpu)
-        costs = {
-            instance: _fit_costs(board, instance, derived[instance], some, gpu)
+        # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
+        board = _fit_board(board, [e for e in samples if e.problem.dtype == "float32"], gpu)
+        corrections = {
+            instance: _fit_correction(board, instance, some, gpu)
             for instance, some in by_instance.items()
         }
-        board = msgspec.structs.replace(board, configurations=costs)
+        board = msgspec.structs.replace(board, corrections=corrections)
     return board
 
 
-def _fit_costs(
-    board: BoardCosts, instance: str, derived: Costs, samples: Sequence[Sample], gpu: GpuSpec
-) -> Costs:
-    prior, weights = _costs_vector(derived), np.array([*PRIORS.values()])
-    config = samples[0].candidate.config
-    area = (config.BM or 1) * (config.BN or 1)
-    # No step is faster than the fp32 lanes.
-    least = area * (config.BK or 1) / gpu.capability.fp32_lanes_per_sm if config.BM else 0.0
+def _fit_correction(
+    board: BoardCosts, instance: str, samples: Sequence[Sample], gpu: GpuSpec
+) -> Correction:
+    before, weights = board.corrections[instance], np.array([*PRIORS.values()])
+
+    def corrected(vector: Floats) -> Correction:
+        factors = dict(zip(PRIORS, np.exp(vector).round(6).tolist(), strict=True))
+        return Correction(**factors, registers=before.registers)
 
     def residuals(vector: Floats) -> Floats:
-        costs = {instance: _costs_of(vector, derived, least)}
-        tried = msgspec.structs.replace(board, configurations=costs)
-        return np.append(_errors(tried, samples, gpu), weights * (vector - prior))
+        tried = msgspec.structs.replace(board, corrections={instance: corrected(vector)})
+        return np.append(_errors(tried, samples, gpu), weights * vector)
 
-    start = _costs_vector(board.configurations[instance])
-    return _costs_of(least_squares(residuals, start), derived, least)
+    start = np.log([getattr(before, name) for name in PRIORS])
+    return corrected(least_squares(residuals, start))
 
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
-    names = ("launch_us", "dram_efficiency", "partial_bytes", "exponent")
+    names = ("launch_us", "dram_efficiency", "partial_bytes", "exponent", "unaligned_tile")
     prior = np.log([getattr(BoardCosts(), name) for name in names])
 
     def board_of(vector: Floats) -> BoardCosts:
@@ -138,24 +179,6 @@ def _errors(board: BoardCosts, samples: Iterable[Sample], gpu: GpuSpec) -> Float
         estimate = contenders[each.candidate].estimate(each.problem).microseconds
         found.append(each.weight * math.log(estimate / each.microseconds))
     return np.array(found)
-
-
-def _costs_vector(costs: Costs) -> Floats:
-    excess = max(costs.latency / costs.step - 1, LEAST_EXCESS)
-    return np.log([costs.step, excess, costs.tile, costs.unaligned, costs.sharing])
-
-
-def _costs_of(vector: Floats, derived: Costs, least: float) -> Costs:
-    step, excess, tile, unaligned, sharing = np.exp(vector).tolist()
-    step = max(step, least)
-    return Costs(
-        step=round(step, 1),
-        latency=round(step * (1 + excess), 1),
-        tile=round(tile, 1),
-        unaligned=round(unaligned, 4),
-        sharing=round(sharing, 1),
-        registers=derived.registers,
-    )
 
 
 def least_squares(residuals: Residuals, start: Floats, steps: int = 20) -> Floats:
@@ -209,11 +232,17 @@ def main() -> None:
     held_out: list[list[Sample]] = []
     registers: dict[str, int] = {}
     for file in arguments.files:
-        head, rows = read(file)
-        registers |= head.registers
-        shapes = [each for each in samples_of(rows, gpu) if each]
-        fitted_on += shapes[::2]
-        held_out += shapes[1::2]
+        together = 1
+        if file.stem.endswith("-typed"):
+            shapes = typed_samples(file, gpu)
+        else:
+            head, rows = read(file)
+            registers |= head.registers
+            shapes = [each for each in samples_of(rows, gpu) if each]
+            # Kinds of problems take turns in a file.
+            together = len({row.kind for row in rows})
+        for number, some in enumerate(shapes):
+            (held_out if number // together % 2 else fitted_on).append(some)
     board = fit([each for some in fitted_on for each in some], gpu, registers)
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))

@@ -1,4 +1,4 @@
-"""`GroupedProblem`: many products of different shapes, asked for at once."""
+"""`GroupedProblem`: many products of different shapes in one launch."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 Sizes = NDArray[np.int64]
 
-# What all products of a group have in common.
+# The fields that all products of a group share.
 _SHARED = ("alpha", "beta", "epilogue", "transa", "transb", "dtype", "out_dtype")
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedProblem:
-    """Cᵢ ← epilogue(α·Aᵢ·Bᵢ + β·Cᵢ) for each i, fp32, every product with sizes of its own.
+    """Cᵢ ← epilogue(α·Aᵢ·Bᵢ + β·Cᵢ) for each i, fp32, each product with its own sizes.
 
-    `m`, `n`, `k`, `lda`, `ldb` and `ldc` are arrays of one length, the number of products; what
-    they mean is said in `GemmProblem`, as is what α, β, the epilogue, `transa` and `transb` mean,
-    which all products share. A leading dimension of 0 means tight rows. `alignment` is what the
-    addresses of all A, B and C are multiples of, in bytes. Equal sizes make a batch whose matrices
-    lie anywhere: BLAS's batch by arrays of pointers.
+    `m`, `n`, `k`, `lda`, `ldb` and `ldc` are arrays whose length is the number of products, with
+    the meaning of `GemmProblem`. α, β, the epilogue, `transa` and `transb` are shared by all
+    products. A leading dimension of 0 means contiguous rows. `alignment` is the alignment of the
+    addresses of all A, B and C, in bytes. Equal sizes make a batch with matrices at arbitrary
+    addresses: BLAS's batch by arrays of pointers.
 
     Raises:
         UsageError: the arrays have different lengths, a size is negative, a leading dimension is
-            shorter than its row, or α or β is not a finite fp32 number; the text names the product.
+            smaller than the row, or α or β is not a finite fp32 number; the text names the
+            product.
     """
 
     m: Sizes
@@ -69,7 +70,7 @@ class GroupedProblem:
             if (given < least).any():
                 number = int((given < least).argmax())
                 raise UsageError(
-                    f"product {number}: {name} = {given[number]} is shorter than a row of "
+                    f"product {number}: {name} = {given[number]} is smaller than a row of "
                     f"{row[number]} elements"
                 )
         for name in ("alpha", "beta"):
@@ -78,7 +79,7 @@ class GroupedProblem:
 
     @classmethod
     def of(cls, products: Sequence[GemmProblem]) -> GroupedProblem:
-        """The single products, which differ in nothing but their sizes and alignment.
+        """The group of single products, which may differ only in sizes and alignment.
 
         Raises:
             UsageError: they differ in something else, one is a batch, or one is not fp32.
@@ -94,7 +95,7 @@ class GroupedProblem:
                         f"product {number} has {name} = {its}, the first {theirs}: all must agree"
                     )
         if (first.dtype, first.out_dtype) != ("float32", "float32"):
-            raise UsageError(f"groups are of float32, not {first.dtype}")
+            raise UsageError(f"groups must be float32, not {first.dtype}")
 
         def sizes(name: str) -> Sizes:
             return np.array([getattr(each, name) for each in products], np.int64)
@@ -117,7 +118,7 @@ class GroupedProblem:
 
     @cached_property
     def single(self) -> GemmProblem:
-        """A product of one element each, with the layout and epilogue of all."""
+        """A product of 1×1 matrices with the layout and epilogue of the group."""
         return GemmProblem(
             *(1, 1, 1, self.alpha, self.beta),
             epilogue=self.epilogue,
@@ -133,9 +134,9 @@ class GroupedProblem:
 
     @property
     def minimal_bytes(self) -> int:
-        """Bytes to read each A and B and write each C once (and read C where β ≠ 0).
+        """Bytes to read each A and B and write each C once (and read C if β ≠ 0).
 
-        Nothing is read for a C without an element.
+        Nothing is read for an empty C.
         """
         passes_over_c = 1 if self.beta == 0 else 2
         read = (self.m > 0) & (self.n > 0)

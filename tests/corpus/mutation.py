@@ -1,4 +1,4 @@
-"""`Mutation`: a bug planted in a kernel by changing a few words of its source, and the mutant."""
+"""`Mutation`: a bug planted in a kernel by changing a few words of its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemmkit.problem import GemmProblem
 
 WRONG_RESULT = "wrong result"
 
-# Small tiles: quick to compile for the emulator, and more than one warp in a block.
+# Small tiles: quick to compile for the emulator, and more than one warp per block.
 _SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 _SMALL_WARPS = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 CONFIGS = {
@@ -63,7 +63,7 @@ class Mutation:
         """The rung with the bug; a changed include is written to `folder`.
 
         Raises:
-            ValueError: `old` does not stand exactly once in the file.
+            ValueError: `old` does not occur exactly once in the file.
         """
         rung = find_kernel(self.kernel)
         sources = {f"{self.kernel}.cu": rung.source, **include_files()}

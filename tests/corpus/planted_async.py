@@ -1,4 +1,4 @@
-"""Bugs planted in the rung whose tiles are copied by cp.async, in a ring of three stages."""
+"""Bugs planted in the rung that copies tiles by cp.async, in a pipeline of three stages."""
 
 from __future__ import annotations
 

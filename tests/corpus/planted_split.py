@@ -1,4 +1,4 @@
-"""Bugs planted in the rungs whose blocks share a result, by way of the workspace."""
+"""Bugs planted in the rungs whose blocks share a result through the workspace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-# Three parts of k, the first of them a step longer; every block's slices have work.
+# Three splits of k, the first of them one step longer; every block has work in each.
 _SPLIT = GemmProblem(64, 64, 64)
 # Two tiles, each shared by three blocks.
 _STREAM = GemmProblem(64, 128, 96)

@@ -1,4 +1,4 @@
-"""Every planted bug is found, and no kernel as it is gives a finding."""
+"""Every planted bug is found, and no unchanged kernel has a finding."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import Dtype, GemmProblem
 
 # Below and above which side of C the seven-level guide calls a problem small or large.
 SMALL, LARGE = 512, 2048
@@ -38,7 +38,7 @@ class Candidate:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """What `find_kernel` finds by the name."""
+        """The kernel."""
         return find_kernel(self.name)
 
     @cached_property
@@ -50,6 +50,11 @@ class Candidate:
     def instance(self) -> str:
         """The label without what is no part of the compiled code: how often k is cut."""
         return f"{self.name}:{replace(self.config, split_k=None)}"
+
+    def costed_as(self, dtype: Dtype) -> str:
+        """Under which name its costs for a type are kept: types of 16 bits cost alike."""
+        short = {"float32": "", "float64": " of fp64"}.get(dtype, " of 16 bits")
+        return f"{self.instance}{short}"
 
     def split(self, parts: int) -> Candidate:
         """The same with k cut over so many blocks."""
@@ -142,13 +147,10 @@ _WITHOUT_ASYNC = _rows(
 # Runs everywhere, whatever the problem: nothing is left without a choice.
 _FALLBACK = _rows("naive", "BM BN", (8, 32))
 
-CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
-
-# For batches of products that are no larger than a tile: few threads and little shared memory, so
-# that an SM has many of them at once, and no warps that share k, whose sums would have to meet.
-# Copies are issued in one place of a step: with more, ptxas runs out of the registers that so many
-# blocks leave it.
-FOR_BATCHES: tuple[Candidate, ...] = _rows(
+# For many products that are no larger than a tile: few threads and little shared memory, so that
+# an SM has many of them at once, and no warps that share k, whose sums would have to meet. Copies
+# begin once a step: with more, ptxas runs out of the registers that so many CTAs leave it.
+_SMALL_TILES = _rows(
     "gemm_tiled",
     "BM BN BK WM WN TM TN stages interleave order",
     (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
@@ -160,16 +162,45 @@ FOR_BATCHES: tuple[Candidate, ...] = _rows(
     (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
 )
 
+# Other types than float32; without cp.async also other layouts and batches.
+_TYPED = (
+    *_rows(
+        "typed_mma",
+        "BM BN BK WM WN",
+        (128, 128, 32, 64, 64),
+        (128, 128, 16, 64, 32),
+        (64, 64, 32, 32, 32),
+        (64, 64, 16, 32, 32),
+        (32, 32, 32, 16, 16),
+        (32, 32, 16, 16, 16),
+    ),
+    *_rows(
+        "typed",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (128, 128, 8, 32, 64, 8, 8),
+        (64, 128, 16, 32, 32, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
+CANDIDATES: tuple[Candidate, ...] = (
+    *_TILED,
+    *_SMALL_TILES,
+    *_WITHOUT_ASYNC,
+    *_TYPED,
+    *_FALLBACK,
+)
+
 
 def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
-    """Those that the board can run and that are worth it there, for single products."""
-    tiled = _allowed(_TILED, gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*tiled, *_allowed(_FALLBACK, gpu))
+    """Those that the board can run and that are worth it there; each says what problems it takes.
 
-
-def batch_candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
-    """The same for batches; boards without cp.async have none that takes one."""
-    return (*candidates_for(gpu), *_allowed(FOR_BATCHES, gpu))
+    Where there is cp.async, tiles that come through registers are left out: the same come faster.
+    """
+    staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
+    return (*staged, *_allowed((*_TYPED, *_FALLBACK), gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

@@ -63,8 +63,3 @@ def block_per_tile(*names: str) -> LaunchFunction:
         )
 
     return launch
-
-
-def vectorized(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """The same with all keys of the configuration, and how wide accesses are."""
-    return block_per_tile(*config.as_dict(), "VEC")(problem, config, gpu)

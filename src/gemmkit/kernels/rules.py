@@ -142,8 +142,8 @@ def even_shares(
     """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs.
 
     `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` is
-    the width of the panels in which the A tile is dealt out. With `b_panels` a B tile whose width
-    is no power of two is dealt out in panels too, of as many vectors whatever their width is.
+    how many columns the thread map of the A tile is wide. With `b_panels` that of a B tile whose
+    width is no power of two is narrower too, and as many vectors wide whatever `b_vector` is.
     """
     return first_reason(
         lambda: shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
@@ -158,8 +158,8 @@ def shared_evenly(
 ) -> str | None:
     """The same of one tile, its rows and columns given by their keys.
 
-    Its panels are `width` wide; without one, a whole row, or as many vectors as fit one where its
-    width is no power of two.
+    Its thread map is `width` columns wide; by default a whole row, or as many vectors as divide one
+    whose width is no power of two.
     """
     threads, panel = thread_count(config), config[columns] & -config[columns]
     fixed = panel // vector if width is None and panel < config[columns] else None

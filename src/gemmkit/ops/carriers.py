@@ -127,9 +127,9 @@ class _OnEmulator(Carrier):
 
     def tiles(self, problem: GroupedProblem) -> TileConfig:  # noqa: ARG002 (all take the same)
         """As `Carrier.tiles`."""
-        from gemmkit.dispatch.emulated import grouped_tiles
+        from gemmkit.dispatch.prices import EMULATED_GROUPS
 
-        return grouped_tiles()
+        return EMULATED_GROUPS
 
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
@@ -151,10 +151,11 @@ class _OnEmulator(Carrier):
 
 @lru_cache(maxsize=512)
 def _emulated(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
-    from gemmkit.dispatch.emulated import choose_emulated
+    from gemmkit.dispatch.choose import choose
 
     with first_use():
-        return compiled(problem, *choose_emulated(problem), gpu)
+        choice = choose(problem, gpu, emulated=True)
+        return compiled(problem, choice.kernel, choice.config, gpu)
 
 
 # --- which one ----------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
     if device == "cuda" and (problem := _no_gpu()):
         raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
     if emulated or device == "emulator" or (device in ("auto", None) and _no_gpu()):
-        load("gemmkit.devices.emulated", "gemmkit.dispatch.emulated")
+        load("gemmkit.devices.emulated", "gemmkit.dispatch.prices")
         from gemmkit.devices.emulated import EmulatedDevice
 
         if device is None:

@@ -1,7 +1,7 @@
-"""Loads of a kernel's parameters through an address in a register, as loads by the parameter's name.
+"""Loads of parameters through an address in a register, written as loads by the parameter's name.
 
-NVVM reads fields of a `__grid_constant__` struct so: a register holds the parameter's address, often
-with an offset, and `ld.param` adds another one.
+NVVM reads fields of a `__grid_constant__` struct so: a register holds the parameter's address, or
+one that is some bytes further on, and `ld.param` adds another offset.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ def with_named_parameters(text: str) -> str:
 def _named(body: str, parameters: set[str]) -> str:
     if not _LOADED.search(body):
         return body
-    written: dict[str, int] = {}
-    for register in _WRITTEN.findall(body):
-        written[register] = written.get(register, 0) + 1
-    definitions = [
-        (each["to"], each["of"], 0) for each in _MOVED.finditer(body) if written[each["to"]] == 1
-    ]
-    definitions += [
-        (each["to"], each["of"], int(each["bytes"]))
-        for each in _ADDED.finditer(body)
-        if written[each["to"]] == 1
-    ]
+    written = Counter(_WRITTEN.findall(body))
+    definitions: dict[str, list[_Place]] = {}
+    for each in _MOVED.finditer(body):
+        definitions.setdefault(each["to"], []).append((each["of"], 0))
+    for each in _ADDED.finditer(body):
+        definitions.setdefault(each["to"], []).append((each["of"], int(each["bytes"])))
     places: dict[str, _Place] = {name: (name, 0) for name in parameters}
     known = 0
     while known != len(places):
         known = len(places)
-        for register, base, offset in definitions:
-            if base in places:
-                name, start = places[base]
-                places[register] = name, start + offset
+        for register, given in definitions.items():
+            # Where branches meet, each of them may write the register with the same address.
+            found = {
+                (places[base][0], places[base][1] + offset) if base in places else None
+                for base, offset in given
+            }
+            place = found.pop()
+            if place is not None and not found and len(given) == written[register]:
+                places[register] = place
 
     def by_name(load: re.Match[str]) -> str:
         if load["base"] not in places:
@@ -77,8 +77,9 @@ def _without_unused(body: str, places: dict[str, _Place]) -> str:
         return "" if unused else definition[0]
 
     while True:
+        written = Counter(_WRITTEN.findall(body))
         words = Counter(re.findall(r"%\w+", body))
-        reads = {register: words[register] - 1 for register in places}
+        reads = {name: words[name] - written[name] for name in places}
         shorter = _ADDED.sub(blank, _MOVED.sub(blank, body))
         if shorter == body:
             return body

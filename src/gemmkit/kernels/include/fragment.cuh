@@ -11,8 +11,8 @@ constexpr int BLOCKS_PER_SM = RESULTS > 64 || THREADS > 512 ? 1
                                                             : 512 / THREADS;
 
 // The lane map of a warp, or of a part of one: LANES lanes in rows of LANES_N. They are numbered in
-// pairs, one below the other, so that of lanes i, i ^ 1 and i ^ 2 two share a column and two share a
-// row: shared memory then serves a 128-bit load of a fragment in two wavefronts instead of four.
+// pairs, one below the other, so that of lanes i, i ^ 1 and i ^ 2 two share a column and two share
+// a row: shared memory then serves a 128-bit load of a fragment in two wavefronts, not four.
 //
 //   0  2  4  6  8 10 12 14
 //   1  3  5  7  9 11 13 15
@@ -26,7 +26,7 @@ struct LanePlace {
 
 // The thread-value layout of a fragment: place of a thread's element i. Floats are interleaved by
 // fours: thread 0 has the first four, thread 1 the next four, and so on; 4 * THREADS floats further
-// on thread 0 has four again. A warp's 128-bit loads are contiguous then, and free of bank conflicts.
+// on thread 0 has four again. A warp's 128-bit loads are contiguous then, without bank conflicts.
 template <int THREADS>
 __device__ __forceinline__ int quad_place(int thread, int i) {
   return (i / 4 * THREADS + thread) * 4 + i % 4;

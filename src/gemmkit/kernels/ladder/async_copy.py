@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import launches, rules
+from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchShape, TileConfig
+from gemmkit.kernels.work import Work, staged
 from gemmkit.problem import GemmProblem
 
 # Template parameters of the `.cu` file, and of those of the rungs that copy like it.
@@ -38,6 +40,12 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return replace(shape, shared_bytes=stages_bytes(config))
 
 
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile per block."""
+    found = whole_tiles(problem, config, config["BM"], config["BN"])
+    return staged(found, problem, config, stages_bytes(config))
+
+
 KERNEL = Kernel(
     name="async_copy",
     rung=10,
@@ -55,5 +63,6 @@ KERNEL = Kernel(
         "stages": (2, 3, 4),
     },
     launch=launch,
+    work=work,
     rule=rule,
 )

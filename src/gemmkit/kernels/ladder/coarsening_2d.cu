@@ -1,7 +1,7 @@
 // Rung 5: TM x TN results per thread, as an outer product in registers.
 //
-// For each k a thread reads TM floats of A and TN of B into registers and multiplies each with each:
-// reads grow as TM + TN, multiply-adds as TM * TN.
+// For each k a thread reads TM floats of A and TN of B into registers and multiplies each with
+// each: reads grow as TM + TN, multiply-adds as TM * TN.
 //
 //                    b[0] b[1] ... b[TN-1]
 //   a[0]             sums[0][0]    ...

@@ -1,8 +1,8 @@
 // Rung 7: no bank conflicts.
 //
-// Shared memory has 32 banks, one float wide; two words of one bank cost two cycles. PAD floats per
-// row of As, and a thread map of A that is MAP_K columns wide, spread a warp's transposed stores over
-// all banks. Columns are interleaved by fours, so that a warp's 128-bit loads are contiguous:
+// Shared memory has 32 banks, one float wide; two words of one bank cost two cycles. PAD floats
+// per row of As, and a thread map of A that is MAP_K columns wide, spread a warp's transposed
+// stores over all banks. Columns are interleaved by fours: a warp's 128-bit loads are contiguous.
 //
 //   rung 6:  |0 0 0 0 0 0 0 0|1 1 1 1 1 1 1 1|2 ...       columns of thread 0, 1, 2 ...
 //   here:    |0 0 0 0|1 1 1 1|2 2 2 2| ... |0 0 0 0|1 1 1 1| ...

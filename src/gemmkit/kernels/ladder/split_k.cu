@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     float As[BK][BM + PAD];
     float Bs[BK][BN];
   };
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(128) float4 shared[];        // 128: `last` must not misalign copies
   Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
   const int tile = blockIdx.x, tile_cols = (N + BN - 1) / BN;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   const LanePlace<LANES_N> lane;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  // This part's k, in whole steps of BK; the first parts have one more if they do not divide evenly.
+  // This part's k, in whole steps of BK; where they do not divide evenly, the first have one more.
   const int parts = gridDim.z, part = blockIdx.z, steps = (K + BK - 1) / BK;
   const int first_step = steps / parts * part + min(steps % parts, part);
   const int own_steps = steps / parts + (part < steps % parts);

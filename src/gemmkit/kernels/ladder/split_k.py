@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
 from gemmkit.kernels.plan import (
@@ -15,6 +16,7 @@ from gemmkit.kernels.plan import (
     TileConfig,
     ceil_div,
 )
+from gemmkit.kernels.work import Work, staged
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 
@@ -30,11 +32,16 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     )
 
 
+def parts_of(problem: GemmProblem, config: TileConfig) -> int:
+    """Blocks that share a tile: no more than there are steps of BK."""
+    return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"])))
+
+
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """Tiles on x, the parts of their k on z: no more of them than there are steps of BK."""
+    """Tiles on x, the parts of their k on z."""
     BM, BN = config["BM"], config["BN"]
     tiles = ceil_div(problem.m, BM) * ceil_div(problem.n, BN)
-    parts = max(1, min(config["split_k"], ceil_div(problem.k, config["BK"])))
+    parts = parts_of(problem, config)
     shared_tiles = tiles if parts > 1 else 0
     return replace(
         async_copy.launch(problem, config, gpu),
@@ -42,6 +49,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         workspace_bytes=FLOAT_BYTES * shared_tiles * parts * BM * BN,
         arrivals=shared_tiles,
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """Parts of the k of a tile per block."""
+    found = whole_tiles(problem, config, config["BM"], config["BN"], parts_of(problem, config))
+    shared_bytes = async_copy.stages_bytes(config)
+    return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
 
 
 KERNEL = Kernel(
@@ -62,6 +76,7 @@ KERNEL = Kernel(
         "split_k": (1, 2, 3, 4, 8),
     },
     launch=launch,
+    work=work,
     rule=rule,
     signature=SCRATCH_SIGNATURE,
 )

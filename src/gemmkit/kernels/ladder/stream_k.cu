@@ -1,8 +1,8 @@
 // Rung 13: as many blocks as the GPU holds, and each gets the same share of the steps along k.
 //
-// Tiles seldom fill their last wave of blocks, and its SMs idle. Here the steps of all tiles stand in
-// one line, of which each block takes an even share; where a share ends, a tile is cut. Parts of a
-// tile meet as in rung 11: the last block to leave its partial sums adds them up (the fix-up).
+// Tiles seldom fill the last wave of blocks, and SMs idle. Here the steps of all tiles form one
+// line, of which each block takes an even share; where a share ends, a tile is cut. Partial sums of
+// a tile are added up as in rung 11, by the last block that leaves some (the fix-up).
 //
 //   tiles  |    0    |    1    |    2    |
 //   blocks |   0   |   1   |   2   |   3   |   ...
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     float As[BK][BM + PAD];
     float Bs[BK][BN];
   };
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(128) float4 shared[];        // 128: `last` must not misalign copies
   Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
   __shared__ bool last;
 

@@ -6,30 +6,44 @@ from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.cut import Cut, even_shares, whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
 from gemmkit.kernels.plan import SCRATCH_SIGNATURE, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.work import Work, staged
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 
-def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+def shares_of(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
     """As many blocks as the board holds at once, but none without a step of BK.
 
-    The workspace has room for two parts of tiles per block.
+    Tiles are cut unless each block has whole ones.
     """
-    BM, BN = config["BM"], config["BN"]
-    shape = async_copy.launch(problem, config, gpu)
-    tiles = ceil_div(problem.m, BM) * ceil_div(problem.n, BN)
+    whole = whole_tiles(problem, config, config["BM"], config["BN"])
     steps = max(1, ceil_div(problem.k, config["BK"]))
-    places = gpu.sm_count * rules.resident_blocks(config, gpu, shape.shared_bytes)
-    blocks = min(places, tiles * steps)
-    cut = tiles % blocks > 0 if blocks else False  # else each block has whole tiles
+    places = gpu.sm_count * rules.resident_blocks(config, gpu, async_copy.stages_bytes(config))
+    blocks = min(places, whole.tiles * steps)
+    cut = blocks > 0 and whole.tiles % blocks > 0
+    return even_shares(whole, blocks, whole.tiles if cut else 0)
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """The blocks of `shares_of`; the workspace has room for two parts of tiles per block."""
+    found = shares_of(problem, config, gpu)
+    slots = 2 * found.ctas if found.cut_tiles else 0
     return replace(
-        shape,
-        grid=(blocks, 1, 1),
-        workspace_bytes=FLOAT_BYTES * 2 * blocks * BM * BN if cut else 0,
-        arrivals=tiles if cut else 0,
+        async_copy.launch(problem, config, gpu),
+        grid=(found.ctas, 1, 1),
+        workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
+        arrivals=found.cut_tiles,
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """Even shares of all steps of k."""
+    shared_bytes = async_copy.stages_bytes(config)
+    found = shares_of(problem, config, gpu)
+    return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
 
 
 KERNEL = Kernel(
@@ -40,6 +54,7 @@ KERNEL = Kernel(
     default=TileConfig(BM=128, BN=256, BK=16, WM=64, WN=64, TM=16, TN=8, stages=3),
     space=async_copy.KERNEL.space,
     launch=launch,
+    work=work,
     rule=async_copy.rule,
     signature=SCRATCH_SIGNATURE,
 )

@@ -1,8 +1,8 @@
 // Rung 12: skinny products, reduced by warp shuffles.
 //
-// With 16 rows or fewer, almost all the work is to read B once. The lanes of a warp, the warps of a
-// block share k, so that all of them read; then their sums are added up: those of lanes by shuffles,
-// those of warps in shared memory. With 16 columns or fewer (TALL) the same is done with A.
+// With 16 rows or fewer, almost all the work is to read B once. The lanes of a warp, and the warps
+// of a block, share k, so that all of them read; then their sums are added up: of lanes by
+// shuffles, of warps in shared memory. With 16 columns or fewer (TALL) the same is done with A.
 //
 //   a warp, 4 x 4 floats per lane:   x -> 32 floats of a row, 8 lanes     k runs along y in B,
 //                                    y -> 16 rows, 4 lanes                along x in A

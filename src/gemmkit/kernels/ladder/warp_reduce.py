@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.work import Work, streamed
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Floats of the large matrix that a thread has in each step, and the most threads that may have 128
@@ -67,6 +69,17 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     )
 
 
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """The large matrix is read once, by blocks along the long side."""
+    tall, BN = problem.n <= SKINNY, config["BN"]
+    small, long = (problem.n, problem.m) if tall else (problem.m, problem.n)
+    tiles = ceil_div(long, BN) if small else 0
+    rows, columns = (BN, small) if tall else (small, BN)
+    found = Cut(rows, columns, tiles, tiles, steps_of(problem, config) if tiles else 0)
+    taken = shared_bytes(config, max(small, 1))
+    return streamed(found, config, BN * config["BK"] // THREAD_FLOATS, taken, small)
+
+
 KERNEL = Kernel(
     name="warp_reduce",
     rung=12,
@@ -75,6 +88,7 @@ KERNEL = Kernel(
     default=TileConfig(BN=32, BK=128, stages=3),
     space={"BN": (32, 64, 128), "BK": (32, 64, 128, 256), "stages": (2, 3, 4)},
     launch=launch,
+    work=work,
     rule=rule,
     condition=condition,
 )

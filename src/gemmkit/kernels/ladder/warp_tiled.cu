@@ -1,8 +1,8 @@
 // Rung 9: warp tiles between block and thread tiles.
 //
 // Each warp owns a WM x WN tile of the block's tile, and its lanes are numbered in pairs: of lanes
-// i, i ^ 1 and i ^ 2 two share a column and two share a row. Shared memory then serves a 128-bit load
-// of either fragment in two wavefronts, each of 16 lanes of which two and two read the same.
+// i, i ^ 1 and i ^ 2 two share a column and two share a row. Shared memory then serves a 128-bit
+// load of either fragment in two wavefronts of 16 lanes, of which two and two read the same.
 //
 //   block tile   | warp 0 | warp 1 |     warp tile    lane 0  2  4  6 ...    TM x TN results each,
 //                | warp 2 | warp 3 |                       1  3  5  7 ...    in 4 x 4 blocks

@@ -5,11 +5,14 @@ Every kernel with this mainloop takes the same keys of a configuration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.cut import Cut, steps_of
+from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
+from gemmkit.kernels.production.residue import ResidueTiles
 from gemmkit.kernels.rules import (
     MAP_K,
     MAX_RESULTS_IN_128,
@@ -27,7 +30,12 @@ from gemmkit.kernels.rules import (
     thread_count,
     warps,
 )
+from gemmkit.kernels.work import Work, staged
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# A block with a residue tile takes as long as one with a tile of so many results for each row and
+# column that it copies: copies hold it up.
+RESIDUE_LINE_RESULTS = 43
 
 # Orders of the multiply-adds that the mainloop knows.
 ORDERS = 8
@@ -89,6 +97,40 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: divides(config, "interleave", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: dynamic_shared(pipeline_bytes(None, config), gpu),
+    )
+
+
+def work(
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    found: tuple[Cut, ResidueTiles],
+    shared_bytes: int,
+    static_bytes: int = 0,
+) -> Work:
+    """What a launch asks of a board, with its residue tiles.
+
+    These take places that a last wave leaves empty, or prolong it. Where a block has its SM alone,
+    what is left of them in the end takes another wave; else they run beside whole tiles.
+    """
+    cut, residue = found
+    plain = staged(cut, problem, config, shared_bytes, static_bytes)
+    if not residue:
+        return plain
+    lines, count, sms = residue.width + residue.length, residue.count(problem), gpu.sm_count
+    whole = steps_of(problem, config)
+    steps = RESIDUE_LINE_RESULTS * lines / (cut.rows * cut.columns) * whole
+    empty = -cut.ctas % sms
+    if resident_blocks(config, gpu, shared_bytes) == 1:
+        left = count - empty * int(cut.steps / steps)
+        beyond = ceil_div(max(left, 0), sms) * steps / ceil_div(cut.ctas, sms)
+    else:
+        beyond = max(count * steps - empty * cut.steps, 0) / cut.ctas
+    added = min(empty, count, math.ceil(count * steps / cut.steps))
+    return plain._replace(
+        ctas=cut.ctas + added,
+        tiles=cut.tiles + (added if cut.parts == 1 else 0),
+        steps=math.ceil(cut.steps + beyond),
     )
 
 

@@ -13,7 +13,7 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_grouped(const __grid_constant__ Arguments<float, Epilogue> args) {
+    gemm_grouped(const Arguments<float, Epilogue> args) {
   extern __shared__ float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   const Mainloop mainloop(shared);

@@ -11,9 +11,17 @@ from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
-from gemmkit.kernels.production.residue import residue_tiles_for
+from gemmkit.kernels.production.residue import cut_with_residue
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.rules import divides, dynamic_shared, first_reason, positive, thread_count
+from gemmkit.kernels.rules import (
+    STATIC_SHARED_BYTES,
+    divides,
+    dynamic_shared,
+    first_reason,
+    positive,
+    thread_count,
+)
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 
@@ -43,9 +51,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Column tiles on x, row tiles on y, the parts of each on z; residue tiles in further rows."""
     BM, BN, width = config["BM"], config["BN"], vector_width(problem)
     parts, taken = parts_of(problem, config), shared_bytes(problem, config)
-    residue = residue_tiles_for(problem, config, gpu, taken, parts)
-    rows, columns = residue.tiles(problem, config)
-    tiles = rows * columns * problem.batch if parts > 1 else 0
+    found, residue = cut_with_residue(problem, config, gpu, taken, parts)
+    tiles = found.tiles if parts > 1 else 0
     shape = launch_shape(
         problem,
         (
@@ -64,6 +71,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         arrivals=tiles,
         fringe=residue.extents,
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """Parts of a tile per block, and residue tiles."""
+    taken = shared_bytes(problem, config)
+    found = cut_with_residue(problem, config, gpu, taken, parts_of(problem, config))
+    return cp_async_fma.work(problem, config, gpu, found, taken, STATIC_SHARED_BYTES)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -117,6 +131,7 @@ KERNEL = Kernel(
     },
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
+    work=work,
     rule=rule,
     layouts=LAYOUTS,
     pairing=pairing,

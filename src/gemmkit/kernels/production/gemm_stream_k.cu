@@ -16,7 +16,7 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_stream_k(const __grid_constant__ Arguments<float, Epilogue> args) {
+    gemm_stream_k(const Arguments<float, Epilogue> args) {
   extern __shared__ __align__(128) float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK;

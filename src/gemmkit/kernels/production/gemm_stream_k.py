@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.cut import Cut, even_shares
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
-from gemmkit.kernels.production.residue import residue_tiles_for
+from gemmkit.kernels.production.residue import ResidueTiles, cut_with_residue
 from gemmkit.kernels.production.schedule import RASTER_ROWS, chunks_of, schedule_argument
-from gemmkit.kernels.rules import thread_count
+from gemmkit.kernels.rules import STATIC_SHARED_BYTES, thread_count
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Steps of k below which no block gets a share of its own.
@@ -31,20 +33,32 @@ def split_tiles(tiles: int, blocks: int) -> int:
     return left + blocks if left and tiles > blocks else left
 
 
-def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
+def shares_of(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> tuple[Cut, ResidueTiles]:
+    """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work."""
+    pipeline = cp_async_fma.pipeline_bytes(problem, config)
+    whole, residue = cut_with_residue(problem, config, gpu, pipeline)
+    shares = whole.tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
+    blocks = min(gpu.sm_count * cp_async_fma.blocks_per_sm(config, gpu, pipeline), shares)
+    return even_shares(whole, blocks, split_tiles(whole.tiles, blocks)), residue
 
-    Further lines of them have residue tiles. A block leaves at most the last part of one tile and
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """Even shares of all steps of k, and residue tiles."""
+    pipeline = cp_async_fma.pipeline_bytes(problem, config)
+    found = shares_of(problem, config, gpu)
+    return cp_async_fma.work(problem, config, gpu, found, pipeline, STATIC_SHARED_BYTES)
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Blocks on x as `shares_of` has them; further lines of them have residue tiles.
+
+    A block leaves at most the last part of one tile and
     the first of another in the workspace.
     """
     pipeline, width = cp_async_fma.pipeline_bytes(problem, config), vector_width(problem)
     chunks, apart = chunks_of(problem, LONG, config, gpu, pipeline)
-    residue = residue_tiles_for(problem, config, gpu, pipeline + apart)
-    rows, columns = residue.tiles(problem, config)
-    tiles = columns * rows * problem.batch
-    shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    blocks = min(gpu.sm_count * cp_async_fma.blocks_per_sm(config, gpu, pipeline), shares)
-    split = split_tiles(tiles, blocks)
+    found, residue = shares_of(problem, config, gpu)
+    blocks, split = found.ctas, found.cut_tiles
     slots = 2 * blocks if split else 0
     lines = ceil_div(residue.count(problem), blocks) if residue else 0
     shape = launch_shape(
@@ -89,6 +103,7 @@ KERNEL = Kernel(
     },
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
+    work=work,
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,
     pairing=cp_async_fma.pairing,

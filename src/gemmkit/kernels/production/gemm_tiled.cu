@@ -11,7 +11,7 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_tiled(const __grid_constant__ Arguments<float, Epilogue> args) {
+    gemm_tiled(const Arguments<float, Epilogue> args) {
   extern __shared__ float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   constexpr int BM = TILE.BM, BN = TILE.BN;

@@ -11,9 +11,10 @@ from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
-from gemmkit.kernels.production.residue import residue_tiles_for
+from gemmkit.kernels.production.residue import cut_with_residue
 from gemmkit.kernels.production.schedule import chunks_of, raster_rows, schedule_argument
 from gemmkit.kernels.rules import thread_count
+from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 # Values of k that are accumulated in chunks: they take up to 3 % of the speed, and are only for k
@@ -28,7 +29,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     chunks, apart = chunks_of(problem, LONG, config, gpu, pipeline)
     places = gpu.sm_count * cp_async_fma.blocks_per_sm(config, gpu, pipeline)
     raster = raster_rows(problem, BM, BN, places)
-    residue = residue_tiles_for(problem, config, gpu, pipeline + apart)
+    _, residue = cut_with_residue(problem, config, gpu, pipeline + apart)
     shape = launch_shape(
         problem,
         (
@@ -42,6 +43,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         max(pipeline + apart, residue.shared_bytes),
     )
     return replace(shape, fringe=residue.extents, runs=chunks, banded=raster > 0)
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """A tile per block, and residue tiles."""
+    pipeline = cp_async_fma.pipeline_bytes(problem, config)
+    found = cut_with_residue(problem, config, gpu, pipeline)
+    return cp_async_fma.work(problem, config, gpu, found, pipeline)
 
 
 KERNEL = Kernel(
@@ -64,6 +72,7 @@ KERNEL = Kernel(
     },
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
+    work=work,
     signature=signature(),
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,

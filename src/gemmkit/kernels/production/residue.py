@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import cut
+from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
@@ -129,3 +131,15 @@ def residue_tiles_for(
         return ResidueTiles()
     with_residue = resident_blocks(config, gpu, max(shared_bytes, residue_bytes))
     return residue if with_residue == places else ResidueTiles()
+
+
+def cut_with_residue(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shared_bytes: int, parts: int = 1
+) -> tuple[Cut, ResidueTiles]:
+    """How blocks share the whole tiles, `parts` of them one tile, and the residue tiles besides."""
+    residue = residue_tiles_for(problem, config, gpu, shared_bytes, parts)
+    found = cut.whole_tiles(problem, config, config["BM"], config["BN"], parts)
+    if residue:
+        rows, columns = residue.tiles(problem, config)
+        found = found._replace(tiles=rows * columns, ctas=rows * columns * parts)
+    return found, residue

@@ -14,7 +14,7 @@
 
 template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    typed(const __grid_constant__ Arguments<In, Epilogue> args) {
+    typed(const Arguments<In, Epilogue> args) {
   extern __shared__ float4 shared[];
   using Mainloop = RegisterStaged<In, typename Epilogue::Sum, TILE, ACCESS, LAYOUT>;
   const int M = args.M, N = args.N;

@@ -21,6 +21,7 @@ from gemmkit.kernels.production.arguments import (
     signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
+from gemmkit.kernels.work import Work, converted
 from gemmkit.problem import ITEM_BYTES, GemmProblem
 
 # The widest access to memory, and what a row of a panel that runs along k has: a sector.
@@ -55,6 +56,11 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
         threads,
         shared_bytes(problem, config),
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile per block."""
+    return converted(rules.thread_count(config), shared_bytes(problem, config), problem, config)
 
 
 def min_blocks(problem: GemmProblem, threads: int, results: int) -> int:
@@ -174,6 +180,7 @@ KERNEL = Kernel(
         "TN": (4, 8),
     },
     launch=launch,
+    work=work,
     rule=rule,
     signature=signature(),
     layouts=LAYOUTS,

@@ -10,7 +10,7 @@
 
 template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads)
-    typed_mma(const __grid_constant__ Arguments<In, Epilogue> args) {
+    typed_mma(const Arguments<In, Epilogue> args) {
   extern __shared__ float4 shared[];
   using Mainloop = MmaSync<In, TILE, ACCESS, LAYOUT>;
   const int M = args.M, N = args.N;

@@ -17,6 +17,7 @@ from gemmkit.kernels.production.arguments import (
     signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
+from gemmkit.kernels.work import Work, tensor
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 
 # Rows and columns of a product of mma.sync, and the deepest of them.
@@ -50,6 +51,11 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
 def pad(problem: GemmProblem) -> int:
     """Elements behind each line of a tile, so that those of a fragment are in different banks."""
     return 4 if problem.item_bytes == ITEM_BYTES["float64"] else 8
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile per block, on the tensor cores."""
+    return tensor(thread_count(config), shared_bytes(problem, config), problem, config)
 
 
 def thread_count(config: TileConfig) -> int:
@@ -135,6 +141,7 @@ KERNEL = Kernel(
         "WN": (16, 32, 64),
     },
     launch=launch,
+    work=work,
     rule=rule,
     signature=signature(),
     layouts=LAYOUTS,

@@ -1,4 +1,4 @@
-"""What a kernel fills of a board: occupancy if it took more or less, and the roofline."""
+"""A kernel on a board: what-if curves of occupancy, and the roofline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmkit.analysis.explain.derived import level_intensities
 from gemmkit.analysis.occupancy import launch_resources
 from gemmkit.analysis.roofline import roofline
 from gemmkit.analysis.what_if import what_if
-from gemmkit.gpu import BOARDS, GpuSpec
+from gemmkit.gpu import BOARDS, FP32, GpuSpec, MathPipe
 from gemmkit.report.layout import Table
 from gemmkit.report.occupancy import boards_table, what_if_figure, what_if_text
 from gemmkit.report.pictures.drawn import Picture
@@ -25,8 +25,8 @@ _CURVES_SIZE, _ROOFLINE_SIZE = (10.0, 3.2), (7.0, 4.5)
 def residency(facts: Facts) -> tuple[Text, Table] | None:
     """The what-if curves on the kernel's board, and its occupancy on every known board.
 
-    The registers are those that it takes where it is compiled for its own board. None where
-    nothing is known of them, or the grid is empty.
+    The register count is that of the compilation for its own board. None if it is unknown, or if
+    the grid is empty.
     """
     taken = _taken(facts)
     if taken is None:
@@ -40,7 +40,7 @@ def residency(facts: Facts) -> tuple[Text, Table] | None:
 
 
 def board_pictures(gathered: Sequence[Facts]) -> Iterator[Picture]:
-    """For each kernel its what-if curves, and one roofline of them all with predicted speeds."""
+    """The what-if curves of each kernel, and one roofline of all with predicted speeds."""
     for facts in gathered:
         taken = _taken(facts)
         if taken is not None:
@@ -49,8 +49,13 @@ def board_pictures(gathered: Sequence[Facts]) -> Iterator[Picture]:
     points = [point for facts in gathered for point in _points(facts)]
     if points:
         first = gathered[0]
-        figure = roofline_figure(roofline(first.gpu), points)
+        figure = roofline_figure(roofline(first.gpu, _pipe(first)), points)
         yield Picture(f"{first.name}-roofline", figure, _ROOFLINE_SIZE)
+
+
+def _pipe(facts: Facts) -> MathPipe:
+    """What the first kernel multiplies with, whose peak is drawn."""
+    return facts.prediction.pipe if facts.prediction is not None else FP32
 
 
 def _taken(facts: Facts) -> Mapping[str, int] | None:
