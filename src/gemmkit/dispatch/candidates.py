@@ -135,6 +135,17 @@ _TILED = (
     ),
 )
 
+# Products of a short k, of every type; BK covers k.
+_SHORT_K = _rows(
+    "gemm_small_k",
+    "BM BN BK WM WN TM",
+    (64, 256, 4, 16, 128, 4),
+    (64, 256, 8, 16, 128, 4),
+    (64, 128, 16, 16, 64, 4),
+    (64, 128, 32, 16, 64, 4),
+    (128, 64, 32, 32, 32, 8),
+)
+
 # For boards without cp.async.
 _WITHOUT_ASYNC = _rows(
     "warp_tiled",
@@ -188,6 +199,7 @@ _TYPED = (
 CANDIDATES: tuple[Candidate, ...] = (
     *_TILED,
     *_SMALL_TILES,
+    *_SHORT_K,
     *_WITHOUT_ASYNC,
     *_TYPED,
     *_FALLBACK,
@@ -200,7 +212,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*staged, *_allowed((*_TYPED, *_FALLBACK), gpu))
+    return (*staged, *_allowed((*_SHORT_K, *_TYPED, *_FALLBACK), gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

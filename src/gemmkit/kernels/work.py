@@ -76,7 +76,8 @@ class Demands:
 
     `registers` (of 32 bits) hold what a thread multiplies and adds up, `other_registers` the rest;
     `most_registers` is what launch bounds leave it. `places` are those of the loop at which copies
-    begin; 0 where the compiler never runs out of registers for them.
+    begin; 0 where the compiler never runs out of registers for them. `coalesced_stores` says that
+    each store of a warp to C covers neighbors, whatever the alignment.
     """
 
     math: MathPipe
@@ -94,6 +95,7 @@ class Demands:
     other_registers: int
     most_registers: int
     places: float
+    coalesced_stores: bool = False
 
 
 class Work(NamedTuple):
@@ -334,6 +336,48 @@ def _streamed(config: TileConfig, threads: int) -> Demands:
         other_registers=STREAMING_REGISTERS,
         most_registers=BOUNDED_REGISTERS,
         places=0.0,
+    )
+
+
+def outer_products(found: Cut, problem: GemmProblem, config: TileConfig, threads: int) -> Work:
+    """All of a short k in one step, with the columns of B in registers.
+
+    Args:
+        found: how CTAs share the problem.
+        problem: names the types.
+        config: of BK steps of k, and WN columns per warp.
+        threads: of a CTA.
+    """
+    words = ITEM_BYTES[problem.sum_dtype] // WORD_BYTES
+    shared_bytes = words * WORD_BYTES * config["BM"] * config["BK"]
+    demands = _outer_products(config, threads, words, problem.item_bytes)
+    return _work(found, threads, shared_bytes, demands)
+
+
+@lru_cache(maxsize=4096)
+def _outer_products(config: TileConfig, threads: int, words: int, item_bytes: int) -> Demands:
+    BM, BN, BK = config["BM"], config["BN"], config["BK"]
+    columns = config["WN"] // WARP_SIZE
+    multiply_adds = BM * BN * BK / threads
+    # All lanes read the same vector of A, which is one wavefront.
+    reads = multiply_adds / columns * words * WORD_BYTES / VECTOR_BYTES
+    return Demands(
+        math=MathPipe("float64") if words == 2 else FP32,
+        multiply_adds=multiply_adds,
+        per_instruction=1.0,
+        issue=reads,
+        wavefronts=ceil_div(threads, WARP_SIZE) * reads,
+        l2_bytes=float(item_bytes * BK * (BM + BN)),
+        copies=Copies(plain=BM * BK / threads + BK * columns),
+        waits=1.0,
+        covers=0.0,
+        streams=False,
+        barriers=1,
+        registers=words * (BK + config["TM"]) * columns,
+        other_registers=OTHER_REGISTERS,
+        most_registers=BOUNDED_REGISTERS,
+        places=0.0,
+        coalesced_stores=True,
     )
 
 

@@ -32,7 +32,8 @@ class Figures:
     in each step, and `unit_exponent` says how little the pipes of an SM hold each other up
     (infinite: the busiest counts alone). A kernel that streams a matrix through registers waits for
     `streaming` latencies of memory in a step. Before the first step and after the last a tile takes
-    `latencies` of memory, and its results leave at `writing` of the bandwidth.
+    `latencies` of memory, and its results leave at `writing` of the bandwidth, or at
+    `coalesced_writing` where each store of a warp covers neighbors.
 
     A step takes `crowding` longer for each register that a thread would like and has not: its
     results, its fragments twice, `under_way` for each copy that begins at one place of the loop,
@@ -53,6 +54,7 @@ class Figures:
     streaming: float = 1.3
     latencies: float = 1.2
     writing: float = 0.34
+    coalesced_writing: float = 0.8
     crowding: float = 0.008
     under_way: float = 2.7
     address: float = 0.8
@@ -178,7 +180,8 @@ def derived_costs(
     if demands.places:
         held = copies.number * (figures.under_way / demands.places + figures.address)
         crowding += figures.crowding * max(demands.registers + held - most, 0.0)
-    write_bytes = figures.writing * gpu.dram_gb_per_s * 1e3 / gpu.clock_mhz / gpu.sm_count
+    writing = figures.coalesced_writing if demands.coalesced_stores else figures.writing
+    write_bytes = writing * gpu.dram_gb_per_s * 1e3 / gpu.clock_mhz / gpu.sm_count
     tile = figures.latencies * machine.dram_latency + WORD_BYTES * results / write_bytes
     # No step is faster than the pipe that multiplies.
     step = max(step * crowding * correction.step, warps / pipes.issue * math)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LAYOUTS, SHORT_K, LaunchShape, TileConfig
@@ -17,6 +18,7 @@ from gemmkit.kernels.production.arguments import (
     signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
+from gemmkit.kernels.work import Work, outer_products
 from gemmkit.problem import FLOAT_BYTES, ITEM_BYTES, GemmProblem
 
 # 32-bit registers of a lane for its columns of B, and for them with its accumulators.
@@ -57,6 +59,12 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
         threads,
         0,
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile per block, in one step."""
+    found = whole_tiles(problem, config, config["BM"], config["BN"])
+    return outer_products(found, problem, config, thread_count(config))
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -126,6 +134,7 @@ KERNEL = Kernel(
         "TM": (1, 2, 4, 8),
     },
     launch=launch,
+    work=work,
     rule=rule,
     signature=signature(),
     layouts=LAYOUTS,
