@@ -42,7 +42,7 @@ struct Arguments {
   int ldx;
   int group_count;
   int tile_count;
-  [[no_unique_address]] typename Epilogue::Activation activation;  // a user's own has parameters
+  typename Epilogue::Activation activation;  // a user's own has parameters
 
   // BLAS: alpha = 0 never reads A or B.
   __device__ __forceinline__ int depth() const { return alpha == Sum(0) ? 0 : K; }

@@ -84,6 +84,9 @@ def arguments_place(problem: GemmProblem) -> tuple[StructPlace]:
         offset = -(-end // size) * size
         places.append(FieldPlace(offset, size, kind, each.pointer))
         end = offset + size
+    # An activation without parameters is a byte long, as every empty struct of C++. (NVRTC 13.0
+    # gives the struct twice its size if that member is [[no_unique_address]].)
+    end += not problem.epilogue.arguments
     return (StructPlace("Arguments", -(-end // 8) * 8, 8, tuple(places)),)
 
 
