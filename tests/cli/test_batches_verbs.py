@@ -50,7 +50,7 @@ def test_which_kernel_a_batch_gets(call):
         (("explain", "gemm_tiled", "--shape", "8x8x8x9"), "ask for 8x8x8"),
         (
             ("check", "naive", "--shape", "8x8x8x9"),
-            "'gemm_tiled' and the rungs after it take batches",
+            "'gemm_tiled' and the other production kernels take batches",
         ),
     ],
 )

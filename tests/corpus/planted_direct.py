@@ -135,7 +135,7 @@ PLANTED = (
         kernel="naive",
         problem=GemmProblem(9, 17, 5),
         old="if (beta != Sum(0)) old.load(c);",
-        new="old.load(c);\n    *c += beta * *c;",
+        new="old.load(c);\n    if (beta * widened<Sum>(old.get(0)) > Sum(1)) return;",
         expects=("initcheck",),
         file="epilogue.cuh",
     ),
