@@ -8,7 +8,7 @@ from gemmkit.problem import GemmProblem
 
 _BARRIER = "__syncthreads();"
 _COMPLETE = "__syncthreads();  // the tiles are complete"
-_UNUSED = "__syncthreads();  // nobody reads the tiles any more"
+_UNUSED = "__syncthreads();  // no thread reads the tiles any more"
 
 PLANTED = (
     # --- shared_tiling ------------------------------------------------------------------------
@@ -16,7 +16,7 @@ PLANTED = (
         name="no barrier before the tiles are overwritten",
         kernel="shared_tiling",
         problem=GemmProblem(16, 16, 32),
-        old="__syncthreads();  // nobody reads the last tiles any more",
+        old="__syncthreads();  // no thread reads the previous tiles any more",
         new="",
         expects=("racecheck",),
     ),
@@ -24,7 +24,7 @@ PLANTED = (
         name="no barrier before the tiles are read",
         kernel="shared_tiling",
         problem=GemmProblem(16, 16, 16),
-        old="__syncthreads();  // the new ones are complete",
+        old="__syncthreads();  // the tiles are complete",
         new="",
         expects=("racecheck",),
     ),
@@ -32,7 +32,7 @@ PLANTED = (
         name="barrier in a divergent branch",
         kernel="shared_tiling",
         problem=GemmProblem(17, 16, 16),
-        old="__syncthreads();  // the new ones are complete",
+        old="__syncthreads();  // the tiles are complete",
         new="if (row < M) __syncthreads();",
         expects=("synccheck",),
         hangs=True,

@@ -7,8 +7,8 @@ from mutation import WRONG_RESULT, Mutation
 from gemmkit.problem import GemmProblem
 
 _COMPLETE = "__syncthreads();  // the tiles are complete"
-_UNUSED = "__syncthreads();  // nobody reads the tiles any more"
-_DOUBLE = "__syncthreads();  // the tiles are complete, and nobody reads those of two steps ago"
+_UNUSED = "__syncthreads();  // no thread reads the tiles any more"
+_DOUBLE = "__syncthreads();  // this stage is complete; no thread reads the other one"
 
 PLANTED = (
     # --- vectorized ---------------------------------------------------------------------------

@@ -174,8 +174,8 @@ class Kernel(UsersKernels):
 
     @property
     def user_defined(self) -> bool:
-        """Whether it comes from a file of the user's own."""
-        return self.file is not None
+        """Whether it is a user's own, whose front end says what its entry is."""
+        return self.entry is not None or self.translate is not None
 
     @property
     def takes_batches(self) -> bool:
