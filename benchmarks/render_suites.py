@@ -26,10 +26,10 @@ def layers(records: Sequence[Record]) -> str:
     facts = records[0].environment
     return (
         f"{layers_table(records, '').to_markdown()}\n"
-        "Medians, timed in turn: first as CUDA graphs, which is what the GPU needs, then as calls "
-        "one after the other, where the host may be what takes longest. The limiter is that of the "
-        "graph: shares of peaks count the layer's own multiply-adds, and its arrays once; shares "
-        "of the time are the profiler's. Results against float64: "
+        "Medians, timed in turn: first as CUDA graphs, which is the GPU time alone, then as "
+        "consecutive calls, which the host may limit. The limiter is that of the graph: percent of "
+        "peak counts the layer's own multiply-adds, and its arrays once; percent of the time comes "
+        "from the profiler. Results against float64: "
         f"{verdict}. {_facts(records, cudnn=facts['cudnn'])}, TF32 off.\n"
     )
 
@@ -42,7 +42,8 @@ def kinds(records: Sequence[Record]) -> str:
         if peer.vendor in ("cublas", "torch")
     )
     tried = max(peer.candidates for record in records for peer in record.peers)
-    how = "the fastest of its candidates" if tried > 1 else "its own pick, no others tried"
+    default = "its default choice, with no other candidates tried"
+    how = "the fastest of its candidates" if tried > 1 else default
     peer = f"Peer: {'; '.join(peers)}, {how}."
     return f"{kinds_table(records).to_markdown()}\n{peer} {_facts(records)}.\n"
 

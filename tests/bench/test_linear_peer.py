@@ -19,7 +19,7 @@ from gemmkit.problem import ITEM_BYTES, GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, make_inputs
 from gemmkit.verify.encoding import decode, encode
-from gemmkit.verify.inputs import matrices, residual_numbers
+from gemmkit.verify.inputs import matrices, residual_matrix
 from gemmkit.verify.reference import ACTIVATIONS
 
 FULL = Epilogue("column", "gelu", residual=True, scale=0.7, auxiliary=True)
@@ -62,7 +62,7 @@ def kernel_by_kernel(problem, inputs, stored):
         values = values.astype(np.float32)
         return decode(encode(values, dtype), dtype) if step in stored else values
 
-    x = kept("product", a @ b)
+    x = kept("product", a[:] @ b[:])
     if epilogue.bias:
         x = x + decode(inputs.bias, dtype)
     x = kept("bias", x)
@@ -71,7 +71,7 @@ def kernel_by_kernel(problem, inputs, stored):
         y = y * np.float32(epilogue.scale)
     y = kept("scale", y)
     if epilogue.residual:
-        y = y + residual_numbers(problem, inputs)
+        y = y + residual_matrix(problem, inputs)[:]
     c = inputs.c.copy()
     layouts(problem)[2].view(c)[0][:] = encode(y.astype(np.float32), dtype)
     return c, None if inputs.auxiliary is None else encode(x, dtype).ravel()
