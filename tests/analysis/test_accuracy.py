@@ -98,5 +98,5 @@ def test_published_figures_come_in_their_order(board):
 def test_a_line_that_is_no_row_is_named(tmp_path):
     path = tmp_path / "x-predicted.json"
     path.write_bytes(msgspec.json.encode(made(1.0, 1.0)) + b'\n{"kernel": 1}\n')
-    with pytest.raises(Exception, match=r"x-predicted\.json, line 2, is no row"):
+    with pytest.raises(Exception, match=r"x-predicted\.json, line 2, is not a row"):
         read_rows(path)

@@ -118,7 +118,7 @@ def test_what_cannot_be_predicted_is_refused(pipelined):
     with pytest.raises(UnsupportedProblem):
         predict(naive, GemmProblem(2**31, 16, 16), H100)
     silent = replace(pipelined, binary=replace_resources(pipelined))
-    with pytest.raises(UsageError, match="no assembler"):
+    with pytest.raises(UsageError, match="register count is unknown"):
         predict_profile(silent, GemmProblem(1024, 1024, 1024), H100)
 
 

@@ -61,8 +61,8 @@ def test_beside_the_emulated_ones(export):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "holds no table of raw metrics"),
-        ("a,b\n1,2\n", "holds no table of raw metrics"),
+        ("", "has no table of raw metrics"),
+        ("a,b\n1,2\n", "has no table of raw metrics"),
         ('"ID","Kernel Name"\n"",""\n', "has no launch below"),
         ('"ID","Kernel Name"\n', "has no launch below"),
     ],

@@ -17,8 +17,7 @@
 
 // `ACCESS.a` is that of the streamed matrix, `ACCESS.b` that of the small one.
 template <SkinnyTile TILE, Access ACCESS, Schedule SCHEDULE, class Epilogue>
-__global__ void __launch_bounds__(TILE.threads)
-    gemm_skinny(const Arguments<float, Epilogue> args) {
+__global__ void __launch_bounds__(TILE.threads) gemm_skinny(const Arguments<float, Epilogue> args) {
   constexpr int SMALL = TILE.side, BN = TILE.BN, BK = TILE.BK, WN = TILE.WN, STAGES = TILE.stages;
   constexpr int VEC = ACCESS.a, SMALL_VEC = ACCESS.b, THREADS = TILE.threads;
   constexpr bool TALL = TILE.tall, STAGED = TILE.staged, BATCHED = SCHEDULE.batched;

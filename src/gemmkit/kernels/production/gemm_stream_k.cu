@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
       return element(args.workspace, BM * BN, 2 * (first + part) + (part == 0), 0);
     };
     mainloop.store(sums, PartOrWhole<Epilogue>{!whole, epilogue},
-                   whole ? result : slot(blockIdx.x - first), whole ? args.ldc : BN,
-                   whole ? M : BM, whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
+                   whole ? result : slot(blockIdx.x - first), whole ? args.ldc : BN, whole ? M : BM,
+                   whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
     if (!whole && is_last_part(args.semaphores + work.tile, parts)) {
       add_parts<TILE.threads, BM, BN>(
           parts,

@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   extern __shared__ float4 shared[];
   using Mainloop = RegisterStaged<In, typename Epilogue::Sum, TILE, ACCESS, LAYOUT>;
   const int M = args.M, N = args.N;
-  const BatchPlace<SCHEDULE.batched> place((M + TILE.BM - 1) / TILE.BM,
-                                           (N + TILE.BN - 1) / TILE.BN, args.batch);
+  const BatchPlace<SCHEDULE.batched> place((M + TILE.BM - 1) / TILE.BM, (N + TILE.BN - 1) / TILE.BN,
+                                           args.batch);
   const int row = place.tile_row * TILE.BM, col = place.tile_col * TILE.BN;
   if (row >= M || (SCHEDULE.batched && place.product >= args.batch)) return;  // surplus
 

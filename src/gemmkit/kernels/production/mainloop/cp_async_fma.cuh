@@ -111,7 +111,8 @@ struct CpAsyncFma {
     int read = 0, write = (STAGES - 1) * SIZE;
 
     for (bool first = true; feed.left > 0; first = false) {
-      for (const int end = CHUNKS > 1 ? max(feed.left - chunk, 0) : 0; feed.left > end; --feed.left) {
+      for (const int end = CHUNKS > 1 ? max(feed.left - chunk, 0) : 0; feed.left > end;
+           --feed.left) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the tiles of this step are there, and nobody reads those of the last
         const float* const a_lines = reinterpret_cast<const float*>(ring + (read + a_from));
