@@ -64,7 +64,7 @@ def test_every_rung_is_predicted_at_every_measured_size(rows):
     ]
     sizes = Counter(row.kernel for row in rows)
     assert set(sizes) == {each.kernel for each in measured}
-    assert sum(count >= 15 for count in sizes.values()) >= 10
+    assert sum(count >= 15 for count in sizes.values()) >= 9
     assert sorted(row.measured_tflops for row in rows) == sorted(each.tflops for each in measured)
 
 

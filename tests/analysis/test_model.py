@@ -22,8 +22,8 @@ RECOMPUTED = (
     ("naive", 4096, 1024),
     ("coarsening_2d", 2048, 1024),
     ("vectorized", 1024, 1024),
-    ("gemm_tiled", 3072, 1024),
-    ("gemm_stream_k", 2048, 2048),
+    ("async_copy", 2048, 2048),
+    ("stream_k", 2048, 2048),
 )
 
 

@@ -11,7 +11,7 @@ _SPLIT = GemmProblem(64, 64, 64)
 # Two tiles of twelve steps, fewer than the board holds blocks: twelve blocks share each tile.
 _STREAM = GemmProblem(64, 128, 96)
 # Tiles of one step, more than the board holds blocks: some have two of them.
-_WHOLE_TILES = GemmProblem(64, 64 * 400, 8)
+_WHOLE_TILES = GemmProblem(64, 64 * 1200, 8)
 
 PLANTED = (
     # --- split_k ------------------------------------------------------------------------------

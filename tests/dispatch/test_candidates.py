@@ -68,6 +68,11 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
             "wide": GemmProblem(3, BN + 4, depth + 4),
             "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3),
         }
+    if candidate.name == "gemm_small_k":
+        return {
+            "aligned": GemmProblem(BM + 4, BN + 8, BK),
+            "unaligned": GemmProblem(BM + 13, BN + 13, BK - 1),
+        }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
     dtype = candidate.kernel.dtypes[0]
     # Rows of 16-bit elements are aligned where they have a multiple of 8.

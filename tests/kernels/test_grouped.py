@@ -292,13 +292,13 @@ def test_sizes_that_cannot_be():
     ones = np.ones(2, np.int64)
     with pytest.raises(UsageError, match="product 1: k = -1: sizes must be 0 or more"):
         GroupedProblem(ones, ones, [1, -1], ones, ones, ones)
-    with pytest.raises(UsageError, match="product 1: ldb = 1 is shorter than a row of 5"):
+    with pytest.raises(UsageError, match="product 1: ldb = 1 is smaller than a row of 5 elements"):
         GroupedProblem(ones, [1, 5], ones, ones, ones, [1, 5])
     with pytest.raises(UsageError, match="n has 1 entries where m has 2"):
         GroupedProblem(ones, [1], ones, ones, ones, ones)
     with pytest.raises(UsageError, match="alpha = nan is not a finite fp32 number"):
         GroupedProblem(*[ones] * 6, alpha=math.nan)
-    with pytest.raises(UsageError, match="groups are of float32, not float64"):
+    with pytest.raises(UsageError, match="groups must be float32, not float64"):
         GroupedProblem.of([GemmProblem(1, 1, 1, dtype="float64")])
 
 

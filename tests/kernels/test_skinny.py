@@ -1,5 +1,7 @@
 """`warp_reduce`: every side from 1 to 16, both ways round, and what its launch makes of it."""
 
+import re
+
 import pytest
 
 from gemmkit import check
@@ -23,9 +25,9 @@ def device():
 
 
 def template(problem, config=KERNEL.default, gpu=H100):
-    """The template arguments: side, tall, staged, BN, BK, WN, stages, two widths, batched."""
+    """Fields of the template arguments by name: those of the tile, and `a` and `b` of `Access`."""
     entry = KERNEL.plan(problem, config, gpu).entry
-    return entry.partition("<")[2].partition(", Epilogue")[0].split(", ")
+    return dict(re.findall(r"\.(\w+) = (\w+)", entry))
 
 
 @pytest.mark.parametrize("side", range(1, 17))
@@ -85,9 +87,10 @@ def test_other_configurations(device, shape, changes):
 
 
 def test_the_smaller_side_is_padded_to_a_power_of_two():
-    sides = [template(GemmProblem(m, 512, 512))[0] for m in (1, 2, 3, 5, 9, 16)]
+    sides = [template(GemmProblem(m, 512, 512))["side"] for m in (1, 2, 3, 5, 9, 16)]
     assert sides == ["1", "2", "4", "8", "16", "16"]
-    assert template(GemmProblem(512, 3, 512))[:2] == ["4", "true"]
+    found = template(GemmProblem(512, 3, 512))
+    assert (found["side"], found["tall"]) == ("4", "true")
 
 
 def test_lines_are_staged_but_for_single_columns_and_few_rows_that_are_not_aligned():
@@ -101,7 +104,7 @@ def test_lines_are_staged_but_for_single_columns_and_few_rows_that_are_not_align
     }
     for (m, n, ldb), told in staged.items():
         problem = GemmProblem(m, n, 512, ldb=ldb if n == 1 else 0)
-        assert template(problem)[2] == told
+        assert template(problem)["staged"] == told
 
 
 def test_vectors_where_the_streamed_rows_are_aligned():
@@ -114,7 +117,8 @@ def test_vectors_where_the_streamed_rows_are_aligned():
         (GemmProblem(512, 4, 512)): ["4", "4"],
     }
     for problem, told in widths.items():
-        assert template(problem)[-3:-1] == told
+        found = template(problem)
+        assert [found["a"], found["b"]] == told
 
 
 def test_k_is_cut_until_every_multiprocessor_has_a_block():
@@ -134,9 +138,13 @@ def test_k_is_cut_until_every_multiprocessor_has_a_block():
 
 def test_fewer_stages_where_registers_or_shared_memory_do_not_hold_them():
     asked = KERNEL.configure({"stages": 3})
-    assert [template(GemmProblem(512, n, 512), asked)[6] for n in (1, 4, 8)] == ["3", "2", "1"]
+    assert [template(GemmProblem(512, n, 512), asked)["stages"] for n in (1, 4, 8)] == [
+        "3",
+        "2",
+        "1",
+    ]
     wide = GemmProblem(16, 512, 512)
-    assert [template(wide, asked, gpu)[6] for gpu in (H100, RTX3090)] == ["3", "1"]
+    assert [template(wide, asked, gpu)["stages"] for gpu in (H100, RTX3090)] == ["3", "1"]
 
 
 @pytest.mark.parametrize(

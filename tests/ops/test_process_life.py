@@ -106,7 +106,14 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGAL
     [
         (LAST, ["thread", "exit"]),
         pytest.param(INTERRUPTED, ["signals", "forks"], marks=posix),
-        pytest.param(EARLY, ["fork"], marks=posix),
+        pytest.param(
+            EARLY,
+            ["fork"],
+            marks=[
+                posix,
+                pytest.mark.xfail(reason="a fork amid the first imports may wait for their locks"),
+            ],
+        ),
     ],
 )
 def test_a_process_ends_well(script, said):
