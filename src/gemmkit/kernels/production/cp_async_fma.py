@@ -80,11 +80,6 @@ def pipeline_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
     return config["stages"] * (stage_bytes(config, PAD) + pad)
 
 
-def blocks_per_sm(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
-    """Blocks that an SM holds at once, by `min_blocks` and their shared memory."""
-    return resident_blocks(config, gpu, shared_bytes)
-
-
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A pipeline of stages in dynamic shared memory, filled by cp.async."""
     return first_reason(

@@ -13,7 +13,7 @@ from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
 from gemmkit.kernels.production.residue import ResidueTiles, cut_with_residue
 from gemmkit.kernels.production.schedule import RASTER_ROWS, chunks_of, schedule_argument
-from gemmkit.kernels.rules import STATIC_SHARED_BYTES, thread_count
+from gemmkit.kernels.rules import STATIC_SHARED_BYTES, resident_blocks, thread_count
 from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
@@ -38,7 +38,7 @@ def shares_of(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> tuple[C
     pipeline = cp_async_fma.pipeline_bytes(problem, config)
     whole, residue = cut_with_residue(problem, config, gpu, pipeline)
     shares = whole.tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    blocks = min(gpu.sm_count * cp_async_fma.blocks_per_sm(config, gpu, pipeline), shares)
+    blocks = min(gpu.sm_count * resident_blocks(config, gpu, pipeline), shares)
     return even_shares(whole, blocks, split_tiles(whole.tiles, blocks)), residue
 
 

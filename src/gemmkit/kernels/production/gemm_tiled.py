@@ -13,7 +13,7 @@ from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
 from gemmkit.kernels.production.residue import cut_with_residue
 from gemmkit.kernels.production.schedule import chunks_of, raster_rows, schedule_argument
-from gemmkit.kernels.rules import thread_count
+from gemmkit.kernels.rules import resident_blocks, thread_count
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
@@ -27,7 +27,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     BM, BN = config["BM"], config["BN"]
     pipeline, width = cp_async_fma.pipeline_bytes(problem, config), vector_width(problem)
     chunks, apart = chunks_of(problem, LONG, config, gpu, pipeline)
-    places = gpu.sm_count * cp_async_fma.blocks_per_sm(config, gpu, pipeline)
+    places = gpu.sm_count * resident_blocks(config, gpu, pipeline)
     raster = raster_rows(problem, BM, BN, places)
     _, residue = cut_with_residue(problem, config, gpu, pipeline + apart)
     shape = launch_shape(

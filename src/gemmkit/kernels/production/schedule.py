@@ -5,9 +5,8 @@ from __future__ import annotations
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
-from gemmkit.kernels.production.cp_async_fma import blocks_per_sm
 from gemmkit.kernels.production.residue import ResidueTiles
-from gemmkit.kernels.rules import STATIC_SHARED_BYTES
+from gemmkit.kernels.rules import STATIC_SHARED_BYTES, resident_blocks
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Rows of C that a group of tiles spans, and how many times as much a wave of blocks must read in
@@ -50,7 +49,7 @@ def chunks_of(
     """
     apart = FLOAT_BYTES * config["BM"] * config["BN"]
     most = shared_bytes + apart + STATIC_SHARED_BYTES
-    without, with_sums = (blocks_per_sm(config, gpu, each) for each in (shared_bytes, most))
+    without, with_sums = (resident_blocks(config, gpu, each) for each in (shared_bytes, most))
     fits = most <= gpu.capability.max_shared_per_block and without == with_sums
     return (CHUNKS, apart) if problem.k in long and fits else (1, 0)
 
