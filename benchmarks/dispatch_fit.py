@@ -19,7 +19,7 @@ import numpy as np
 from dispatch_regret import Row, read, summary
 from numpy.typing import NDArray
 
-from gemmkit.analysis.closed_form.costs import BoardCosts, Costs
+from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.contender import Contender, board_costs
@@ -34,9 +34,7 @@ ROUNDS = 4
 # costs, and those of a configuration. The time of a step hardly shows where there are few of them,
 # as in most shapes, and all others follow from it where there are many: so it stays near.
 PRIOR = 0.05
-PRIORS = {"step": 3.0, "excess": 2.0, "tile": 0.1, "unaligned": 0.1, "sharing": 0.1}
-# Of a latency over the step's throughput, so that its logarithm exists.
-LEAST_EXCESS = 1e-3
+PRIORS = {"step": 3.0, "latency": 2.0, "tile": 0.1, "unaligned": 0.1, "sharing": 0.1}
 
 Floats = NDArray[np.float64]
 Residuals = Callable[[Floats], Floats]
@@ -74,42 +72,35 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
         by_instance.setdefault(each.candidate.instance, []).append(each)
-    plain = BoardCosts()
-    derived = {
-        instance: msgspec.structs.replace(
-            Contender(some[0].candidate, gpu, plain).costs,
-            registers=registers.get(instance, 0)
-            or Contender(some[0].candidate, gpu, plain).costs.registers,
-        )
-        for instance, some in by_instance.items()
+    corrections = {
+        instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
-    board = msgspec.structs.replace(plain, configurations=derived)
+    board = msgspec.structs.replace(BoardCosts(), corrections=corrections)
     for _ in range(ROUNDS):
         board = _fit_board(board, samples, gpu)
-        costs = {
-            instance: _fit_costs(board, instance, derived[instance], some, gpu)
+        corrections = {
+            instance: _fit_correction(board, instance, some, gpu)
             for instance, some in by_instance.items()
         }
-        board = msgspec.structs.replace(board, configurations=costs)
+        board = msgspec.structs.replace(board, corrections=corrections)
     return board
 
 
-def _fit_costs(
-    board: BoardCosts, instance: str, derived: Costs, samples: Sequence[Sample], gpu: GpuSpec
-) -> Costs:
-    prior, weights = _costs_vector(derived), np.array([*PRIORS.values()])
-    config = samples[0].candidate.config
-    area = (config.BM or 1) * (config.BN or 1)
-    # No step is faster than the fp32 lanes.
-    least = area * (config.BK or 1) / gpu.capability.fp32_lanes_per_sm if config.BM else 0.0
+def _fit_correction(
+    board: BoardCosts, instance: str, samples: Sequence[Sample], gpu: GpuSpec
+) -> Correction:
+    before, weights = board.corrections[instance], np.array([*PRIORS.values()])
+
+    def corrected(vector: Floats) -> Correction:
+        factors = dict(zip(PRIORS, np.exp(vector).round(6).tolist(), strict=True))
+        return Correction(**factors, registers=before.registers)
 
     def residuals(vector: Floats) -> Floats:
-        costs = {instance: _costs_of(vector, derived, least)}
-        tried = msgspec.structs.replace(board, configurations=costs)
-        return np.append(_errors(tried, samples, gpu), weights * (vector - prior))
+        tried = msgspec.structs.replace(board, corrections={instance: corrected(vector)})
+        return np.append(_errors(tried, samples, gpu), weights * vector)
 
-    start = _costs_vector(board.configurations[instance])
-    return _costs_of(least_squares(residuals, start), derived, least)
+    start = np.log([getattr(before, name) for name in PRIORS])
+    return corrected(least_squares(residuals, start))
 
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
@@ -138,24 +129,6 @@ def _errors(board: BoardCosts, samples: Iterable[Sample], gpu: GpuSpec) -> Float
         estimate = contenders[each.candidate].estimate(each.problem).microseconds
         found.append(each.weight * math.log(estimate / each.microseconds))
     return np.array(found)
-
-
-def _costs_vector(costs: Costs) -> Floats:
-    excess = max(costs.latency / costs.step - 1, LEAST_EXCESS)
-    return np.log([costs.step, excess, costs.tile, costs.unaligned, costs.sharing])
-
-
-def _costs_of(vector: Floats, derived: Costs, least: float) -> Costs:
-    step, excess, tile, unaligned, sharing = np.exp(vector).tolist()
-    step = max(step, least)
-    return Costs(
-        step=round(step, 1),
-        latency=round(step * (1 + excess), 1),
-        tile=round(tile, 1),
-        unaligned=round(unaligned, 4),
-        sharing=round(sharing, 1),
-        registers=derived.registers,
-    )
 
 
 def least_squares(residuals: Residuals, start: Floats, steps: int = 20) -> Floats:

@@ -1,11 +1,15 @@
-"""How much slower dispatch's choice is than the best candidate, on random shapes, on this GPU.
+"""How much slower dispatch's choice is than the best candidate, and than cuBLAS, on this GPU.
 
-`python benchmarks/dispatch_regret.py` times every candidate that dispatch considers at 200 random
-shapes of a fixed seed, each checked, the leaders and the heuristic's choice in turn at the end, and
-writes `results/<gpu>-dispatch.json`: a line of environment, then one a shape. Started again, it
-goes on where it stopped. `--compile BOARD --cache FOLDER` fills a cache ahead where there is no
-GPU, and `--report FILE` prints what a file says. `dispatch_fit.py` fits the heuristic to such a
-file.
+`python benchmarks/dispatch_regret.py` times, at problems of a fixed seed, what dispatch chooses,
+the candidates that it ranks first, and cuBLAS; each result is checked, and the leaders, the choice
+and cuBLAS are timed in turn at the end. It writes `results/<gpu>-dispatch.json`: a line of
+environment, then one a problem. `--kind` says which problems (several at once take turns):
+`random` ones of fp32 and plain layout, `thin` ones (one of m, n and k at most 128, the others to
+50,000), and `wide` ones of every layout and type, single and in batches, from 16 to 16,384.
+
+Started again, it goes on where it stopped. What the next problems need is compiled while the ones
+before them are timed. `--compile BOARD --cache FOLDER` fills a cache ahead where there is no GPU,
+and `--report FILE` prints what a file says. `dispatch_fit.py` fits the heuristic to such a file.
 
 What it bounds: the regret is against the best of dispatch's own candidates. A search over all
 configurations may find one that is not in the list.
@@ -19,23 +23,28 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
 
+from gemmkit.bench.baseline import Baseline
+from gemmkit.bench.peers import find_baseline
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.dispatch.candidates import candidates_for
-from gemmkit.dispatch.choose import Dispatcher, Ranked
-from gemmkit.errors import DeviceError
-from gemmkit.gpu import GpuSpec, find_board
+from gemmkit.dispatch.choose import Dispatcher
+from gemmkit.dispatch.prices import Ranked
+from gemmkit.errors import DeviceError, UnsupportedProblem
+from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.problem import GemmProblem, read_problem
+from gemmkit.problem import Dtype, GemmProblem, read_problem
 from gemmkit.tune.freshness import source_digest
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned
@@ -43,13 +52,26 @@ from gemmkit.tune.trial import Bench, Compiled, Planned
 RESULTS = Path(__file__).resolve().parent / "results"
 SEED, SHAPES = 0, 200
 SMALLEST, LARGEST, SKINNY = 16, 8192, 16
+THIN, LONGEST, WIDEST = 128, 50_000, 16_384
 SKINNY_SHARE, ALIGNED_SHARE = 0.15, 0.5
+# Of `wide` problems: batches, and other types than float32.
+BATCH_SHARE, TYPED_SHARE, LARGEST_BATCH = 0.2, 0.25, 256
+LAYOUTS = ("nn", "nt", "tn", "tt")
+TYPES: tuple[Dtype, ...] = ("float16", "bfloat16", "float64")
 # At 50 TFLOP/s 0.34 ms a launch; and 64 MiB a matrix, since each result is compared on the host.
+# The other kinds of problems may take some times as much.
 MOST_MULTIPLY_ADDS, MOST_ELEMENTS = 2**33, 2**24
-# Candidates that the closed form puts so far behind its best are not timed.
-WITHIN = 2.0
+MOST_OF_OTHERS, MOST_ELEMENTS_OF_OTHERS = 2**36, 2**25
+# Candidates are the first of the ranking, and of each instance no more ways to cut k than these.
+CANDIDATES, CUTS = 15, 2
 # Those so close to the fastest at a first look meet again in turn.
 CLOSE, MOST_LEADERS, TURN_SECONDS = 1.06, 6, 0.08
+# Problems whose instances are compiled together, ahead of their turn.
+CHUNK = 8
+
+Kind = Literal["random", "thin", "wide"]
+KINDS: tuple[Kind, ...] = ("random", "thin", "wide")
+CUBLAS = "cuBLAS"
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,16 +84,21 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     registers: dict[str, int]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One shape: microseconds by label at a first look and in turn, and what was wrong with others.
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One problem: microseconds by label at a first look and in turn, and what was wrong.
 
-    `ratio` is the time of the heuristic's choice over the best one's. `left_out` candidates were
-    estimated far behind and not timed.
+    `ratio` is the time of dispatch's choice over the best one's, cuBLAS apart. `looks` has the
+    order of the estimates. `left_out` candidates were not timed. `cublas` is in microseconds, as
+    the turns are; `peer` is how cuBLAS was called.
     """
 
     m: int
     n: int
     k: int
+    batch: int = 1
+    layout: str = "nn"
+    dtype: Dtype = "float32"
+    kind: Kind = "random"
     best: str
     chosen: str
     ratio: float
@@ -79,15 +106,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     turns: dict[str, float]
     wrong: dict[str, str]
     left_out: int
+    cublas: float | None = None
+    peer: str = ""
 
     @property
     def problem(self) -> GemmProblem:
-        return GemmProblem(self.m, self.n, self.k)
+        return GemmProblem(
+            self.m,
+            self.n,
+            self.k,
+            batch=self.batch,
+            transa=self.layout[0] == "t",
+            transb=self.layout[1] == "t",
+            dtype=self.dtype,
+        )
 
     @property
     def times(self) -> dict[str, float]:
         """The better figure of each label."""
         return self.looks | self.turns
+
+    @property
+    def speedup(self) -> float | None:
+        """cuBLAS's time over that of dispatch's choice."""
+        return self.cublas / self.turns[self.chosen] if self.cublas else None
 
 
 def random_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
@@ -107,47 +149,155 @@ def random_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
     return found
 
 
-def entered(dispatcher: Dispatcher, problem: GemmProblem) -> tuple[list[Ranked], int]:
-    """The candidates to time, the best estimate first, and how many are left out."""
+def thin_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
+    """Shapes with one of m, n and k at most 128, uniform in the logarithms; half are aligned."""
+    rng = random.Random(f"thin {seed}")
+    found: list[GemmProblem] = []
+    while len(found) < count:
+        sizes = [round(2 ** rng.uniform(np.log2(THIN), np.log2(LONGEST))) for _ in range(3)]
+        sizes[len(found) % 3] = round(2 ** rng.uniform(0, np.log2(THIN)))
+        if rng.random() < ALIGNED_SHARE:
+            sizes = [max(4, each // 4 * 4) for each in sizes]
+        problem = GemmProblem(*sizes)
+        if _affordable(problem):
+            found.append(problem)
+    return found
+
+
+def wide_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
+    """Problems of all layouts, sizes uniform in their logarithms; half are aligned, some batches,
+    some of other types than float32."""
+    rng = random.Random(f"wide {seed}")
+    found: list[GemmProblem] = []
+    while len(found) < count:
+        sizes = [round(2 ** rng.uniform(np.log2(SMALLEST), np.log2(WIDEST))) for _ in range(3)]
+        if rng.random() < ALIGNED_SHARE:
+            sizes = [each // 8 * 8 for each in sizes]
+        layout = LAYOUTS[len(found) % len(LAYOUTS)]
+        batch = rng.randint(2, LARGEST_BATCH) if rng.random() < BATCH_SHARE else 1
+        dtype: Dtype = rng.choice(TYPES) if rng.random() < TYPED_SHARE else "float32"
+        problem = GemmProblem(*sizes, batch=batch, dtype=dtype).laid_out(layout)
+        if _affordable(problem):
+            found.append(problem)
+    return found
+
+
+def _affordable(problem: GemmProblem) -> bool:
+    m, n, k = problem.m, problem.n, problem.k
+    elements = problem.batch * max(m * n, m * k, n * k)
+    return m * n * k * problem.batch <= MOST_OF_OTHERS and elements <= MOST_ELEMENTS_OF_OTHERS
+
+
+SHAPES_OF = {"random": random_shapes, "thin": thin_shapes, "wide": wide_shapes}
+
+
+def asked_problems(kinds: Sequence[Kind], count: int, seed: int) -> list[tuple[Kind, GemmProblem]]:
+    """The problems of these kinds, which take turns."""
+    each_kind = [[(kind, each) for each in SHAPES_OF[kind](count, seed)] for kind in kinds]
+    return [each for turn in zip(*each_kind, strict=True) for each in turn]
+
+
+def entered(
+    dispatcher: Dispatcher, problem: GemmProblem, most: int = CANDIDATES
+) -> tuple[list[Ranked], int]:
+    """The candidates to time, the best estimate first, and how many are left out.
+
+    Dispatch's choice is among them, whatever its estimate.
+    """
     ranked = list(dispatcher.ranked(problem))
-    limit = WITHIN * ranked[0].estimate.microseconds
-    near = [each for each in ranked if each.estimate.microseconds <= limit]
-    return near, len(ranked) - len(near)
+    near: list[Ranked] = []
+    cuts: Counter[str] = Counter()
+    for each in ranked:
+        instance = each.contender.candidate.instance
+        if len(near) < most and cuts[instance] < CUTS:
+            cuts[instance] += 1
+            near.append(each)
+    choice = dispatcher.choose(problem)
+    labels = {each.contender.candidate.label for each in near}
+    chosen = dispatcher.contender(choice.kernel.name, choice.config)
+    if chosen.candidate.label not in labels:
+        near.append(Ranked(chosen, chosen.estimate(problem)))
+    return near, max(len(ranked) - len(near), 0)
 
 
 def compiled(
-    dispatcher: Dispatcher, problems: Sequence[GemmProblem], cache_dir: Path | None
+    dispatcher: Dispatcher,
+    problems: Sequence[GemmProblem],
+    cache_dir: Path | None,
+    known: dict[str, Binary] | None = None,
 ) -> dict[str, Binary]:
-    """A binary for each instance that the shapes need, by its entry."""
+    """A binary for each instance that the shapes need, by its entry, with those that are known."""
+    known = known or {}
     wanted: dict[str, LaunchPlan] = {}
     for problem in problems:
         for each in entered(dispatcher, problem)[0]:
             plan = each.contender.kernel.plan(problem, each.contender.config, dispatcher.gpu)
-            wanted.setdefault(plan.entry, plan)
+            if plan.entry not in known:
+                wanted.setdefault(plan.entry, plan)
     started = time.monotonic()
     binaries = compile_many(list(wanted.values()), dispatcher.gpu.arch, cache_dir=cache_dir)
-    print(f"{len(wanted)} instances compiled in {time.monotonic() - started:.1f} s", flush=True)
-    return dict(zip(wanted, binaries, strict=True))
+    if wanted:
+        spent = time.monotonic() - started
+        print(f"{len(wanted)} instances compiled in {spent:.1f} s", flush=True)
+    return known | dict(zip(wanted, binaries, strict=True))
 
 
-def registers(gpu: GpuSpec, binaries: dict[str, Binary]) -> dict[str, int]:
-    """Registers of a thread by instance; of two with other alignment the greater."""
+def in_chunks(
+    dispatcher: Dispatcher, problems: Sequence[tuple[Kind, GemmProblem]], cache_dir: Path | None
+) -> Iterator[tuple[list[tuple[Kind, GemmProblem]], dict[str, Binary]]]:
+    """Problems with the binaries that they need, some at a time; the next ones are being compiled.
+
+    The dispatcher is one of its own, since another thread asks it.
+    """
+    chunks = [list(problems[first : first + CHUNK]) for first in range(0, len(problems), CHUNK)]
+    known: dict[str, Binary] = {}
+    with ThreadPoolExecutor(1) as ahead:
+        job = None
+        for number, chunk in enumerate(chunks):
+            if job is None:
+                known = compiled(dispatcher, [each for _, each in chunk], cache_dir, known)
+            else:
+                known = job.result()
+            if number + 1 < len(chunks):
+                later = [each for _, each in chunks[number + 1]]
+                job = ahead.submit(compiled, dispatcher, later, cache_dir, known)
+            yield chunk, known
+
+
+def registers(
+    dispatcher: Dispatcher, problems: Sequence[GemmProblem], binaries: dict[str, Binary]
+) -> dict[str, int]:
+    """Registers of a thread by instance, the most that one for fp32 takes."""
     found: dict[str, int] = {}
-    for candidate in candidates_for(gpu):
-        for problem in (GemmProblem(16, 16, 16), GemmProblem(15, 15, 15)):
-            plan = candidate.kernel.plan(problem, candidate.config, gpu)
-            binary = binaries.get(plan.entry)
-            if binary is not None and binary.resources is not None:
-                taken = max(found.get(candidate.instance, 0), binary.resources.registers)
+    for problem in problems:
+        if problem.dtype != "float32":
+            continue
+        for each in entered(dispatcher, problem)[0]:
+            candidate = each.contender.candidate
+            plan = candidate.kernel.plan(problem, candidate.config, dispatcher.gpu)
+            resources = binaries[plan.entry].resources
+            if resources is not None:
+                taken = max(found.get(candidate.instance, 0), resources.registers)
                 found[candidate.instance] = taken
     return found
 
 
 def measure(
-    problem: GemmProblem, device: TimedDevice, dispatcher: Dispatcher, binaries: dict[str, Binary]
+    problem: GemmProblem,
+    device: TimedDevice,
+    dispatcher: Dispatcher,
+    binaries: dict[str, Binary],
+    *,
+    kind: Kind = "random",
+    baseline: Baseline | None = None,
 ) -> Row:
-    """Time the candidates of one shape; a wrong result or a failed launch takes one out."""
-    bench = Bench(Workload(problem, device), device)
+    """Time the candidates of one shape; a wrong result or a failed launch takes one out.
+
+    Raises:
+        DeviceError: dispatch's choice failed, or the matrices do not fit.
+    """
+    workload = Workload(problem, device)
+    bench = Bench(workload, device)
     near, left_out = entered(dispatcher, problem)
     ready: dict[str, Compiled] = {}
     looks: dict[str, float] = {}
@@ -169,16 +319,29 @@ def measure(
             wrong[label] = reason
     order = sorted(looks, key=looks.__getitem__)
     leaders = [each for each in order[:MOST_LEADERS] if looks[each] <= CLOSE * looks[order[0]]]
-    # `looks` has the order of the estimates.
-    chosen = next(iter(looks))
+    choice = dispatcher.choose(problem)
+    chosen = dispatcher.contender(choice.kernel.name, choice.config).candidate.label
+    if chosen in wrong:
+        raise DeviceError(f"the choice for {problem.shape}, {chosen}: {wrong[chosen]}")
     leaders += [chosen] * (chosen not in leaders)
-    seen = bench.in_turn([ready[each] for each in leaders], TURN_SECONDS)
-    turns = {label: each.median for label, each in zip(leaders, seen, strict=True)}
+    peer, others = "", []
+    if baseline is not None:
+        try:
+            peer, contender = workload.peer(device, baseline)
+            others.append(contender)
+        except UnsupportedProblem:
+            peer = ""
+    seen = bench.in_turn([ready[each] for each in leaders], TURN_SECONDS, others)
+    turns = {label: each.median for label, each in zip(leaders, seen, strict=False)}
     best = min(turns, key=turns.__getitem__)
     return Row(
         m=problem.m,
         n=problem.n,
         k=problem.k,
+        batch=problem.batch,
+        layout=problem.layout,
+        dtype=problem.dtype,
+        kind=kind,
         best=best,
         chosen=chosen,
         ratio=turns[chosen] / turns[best],
@@ -186,6 +349,8 @@ def measure(
         turns=turns,
         wrong=wrong,
         left_out=left_out,
+        cublas=seen[-1].median if others else None,
+        peer=peer,
     )
 
 
@@ -196,12 +361,12 @@ def read(path: Path) -> tuple[Head, list[Row]]:
     return head, [msgspec.json.decode(line, type=Row) for line in rest]
 
 
-def begin(path: Path, head: Head, *, anew: bool) -> set[tuple[int, int, int]]:
-    """The shapes that a file has already; it is begun where it is missing or of other code."""
+def begin(path: Path, head: Head, *, anew: bool) -> set[GemmProblem]:
+    """The problems that a file has already; it is begun where it is missing or of other code."""
     if path.exists() and not anew:
         old, rows = read(path)
         if old.sources == head.sources and old.gpu == head.gpu:
-            return {(row.m, row.n, row.k) for row in rows}
+            return {row.problem for row in rows}
         raise SystemExit(f"{path} is of other kernels or another GPU: give --anew to replace it")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(head) + b"\n")
@@ -209,40 +374,74 @@ def begin(path: Path, head: Head, *, anew: bool) -> set[tuple[int, int, int]]:
 
 
 def measure_all(
-    problems: Sequence[GemmProblem],
+    problems: Sequence[tuple[Kind, GemmProblem]],
     device: TimedDevice,
     path: Path,
     *,
     seconds: float,
     cache_dir: Path | None = None,
     anew: bool = False,
+    baseline: Baseline | None = None,
 ) -> list[Row]:
     """Measure what the file does not have yet, as long as there is time; all of its rows."""
+    end = time.monotonic() + seconds
     dispatcher = Dispatcher(device.spec, None)
-    binaries = compiled(dispatcher, problems, cache_dir)
     kernels = {each.name: each.kernel for each in candidates_for(device.spec)}
     head = Head(
         gpu=device.spec.name,
         environment=device.environment(),
         command=" ".join(["python", *sys.argv]),
         sources={name: source_digest(kernel) for name, kernel in kernels.items()},
-        registers=registers(device.spec, binaries),
+        registers={},
     )
     done = begin(path, head, anew=anew)
-    end = time.monotonic() + seconds
+    left = [each for each in problems if each[1] not in done]
+    number, found = 0, dict(head.registers)
     with path.open("ab") as file:
-        for number, problem in enumerate(problems):
-            if (problem.m, problem.n, problem.k) in done:
+        for chunk, binaries in in_chunks(Dispatcher(device.spec, None), left, cache_dir):
+            for instance, taken in registers(
+                dispatcher, [each for _, each in chunk], binaries
+            ).items():
+                found[instance] = max(found.get(instance, 0), taken)
+            for kind, problem in chunk:
+                if time.monotonic() > end:
+                    break
+                try:
+                    row = measure(
+                        problem, device, dispatcher, binaries, kind=kind, baseline=baseline
+                    )
+                except DeviceError as error:
+                    print(f"{problem.shape}: {error}", flush=True)
+                    continue
+                file.write(msgspec.json.encode(row) + b"\n")
+                file.flush()
+                number += 1
+                print(f"{number:3} {told(row)}", flush=True)
+            else:
                 continue
-            if time.monotonic() > end:
-                print(f"stopped at shape {number}: {seconds:.0f} s are over", flush=True)
-                break
-            row = measure(problem, device, dispatcher, binaries)
-            file.write(msgspec.json.encode(row) + b"\n")
-            file.flush()
-            wrong = f"  WRONG: {row.wrong}" if row.wrong else ""
-            print(f"{number:3} {problem.shape:16} {row.ratio:6.3f}  {row.best}{wrong}", flush=True)
+            print(f"stopped after {number} shapes: {seconds:.0f} s are over", flush=True)
+            break
+    _note_registers(path, found)
     return read(path)[1]
+
+
+def _note_registers(path: Path, found: dict[str, int]) -> None:
+    """Registers are known once everything is compiled."""
+    head, _, rows = path.read_bytes().partition(b"\n")
+    old = msgspec.json.decode(head, type=Head)
+    noted = msgspec.structs.replace(old, registers=old.registers | found)
+    path.write_bytes(msgspec.json.encode(noted) + b"\n" + rows)
+
+
+def told(row: Row) -> str:
+    """One problem in a line."""
+    problem = row.problem
+    against = f" {row.speedup:5.2f} × cuBLAS" if row.speedup else ""
+    wrong = f"  WRONG: {row.wrong}" if row.wrong else ""
+    return (
+        f"{problem.dtype:8} {problem.layout} {problem.shape:20} {row.ratio:6.3f}{against}  "
+        f"{row.chosen} / {row.best}{wrong}"
+    )
 
 
 def summary(ratios: Sequence[float]) -> str:
@@ -256,19 +455,32 @@ def summary(ratios: Sequence[float]) -> str:
 
 
 def report(rows: Sequence[Row]) -> str:
-    """The regret of all shapes and of some kinds, and how often each instance is the best."""
-    kinds = {
+    """The regret of all shapes and of some kinds, the speed beside cuBLAS, and how often each
+    instance is the best."""
+    lines = []
+    parts = {
         "all": lambda _: True,
-        "aligned": lambda row: row.n % 4 == row.k % 4 == 0,
-        "not aligned": lambda row: row.n % 4 or row.k % 4,
+        **{kind: (lambda row, kind=kind: row.kind == kind) for kind in KINDS},
+        "aligned": lambda row: row.problem.is_aligned(16),
+        "not aligned": lambda row: not row.problem.is_aligned(16),
         "skinny": lambda row: min(row.m, row.n) <= SKINNY,
         "small": lambda row: SKINNY < min(row.m, row.n) < 512,
         "others": lambda row: min(row.m, row.n) >= 512,
+        "batches": lambda row: row.batch > 1,
+        **{dtype: (lambda row, dtype=dtype: row.dtype == dtype) for dtype in TYPES},
     }
-    lines = []
-    for name, belongs in kinds.items():
-        ratios = [row.ratio for row in rows if belongs(row)]
-        lines += [f"{name:12} {summary(ratios)}"] if ratios else []
+    for name, belongs in parts.items():
+        some = [row for row in rows if belongs(row)]
+        if not some:
+            continue
+        lines.append(f"{name:12} {summary([row.ratio for row in some])}")
+        speeds = [row.speedup for row in some if row.speedup]
+        if speeds:
+            p10, p50 = np.percentile(speeds, (10, 50))
+            lines.append(
+                f"{'':12} × cuBLAS: median {p50:.2f}, worst tenth {p10:.2f}, least "
+                f"{min(speeds):.2f}"
+            )
     wins = Counter(re.sub(r"split_k=\d+,", "", row.best) for row in rows)
     lines += [f"{count:5} × {instance}" for instance, count in wins.most_common()]
     return "\n".join(lines)
@@ -280,9 +492,15 @@ def main() -> int:
     )
     parser.add_argument("--results", type=Path, help="by default results/<gpu>-dispatch.json")
     parser.add_argument("--shapes-file", type=Path, help="a shape MxNxK on each line")
-    parser.add_argument("--count", type=int, default=SHAPES, help="of random shapes")
-    parser.add_argument("--seed", type=int, default=SEED, help="of random shapes")
-    parser.add_argument("--seconds", type=float, default=280.0, help="after which no shape begins")
+    parser.add_argument(
+        "--kind", action="append", choices=KINDS, help="of problems; by default random ones"
+    )
+    parser.add_argument("--count", type=int, default=SHAPES, help="of problems of each kind")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the problems")
+    parser.add_argument("--no-cublas", action="store_true", help="leave cuBLAS out")
+    parser.add_argument(
+        "--seconds", type=float, default=280.0, help="after which no problem begins"
+    )
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--anew", action="store_true", help="replace what the file has")
     parser.add_argument("--compile", metavar="BOARD", help="only fill the cache for a board")
@@ -291,11 +509,13 @@ def main() -> int:
     if arguments.report is not None:
         print(report(read(arguments.report)[1]))
         return 0
-    problems = random_shapes(arguments.count, arguments.seed)
+    problems = asked_problems(arguments.kind or ["random"], arguments.count, arguments.seed)
     if arguments.shapes_file is not None:
-        problems = [read_problem(each) for each in arguments.shapes_file.read_text().split()]
+        shapes = arguments.shapes_file.read_text().split()
+        problems = [("random", read_problem(each)) for each in shapes]
     if arguments.compile is not None:
-        compiled(Dispatcher(find_board(arguments.compile), None), problems, arguments.cache)
+        dispatcher = Dispatcher(find_board(arguments.compile), None)
+        compiled(dispatcher, [each for _, each in problems], arguments.cache)
         return 0
     device = open_device("cuda")
     assert isinstance(device, TimedDevice)
@@ -306,6 +526,7 @@ def main() -> int:
         seconds=arguments.seconds,
         cache_dir=arguments.cache,
         anew=arguments.anew,
+        baseline=None if arguments.no_cublas else find_baseline(device),
     )
     print(report(rows))
     return 1 if any(row.wrong for row in rows) else 0

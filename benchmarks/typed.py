@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 import torch
+from gemmkit.dispatch.typed import TILES, choose_typed
 
 from gemmkit.bench.timer import Contender, time_in_turn
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device, TimedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.dispatch.typed import TILES, choose_typed
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import Dtype, GemmProblem

@@ -1,18 +1,97 @@
 """`GpuSpec`: what a board can hold and do, for every board that gemmkit knows by name.
 
 Limits per compute capability are those of the CUDA Programming Guide's table "Technical
-Specifications per Compute Capability"; boards' figures are NVIDIA's published ones (boost clock,
-memory bandwidth).
+Specifications per Compute Capability"; rates of pipes are those of its table "Throughput of Native
+Arithmetic Instructions" and of the peaks that NVIDIA's white papers give; boards' figures are
+NVIDIA's published ones (boost clock, memory bandwidth).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from gemmkit.errors import UsageError, unknown_name
 
 KIB = 1024
 WARP_SIZE = 32
+
+# The types in which the pipes multiply. Tensor cores take float32 rounded to TensorFloat-32 only,
+# which gemmkit's kernels never do.
+MathType = Literal["float32", "float64", "float16", "bfloat16"]
+
+
+class MathPipe(NamedTuple):
+    """What multiplies: the FMA lanes of a type, or the tensor cores for operands of it."""
+
+    dtype: MathType = "float32"
+    tensor: bool = False
+
+    def __str__(self) -> str:
+        short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+        return f"{short[self.dtype]} tensor core" if self.tensor else short[self.dtype]
+
+
+FP32 = MathPipe()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipes:
+    """What the pipes of one SM take in a cycle.
+
+    `fp32` and `fp64` are multiply-adds of the lanes, `tensor_half` and `tensor_fp64` those of the
+    tensor cores: of float16 or bfloat16 operands with fp32 sums, and of fp64. `mma_sync` is the
+    share of the tensor cores' rate that `mma.sync` reaches, 0 to 1: from compute capability 9.0 on
+    only asynchronous instructions reach all of it. `issue` is warp instructions, one for each
+    scheduler; `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2
+    delivers; `load_store_lanes` the threads whose addresses are served. `launch_us` is from one
+    kernel of a CUDA graph to the next, in microseconds.
+    """
+
+    fp32: int
+    fp64: int = 2
+    tensor_half: int = 512
+    tensor_fp64: int = 2
+    mma_sync: float = 1.0
+    issue: int = 4
+    shared_bytes: int = 128
+    l2_bytes: float = 28.0
+    load_store_lanes: int = 32
+    launch_us: float = 2.0
+
+    def multiply_adds(self, pipe: MathPipe = FP32) -> int:
+        """Multiply-adds of a pipe per cycle.
+
+        Raises:
+            ValueError: tensor cores do not multiply float32.
+        """
+        if not pipe.tensor:
+            return self.fp64 if pipe.dtype == "float64" else self.fp32
+        if pipe.dtype == "float32":
+            raise ValueError("tensor cores do not multiply float32")
+        return self.tensor_fp64 if pipe.dtype == "float64" else self.tensor_half
+
+    def sustained(self, pipe: MathPipe = FP32) -> float:
+        """The same for the instructions of gemmkit's kernels: tensor cores through `mma.sync`."""
+        return self.multiply_adds(pipe) * (self.mma_sync if pipe.tensor else 1.0)
+
+
+# L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`
+# on 9.0 is that of Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
+# Microbenchmarking" (2024); on later data-centre parts it is taken to run as fast as on 8.0.
+PIPES = {
+    (7, 5): Pipes(64, load_store_lanes=16, l2_bytes=20.0),
+    (8, 0): Pipes(64, 32, 1024, 64),
+    (8, 6): Pipes(128, load_store_lanes=16, l2_bytes=18.0),
+    (8, 7): Pipes(128, tensor_half=1024, load_store_lanes=16, l2_bytes=18.0),
+    (8, 9): Pipes(128, load_store_lanes=16, l2_bytes=16.0),
+    (9, 0): Pipes(128, 64, 2048, 128, mma_sync=0.63),
+    (10, 0): Pipes(128, 64, 4096, 64, mma_sync=0.25),
+    (10, 3): Pipes(128, 2, 4096, 2, mma_sync=0.25),
+    (11, 0): Pipes(128, 2, 4096, 2, mma_sync=0.25),
+    (12, 0): Pipes(128, load_store_lanes=16, l2_bytes=16.0),
+    (12, 1): Pipes(128, load_store_lanes=16, l2_bytes=16.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +108,7 @@ class ComputeCapability:
     max_blocks_per_sm: int
     shared_per_sm: int
     max_shared_per_block: int
-    fp32_lanes_per_sm: int
+    pipes: Pipes
     shared_unit: int = 128
     shared_reserved_per_block: int = 1 * KIB
     registers_per_sm: int = 65536
@@ -66,7 +145,7 @@ class ComputeCapability:
 
 
 def _capability(
-    major: int, minor: int, threads: int, blocks: int, shared_kib: int, lanes: int, **rest: int
+    major: int, minor: int, threads: int, blocks: int, shared_kib: int
 ) -> ComputeCapability:
     reserved_kib = 0 if major < 8 else 1
     return ComputeCapability(
@@ -76,28 +155,27 @@ def _capability(
         max_blocks_per_sm=blocks,
         shared_per_sm=shared_kib * KIB,
         max_shared_per_block=(shared_kib - reserved_kib) * KIB,
-        fp32_lanes_per_sm=lanes,
+        pipes=PIPES[major, minor],
         shared_unit=256 if major < 8 else 128,
         shared_reserved_per_block=reserved_kib * KIB,
         architecture_specific=major >= 9,
-        **rest,
     )
 
 
 CAPABILITIES = {
     (each.major, each.minor): each
     for each in (
-        _capability(7, 5, 1024, 16, 64, 64),
-        _capability(8, 0, 2048, 32, 164, 64),
-        _capability(8, 6, 1536, 16, 100, 128),
-        _capability(8, 7, 1536, 16, 164, 128),
-        _capability(8, 9, 1536, 24, 100, 128),
-        _capability(9, 0, 2048, 32, 228, 128),
-        _capability(10, 0, 2048, 32, 228, 128),
-        _capability(10, 3, 2048, 32, 228, 128),
-        _capability(11, 0, 1536, 24, 228, 128),
-        _capability(12, 0, 1536, 24, 100, 128),
-        _capability(12, 1, 1536, 24, 100, 128),
+        _capability(7, 5, 1024, 16, 64),
+        _capability(8, 0, 2048, 32, 164),
+        _capability(8, 6, 1536, 16, 100),
+        _capability(8, 7, 1536, 16, 164),
+        _capability(8, 9, 1536, 24, 100),
+        _capability(9, 0, 2048, 32, 228),
+        _capability(10, 0, 2048, 32, 228),
+        _capability(10, 3, 2048, 32, 228),
+        _capability(11, 0, 1536, 24, 228),
+        _capability(12, 0, 1536, 24, 100),
+        _capability(12, 1, 1536, 24, 100),
     )
 }
 
@@ -124,10 +202,18 @@ class GpuSpec:
         return self.capability.arch
 
     @property
+    def pipes(self) -> Pipes:
+        """What the pipes of an SM take in a cycle."""
+        return self.capability.pipes
+
+    @property
     def peak_tflops(self) -> float:
-        """fp32 peak at the boost clock: SMs × lanes × 2 × clock."""
-        lanes = self.sm_count * self.capability.fp32_lanes_per_sm
-        return 2 * lanes * self.clock_mhz * 1e6 / 1e12
+        """fp32 peak at the boost clock, without tensor cores."""
+        return self.peak(FP32)
+
+    def peak(self, pipe: MathPipe) -> float:
+        """TFLOP/s of a pipe at the boost clock: SMs × multiply-adds per cycle × 2 × clock."""
+        return 2 * self.sm_count * self.pipes.multiply_adds(pipe) * self.clock_mhz / 1e6
 
 
 def _board(

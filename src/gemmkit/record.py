@@ -131,7 +131,8 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what the board can do was done; shares are 0 to 1, null where not known.
 
     `clock_mhz` is the SM clock seen while timing, or else the board's boost clock, and
-    `peak_tflops` the fp32 peak at that clock. `gb_per_s` counts A, B and C once each (1e9 bytes);
+    `peak_tflops` the peak at that clock of what multiplies:
+    fp32 or fp64 lanes, or tensor cores. `gb_per_s` counts A, B and C once each (1e9 bytes);
     `dram_share` is of the data sheet's bandwidth, `copy_share` of what a device-to-device copy
     moved in the same run (`copy_gb_per_s`, read and written). `issue_cycles` is what one FFMA of
     the machine code takes of its scheduler's issue cycles on average, by its register banks.

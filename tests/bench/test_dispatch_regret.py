@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 import zlib
@@ -62,7 +63,8 @@ def device(fakes):
 
 
 def run(regret, device, path, shapes=SHAPES, **options):
-    return regret.measure_all(shapes, device, path, seconds=1e9, **options)
+    problems = [("random", each) for each in shapes]
+    return regret.measure_all(problems, device, path, seconds=1e9, **options)
 
 
 def test_shapes_are_the_same_each_time_and_within_bounds(regret):
@@ -76,6 +78,69 @@ def test_shapes_are_the_same_each_time_and_within_bounds(regret):
     aligned = sum(each.n % 4 == each.k % 4 == 0 for each in shapes)
     assert 15 <= skinny <= 60
     assert 80 <= aligned <= 130
+
+
+def test_thin_and_wide_problems_cover_what_they_say(regret):
+    thin = regret.thin_shapes(90)
+    assert all(min(each.m, each.n, each.k) <= regret.THIN for each in thin)
+    assert {min(range(3), key=(each.m, each.n, each.k).__getitem__) for each in thin} == {0, 1, 2}
+    wide = regret.wide_shapes(120)
+    assert {each.layout for each in wide} == {"nn", "nt", "tn", "tt"}
+    assert {each.dtype for each in wide} == {"float32", *regret.TYPES}
+    assert 10 < sum(each.batch > 1 for each in wide) < 50
+    assert 40 < sum(each.is_aligned(16) for each in wide) < 80
+    turns = regret.asked_problems(["thin", "wide"], 3, 0)
+    assert [kind for kind, _ in turns] == ["thin", "wide"] * 3
+
+
+def test_cublas_is_timed_beside_the_choice(regret, device, fakes, tmp_path):
+    problems = [("thin", each) for each in SHAPES]
+    baseline = fakes["FakeBaseline"](device, one=6.0, two=5.0)
+    path = tmp_path / "results.json"
+    rows = regret.measure_all(problems, device, path, seconds=1e9, baseline=baseline)
+    assert [(row.kind, row.problem) for row in rows] == problems
+    assert {row.cublas for row in rows} == {5.0}
+    assert {row.peer for row in rows} == {"two"}
+    for row in rows:
+        assert row.speedup == pytest.approx(5.0 / row.turns[row.chosen])
+    assert "× cuBLAS" in regret.report(rows)
+
+
+def test_rows_hold_what_problems_they_are_of(regret):
+    problem = GemmProblem(40, 36, 64, batch=3, transb=True, dtype="bfloat16")
+    row = regret.Row(
+        m=40,
+        n=36,
+        k=64,
+        batch=3,
+        layout=problem.layout,
+        dtype=problem.dtype,
+        best="",
+        chosen="",
+        ratio=1.0,
+        looks={},
+        turns={},
+        wrong={},
+        left_out=0,
+    )
+    assert row.problem == problem
+
+
+def test_the_choice_is_timed_whatever_its_place(regret, tmp_path, monkeypatch):
+    dispatcher = regret.Dispatcher(BOARDS["h100"], None)
+    problem = GemmProblem(700, 900, 1100)
+    first, *_, last = list(dispatcher.ranked(problem))
+    contender = last.contender
+    choice = dataclasses.replace(
+        dispatcher.choose(problem), kernel=contender.kernel, config=contender.config
+    )
+    monkeypatch.setattr(dispatcher, "choose", lambda _: choice)
+    near, left_out = regret.entered(dispatcher, problem, 5)
+    assert [each.contender.candidate for each in near][::5] == [
+        first.contender.candidate,
+        contender.candidate,
+    ]
+    assert left_out > 0
 
 
 def test_the_best_and_the_choice_meet_in_turn(regret, device, tmp_path, capsys):
@@ -108,8 +173,9 @@ def test_a_stopped_run_goes_on(regret, device, tmp_path, capsys):
     launches = device.launches
     assert run(regret, device, path) == rows
     assert device.launches == launches
-    regret.measure_all(SHAPES, device, tmp_path / "other.json", seconds=-1.0)
-    assert "stopped at shape 0" in capsys.readouterr().out
+    problems = [("random", each) for each in SHAPES]
+    regret.measure_all(problems, device, tmp_path / "other.json", seconds=-1.0)
+    assert "stopped after 0 shapes" in capsys.readouterr().out
 
 
 def test_results_of_other_code_are_not_mixed_in(regret, device, tmp_path, monkeypatch):
@@ -169,11 +235,13 @@ def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatc
     samples = fit.samples_of(rows, board)
     flat = [each for some in samples for each in some]
     found = fit.fit(flat, board, {flat[0].candidate.instance: 77})
-    assert found.configurations[flat[0].candidate.instance].registers == 77
+    assert found.corrections[flat[0].candidate.instance].registers == 77
     before = np.abs(fit._errors(BoardCosts(), flat, board)).mean()
     after = np.abs(fit._errors(found, flat, board)).mean()
     assert after < before / 3
     assert np.mean(fit.regrets(found, samples, board)) < np.mean(
         fit.regrets(BoardCosts(), samples, board)
     )
-    assert all(each.latency >= each.step for each in found.configurations.values())
+    slow = [each for name, each in found.corrections.items() if name.startswith("split_k")]
+    assert slow
+    assert np.mean([each.tile for each in slow]) > 1.1

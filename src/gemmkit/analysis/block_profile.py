@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost, access_costs, units
-from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE, SCHEDULERS
+from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import Trace, trace
 from gemmkit.devices.device import Scratch
@@ -169,7 +169,7 @@ def profile_block(
         stored = FLOAT_BYTES * rows * columns * tiles + 2 * whole.workspace_bytes / whole.blocks
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
-    turns_of_warps, turns_of_schedulers = _turns(seen)
+    turns_of_warps, turns_of_schedulers = _turns(seen, spec.pipes.issue)
     unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
     return BlockProfile(
         plan=whole,
@@ -293,7 +293,7 @@ def _loaded_bytes(seen: Trace) -> int:
     return SECTOR_BYTES * len(sectors)
 
 
-def _turns(seen: Trace) -> tuple[float, float]:
+def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
     """The most shared loads that one warp and one scheduler make between barriers, over the mean.
 
     Warps that load the next tile while others multiply make no such loads.
@@ -314,7 +314,7 @@ def _turns(seen: Trace) -> tuple[float, float]:
         )
         return busiest * shares / total
 
-    return most(seen.warps), most(min(SCHEDULERS, seen.warps))
+    return most(seen.warps), most(min(schedulers, seen.warps))
 
 
 def _written(seen: Trace) -> tuple[int, int, float]:

@@ -1,17 +1,15 @@
-"""Latencies and rates of an SM and of its L2, per architecture: what a predicted time rests on.
+"""Latencies of an SM and of its L2, per architecture; `GpuSpec.pipes` has the rates.
 
 Sources: fp32 and shared-memory figures were measured on an H100 with micro kernels of one warp;
-latencies and L2 rates are rounded from published micro-benchmarks of each generation. Boards of
-one generation share them, since no better figures are published for each.
+latencies are rounded from published micro-benchmarks of each generation. Boards of one generation
+share them, since no better figures are published for each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmkit.gpu import WARP_SIZE, GpuSpec
-
-SCHEDULERS = 4
+from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe
 
 # Cycles of a multiply-add in the 8×8 outer products of a compiled kernel, which reach 88 % of the
 # peak: for kernels whose machine code cannot be read.
@@ -23,9 +21,7 @@ class Machine:
     """Latencies in cycles at the boost clock, rates in bytes per cycle and SM.
 
     `ffma_issue` is the issue cycles of a multiply-add, more than one where the banks of the
-    register file hold it up. `load_store_lanes` are the load/store units of an SM (the SM
-    diagrams of NVIDIA's architecture white papers: 32 in the data-centre parts, 16 in the others):
-    a request of a warp takes at least 32 over that many cycles, however few bytes it moves.
+    register file hold it up.
 
     Three figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
     (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is how many times the
@@ -42,10 +38,9 @@ class Machine:
     l2_latency: float = 270.0
     dram_latency: float = 650.0
     barrier_latency: float = 30.0
+    tensor_latency: float = 33.0
     ffma_issue: float = MEASURED_FFMA_ISSUE
-    load_store_lanes: int = 32
     l1_fill_bytes: float = 64.0
-    l2_bytes: float = 28.0
     l1_bytes: int = 128 * 1024
     dram_efficiency: float = 0.90
     tile_spread: float = 1.4
@@ -55,15 +50,13 @@ class Machine:
 
 _DEFAULT = Machine()
 _MACHINES = {
-    (7, 5): Machine(
-        load_store_lanes=16, l1_latency=32.0, l2_latency=190.0, dram_latency=430.0, l2_bytes=20.0
-    ),
+    (7, 5): Machine(l1_latency=32.0, l2_latency=190.0, dram_latency=430.0),
     (8, 0): Machine(l2_latency=200.0, dram_latency=470.0),
-    (8, 6): Machine(load_store_lanes=16, l2_latency=240.0, dram_latency=480.0, l2_bytes=18.0),
-    (8, 7): Machine(load_store_lanes=16, l2_latency=240.0, dram_latency=480.0, l2_bytes=18.0),
-    (8, 9): Machine(load_store_lanes=16, l2_latency=270.0, dram_latency=600.0, l2_bytes=16.0),
-    (12, 0): Machine(load_store_lanes=16, l2_latency=300.0, dram_latency=700.0, l2_bytes=16.0),
-    (12, 1): Machine(load_store_lanes=16, l2_latency=300.0, dram_latency=700.0, l2_bytes=16.0),
+    (8, 6): Machine(l2_latency=240.0, dram_latency=480.0),
+    (8, 7): Machine(l2_latency=240.0, dram_latency=480.0),
+    (8, 9): Machine(l2_latency=270.0, dram_latency=600.0),
+    (12, 0): Machine(l2_latency=300.0, dram_latency=700.0),
+    (12, 1): Machine(l2_latency=300.0, dram_latency=700.0),
 }
 
 
@@ -73,6 +66,6 @@ def machine_of(spec: GpuSpec) -> Machine:
     return _MACHINES.get((capability.major, capability.minor), _DEFAULT)
 
 
-def fma_pipe_cycles(spec: GpuSpec) -> float:
-    """Cycles for which one warp's multiply-add holds the fp32 lanes of its scheduler."""
-    return WARP_SIZE / (spec.capability.fp32_lanes_per_sm / SCHEDULERS)
+def pipe_cycles(spec: GpuSpec, multiply_adds: float = WARP_SIZE, pipe: MathPipe = FP32) -> float:
+    """Cycles for which that many multiply-adds of one warp hold the pipe of its scheduler."""
+    return multiply_adds * spec.pipes.issue / spec.pipes.sustained(pipe)

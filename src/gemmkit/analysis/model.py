@@ -12,6 +12,7 @@ Three figures are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,19 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
-from gemmkit.analysis.machine import SCHEDULERS, Machine, fma_pipe_cycles, machine_of
+from gemmkit.analysis.machine import Machine, machine_of, pipe_cycles
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.analysis.traffic import Traffic, traffic
 from gemmkit.analysis.warp_time import Segment, issue_cost, segments
+from gemmkit.emulator.isa.form import Form
 from gemmkit.errors import UsageError
-from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe, MathType
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
-# From one kernel of a CUDA graph to the next: emptying the board, filling it again.
-LAUNCH_US = 2.0
+# Columns of a product of `mma.sync`.
+MMA_COLUMNS = 8
+
+# Types as PTX has them, of what multiplies.
+_MATH_TYPES: dict[str, MathType] = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,8 @@ class Prediction:
 
     `terms` are sorted, the longest first; `limiter` is the first one's name. `busy_share` is the
     share of all SMs' time, 0 to 1, in which the grid's blocks keep them busy: less than 1 where
-    the last wave, or the only one, leaves SMs without a block. The bytes are those of
-    `traffic.Traffic`. Units: microseconds, TFLOP/s, bytes.
+    the last wave, or the only one, leaves SMs without a block. `pipe` is what multiplies most. The
+    bytes are those of `traffic.Traffic`. Units: microseconds, TFLOP/s, bytes.
     """
 
     microseconds: float
@@ -63,6 +68,7 @@ class Prediction:
     shared_bytes: float
     l2_bytes: float
     dram_bytes: float
+    pipe: MathPipe = FP32
 
     @property
     def summary(self) -> str:
@@ -150,11 +156,12 @@ def predict_profile(
 class _Demand:
     """Cycles of each unit of an SM that one warp asks for: throughput, not latency.
 
-    `fma`, `slots` and `waits` (of multiply-adds, for registers) are of one scheduler, which serves
-    a quarter of the warps; `data` and `tag` are of the SM's one L1.
+    `fma`, `tensor`, `slots` and `waits` (of multiply-adds, for registers) are of one scheduler,
+    which serves a quarter of the warps; `data` and `tag` are of the SM's one L1.
     """
 
     fma: float
+    tensor: float
     slots: float
     waits: float
     data: float
@@ -162,8 +169,8 @@ class _Demand:
 
     @property
     def dispatch(self) -> float:
-        """Cycles of the scheduler: its fp32 lanes, or its issue slots and what holds them up."""
-        return max(self.fma, self.slots + self.waits)
+        """Cycles of the scheduler: what multiplies, or its issue slots and what holds them up."""
+        return max(self.fma, self.tensor, self.slots + self.waits)
 
 
 class _Model:
@@ -178,7 +185,7 @@ class _Model:
         machine: Machine,
     ) -> None:
         self.profile, self.problem, self.spec, self.occupied = profile, problem, spec, occupied
-        self.machine = replace(machine, ffma_issue=max(profile.ffma_issue, fma_pipe_cycles(spec)))
+        self.machine = replace(machine, ffma_issue=max(profile.ffma_issue, pipe_cycles(spec)))
         self.executed: NDArray[np.float64] = profile.executed(problem.k) / profile.warps
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
         # Blocks that the busiest SM gets; one that ends makes room for the next.
@@ -189,7 +196,7 @@ class _Model:
         cycles = self._waves() + self._meeting
         compute_us = cycles / self.spec.clock_mhz
         dram_us = self._dram_us()
-        microseconds = LAUNCH_US + self._joined(compute_us, dram_us)
+        microseconds = self.spec.pipes.launch_us + self._joined(compute_us, dram_us)
         terms = tuple(sorted(self._terms(dram_us), key=lambda term: -term.microseconds))
         return Prediction(
             microseconds=microseconds,
@@ -201,6 +208,7 @@ class _Model:
             shared_bytes=self.traffic.shared_bytes,
             l2_bytes=self.traffic.l2_bytes,
             dram_bytes=self.traffic.dram_bytes,
+            pipe=self._pipe,
         )
 
     # --- time ------------------------------------------------------------------------------
@@ -262,7 +270,7 @@ class _Model:
 
     def _busiest(self, demand: _Demand, warps: int, uneven: float = 1.0) -> float:
         """Cycles of the busiest unit; one scheduler's work may be `uneven` times the mean."""
-        on_scheduler = uneven * math.ceil(warps / SCHEDULERS)
+        on_scheduler = uneven * math.ceil(warps / self.spec.pipes.issue)
         return self._joined(
             on_scheduler * demand.dispatch,
             warps * demand.data,
@@ -282,30 +290,45 @@ class _Model:
         """Of one warp, over a whole launch, for these instructions."""
         profile, executed = self.profile, self.executed
         here = [number for number in numbers if number not in profile.merged_away]
-        fma = slots = waits = data = tag = 0.0
+        fma = tensor = slots = waits = data = tag = 0.0
         for number in here:
             action, times = profile.actions[number], float(executed[number])
-            if action.form.opcode_class == "fma":
+            pipe, amount = _multiplies(action.form)
+            if pipe == FP32:
                 fma += times * self.machine.ffma_issue
                 slots += times
                 waits += times * (profile.ffma_issue - 1)
+            elif pipe is not None:
+                cycles = times * pipe_cycles(self.spec, amount, pipe)
+                tensor, fma = tensor + cycles * pipe.tensor, fma + cycles * (not pipe.tensor)
+                slots += times
             else:
                 slots += times * issue_cost(profile, number, self.machine)
             if number in profile.costs:
-                floor = WARP_SIZE / self.machine.load_store_lanes
+                floor = WARP_SIZE / self.spec.pipes.load_store_lanes
                 data += times * max(profile.costs[number].data_cycles, floor)
                 tag += times * profile.costs[number].tag_cycles
-        return _Demand(fma, slots, waits, data, tag)
+        return _Demand(fma, tensor, slots, waits, data, tag)
 
     @cached_property
     def _whole(self) -> _Demand:
         return self._demand(tuple(range(len(self.profile.actions))))
 
     @cached_property
+    def _pipe(self) -> MathPipe:
+        """What makes most of the multiply-adds."""
+        found: Counter[MathPipe] = Counter()
+        for number, action in enumerate(self.profile.actions):
+            pipe, amount = _multiplies(action.form)
+            if pipe is not None:
+                found[pipe] += int(amount * float(self.executed[number]))
+        return max(found, key=found.__getitem__, default=FP32)
+
+    @cached_property
     def _l2_cycles(self) -> float:
         """Cycles in which the L2 delivers one block's bytes to an SM: its share, or its port."""
         busy_sms = min(self.spec.sm_count, self.profile.plan.blocks)
-        share = self.machine.l2_bytes * self.spec.sm_count / busy_sms
+        share = self.spec.pipes.l2_bytes * self.spec.sm_count / busy_sms
         per_block = self.traffic.l2_bytes / self.profile.plan.blocks
         return per_block / min(share, self.machine.l1_fill_bytes)
 
@@ -335,7 +358,7 @@ class _Model:
     def _terms(self, dram_us: float) -> list[Term]:
         clock, whole = self.spec.clock_mhz, self._whole
         warps = self.blocks * self.profile.warps
-        on_scheduler = math.ceil(warps / SCHEDULERS)
+        on_scheduler = math.ceil(warps / self.spec.pipes.issue)
         more_waves = math.ceil(self.blocks / self.occupied.blocks_per_sm) - 1
         chain = self._chain(self.machine.dram_latency)
         chain += more_waves * self._chain(self._warm_latency)
@@ -344,8 +367,14 @@ class _Model:
             self._meeting / clock,
             "the count of blocks that share a tile, and the last one's sum of their parts",
         )
+        tensor = Term(
+            "the tensor cores",
+            on_scheduler * whole.tensor / clock,
+            "products of small matrices, at the rate that mma.sync reaches",
+        )
         return [
             *([meeting] if meeting.microseconds else []),
+            *([tensor] if tensor.microseconds else []),
             Term(
                 "the FMA pipe",
                 on_scheduler * whole.fma / clock,
@@ -378,3 +407,14 @@ class _Model:
                 "one warp's dependent instructions, loads and barriers, wave after wave",
             ),
         ]
+
+
+def _multiplies(form: Form) -> tuple[MathPipe | None, float]:
+    """The pipe on which an instruction multiplies, and its multiply-adds in a warp."""
+    if form.operation == "multiply_matrices":
+        amount = int(form["M"]) * MMA_COLUMNS * int(form["K"])
+        return MathPipe(_MATH_TYPES[form["T"]], tensor=True), float(amount)
+    if form.opcode_class == "fma":
+        double = form.modifiers.get("T") == "f64"
+        return MathPipe("float64") if double else FP32, float(WARP_SIZE)
+    return None, 0.0

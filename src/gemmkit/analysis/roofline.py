@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gemmkit.analysis.machine import machine_of
 from gemmkit.emulator.counters.rules import BANKS, SECTOR_BYTES, WORD_BYTES
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import FP32, GpuSpec, MathPipe
 from gemmkit.problem import GemmProblem
 
 Level = Literal["DRAM", "L2", "shared memory"]
@@ -40,9 +39,10 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """A board's fp32 peak in TFLOP/s and its bandwidths, the slowest level first."""
+    """A board's peak of one pipe in TFLOP/s and its bandwidths, the slowest level first."""
 
     board: str
+    pipe: MathPipe
     peak_tflops: float
     ceilings: tuple[Ceiling, ...]
 
@@ -59,16 +59,21 @@ class Roofline:
         return 1e3 * self.peak_tflops / self.bandwidth(level)
 
 
-def roofline(spec: GpuSpec) -> Roofline:
-    """The roofs of a board, at its boost clock."""
+def roofline(spec: GpuSpec, pipe: MathPipe = FP32) -> Roofline:
+    """The roofs of a board, at its boost clock, for what one of its pipes multiplies."""
     per_cycle = spec.sm_count * spec.clock_mhz / 1e3
     return Roofline(
         spec.name,
-        spec.peak_tflops,
+        pipe,
+        spec.peak(pipe),
         (
             Ceiling("DRAM", spec.dram_gb_per_s, "data sheet"),
-            Ceiling("L2", machine_of(spec).l2_bytes * per_cycle, "published micro-benchmarks"),
-            Ceiling("shared memory", WAVEFRONT_BYTES * per_cycle, "32 banks of 4 bytes per cycle"),
+            Ceiling("L2", spec.pipes.l2_bytes * per_cycle, "published micro-benchmarks"),
+            Ceiling(
+                "shared memory",
+                spec.pipes.shared_bytes * per_cycle,
+                "32 banks of 4 bytes per cycle",
+            ),
         ),
     )
 

@@ -285,6 +285,8 @@ def _waits(action: Action, walk: _Walk) -> float:
 def _latency(
     action: Action, cost: AccessCost | None, machine: Machine, memory_latency: float
 ) -> float:
+    if action.operation == "multiply_matrices":
+        return machine.tensor_latency
     if cost is None:
         return machine.alu_latency
     if cost.space == "shared":

@@ -6,6 +6,7 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
+from gemmkit.analysis.math_pipe import math_pipe
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.places import placed
@@ -108,7 +109,7 @@ def make_record(
     """What was seen, as a record."""
     problem, device = workload.problem, workload.device
     tflops = problem.flops / times.median / 1e6 if times is not None else None
-    peak = device.spec.peak_tflops
+    peak = device.spec.peak(math_pipe(binary.ptx, problem))
     return Record(
         kernel=kernel.name,
         rung=kernel.rung,

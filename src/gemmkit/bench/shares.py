@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gemmkit.analysis.math_pipe import math_pipe
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.ffma import multiply_adds
@@ -24,7 +25,7 @@ def profile(
         return None
     seen = record.conditions.sm_clock_mhz if record.conditions else None
     clock = seen or spec.clock_mhz
-    peak = spec.peak_tflops * clock / spec.clock_mhz
+    peak = spec.peak(math_pipe(binary.ptx, problem)) * clock / spec.clock_mhz
     gb_per_s = problem.minimal_bytes / record.time_us.median / 1e3
     adds = multiply_adds(binary.cubin, binary.entry, binary.arch) if binary.cubin else None
     waves = record.occupancy.waves_per_sm if record.occupancy else 0.0

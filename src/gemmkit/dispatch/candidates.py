@@ -38,7 +38,7 @@ class Candidate:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """What `find_kernel` finds by the name."""
+        """The kernel."""
         return find_kernel(self.name)
 
     @cached_property
@@ -142,12 +142,10 @@ _WITHOUT_ASYNC = _rows(
 # Runs everywhere, whatever the problem: nothing is left without a choice.
 _FALLBACK = _rows("naive", "BM BN", (8, 32))
 
-CANDIDATES: tuple[Candidate, ...] = (*_TILED, *_WITHOUT_ASYNC, *_FALLBACK)
-
-# For batches of products that are no larger than a tile: few threads and little shared memory, so
-# that an SM has many of them at once, and no warps that share k, whose sums would have to meet. One
-# burst of copies a step: with more, ptxas runs out of the registers that so many blocks leave it.
-FOR_BATCHES: tuple[Candidate, ...] = _rows(
+# For many products that are no larger than a tile: few threads and little shared memory, so that
+# an SM has many of them at once, and no warps that share k, whose sums would have to meet. Copies
+# begin once a step: with more, ptxas runs out of the registers that so many CTAs leave it.
+_SMALL_TILES = _rows(
     "gemm_tiled",
     "BM BN BK WM WN TM TN stages bursts order",
     (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
@@ -159,16 +157,45 @@ FOR_BATCHES: tuple[Candidate, ...] = _rows(
     (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
 )
 
+# Other types than float32; without cp.async also other layouts and batches.
+_TYPED = (
+    *_rows(
+        "typed_mma",
+        "BM BN BK WM WN",
+        (128, 128, 32, 64, 64),
+        (128, 128, 16, 64, 32),
+        (64, 64, 32, 32, 32),
+        (64, 64, 16, 32, 32),
+        (32, 32, 32, 16, 16),
+        (32, 32, 16, 16, 16),
+    ),
+    *_rows(
+        "typed",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (128, 128, 8, 32, 64, 8, 8),
+        (64, 128, 16, 32, 32, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
+CANDIDATES: tuple[Candidate, ...] = (
+    *_TILED,
+    *_SMALL_TILES,
+    *_WITHOUT_ASYNC,
+    *_TYPED,
+    *_FALLBACK,
+)
+
 
 def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
-    """Those that the board can run and that are worth it there, for single products."""
-    tiled = _allowed(_TILED, gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*tiled, *_allowed(_FALLBACK, gpu))
+    """Those that the board can run and that are worth it there; each says what problems it takes.
 
-
-def batch_candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
-    """The same for batches; boards without cp.async have none that takes one."""
-    return (*candidates_for(gpu), *_allowed(FOR_BATCHES, gpu))
+    Where there is cp.async, tiles that come through registers are left out: the same come faster.
+    """
+    staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
+    return (*staged, *_allowed((*_TYPED, *_FALLBACK), gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

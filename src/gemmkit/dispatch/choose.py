@@ -1,27 +1,22 @@
 """`choose`: the kernel and the configuration for a problem on a board, and why.
 
 What was measured goes first: the user's store, the table that ships, the nearest shape in either.
-Where none helps, the closed-form times of all candidates decide.
+Where none helps, the estimated times of all candidates decide. On the emulator they always do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from gemmkit.analysis.closed_form.form import Estimate
-from gemmkit.dispatch.candidates import (
-    Candidate,
-    batch_candidates_for,
-    candidates_for,
-    size_class,
-)
+from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.contender import Contender
-from gemmkit.dispatch.tuned import Neighbour, UserStore, shipped_table
-from gemmkit.dispatch.typed import choose_typed, refusal
+from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
+from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
@@ -48,50 +43,51 @@ MOST_REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to launch; `microseconds` are measured or estimated, as `source` and `reason` tell."""
+    """What to launch, and why.
+
+    `microseconds` are `measured` where this very problem was, with its epilogue and leading
+    dimensions; else they are estimated, though the configuration may have won for its like.
+    """
 
     kernel: Kernel
     config: TileConfig
     reason: str
     source: Source
     microseconds: float
+    measured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A candidate that takes a problem, with its estimate."""
-
-    contender: Contender
-    estimate: Estimate
-
-
-def choose(problem: GemmProblem, gpu: GpuSpec, *, store: StoreChoice = "user") -> Choice:
+def choose(
+    problem: GemmProblem, gpu: GpuSpec, *, store: StoreChoice = "user", emulated: bool = False
+) -> Choice:
     """The kernel and configuration for a problem on a board.
 
     Args:
         problem: what to compute.
         gpu: the board; none has to be here.
         store: the user's own, another or its path, or None for none.
+        emulated: whether the emulator stands for the board: then what counts is the time that the
+            CPU takes, and no store is asked.
 
     Raises:
         UnsupportedProblem: no kernel takes it; the text says why.
         UsageError: `store` is something else.
     """
-    return dispatcher(gpu, store).choose(problem)
+    return dispatcher(gpu, store, emulated).choose(problem)
 
 
 @lru_cache(maxsize=64)
-def dispatcher(gpu: GpuSpec, store: StoreChoice = "user") -> Dispatcher:
+def dispatcher(gpu: GpuSpec, store: StoreChoice = "user", emulated: bool = False) -> Dispatcher:
     """The dispatcher that `choose` asks: one for each board and store.
 
     Raises:
         UsageError: `store` is none.
     """
-    return Dispatcher(gpu, store)
+    return Dispatcher(gpu, None if emulated else store, EmulatorPrices(gpu) if emulated else None)
 
 
 class Dispatcher:
-    """Chooses for one board and remembers what it chose.
+    """Chooses for one board, at its prices or those of the emulator, and remembers what it chose.
 
     A choice is made once for each problem; trials that this process adds to a store make it choose
     anew, those of other processes count from its next start.
@@ -100,12 +96,13 @@ class Dispatcher:
         UsageError: `store` is none.
     """
 
-    def __init__(self, gpu: GpuSpec, store: StoreChoice = "user") -> None:
-        self.gpu = gpu
+    def __init__(
+        self, gpu: GpuSpec, store: StoreChoice = "user", prices: Prices | None = None
+    ) -> None:
+        self.gpu, self.prices = gpu, prices or BoardPrices(gpu)
         self._store = UserStore(_opened(store), gpu)
         self._seen = changes.count
         self._chosen: dict[GemmProblem, Choice] = {}
-        self._others: dict[Candidate, Contender] = {}
 
     def choose(self, problem: GemmProblem) -> Choice:
         """The choice for a problem.
@@ -126,41 +123,39 @@ class Dispatcher:
 
     def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
         """The candidates that take the problem, those with the shortest estimates first."""
-        estimates = [
-            Ranked(variant, variant.estimate(problem))
-            for each in (self._batch_contenders if problem.batch > 1 else self._contenders)
-            if each.kernel.accepts(problem, self.gpu) is None
-            for variant in each.variants(problem)
-        ]
+        refused: dict[str, str | None] = {}
+        estimates: list[Ranked] = []
+        for each in self.prices.contenders:
+            name = each.kernel.name
+            if name not in refused:
+                refused[name] = each.kernel.accepts(problem, self.gpu)
+            if refused[name] is None:
+                estimates += self.prices.priced(each, problem)
         # Of equals the first: sorting keeps their order.
         estimates.sort(key=lambda each: each.estimate.microseconds)
-        for each in estimates:
-            if each.contender.kernel.supports(problem, each.contender.config, self.gpu) is None:
-                yield each
+        for ranked in estimates:
+            contender = ranked.contender
+            if contender.kernel.supports(problem, contender.config, self.gpu) is None:
+                yield ranked
 
     def contender(self, kernel: str, config: TileConfig) -> Contender:
         """Any configuration, on this board."""
-        candidate = Candidate(kernel, config)
-        if candidate not in self._others:
-            self._others[candidate] = Contender(candidate, self.gpu)
-        return self._others[candidate]
+        return self.prices.contender(kernel, config)
 
     # --- sources ----------------------------------------------------------------------------
 
     def _decide(self, problem: GemmProblem) -> Choice:
         of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
-        table = shipped_table(self.gpu)
+        table = shipped_table(self.gpu) if self.prices.measured else Winners(())
         entry = self._store.best(of_class, epilogue)
         if entry is not None and (found := self._measured(problem, entry, "store")):
             return found
         entry = table.best(of_class, epilogue)
         if entry is not None and (found := self._measured(problem, entry, "shipped table")):
             return found
-        if {problem.dtype, problem.out_dtype} != {"float32"}:
-            return self._of_library(problem, refusal(problem, self.gpu))
         best = next(self.ranked(problem), None)
         if best is None:
-            return self._of_library(problem, self._refusal(problem))
+            raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
         neighbours = self._store.neighbours(of_class, epilogue)
         neighbours += table.neighbours(of_class, epilogue)
         # Other layouts are a guide where nothing of this one is near.
@@ -168,23 +163,29 @@ class Dispatcher:
         neighbours = alike or neighbours
         return self._near(problem, neighbours, best) or self._estimated(problem, best)
 
-    def _of_library(self, problem: GemmProblem, refused: str) -> Choice:
-        """What no rung takes: other types; without cp.async, other layouts and batches too."""
-        found = choose_typed(problem, self.gpu)
-        if found is None:
-            raise UnsupportedProblem(f"no kernel takes {problem.shape}: {refused}")
-        return Choice(found.kernel, found.config, found.reason, "heuristic", found.microseconds)
-
     def _measured(self, problem: GemmProblem, entry: Entry, source: Source) -> Choice | None:
         contender = self._entered(problem, entry)
         if contender is None or entry.time_us is None:
             return None
         where = "in your store" if source == "store" else f"in the table for {self.gpu.name}"
-        speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
+        won = f"the fastest {where} for {entry.problem}"
+        if _is_of(entry, problem):
+            speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
+            reason = f"{won}: {microseconds_text(entry.time_us)}{speed}"
+            return Choice(
+                contender.kernel, contender.config, reason, source, entry.time_us, measured=True
+            )
+        here = contender.estimate(problem).microseconds * self._correction(contender, entry)
         reason = (
-            f"the fastest {where} for {entry.problem}: {microseconds_text(entry.time_us)}{speed}"
+            f"{won}, measured with {_told(entry)}; here it is estimated at "
+            f"{microseconds_text(here)}"
         )
-        return Choice(contender.kernel, contender.config, reason, source, entry.time_us)
+        return Choice(contender.kernel, contender.config, reason, source, here)
+
+    def _correction(self, contender: Contender, entry: Entry) -> float:
+        """What an entry took over what it is estimated to take."""
+        expected = contender.estimate(entry.problem.problem).microseconds
+        return (entry.time_us or 0.0) / expected if expected else 1.0
 
     def _near(
         self, problem: GemmProblem, neighbours: list[Neighbour], best: Ranked
@@ -198,9 +199,7 @@ class Dispatcher:
             contender = self._entered(problem, near.entry)
             if contender is None or not near.entry.time_us:
                 continue
-            there = near.entry.problem
-            expected = contender.estimate(there.problem).microseconds
-            correction = near.entry.time_us / expected if expected else 1.0
+            correction = self._correction(contender, near.entry)
             if not 1 / MOST_CORRECTION <= correction <= MOST_CORRECTION:
                 continue
             here = contender.estimate(problem).microseconds * correction
@@ -236,29 +235,39 @@ class Dispatcher:
             return None
         return contender if refused is None else None
 
-    @cached_property
-    def _contenders(self) -> tuple[Contender, ...]:
-        return tuple(Contender(each, self.gpu) for each in candidates_for(self.gpu))
-
-    @cached_property
-    def _batch_contenders(self) -> tuple[Contender, ...]:
-        known = {each.candidate: each for each in self._contenders}
-        return tuple(
-            known.get(each) or Contender(each, self.gpu) for each in batch_candidates_for(self.gpu)
-        )
-
     def _refusal(self, problem: GemmProblem) -> str:
-        last = self._contenders[-1]
+        """That of the last candidate which takes the types at least."""
+        contenders = self.prices.contenders
+        able = [each for each in contenders if problem.dtype in each.kernel.dtypes]
+        last = (able or contenders)[-1]
         return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"
+
+
+def _is_of(entry: Entry, problem: GemmProblem) -> bool:
+    """Whether an entry's time is one of this very problem, but for the numbers in its matrices."""
+    own = entry.problem.problem
+    return (
+        entry.epilogue == str(problem.epilogue)
+        and problem.beta == own.beta
+        and problem.alpha != 0
+        and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
+        and problem.strides == own.strides
+    )
+
+
+def _told(entry: Entry) -> str:
+    """How an entry was measured."""
+    fused = "no epilogue" if entry.epilogue == "none" else f"epilogue {entry.epilogue}"
+    return f"{fused}, β = 0 and rows without gaps"
 
 
 def described(seen: Estimate) -> str:
     """An estimate in words."""
     work = seen.work
-    if not work.blocks:
+    if not work.ctas:
         return "there is nothing to compute"
     text = (
-        f"estimated at {microseconds_text(seen.microseconds)}, {work.blocks:,} blocks in "
+        f"estimated at {microseconds_text(seen.microseconds)}, {work.ctas:,} blocks in "
         f"{seen.waves:,.2f} waves"
     )
     if work.parts > 1:

@@ -8,33 +8,35 @@ from functools import cache
 
 import msgspec
 
-from gemmkit.analysis.closed_form.costs import BoardCosts
+from gemmkit.analysis.closed_form.costs import UNCORRECTED, BoardCosts, Correction
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.dispatch import shipped_file
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.plan import LaunchShape
+from gemmkit.kernels.cut import useful_parts
 from gemmkit.problem import GemmProblem
+
+# What is only derived must promise that much more than what was measured.
+DOUBT = 1.08
+DOUBTED = Correction(step=DOUBT, latency=DOUBT, tile=DOUBT)
 
 
 class Contender(ClosedForm):
     """A candidate with the closed form of its launches.
 
-    `board` is what is known of boards of this kind, by default what ships; `launched` is a launch
-    of the candidate, where it is not one of fp32 matrices.
+    `board` is what is known of boards of this kind, by default what ships. Where costs were
+    measured of others and not of this one, its estimates are taken to be longer by `DOUBT`.
     """
 
-    def __init__(
-        self,
-        candidate: Candidate,
-        gpu: GpuSpec,
-        board: BoardCosts | None = None,
-        launched: LaunchShape | None = None,
-    ) -> None:
+    def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
         board = board or board_costs(gpu.capability.major, gpu.capability.minor)
-        fitted = board.configurations.get(candidate.instance)
+        correction = board.corrections.get(candidate.instance)
         super().__init__(
-            candidate.kernel, candidate.config, gpu, board=board, costs=fitted, launched=launched
+            candidate.kernel,
+            candidate.config,
+            gpu,
+            board=board,
+            correction=correction or (DOUBTED if board.corrections else UNCORRECTED),
         )
         self.candidate = candidate
         self._split: dict[int, Contender] = {}
@@ -43,7 +45,9 @@ class Contender(ClosedForm):
         """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
         yield self
         if self.config.split_k == 1:
-            for parts in self.cutter.splits(problem, self.blocks_per_sm):
+            work = self.kernel.work(problem, self.config, self.gpu)
+            resident = self.blocks_per_sm(work, self.costs(work).registers)
+            for parts in useful_parts(problem, self.config, self.gpu, resident):
                 if parts not in self._split:
                     candidate = self.candidate.split(parts)
                     self._split[parts] = Contender(candidate, self.gpu, self.board)

@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from gemmkit.analysis.closed_form.work import Work
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.dispatch.choose import Source, StoreChoice, dispatcher
 from gemmkit.dispatch.contender import Contender
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.grouped_problem import GroupedProblem, Sizes
+from gemmkit.kernels import work
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.production import gemm_grouped
 from gemmkit.problem import GemmProblem
@@ -123,8 +123,8 @@ def _estimate(problem: GroupedProblem, contender: Contender, *, aligned: bool) -
     if not total:
         return 0.0
 
-    def cut(blocks: int, steps: int) -> Work:
-        return Work(blocks, blocks, config["BM"], config["BN"], steps, 1, 1)
+    def cut(count: int, steps: int) -> work.Work:
+        return work.tiles(problem.single, config, count, steps)
 
     mean = ceil_div(int((tiles[tiles > 0] * steps).sum()), total)
     together = contender.estimate_work(cut(total, mean), problem.minimal_bytes, aligned=aligned)

@@ -7,8 +7,9 @@ from itertools import islice
 import msgspec
 
 from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
-from gemmkit.dispatch.choose import Dispatcher, Ranked, Source, StoreChoice
+from gemmkit.dispatch.choose import Dispatcher, Source, StoreChoice
 from gemmkit.dispatch.contender import Contender
+from gemmkit.dispatch.prices import Ranked
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels.fitting import asked_problem
@@ -39,8 +40,8 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What would be launched for a problem on a board, and why.
 
-    `time_us` was measured where `source` is "store" or "shipped table", else it is estimated, and
-    `tflops` is the speed at that time; `estimate_us` is the closed-form time in any case. `waves`
+    `time_us` was `measured` where this very problem was, else it is estimated, and `tflops` is the
+    speed at that time; `estimate_us` is the closed-form time in any case. `waves`
     is the grid's blocks over those that the board holds at once, `blocks_per_sm` what an SM holds,
     `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts` the blocks
     that share the k of a tile, 1 where none do. `fringe`, `runs` and `banded` are those of a
@@ -62,6 +63,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     size: SizeClass
     time_us: float
+    measured: bool
     tflops: float
     estimate_us: float
     grid: Dim3
@@ -117,13 +119,8 @@ def which(
     asked = Dispatcher(board, store)
     choice = asked.choose(problem)
     chosen = asked.contender(choice.kernel.name, choice.config)
-    typed = choice.kernel.dtypes != ("float32",)
-    if typed:
-        launched = choice.kernel.launch(problem, choice.config, board)
-        chosen = Contender(chosen.candidate, board, launched=launched)
     own = chosen.estimate(problem)
     plan = choice.kernel.plan(problem, choice.config, board)
-    measured = choice.source in ("store", "shipped table")
     return Decision(
         shape=problem.shape,
         epilogue=str(problem.epilogue),
@@ -138,9 +135,9 @@ def which(
         reason=choice.reason,
         size=size_class(problem),
         time_us=choice.microseconds,
+        measured=choice.measured,
         tflops=problem.flops / choice.microseconds / 1e6 if choice.microseconds else 0.0,
-        # The closed form is one of fp32 kernels.
-        estimate_us=choice.microseconds if typed else own.microseconds,
+        estimate_us=own.microseconds,
         grid=plan.grid,
         block=plan.block,
         waves=own.waves,
@@ -155,7 +152,7 @@ def which(
                 kernel=each.contender.kernel.name,
                 config=each.contender.config.as_dict(),
                 estimate_us=each.estimate.microseconds,
-                why=_why(each, Ranked(chosen, own), problem, measured=measured),
+                why=_why(each, Ranked(chosen, own), problem, entered=choice.source != "heuristic"),
                 by_size=_by_size(each, problem),
             )
             for each in _others(asked, chosen, problem, alternatives)
@@ -188,15 +185,15 @@ def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
 _LOSES = (
     "{mine:.0%} of its tiles lie inside C, of the choice's {other:.0%}",
     "its blocks keep the SMs busy {mine:.0%} of the time, the choice's {other:.0%}",
-    "a busy SM reaches {mine:.0%} of its fp32 peak with it, {other:.0%} with the choice",
+    "a busy SM reaches {mine:.0%} of its peak with it, {other:.0%} with the choice",
 )
 
 
-def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, measured: bool) -> str:
+def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered: bool) -> str:
     """What costs a candidate most, compared with the one that was chosen."""
     ours, theirs = loser.estimate, winner.estimate
-    if measured and ours.microseconds <= theirs.microseconds:
-        return "it is only estimated, and the choice was measured"
+    if entered and ours.microseconds <= theirs.microseconds:
+        return "it is only estimated, and the choice has won where it was measured"
     if ours.microseconds == theirs.microseconds:
         return "it is estimated alike, and comes later in the list"
     shares = zip(

@@ -44,6 +44,7 @@ from gemmkit.kernels.plan import (
     names_in,
 )
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
+from gemmkit.kernels.work import by_grid
 from gemmkit.problem import Dtype
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
@@ -185,6 +186,7 @@ def user_kernel(
         space={},
         launch=rule,
         rule=lambda config, gpu: None,  # noqa: ARG005
+        work=by_grid(rule),
         signature=signature,
         layouts=(read_layout(launch.layout),),
         dtypes=(operands,),

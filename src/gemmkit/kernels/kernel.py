@@ -26,6 +26,7 @@ from gemmkit.kernels.plan import (
 )
 from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.spaces import fitting_values
+from gemmkit.kernels.work import Way
 from gemmkit.problem import Dtype, GemmProblem
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Kernel(UsersKernels):
     taken when none is given, `space` the values worth trying for each of its keys, `refinements`
     those of further keys, to be tried when the others are settled. `launch` maps
     (problem, config, board) to template arguments, grid, block and memory; `rule` returns
-    the reason why a configuration is refused, or None. `file` is where the code comes from; None
+    the reason why a configuration is refused, or None; `work` says what a launch asks of the
+    board's pipes. `file` is where the code comes from; None
     stands for gemmkit's own file of that name. Only rungs have a `rung`. The `entry` of a user's
     kernel is the whole name expression, and its `condition` says why a problem is refused. `translate` is
     another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
@@ -61,6 +63,7 @@ class Kernel(UsersKernels):
     space: Mapping[str, tuple[int, ...]]
     launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
     rule: Callable[[TileConfig, GpuSpec], str | None]
+    work: Way
     fuses: bool = True
     refinements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)

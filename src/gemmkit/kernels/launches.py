@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import cut
 from gemmkit.kernels.grids import banded, batched, cuda_bool, tile_grid
-from gemmkit.kernels.plan import MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import (
     STATIC_SHARED_BYTES,
     resident_blocks,
@@ -14,14 +15,10 @@ from gemmkit.kernels.rules import (
     split_k_shared_bytes,
     thread_count,
 )
-from gemmkit.kernels.strips import strips_for
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Layouts as layout.cuh calls them.
 CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
-
-# Steps of k below which `stream_k` gives no block a share of its own.
-LEAST_STEPS = 4
 
 # A long k is added up in so many runs, apart, where shared memory has room for them. In
 # `async_copy` they take up to 3 % of the speed, and are only for k for which cuBLAS cuts sums too.
@@ -77,7 +74,7 @@ def async_copy(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Launch
     runs, apart = _runs(problem, LONG_WHOLE, config, gpu, ring)
     places = gpu.sm_count * resident_blocks(config, gpu, ring)
     in_bands = banded(problem, config["BM"], config["BN"], places)
-    strips = strips_for(problem, config, gpu, ring + apart)
+    strips = cut.with_strips(problem, config, gpu, ring).strips
     return replace(
         shape,
         template=(*shape.template, runs, cuda_bool(in_bands), strips.template, *_places(problem)),
@@ -103,23 +100,13 @@ def _runs(
     return (RUNS, apart) if problem.k in long and fits else (1, 0)
 
 
-def split_k_parts(problem: GemmProblem, config: TileConfig) -> int:
-    """Blocks that share a tile: no more than there are steps of k.
-
-    It is one only where rows of tiles or products take the grid's z.
-    """
-    rows = ceil_div(problem.m, config["BM"])
-    most = MAX_GRID_YZ // max(problem.batch, 1) if rows <= MAX_GRID_YZ else 1
-    return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
-
-
 def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Column tiles on x, row tiles on y, the parts of each on z; strips for a fringe."""
     BM, BN = config["BM"], config["BN"]
-    parts, shared_bytes = split_k_parts(problem, config), split_k_shared_bytes(problem, config)
-    strips = strips_for(problem, config, gpu, shared_bytes, parts)
-    rows, columns = strips.tiles(problem, config)
-    tiles = rows * columns * problem.batch if parts > 1 else 0
+    shared_bytes = split_k_shared_bytes(problem, config)
+    parts = cut.split_k_parts(problem, config)
+    found = cut.with_strips(problem, config, gpu, shared_bytes, parts)
+    strips, tiles = found.strips, found.tiles if parts > 1 else 0
     return LaunchShape(
         template=(
             *_without_split(config),
@@ -141,15 +128,6 @@ def _without_split(config: TileConfig) -> tuple[int, ...]:
     return tuple(value for key, value in config.as_dict().items() if key != "split_k")
 
 
-def cut_tiles(tiles: int, blocks: int) -> int:
-    """Tiles that `stream_k` cuts, as `Stream` in stream.cuh does.
-
-    These are what whole waves leave over, and one wave more if they leave anything.
-    """
-    left = tiles % blocks if blocks else 0
-    return left + blocks if left and tiles > blocks else left
-
-
 def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """As many blocks as the board holds, but none with less than `LEAST_STEPS` of work.
 
@@ -159,20 +137,16 @@ def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchSh
     shape = vectorized(problem, config, gpu)
     ring = ring_bytes(problem, config)
     runs, apart = _runs(problem, LONG_STREAM, config, gpu, ring)
-    strips = strips_for(problem, config, gpu, ring + apart)
-    rows, columns = strips.tiles(problem, config)
-    tiles = columns * rows * problem.batch
-    shares = tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    blocks = min(gpu.sm_count * resident_blocks(config, gpu, ring), shares)
-    cut = cut_tiles(tiles, blocks)
-    slots = 2 * blocks if cut else 0
+    found = cut.stream_k(problem, config, gpu, ring)
+    strips, blocks = found.strips, found.ctas
+    slots = 2 * blocks if found.cut_tiles else 0
     return LaunchShape(
         template=(*shape.template, runs, strips.template, *_places(problem)),
         grid=(blocks, 1 + (ceil_div(strips.count(problem), blocks) if strips else 0), 1),
         block=shape.block,
         shared_bytes=max(ring + apart, strips.shared_bytes),
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
-        arrivals=cut,
+        arrivals=found.cut_tiles,
         fringe=strips.fringe,
         runs=runs,
         banded=True,

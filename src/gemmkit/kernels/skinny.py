@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid, batched
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
+from gemmkit.kernels.work import Work, streamed
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # A thread's piece of the streamed matrix is 4 x 4 floats, so a warp reads 512 a step.
@@ -153,21 +155,42 @@ def neighbours(config: TileConfig, *, tall: bool) -> int:
     return min(config["WN"], config["BK" if tall else "BN"])
 
 
+def cut(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
+    """At most `split_k` parts of k, and no more than give every SM a block."""
+    BN, tall = config["BN"], is_tall(problem)
+    long = problem.m if tall else problem.n
+    tiles = ceil_div(long, BN) * problem.batch if min(problem.m, problem.n) else 0
+    depth = ceil_div(problem.k, config["BK"])
+    parts = max(1, min(config["split_k"], depth, gpu.sm_count // max(tiles, 1)))
+    rows, columns = (BN, problem.n) if tall else (problem.m, BN)
+    steps = ceil_div(steps_of(problem, config), parts) if tiles else 0
+    return Cut(rows, columns, tiles, tiles * parts, steps, 1, parts)
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """What its blocks ask of an SM: the large matrix, once."""
+    form, found = Form.of(problem), cut(problem, config, gpu)
+    stages = min(config["stages"], _most_stages(form, config, gpu))
+    shared_bytes = _shared_bytes(form, config, stages) + STATIC_SHARED_BYTES
+    thin = min(problem.m, problem.n)
+    return streamed(found, config, form.threads(config), shared_bytes, thin)
+
+
+def _shared_bytes(form: Form, config: TileConfig, stages: int) -> int:
+    return max((stages + 1) * form.stage_bytes(config), form.sum_bytes(config))
+
+
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """At most `split_k` parts of k, and no more than give every SM a block.
+    """The parts of k as `cut` has them.
 
     There are fewer stages than asked for where registers or shared memory do not hold them.
     """
     form = Form.of(problem)
     BN, BK = config["BN"], config["BK"]
-    long = problem.m if form.tall else problem.n
     stages = min(config["stages"], _most_stages(form, config, gpu))
-
-    tiles = ceil_div(long, BN) if min(problem.m, problem.n) else 0
-    steps = ceil_div(problem.k, BK)
-    all_tiles = tiles * problem.batch
-    parts = max(1, min(config["split_k"], steps, gpu.sm_count // max(all_tiles, 1)))
-    left = all_tiles if parts > 1 else 0
+    found = cut(problem, config, gpu)
+    tiles, parts = found.tiles // max(problem.batch, 1), found.parts
+    left = found.tiles if parts > 1 else 0
     return LaunchShape(
         template=(
             *(form.side, str(form.tall).lower(), str(form.staged).lower()),
@@ -177,7 +200,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         ),
         grid=batch_grid(tiles, parts, problem.batch),
         block=(form.threads(config), 1, 1),
-        shared_bytes=max((stages + 1) * form.stage_bytes(config), form.sum_bytes(config)),
+        shared_bytes=_shared_bytes(form, config, stages),
         workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN,
         arrivals=left,
     )

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.device import Buffer, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.dispatch.emulated import choose_emulated, grouped_tiles
+from gemmkit.dispatch.choose import choose
+from gemmkit.dispatch.prices import EMULATED_GROUPS
 from gemmkit.errors import SanitizerFinding
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec
 from gemmkit.grouped_problem import GroupedProblem
@@ -65,7 +66,7 @@ class Emulation:
 
     def tiles(self, problem: GroupedProblem) -> TileConfig:  # noqa: ARG002 (all take the same)
         """As `Carrier.tiles`."""
-        return grouped_tiles()
+        return EMULATED_GROUPS
 
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
@@ -91,7 +92,8 @@ def emulation(device: EmulatedDevice | None = None) -> Emulation:
 @lru_cache(maxsize=512)
 def _planned(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
     with first_use():
-        return compiled(problem, *choose_emulated(problem), gpu)
+        choice = choose(problem, gpu, emulated=True)
+        return compiled(problem, choice.kernel, choice.config, gpu)
 
 
 @cache

@@ -73,7 +73,7 @@ def _time(decision: Decision) -> str:
     if not decision.tflops:
         return microseconds_text(decision.time_us)
     text = f"{microseconds_text(decision.time_us)}, {decision.tflops:.1f} TFLOP/s"
-    if decision.source in ("store", "shipped table"):
+    if decision.measured:
         return f"{text}, measured; estimated {microseconds_text(decision.estimate_us)}"
     return f"{text}, estimated"
 

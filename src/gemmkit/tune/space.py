@@ -146,7 +146,7 @@ def search_space(
                 left_out[SAME] += 1
                 continue
             launches.add(shape)
-            form = ClosedForm(kernel, config, spec, launched=shape)
+            form = ClosedForm(kernel, config, spec)
             time_us = form.estimate(problem).microseconds
             if math.isinf(time_us):
                 left_out[UNFIT] += 1

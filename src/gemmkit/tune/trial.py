@@ -126,8 +126,10 @@ class Bench:
                 replay.microseconds()
             return summary([replay.microseconds() / launches for _ in range(LOOK_SAMPLES)])
 
-    def in_turn(self, compiled: Sequence[Compiled], seconds: float) -> list[TimeRecord]:
-        """Time leaders in turn, so that the clock's drift treats them alike.
+    def in_turn(
+        self, compiled: Sequence[Compiled], seconds: float, others: Sequence[Contender] = ()
+    ) -> list[TimeRecord]:
+        """Time leaders in turn with `others`, so that the clock's drift treats all alike.
 
         Raises:
             DeviceError, TuningError: as `check`.
@@ -135,7 +137,7 @@ class Bench:
         with _Alive(self.device):
             pairs = [self._contender(each) for each in compiled]
             kept = [each for _, some in pairs for each in some]
-            contenders = [contender for contender, _ in pairs]
+            contenders = [*(contender for contender, _ in pairs), *others]
             return time_in_turn(self.device, contenders, seconds=seconds, kept=kept)
 
     def _contender(self, compiled: Compiled) -> tuple[Contender, list[object]]:

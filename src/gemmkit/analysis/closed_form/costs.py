@@ -1,40 +1,24 @@
-"""What a configuration costs an SM, in cycles, by the sizes of its tiles and by its rung.
+"""What the demands of a step cost an SM, in cycles.
 
 Cycles of an SM hold for every board of the same compute capability, whatever its number of SMs,
-clock and memory.
+clock and memory. Nothing here knows a kernel: `kernels.work` tells what each asks of the pipes.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import msgspec
 
-from gemmkit.analysis.machine import SCHEDULERS, fma_pipe_cycles, machine_of
+from gemmkit.analysis.machine import machine_of
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.rules import MAX_RESULTS_IN_128
-from gemmkit.problem import FLOAT_BYTES
+from gemmkit.kernels.plan import ceil_div
+from gemmkit.kernels.work import Demands
 
-# The first rungs that have tiles in shared memory, read four floats at a time, have launch bounds,
-# fetch the next tiles during arithmetic, and copy without registers. A kernel of a user's own
-# counts as one of the last.
-FIRST_TILED, FIRST_WIDE, FIRST_BOUNDED, FIRST_OVERLAPPED, FIRST_RING = 3, 6, 7, 8, 10
-
-# Registers of a thread besides its results and its fragments, by what its rung does: addresses,
-# counters, floats on their way. A thread of `gemm_skinny` has all of a piece's there.
-OTHER_REGISTERS, RING_REGISTERS, STREAMING_REGISTERS = 30, 60, 110
-# What launch bounds leave a thread with few results, and any.
-BOUNDED_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 128, 255, 8
-
-# Floats of a vector, and wavefronts in which a warp reads one of each lane's fragments.
-VECTOR, FRAGMENT_WAVEFRONTS = 4, 2
-# Wavefronts in which a warp reads a float of 32 rows of A, and one of B that all lanes share.
-UNCOALESCED_WAVEFRONTS = WARP_SIZE + 1
-# Loads of a loop without barriers that are under way together.
-UNROLLED = 16
+# Registers come in steps of so many.
+REGISTER_STEP = 8
+# Bytes of a result: those of float32 in the figures below.
+WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +26,11 @@ class Figures:
     """What derived costs rest on, besides the board's own figures; cycles but for the ratios.
 
     `multiply_add` is the issue slots of one in an outer product, with its waits for register
-    banks. Each copy of a thread takes of its scheduler `float_copy` for a float by cp.async,
-    `vector_copy` for a vector, `transposed_copy` for each float of a vector that is turned around
-    on its way, and `plain_copy` for a float through a register. `barrier` is all warps' meeting in
-    each step, and `unit_exponent` says how little the units of an SM hold each other up (infinite:
-    the busiest counts alone). A kernel that streams a matrix through registers waits for
+    banks. Each copy of a thread takes of its scheduler `float_copy` for an element by cp.async,
+    `vector_copy` for a vector, `transposed_copy` for each element of a vector that is turned around
+    on its way, and `plain_copy` for an element through a register. `barrier` is all warps' meeting
+    in each step, and `unit_exponent` says how little the pipes of an SM hold each other up
+    (infinite: the busiest counts alone). A kernel that streams a matrix through registers waits for
     `streaming` latencies of memory in a step. Before the first step and after the last a tile takes
     `latencies` of memory, and its results leave at `writing` of the bandwidth.
 
@@ -54,7 +38,7 @@ class Figures:
     results, its fragments twice, `under_way` for each copy that begins at one place of the loop,
     and `address` for each of a step.
 
-    They and the defaults of `Costs` and `BoardCosts` but for `streaming` were fitted together by
+    They and the defaults of `BoardCosts` but for `streaming` were fitted together by
     `benchmarks/closed_form.py`, to every other one of 29 shapes that were tuned on an H100 and to
     the rungs before 10 at nine sizes. See there for what they are worth at the others.
     """
@@ -78,122 +62,136 @@ FIGURES = Figures()
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Cycles of one block of a configuration, and the registers of a thread.
+    """Cycles of one CTA of a configuration, and the registers of a thread.
 
     `step` is what one step of BK along k takes of the SM's throughput, `latency` (no less) how long
-    it takes where the block has the SM for itself. `tile` is what comes before the first step
-    and after the last. Where rows are not aligned, copies go float by float, and a step takes
-    `unaligned` times as long. `sharing` is what a block spends where others work on its tile too:
-    to announce itself, and to find out whether it came last.
+    it takes where the CTA has the SM for itself. `tile` is what comes before the first step
+    and after the last. Where rows are not aligned, a step takes `unaligned` times as long.
+    `sharing` is what a CTA spends where others work on its tile too: to announce itself, and to
+    find out whether it came last.
     """
 
     step: float
     latency: float
     tile: float
-    unaligned: float = 1.08
-    sharing: float = 2550.0
+    unaligned: float
+    sharing: float
     registers: int
 
 
+class Correction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was measured of a configuration's costs over what follows from its demands.
+
+    `registers` are those of the compiled kernel, 0 where that is not known.
+    """
+
+    step: float = 1.0
+    latency: float = 1.0
+    tile: float = 1.0
+    unaligned: float = 1.0
+    sharing: float = 1.0
+    registers: int = 0
+
+
 class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all configurations share on a kind of board, and what some cost there, by instance.
+    """What all configurations share on a kind of board, and corrections of some, by instance.
 
     `launch_us` is from one kernel of a CUDA graph to the next, in microseconds; `dram_efficiency`
     the share of the published bandwidth that copies reach, 0 to 1; `partial_bytes` the bytes of
-    partial results that a block reads or writes per cycle; `exponent` says how fast latency fades
-    as more blocks share an SM (infinite: the longer of latency and throughput counts alone).
-    `fitted` says on what the figures rest, empty where nothing was measured on such a board.
+    partial results that a CTA reads or writes per cycle; `exponent` says how fast latency fades
+    as more CTAs share an SM (infinite: the longer of latency and throughput counts alone);
+    `unaligned` and `sharing` are those of `Costs`. `fitted` says on what the figures rest, empty
+    where nothing was measured on such a board.
     """
 
     launch_us: float = 1.95
     dram_efficiency: float = 0.9
     partial_bytes: float = 150.0
     exponent: float = 2.2
-    configurations: dict[str, Costs] = {}
+    unaligned: float = 1.08
+    sharing: float = 2550.0
+    corrections: dict[str, Correction] = {}
     fitted: str = ""
 
 
 GENERAL = BoardCosts()
+UNCORRECTED = Correction()
 
 
 def derived_costs(
-    kernel: Kernel, config: TileConfig, threads: int, gpu: GpuSpec, figures: Figures = FIGURES
+    demands: Demands,
+    threads: int,
+    results: int,
+    gpu: GpuSpec,
+    *,
+    board: BoardCosts = GENERAL,
+    correction: Correction = UNCORRECTED,
+    figures: Figures = FIGURES,
 ) -> Costs:
-    """Costs by the sizes of a configuration's tiles and what is known of the SM's units.
+    """Costs by the demands of a step.
 
-    A step takes little more than the busiest unit needs for it: the fp32 lanes or the scheduler,
+    A step takes little more than the busiest pipe needs for it: what multiplies or the scheduler,
     shared memory's wavefronts, or the L2's delivery.
+
+    Args:
+        demands: of one CTA.
+        threads: of the CTA.
+        results: of its tile, in words of 32 bits.
+        gpu: the board.
+        board: what all configurations share there.
+        correction: what was measured of this one.
+        figures: what the costs rest on.
     """
-    machine = machine_of(gpu)
-    rung = math.inf if kernel.rung is None else kernel.rung
-    BM, BN, BK = config.BM or 1, config.BN or 1, config.BK or 1
-    results, fragments = (config.TM or 1) * (config.TN or 1), (config.TM or 1) + (config.TN or 1)
+    machine, pipes = machine_of(gpu), gpu.pipes
     warps = ceil_div(threads, WARP_SIZE)
-    # Of one thread, or warp, in a step.
-    multiply_adds = BM * BN * BK / threads
-    depth = multiply_adds / results
-    copies, copying = _copies(rung, BM * BK / threads, BN * BK / threads, figures)
-    # Slots and wavefronts of the reads at each k; those of 128 bits hide behind arithmetic.
-    reading, wavefronts = 0.0, fragments / VECTOR * FRAGMENT_WAVEFRONTS
-    if rung < FIRST_WIDE:
-        reading = wavefronts = float(fragments)
-    if rung == 1:
-        wavefronts = float(UNCOALESCED_WAVEFRONTS)
-    slots = multiply_adds * figures.multiply_add + depth * reading + copying
-    dispatch = max(multiply_adds * fma_pipe_cycles(gpu), slots)
+    copies = demands.copies
+    copying = (
+        copies.elements * figures.float_copy
+        + (copies.vectors + copies.through) * figures.vector_copy
+        + copies.transposed * figures.transposed_copy
+        + copies.plain * figures.plain_copy
+    )
+    issued = demands.multiply_adds / demands.per_instruction
+    slots = issued * figures.multiply_add + demands.issue + copying
+    math = demands.multiply_adds * WARP_SIZE * pipes.issue / pipes.sustained(demands.math)
+    dispatch = max(math, slots)
     step = _joined(
         figures.unit_exponent,
-        warps / SCHEDULERS * dispatch,
-        warps * depth * wavefronts,
-        FLOAT_BYTES * BK * (BM + BN) / machine.l2_bytes,
+        warps / pipes.issue * dispatch,
+        demands.wavefronts,
+        demands.l2_bytes / pipes.l2_bytes,
     )
-    chain = ceil_div(warps, SCHEDULERS) * dispatch
-    if rung < FIRST_TILED:
-        latency = max(step, chain) + machine.l2_latency / UNROLLED
-    elif rung < FIRST_OVERLAPPED:
-        latency = max(step, chain) + machine.l2_latency + 2 * figures.barrier
-    elif config.BM is None:
-        latency = max(step, chain + figures.barrier, figures.streaming * machine.dram_latency)
+    latency = max(step, ceil_div(warps, pipes.issue) * dispatch)
+    if demands.waits:
+        latency += demands.waits * machine.l2_latency + demands.barriers * figures.barrier
     else:
-        stages_ahead = max((config.stages or 2) - 1, 1)
-        latency = max(step, chain + figures.barrier, machine.l2_latency / stages_ahead)
-    most = most_registers(gpu, threads)
-    if rung >= FIRST_BOUNDED:
-        most = min(most, BOUNDED_REGISTERS if results <= MAX_RESULTS_IN_128 else MOST_REGISTERS)
-    held = results + 2 * fragments
+        latency = max(
+            step,
+            ceil_div(warps, pipes.issue) * dispatch + demands.barriers * figures.barrier,
+            demands.covers * machine.l2_latency,
+            figures.streaming * machine.dram_latency if demands.streams else 0.0,
+        )
+    most = min(most_registers(gpu, threads), demands.most_registers)
     crowding = 1.0
-    if rung >= FIRST_WIDE and config.BM is not None:
-        places = max(min(config.bursts or 1, depth), 1)
-        wanted = held + copies * (figures.under_way / places + figures.address)
-        crowding += figures.crowding * max(wanted - most, 0.0)
-    if rung < FIRST_RING:
-        others = OTHER_REGISTERS
-    else:
-        others = STREAMING_REGISTERS if config.BM is None else RING_REGISTERS
+    if demands.places:
+        held = copies.number * (figures.under_way / demands.places + figures.address)
+        crowding += figures.crowding * max(demands.registers + held - most, 0.0)
     write_bytes = figures.writing * gpu.dram_gb_per_s * 1e3 / gpu.clock_mhz / gpu.sm_count
+    tile = figures.latencies * machine.dram_latency + WORD_BYTES * results / write_bytes
+    # No step is faster than the pipe that multiplies.
+    step = max(step * crowding * correction.step, warps / pipes.issue * math)
     return Costs(
-        step=step * crowding,
-        latency=latency * crowding,
-        tile=figures.latencies * machine.dram_latency + FLOAT_BYTES * BM * BN / write_bytes,
-        registers=min(held + others, most),
+        step=step,
+        latency=max(latency * crowding * correction.latency, step),
+        tile=tile * correction.tile,
+        unaligned=board.unaligned * correction.unaligned,
+        sharing=board.sharing * correction.sharing,
+        registers=correction.registers or min(demands.registers + demands.other_registers, most),
     )
-
-
-def _copies(rung: float, a: float, b: float, figures: Figures) -> tuple[float, float]:
-    """A thread's copies in a step, of so many floats of A and B, and the slots that they take."""
-    if rung < FIRST_TILED:
-        return 0.0, 0.0
-    if rung < FIRST_WIDE:
-        return a + b, (a + b) * figures.plain_copy
-    b /= VECTOR
-    slots = b * figures.vector_copy
-    if rung < FIRST_RING:
-        return a / VECTOR + b, slots + a * figures.transposed_copy
-    return a + b, slots + a * figures.float_copy
 
 
 def most_registers(gpu: GpuSpec, threads: int) -> int:
-    """Registers that a thread can have where one block is to fit, in the compiler's steps of 8."""
+    """Registers that a thread can have where one CTA is to fit, in the compiler's steps of 8."""
     limits = gpu.capability
     each = limits.registers_per_block // threads // REGISTER_STEP * REGISTER_STEP
     return min(each, limits.max_registers_per_thread)

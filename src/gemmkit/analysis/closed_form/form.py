@@ -1,49 +1,49 @@
 """`ClosedForm`: the time of a configuration's launches on a board.
 
-An SM gets some blocks, one after the other in groups as large as it can hold. A group takes as long
-as the steps of its blocks, which overlap, and what each tile needs before and after them. Blocks
-that share a tile put their partial results together on top; and no product is faster than its
+An SM gets some CTAs, one after the other in groups as large as it can hold. A group takes as long
+as the steps of its CTAs, which overlap, and what each tile needs before and after them. CTAs
+that share a tile add their partial results up on top; and no product is faster than its
 matrices come from memory.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import NamedTuple
 
 from gemmkit.analysis.closed_form.costs import (
-    FIRST_OVERLAPPED,
+    FIGURES,
     GENERAL,
+    UNCORRECTED,
     BoardCosts,
+    Correction,
     Costs,
+    Figures,
     derived_costs,
     most_registers,
 )
-from gemmkit.analysis.closed_form.work import Cutter, Work
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import vector_width
-from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.rules import PAD, STATIC_SHARED_BYTES, stage_bytes
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
+from gemmkit.problem import FLOAT_BYTES, ITEM_BYTES, GemmProblem
 
 # Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
 MEMORY_EXPONENT = 4.0
 
-# Kernels for skinny products take their short side whole. Their costs are those of a single row;
+# Kernels for thin problems take their short side whole. Their costs are those of a single row;
 # with so many a step takes twice as long.
 DOUBLING_SIDE = 16
 
 
 class Estimate(NamedTuple):
-    """An estimated launch: microseconds, and what of the board its blocks fill.
+    """An estimated launch: microseconds, and what of the board its CTAs fill.
 
     `blocks_per_sm` is what an SM holds with the registers that a thread is thought to need; where
-    a block does not fit at all it is 0, and the time infinite. `waves` is the grid's blocks over
+    a CTA does not fit at all it is 0, and the time infinite. `waves` is the grid's CTAs over
     those that the board holds at once; `busy` is the share of all SMs' time, 0 to 1, in which each
-    has a block; `memory_us` the time in which the matrices come from memory and go there once.
+    has a CTA; `memory_us` the time in which the matrices come from memory and go there once.
     """
 
     microseconds: float
@@ -55,10 +55,10 @@ class Estimate(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Factors of a launch's speed, 0 to 1: their product is its share of the fp32 peak.
+    """Factors of a launch's speed, 0 to 1: their product is its share of its pipe's peak.
 
     `inside` is the share of its tiles that lies inside C, `busy` that of all SMs' time in which
-    each has a block, `speed` what an SM with its blocks reaches. What is fixed comes on top.
+    each has a CTA, `speed` what an SM with its CTAs reaches. What is fixed comes on top.
     """
 
     inside: float
@@ -67,15 +67,16 @@ class Shares(NamedTuple):
 
 
 class ClosedForm:
-    """A configuration on a board: what its blocks cost an SM there, and what launches take.
+    """A configuration on a board: what its CTAs cost an SM there, and what launches take.
 
     Args:
         kernel: what is launched.
         config: one that its rule allows there.
         gpu: the board.
         board: what all configurations share on boards of this kind.
-        costs: the configuration's own, where they were measured; else they follow from its sizes.
-        launched: a launch of it, where the caller has one at hand.
+        correction: what was measured of this one.
+        costs: its costs, where they do not follow from its demands.
+        figures: what derived costs rest on.
     """
 
     def __init__(
@@ -85,83 +86,97 @@ class ClosedForm:
         gpu: GpuSpec,
         *,
         board: BoardCosts = GENERAL,
+        correction: Correction = UNCORRECTED,
         costs: Costs | None = None,
-        launched: LaunchShape | None = None,
+        figures: Figures = FIGURES,
     ) -> None:
         self.kernel, self.config, self.gpu, self.board = kernel, config, gpu, board
-        self.cutter = Cutter(kernel, config, gpu, launched)
-        self._costs = costs
+        self.correction, self._given, self._figures = correction, costs, figures
+        self._derived: dict[tuple[Demands, int, int], Costs] = {}
+        self._resident: dict[tuple[int, int, int], int] = {}
 
-    @cached_property
-    def costs(self) -> Costs:
-        """Cycles of a block, registers of a thread."""
-        return self._costs or derived_costs(self.kernel, self.config, self.cutter.threads, self.gpu)
+    def costs(self, work: Work, item_bytes: int = FLOAT_BYTES) -> Costs:
+        """Cycles of a CTA of such work, whose results have that many bytes."""
+        if self._given is not None:
+            return self._given
+        # Of what takes the short side whole one row counts.
+        results = work.rows * work.columns // max(work.thin, 1) * item_bytes // FLOAT_BYTES
+        key = work.demands, work.threads, results
+        found = self._derived.get(key)
+        if found is None:
+            found = self._derived[key] = derived_costs(
+                work.demands,
+                work.threads,
+                results,
+                self.gpu,
+                board=self.board,
+                correction=self.correction,
+                figures=self._figures,
+            )
+        return found
 
-    @cached_property
-    def blocks_per_sm(self) -> int:
-        """Blocks that an SM holds, by the registers that a thread is thought to need."""
-        shared_bytes = self.cutter.tile_shape.shared_bytes
-        if not shared_bytes and self.config.BK:
-            rung = self.kernel.rung
-            pairs = 2 if rung is None or rung >= FIRST_OVERLAPPED else 1
-            shared_bytes = pairs * stage_bytes(self.config, PAD)
-        if "arrivals" in self.kernel.signature:
-            shared_bytes += STATIC_SHARED_BYTES
-        threads = self.cutter.threads
-        found = occupancy(
-            self.gpu,
-            registers=min(self.costs.registers, most_registers(self.gpu, threads)),
-            threads=threads,
-            shared_bytes=shared_bytes,
-            blocks=1,
-        )
-        return found.blocks_per_sm
+    def blocks_per_sm(self, work: Work, registers: int) -> int:
+        """CTAs that an SM holds, where a thread has that many registers."""
+        key = work.threads, work.shared_bytes, registers
+        found = self._resident.get(key)
+        if found is None:
+            found = self._resident[key] = occupancy(
+                self.gpu,
+                registers=min(registers, most_registers(self.gpu, work.threads)),
+                threads=work.threads,
+                shared_bytes=work.shared_bytes,
+                blocks=1,
+            ).blocks_per_sm
+        return found
 
     def estimate(self, problem: GemmProblem) -> Estimate:
         """The time of one launch, with operands that start in DRAM."""
         return self.estimate_work(
-            self.cutter.work(problem),
+            self.kernel.work(problem, self.config, self.gpu),
             problem.minimal_bytes,
-            aligned=vector_width(problem) > 1,
-            shorter=min(problem.m, problem.n),
+            aligned=problem.is_aligned(VECTOR_BYTES),
+            item_bytes=ITEM_BYTES[problem.sum_dtype],
         )
 
     def estimate_work(
-        self, work: Work, minimal_bytes: int, *, aligned: bool, shorter: int = 1
+        self, work: Work, minimal_bytes: int, *, aligned: bool, item_bytes: int = FLOAT_BYTES
     ) -> Estimate:
-        """The same of work that is cut up already.
+        """The same of work that is cut up already, of one product or of many.
 
         Args:
             work: what the launch does.
             minimal_bytes: what it reads and writes at least.
-            aligned: whether rows are copied in vectors.
-            shorter: the shorter side of C, which kernels for skinny products take whole.
+            aligned: whether rows begin and end at multiples of 16 bytes.
+            item_bytes: bytes of a sum.
         """
-        gpu, costs, board = self.gpu, self.costs, self.board
-        resident = self.blocks_per_sm
+        gpu, board = self.gpu, self.board
         memory_us = minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
-        if not work.blocks:
-            return Estimate(0.0, work, resident, 0.0, 1.0, 0.0)
-        # The busiest SM; blocks go to where there is room.
-        blocks = ceil_div(work.blocks, gpu.sm_count)
-        busy = work.blocks / (blocks * gpu.sm_count)
+        if not work.ctas:
+            return Estimate(0.0, work, 1, 0.0, 1.0, 0.0)
+        # The busiest SM; CTAs go to where there is room.
+        ctas = ceil_div(work.ctas, gpu.sm_count)
+        busy = work.ctas / (ctas * gpu.sm_count)
+        if work.threads > gpu.capability.max_threads_per_block:
+            return Estimate(math.inf, work, 0, math.inf, busy, memory_us)
+        costs = self.costs(work, item_bytes)
+        resident = self.blocks_per_sm(work, costs.registers)
         if not resident:
             return Estimate(math.inf, work, resident, math.inf, busy, memory_us)
-        groups, rest = divmod(blocks, resident)
-        step_cycles = groups * self._step(resident) if groups else 0.0
+        groups, rest = divmod(ctas, resident)
+        step_cycles = groups * self._step(costs, resident) if groups else 0.0
         if rest:
-            step_cycles += self._step(rest)
+            step_cycles += self._step(costs, rest)
             groups += 1
         if not aligned:
             step_cycles *= costs.unaligned
-        if self.config.BM is None:
-            step_cycles *= 1 + shorter / DOUBLING_SIDE
-        # Once an SM holds several blocks, a new one starts beside others that are at work.
+        if work.thin:
+            step_cycles *= 1 + work.thin / DOUBLING_SIDE
+        # Once an SM holds several CTAs, a new one starts beside others that are at work.
         beside = 1 + (groups - 1) / resident
         cycles = work.steps * step_cycles + beside * work.visits * costs.tile
         if work.parts > 1:
-            # Each block leaves its part of a tile, or two; the last of them reads them all.
-            part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
+            # Each CTA leaves its part of a tile, or two; the last of them reads them all.
+            part = item_bytes * work.rows * work.columns / board.partial_bytes
             cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
             cycles += (work.parts - 1) * part
         compute_us = cycles / gpu.clock_mhz
@@ -170,29 +185,32 @@ class ClosedForm:
             board.launch_us + (compute_us**power + memory_us**power) ** (1 / power),
             work,
             resident,
-            work.blocks / (gpu.sm_count * resident),
+            work.ctas / (gpu.sm_count * resident),
             busy,
             memory_us,
         )
 
     def shares(self, problem: GemmProblem, seen: Estimate) -> Shares:
-        """Why the launch is slower than the board's fp32 peak, apart from what is fixed."""
-        work, lanes = seen.work, self.gpu.capability.fp32_lanes_per_sm
-        if not work.blocks or not seen.blocks_per_sm:
+        """Why the launch is slower than its pipe's peak, apart from what is fixed."""
+        work = seen.work
+        if not work.ctas or not seen.blocks_per_sm:
             return Shares(1.0, 1.0, 1.0)
-        together = min(ceil_div(work.blocks, self.gpu.sm_count), seen.blocks_per_sm)
+        costs = self.costs(work, ITEM_BYTES[problem.sum_dtype])
+        together = min(ceil_div(work.ctas, self.gpu.sm_count), seen.blocks_per_sm)
+        demands = work.demands
+        rate = self.gpu.pipes.multiply_adds(demands.math)
+        ideal = together * demands.multiply_adds * work.threads / rate
         area = work.rows * work.columns
-        ideal = together * area * (self.config.BK or 1) / lanes
         inside = problem.m * problem.n * problem.batch / (work.tiles * area)
-        return Shares(inside, seen.busy, ideal / self._step(together))
+        return Shares(min(inside, 1.0), seen.busy, min(ideal / self._step(costs, together), 1.0))
 
-    def _step(self, together: int) -> float:
-        """Cycles of a step of so many blocks side by side on one SM.
+    def _step(self, costs: Costs, together: int) -> float:
+        """Cycles of a step of so many CTAs side by side on one SM.
 
         It is `latency` for one, and comes close to their `step`s together where those are longer.
         """
         if together == 1:
-            return self.costs.latency
-        power, step = self.board.exponent, self.costs.step
-        total = self.costs.latency**power + (together * step) ** power - step**power
+            return costs.latency
+        power = self.board.exponent
+        total = costs.latency**power + (together * costs.step) ** power - costs.step**power
         return float(total ** (1 / power))

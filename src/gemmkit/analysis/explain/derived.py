@@ -217,8 +217,9 @@ DERIVED: tuple[Derived, ...] = (
     Derived(f"{INTENSITY}_l2", "FLOP for each byte that L2 moves", PREDICTED, _intensity("L2")),
     Derived(f"{INTENSITY}_shared", "FLOP for each byte that wavefronts of shared memory could move",
             PREDICTED, _intensity("shared memory")),
-    Derived(PEAK_SHARE, "speed over the board's fp32 peak", PREDICTED,
-            lambda f: 100 * f.prediction.tflops / f.gpu.peak_tflops if f.prediction else None),
+    Derived(PEAK_SHARE, "speed over the board's peak, of the pipe that multiplies", PREDICTED,
+            lambda f: _ratio(f.prediction.tflops, f.gpu.peak(f.prediction.pipe), 100)
+            if f.prediction else None),
 )  # fmt: skip
 
 

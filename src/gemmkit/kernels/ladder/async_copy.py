@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, rules, work
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, TileConfig
 from gemmkit.kernels.spaces import INNER_LOOPS
@@ -27,6 +27,7 @@ KERNEL = Kernel(
     },
     refinements=INNER_LOOPS,
     launch=launches.async_copy,
+    work=work.staged,
     signature=FULL_SIGNATURE,
     rule=rules.async_copy,
     layouts=LAYOUTS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, rules, work
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 
@@ -31,6 +31,7 @@ KERNEL = Kernel(
     default=TileConfig(BM=16, BN=16, BK=16, TM=8),
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
     launch=launches.coarsened,
+    work=work.through_registers(),
     rule=rule,
     aliases={"stride": "TM"},
 )

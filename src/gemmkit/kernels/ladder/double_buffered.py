@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, rules, work
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import conflict_free
 from gemmkit.kernels.plan import TileConfig
@@ -26,5 +26,6 @@ KERNEL = Kernel(
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
     launch=launches.vectorized,
+    work=work.through_registers(vectors=True, bounded=True, overlapped=True),
     rule=rule,
 )

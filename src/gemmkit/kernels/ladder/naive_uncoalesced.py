@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import work
 from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder.naive import rule
@@ -25,6 +26,7 @@ KERNEL = Kernel(
     default=TileConfig(BM=32, BN=32),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32)},
     launch=launch,
+    work=work.per_result(coalesced=False),
     rule=rule,
     fuses=False,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, rules, work
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import FULL_SCRATCH_SIGNATURE, LAYOUTS, TileConfig
 from gemmkit.kernels.spaces import INNER_LOOPS
@@ -40,6 +40,7 @@ KERNEL = Kernel(
     },
     refinements=INNER_LOOPS,
     launch=launches.split_k,
+    work=work.split_k,
     rule=rules.split_k,
     layouts=LAYOUTS,
     pairing=rules.pairing,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, rules, work
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import double_buffered
 from gemmkit.kernels.plan import TileConfig
@@ -34,5 +34,6 @@ KERNEL = Kernel(
         "TN": (4, 8),
     },
     launch=launches.vectorized,
+    work=work.through_registers(vectors=True, bounded=True, overlapped=True),
     rule=rule,
 )

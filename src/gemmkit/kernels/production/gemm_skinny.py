@@ -20,6 +20,7 @@ KERNEL = Kernel(
         "split_k": (1, 2, 4, 8, 16, 32, 128),
     },
     launch=skinny.launch,
+    work=skinny.work,
     rule=skinny.rule,
     signature=FULL_SCRATCH_SIGNATURE,
     condition=skinny.accepts,

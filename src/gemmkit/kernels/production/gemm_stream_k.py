@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, rules, work
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import FULL_SCRATCH_SIGNATURE, LAYOUTS, TileConfig
 from gemmkit.kernels.spaces import INNER_LOOPS
@@ -27,6 +27,7 @@ KERNEL = Kernel(
     },
     refinements=INNER_LOOPS,
     launch=launches.stream_k,
+    work=work.stream_k,
     rule=rules.async_copy,
     layouts=LAYOUTS,
     pairing=rules.pairing,

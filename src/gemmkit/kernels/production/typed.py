@@ -13,6 +13,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.work import Work, converted
 from gemmkit.problem import ITEM_BYTES, GemmProblem
 
 # The widest access to memory, and what a row of a panel that runs along k has: a sector.
@@ -38,6 +39,11 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
         block=(rules.thread_count(config), 1, 1),
         shared_bytes=shared_bytes(problem, config),
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile for each block."""
+    return converted(rules.thread_count(config), shared_bytes(problem, config), problem, config)
 
 
 def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]:
@@ -145,6 +151,7 @@ KERNEL = Kernel(
         "TN": (4, 8),
     },
     launch=launch,
+    work=work,
     rule=rule,
     signature=FULL_SIGNATURE,
     layouts=LAYOUTS,

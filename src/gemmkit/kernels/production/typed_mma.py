@@ -10,6 +10,7 @@ from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
+from gemmkit.kernels.work import Work, tensor
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 
 # Rows and columns of a product of mma.sync, and the deepest of them.
@@ -37,6 +38,11 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
         block=(thread_count(config), 1, 1),
         shared_bytes=shared_bytes(problem, config),
     )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile for each block, on the tensor cores."""
+    return tensor(thread_count(config), shared_bytes(problem, config), problem, config)
 
 
 def thread_count(config: TileConfig) -> int:
@@ -122,6 +128,7 @@ KERNEL = Kernel(
         "WN": (16, 32, 64),
     },
     launch=launch,
+    work=work,
     rule=rule,
     signature=FULL_SIGNATURE,
     layouts=LAYOUTS,

@@ -10,7 +10,7 @@ from gemmkit.analysis.explain.derived import level_intensities
 from gemmkit.analysis.occupancy import launch_resources
 from gemmkit.analysis.roofline import roofline
 from gemmkit.analysis.what_if import what_if
-from gemmkit.gpu import BOARDS, GpuSpec
+from gemmkit.gpu import BOARDS, FP32, GpuSpec, MathPipe
 from gemmkit.report.layout import Table
 from gemmkit.report.occupancy import boards_table, what_if_figure, what_if_text
 from gemmkit.report.pictures.drawn import Picture
@@ -49,8 +49,13 @@ def board_pictures(gathered: Sequence[Facts]) -> Iterator[Picture]:
     points = [point for facts in gathered for point in _points(facts)]
     if points:
         first = gathered[0]
-        figure = roofline_figure(roofline(first.gpu), points)
+        figure = roofline_figure(roofline(first.gpu, _pipe(first)), points)
         yield Picture(f"{first.name}-roofline", figure, _ROOFLINE_SIZE)
+
+
+def _pipe(facts: Facts) -> MathPipe:
+    """What the first kernel multiplies with, whose peak is drawn."""
+    return facts.prediction.pipe if facts.prediction is not None else FP32
 
 
 def _taken(facts: Facts) -> Mapping[str, int] | None:

@@ -1,0 +1,119 @@
+"""`Prices`: what a launch costs where it runs: on a board, or on the emulator's CPU.
+
+`choose` takes what costs least, whatever the costs are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from gemmkit.analysis.closed_form.form import Estimate
+from gemmkit.dispatch.candidates import Candidate, candidates_for
+from gemmkit.dispatch.contender import Contender
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.problem import GemmProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate that takes a problem, with its estimate."""
+
+    contender: Contender
+    estimate: Estimate
+
+
+class Prices(Protocol):
+    """Candidates and their estimates where launches run.
+
+    `measured` says whether stores and tables of tuned shapes hold times of it.
+    """
+
+    measured: bool
+
+    def contender(self, kernel: str, config: TileConfig) -> Contender:
+        """Any configuration."""
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """What there is to choose from."""
+
+    def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
+        """Estimates of a candidate, and of variants of it that suit the problem."""
+
+
+class BoardPrices:
+    """Times on a board, in closed form."""
+
+    measured = True
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self._gpu = gpu
+        self._others: dict[Candidate, Contender] = {}
+
+    @cached_property
+    def contenders(self) -> tuple[Contender, ...]:
+        """As `Prices.contenders`."""
+        return tuple(Contender(each, self._gpu) for each in candidates_for(self._gpu))
+
+    def contender(self, kernel: str, config: TileConfig) -> Contender:
+        """As `Prices.contender`."""
+        candidate = Candidate(kernel, config)
+        if candidate not in self._others:
+            self._others[candidate] = Contender(candidate, self._gpu)
+        return self._others[candidate]
+
+    def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
+        """As `Prices.priced`."""
+        for variant in contender.variants(problem):
+            yield Ranked(variant, variant.estimate(problem))
+
+
+# Microseconds of the emulator, on one core of a 2024 server. A thread that computes many results
+# takes fewer instructions for each multiply-add: with 16 of them, twice as long as with 64 (2 to 4
+# times were measured). Compiling takes a second for some hundred multiply-adds of an unrolled step,
+# once a machine: each launch bears a small part of it, so that small products share one kernel of
+# small tiles, and large ones have another of large tiles.
+MULTIPLY_ADD_US, OF_RESULTS = 4.5e-4, 64
+COMPILED_MULTIPLY_ADD_US = 39.0
+
+_COPIES = {"stages": 2, "bursts": 1, "order": 2}
+_SMALL = {"BM": 16, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
+_LARGE = {"BM": 128, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+
+# All take every layout, batch and epilogue. `python benchmarks/emulator.py --only products`
+# measures them.
+EMULATED = (
+    Candidate("gemm_tiled", TileConfig(**_SMALL, **_COPIES)),
+    Candidate("gemm_tiled", TileConfig(**_LARGE, **_COPIES)),
+    Candidate("typed", TileConfig(**_SMALL)),
+    # As fast as with 128 rows, and compiled sooner.
+    Candidate("typed", TileConfig(**{**_LARGE, "BM": 64, "BK": 8})),
+)
+# The tiles of a launch of many products there.
+EMULATED_GROUPS = EMULATED[0].config
+
+
+class EmulatorPrices(BoardPrices):
+    """Times on the emulator: of instructions, and of compiling them. The board does not count."""
+
+    measured = False
+
+    @cached_property
+    def contenders(self) -> tuple[Contender, ...]:
+        """As `Prices.contenders`."""
+        return tuple(Contender(each, self._gpu) for each in EMULATED)
+
+    def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
+        """As `Prices.priced`."""
+        config = contender.config
+        tiles = ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
+        padded = tiles * problem.batch * config["BM"] * config["BN"] * problem.k
+        results = config["TM"] * config["TN"]
+        executed = padded * MULTIPLY_ADD_US * (OF_RESULTS / results) ** 0.5
+        compiled = results * config["BK"] * COMPILED_MULTIPLY_ADD_US
+        work = contender.kernel.work(problem, config, self._gpu)
+        yield Ranked(contender, Estimate(executed + compiled, work, 1, 1.0, 1.0, 0.0))
