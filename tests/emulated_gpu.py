@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from gemmkit.devices import driver
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.scratch import HeldScratch, ScratchPool
 from gemmkit.dispatch.emulated import choose_emulated
 from gemmkit.emulator import LaunchRequest, load
 from gemmkit.gpu import BOARDS
-from gemmkit.ops import arrays, driver, product
+from gemmkit.ops import arrays, product
 from gemmkit.ops.operands import Operand, View
-from gemmkit.ops.scratch import ScratchPool
 
 STREAM = 77
 
@@ -147,7 +148,7 @@ class EmulatedGpu:
         self.device = EmulatedDevice(BOARDS[board])
         self.spec = self.device.spec
         self.handle = 0x77
-        self.scratch = ScratchPool(self)
+        self.scratch, self.held_scratch = ScratchPool(self), HeldScratch(self)
         self.launches, self.chosen, self.failures = [], [], []
         self.capturing = 0
         self._functions, self._numbers = {}, count(1)
@@ -203,7 +204,7 @@ def install(patch):
     patch.setitem(arrays._PACKAGES, GpuArray.__module__.partition(".")[0], "emulated")
     own = arrays._module
     patch.setattr(arrays, "_module", lambda name: library if name == "emulated" else own(name))
-    patch.setattr("gemmkit.ops.context.context_of", lambda ordinal: gpu)
+    patch.setattr("gemmkit.devices.context.context_of", lambda ordinal: gpu)
     patch.setattr("gemmkit.ops.prepared.choose", gpu.choose)
     patch.setattr(driver, "launcher", lambda: gpu.launch)
     patch.setattr(driver, "capture_query", lambda: gpu.query)

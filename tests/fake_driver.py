@@ -1,10 +1,12 @@
 """CUDA's driver without a GPU: what `cuda.bindings.driver` is asked for, answered and noted.
 
-Memory is the host's, and launches compute nothing.
+Memory is the host's, and launches compute nothing: they are noted as `Launched`.
 """
 
 import ctypes
+import gc
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from cuda.bindings import driver
 
@@ -21,12 +23,30 @@ OK = driver.CUresult.CUDA_SUCCESS
 NO_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 
+class Launched(NamedTuple):
+    """What `cuLaunchKernelEx` was given; `parameters` is the whole parameter space."""
+
+    function: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+    stream: int
+    parameters: bytes
+
+    @property
+    def words(self):
+        return memoryview(self.parameters).cast("Q").tolist()
+
+
 class FakeDriver:
     """`calls` are those that matter, with their arguments; `pool_limit` is its pool's."""
 
     def __init__(self):
         self.calls, self.pool_limit, self.memory = [], 0, {}
         self.depth = 0
+        # What the next launches answer, the last first.
+        self.errors = []
 
     def note(self, *call):
         self.calls.append(call)
@@ -89,6 +109,11 @@ class FakeDriver:
             "cuMemPoolSetAttribute": self.set_pool,
             "cuMemAllocFromPoolAsync": self.allocate,
             "cuMemFreeAsync": self.free,
+            "cuMemAlloc": lambda nbytes: self.allocate(nbytes, None, None),
+            "cuMemFree": lambda address: self.free(address, None),
+            "cuMemcpyHtoD": lambda target, data, nbytes: self.note("variable", target, data),
+            "cuCtxSetCurrent": lambda context: self.note("current", context),
+            "cuLibraryGetGlobal": lambda _, name: (self.note("symbol", name)[0], 0x44, 8),
             "cuMemsetD8Async": lambda *given: self.note("set", *given),
             "cuMemHostAlloc": self.pin,
             "cuMemcpyHtoDAsync": self.copy,
@@ -102,17 +127,29 @@ class FakeDriver:
             "cuFuncSetAttribute": lambda function, _, value: self.note("shared", function, value),
         }
 
-    def launch(self, *_):
-        self.calls.append(("launch",))
-        return 0
+    def launch(self, configuration, function, _, extra):
+        from gemmkit.devices.driver import LaunchConfiguration
+
+        seen = LaunchConfiguration.from_address(configuration.value)
+        cluster = tuple(seen.attributes[0].cluster) if seen.attribute_count else (1, 1, 1)
+        described = (ctypes.c_void_p * 5).from_address(extra.value)
+        size = ctypes.c_size_t.from_address(described[3]).value
+        launched = Launched(
+            *(function.value, tuple(seen.grid), tuple(seen.block), cluster),
+            *(seen.shared_bytes, seen.stream or 0, ctypes.string_at(described[1], size)),
+        )
+        self.calls.append(("launch", launched))
+        return self.errors.pop() if self.errors else 0
 
 
 def install(patch):
     """Have gemmkit find this driver, and a GPU; `patch(object, name, value)` sets an attribute."""
+    # What earlier tests left gives its memory back to its own driver.
+    gc.collect()
     fake = FakeDriver()
     for name, function in fake.functions().items():
         patch(driver, name, function)
-    import gemmkit.ops.driver as launches
+    import gemmkit.devices.driver as launches
 
     patch(launches, "library", lambda: SimpleNamespace(cuLaunchKernelEx=fake.launch))
     patch(launches, "capture_query", lambda: lambda *_: 1)

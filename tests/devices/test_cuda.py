@@ -136,7 +136,7 @@ class ForeignStream:
 @pytest.mark.parametrize("wrap", [lambda stream: stream, ForeignStream], ids=["own", "foreign"])
 def test_a_callers_stream(device, wrap):
     case = Case(device, "naive", GemmProblem(64, 64, 64))
-    stream = device.context.create_stream()
+    stream = device.stream.device.create_stream()
     device.work(case.binary, case.plan, case.arguments)(wrap(stream))
     stream.sync()
     assert case.verdict().correct

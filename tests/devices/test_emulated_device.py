@@ -15,7 +15,7 @@ from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan, SourceFile
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")
@@ -147,3 +147,21 @@ def test_progress_and_environment() -> None:
     assert environment["emulated_gpu"] == BOARD.name
     assert environment["llvmlite"]
     assert environment["cpu"]
+
+
+def test_a_parameter_by_value_comes_as_bytes(device: EmulatedDevice) -> None:
+    source = SourceFile(
+        "struct Four { float v[4]; };\n"
+        'extern "C" __global__ void k(Four four, float* C) {\n'
+        "  C[threadIdx.x] = four.v[threadIdx.x];\n"
+        "}\n",
+        "k.cu",
+    )
+    plan = LaunchPlan("k", source, "k", (1, 1, 1), (4, 1, 1), ("four", "C"))
+    values = np.array([1.5, -2, 3, 1e9], np.float32)
+    c = device.empty(values.nbytes)
+    given = {"four": values.tobytes(), "C": c.address}
+    device.launch(compile_plan(plan, BOARD.arch), plan, given)
+    result = np.empty_like(values)
+    device.download(c, result)
+    np.testing.assert_array_equal(result, values)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gemmkit.devices.packing import address_names, bound_values, entry_parameters, packed
+from gemmkit.devices.packing import (
+    address_names,
+    argument_offsets,
+    bound_values,
+    entry_parameters,
+    packed,
+)
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_kernel
-from gemmkit.kernels.plan import LaunchPlan, SourceFile
+from gemmkit.kernels.plan import FieldPlace, LaunchPlan, SourceFile, StructPlace
 
 ARGUMENTS: dict[str, int | float] = {
     "M": 300, "N": 200, "K": 7, "alpha": 1.5, "A": 1 << 40, "lda": 9, "B": 2 << 40, "ldb": 200,
@@ -99,6 +106,29 @@ def test_offsets_follow_alignment() -> None:
 def test_what_does_not_fit(parameters: str, signature: tuple[str, ...], reason: str) -> None:
     with pytest.raises(DeviceError, match=reason):
         bound(parameters, *signature)
+
+
+def test_bytes_are_passed_whole_whatever_the_parameter_is() -> None:
+    text = binary(".param .u32 a, .param .align 64 .b8 b[128], .param .u64 c")
+    tensor_map = bytes(range(128))
+    given = {"M": 7, "map": tensor_map, "C": 3}
+    values = bound_values(text, plan("M", "map", "C"), given)
+    whole = packed(text, values)
+    assert whole[:4] == (7).to_bytes(4, "little")
+    assert whole[64:192] == tensor_map
+    assert whole[192:] == (3).to_bytes(8, "little")
+    with pytest.raises(DeviceError, match=r"takes 128 bytes at byte 64 .* 'map' of 127 bytes"):
+        bound_values(text, plan("M", "map", "C"), {**given, "map": tensor_map[1:]})
+
+
+def test_where_each_argument_lies() -> None:
+    fields = (FieldPlace(0, 4, "u32"), FieldPlace(8, 8, "u64", pointer=True))
+    struct = StructPlace("S s", 16, 8, fields)
+    text = binary(".param .u32 a, .param .align 8 .b8 b[16], .param .u64 c")
+    placed = replace(plan("M", "N", "A", "C"), structs=(None, struct, None))
+    assert argument_offsets(text, placed) == {"M": 0, "N": 8, "A": 16, "C": 24}
+    with pytest.raises(DeviceError, match="3 parameters in its PTX, and 1 in its signature"):
+        argument_offsets(text, plan("M"))
 
 
 def test_a_kernel_that_the_text_lacks() -> None:

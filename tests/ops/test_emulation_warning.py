@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gemmkit
-from gemmkit.ops import emulation_warning, host
+from gemmkit.ops import carriers
 
 REASON = "this machine has no NVIDIA driver (libcuda.so.1)"
 ONE = np.ones((2, 2), np.float32)
@@ -14,8 +14,8 @@ ONE = np.ones((2, 2), np.float32)
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(emulation_warning, "_warned", False)
-    monkeypatch.setattr(host, "_no_gpu", lambda: REASON)
+    monkeypatch.setattr(carriers, "_warned", False)
+    monkeypatch.setattr(carriers, "_no_gpu", lambda: REASON)
 
 
 def caught(*products):

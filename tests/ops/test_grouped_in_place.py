@@ -31,7 +31,7 @@ class Pinned:
         self.gpu = gpu
         self.blocks, self.sources, self.waits = [], [], 0
 
-    def cuMemAllocHost(self, nbytes):
+    def cuMemHostAlloc(self, nbytes, flags):
         self.blocks.append(ctypes.create_string_buffer(nbytes))
         return 0, ctypes.addressof(self.blocks[-1])
 

@@ -42,9 +42,9 @@ print(*sorted(sys.modules))
 
 ON_A_FAKE_GPU = """
 import fake_driver
-import gemmkit.ops.host
+import gemmkit.ops.carriers
 fake_driver.install(setattr)
-gemmkit.ops.host.gpu_problem = lambda: None
+gemmkit.ops.carriers.gpu_problem = lambda: None
 """
 
 # Compilers, parsers and libraries that a kernel from the cache does without.

@@ -7,7 +7,7 @@ import pytest
 
 import gemmkit
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.host import carrier_on
+from gemmkit.ops.carriers import carrier_on
 
 
 def whole(*shape, seed=0, dtype=np.float32):
@@ -298,7 +298,7 @@ def test_empty_results_copy_nothing(monkeypatch):
     def nothing(_):
         yield Uncopied()
 
-    monkeypatch.setattr("gemmkit.ops.host.carrier_on", nothing)
+    monkeypatch.setattr("gemmkit.ops.carriers.carrier_on", nothing)
     assert gemmkit.matmul(A[:0], B).shape == (0, 3)
     assert gemmkit.matmul(A, B[:, :0]).shape == (5, 0)
     assert gemmkit.matmul(np.stack([A] * 2)[:0], B).shape == (0, 5, 3)

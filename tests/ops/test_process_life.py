@@ -15,8 +15,7 @@ import pytest
 
 import gemmkit
 from emulated_gpu import GpuArray, install
-from gemmkit.devices import choose
-from gemmkit.ops import driver
+from gemmkit.devices import choose, driver
 
 WORDS = """
 import atexit, os, signal, sys, threading, time

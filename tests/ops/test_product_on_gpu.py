@@ -17,7 +17,7 @@ from gemmkit.errors import UsageError
 def played():
     with pytest.MonkeyPatch.context() as patch:
         # As if no address were aligned: half as many kernels to compile.
-        patch.setattr("gemmkit.ops.prepared.alignment", lambda addresses: 4)
+        patch.setattr("gemmkit.ops.detours.alignment", lambda addresses: 4)
         yield install(patch)
 
 

@@ -1,41 +1,24 @@
-"""`CudaDevice`: an NVIDIA GPU through cuda.core; it runs kernels and times them."""
+"""`CudaDevice`: an NVIDIA GPU that runs kernels and times them, by CUDA graphs of cuda.core."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.devices.context import context_of, refuse_forks
 from gemmkit.devices.cuda_errors import cuda_errors, result
-from gemmkit.devices.cuda_spec import spec_of
-from gemmkit.devices.device import Launch, Work
+from gemmkit.devices.device import Buffer, Launch, Value, Work
 from gemmkit.devices.host import host_environment, package_version
+from gemmkit.devices.launcher import PreparedLaunch
 from gemmkit.devices.limits import refusal
-from gemmkit.devices.packing import ParameterSpace, bound_values, packed
+from gemmkit.devices.streams import stream_handle
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
-
-if TYPE_CHECKING:
-    from gemmkit.devices.device import Buffer
-
-
-class CudaBuffer:
-    """Memory on the GPU, aligned to 256 bytes, freed with this object."""
-
-    def __init__(self, nbytes: int) -> None:
-        from cuda.bindings import driver
-
-        with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"):
-            address = result(driver.cuMemAlloc(max(nbytes, 1)))
-        self.address = int(address)
-        self.nbytes = nbytes
-        # An error is not raised: it can only repeat one that a launch or a copy has reported.
-        weakref.finalize(self, driver.cuMemFree, address).atexit = False
 
 
 class CudaReplay:
@@ -47,8 +30,8 @@ class CudaReplay:
         self._device, self._graph = device, graph
         # A graph holds addresses; what they belong to must stay.
         self._kept = list(kept)
-        timing = EventOptions(timing_enabled=True)
-        self._start, self._end = (device.context.create_event(timing) for _ in range(2))
+        timing, gpu = EventOptions(timing_enabled=True), device.stream.device
+        self._start, self._end = (gpu.create_event(timing) for _ in range(2))
 
     def microseconds(self) -> float:
         """Run the graph once more and wait: its time on the GPU, between two events."""
@@ -64,9 +47,9 @@ class CudaReplay:
 class CudaDevice:
     """The current CUDA device (the first that `CUDA_VISIBLE_DEVICES` leaves).
 
-    `stream` is the cuda.core stream on which it works, `context` its cuda.core device. The object
-    belongs to the thread that made it. `printf_bytes` is the size of the buffer in which the GPU
-    keeps what kernels print until they have ended; by default as the driver has it.
+    `stream` is the cuda.core stream on which it works, `context` what it shares with the library.
+    The object belongs to the thread that made it. `printf_bytes` is the size of the buffer in which
+    the GPU keeps what kernels print until they have ended; by default as the driver has it.
 
     Raises:
         DeviceError: there is no driver or no GPU, or it is too old or taken.
@@ -75,42 +58,39 @@ class CudaDevice:
     kind = "cuda"
 
     def __init__(self, *, printf_bytes: int | None = None) -> None:
+        refuse_forks()
         with cuda_errors("opening the GPU"):
             from cuda.bindings import driver
             from cuda.core import Device
 
-            self.context = Device()
-            self.context.set_current()
-            self.stream = self.context.create_stream()
-            name, properties = self.context.name, self.context.properties
-            major, minor = self.context.compute_capability
+            gpu = Device()
+            gpu.set_current()
+            self.stream = gpu.create_stream()
+        self.context = context_of(gpu.device_id)
+        self.name, self.spec = self.context.name, self.context.spec
         if printf_bytes is not None:
             with cuda_errors(f"setting aside {printf_bytes:,} bytes for printf"):
                 limit = driver.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE
                 result(driver.cuCtxSetLimit(limit, printf_bytes))
-        self.name = str(name)
-        self.spec = spec_of(self.name, (int(major), int(minor)), properties)
-        self._kernels: dict[tuple[str, str], Any] = {}
-        self._libraries: dict[tuple[str, str], Any] = {}
 
-    def empty(self, nbytes: int) -> CudaBuffer:
-        """Device memory, its content undefined.
+    def empty(self, nbytes: int) -> Buffer:
+        """Device memory, its content undefined, aligned to 256 bytes and freed with the buffer.
 
         Raises:
             DeviceError: there is not enough of it.
         """
-        return CudaBuffer(nbytes)
+        return self.context.allocate_apart(nbytes)
 
     def upload(
         self,
         array: NDArray[Any],
         *,
         initialized: bool = True,  # noqa: ARG002 (a GPU has no sanitizer of its own)
-    ) -> CudaBuffer:
+    ) -> Buffer:
         """A device copy of a C-contiguous array."""
         from cuda.bindings import driver
 
-        buffer = CudaBuffer(array.nbytes)
+        buffer = self.empty(array.nbytes)
         if array.nbytes:
             with cuda_errors("copying to the GPU"):
                 source = np.ascontiguousarray(array)
@@ -137,18 +117,15 @@ class CudaDevice:
                 )
             self.stream.sync()
 
-    def launch(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
-    ) -> Launch:
+    def launch(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Launch:
         """Run the plan's grid and wait.
 
         Raises:
             DeviceError: the launch failed, or the kernel did.
         """
         try:
-            work = self.work(binary, plan, arguments)
+            self.work(binary, plan, arguments)(self.stream)
             with cuda_errors(f"'{plan.kernel}'"):
-                work(self.stream)
                 self.stream.sync()
         except DeviceError as error:
             static = binary.resources.shared_bytes if binary.resources is not None else 0
@@ -158,50 +135,20 @@ class CudaDevice:
             raise DeviceError(f"{reason}. {error}") from error
         return Launch()
 
-    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Work:
+    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Work:
         """A function that puts this launch on a stream and does not wait.
 
         The stream is a cuda.core one or any object with `__cuda_stream__`, such as PyTorch's.
-        """
-        from cuda.core import LaunchConfig, Stream, launch
 
+        Raises:
+            DeviceError: the driver refuses the kernel.
+        """
         if plan.blocks == 0:
             return _nothing
-        kernel = self._kernel(binary, plan)
-        if plan.constants:
-            self._set_variables(binary, plan)
-        values = bound_values(binary, plan, arguments)
-        if plan.structs:
-            return self._packed_work(kernel, plan, packed(binary, values))
-        # cuda.core counts the grid in clusters where there are any.
-        clusters = None if plan.cluster == (1, 1, 1) else plan.cluster
-        grid = tuple(blocks // size for blocks, size in zip(plan.grid, plan.cluster, strict=True))
-        config = LaunchConfig(
-            grid=grid, block=plan.block, cluster=clusters, shmem_size=plan.shared_bytes
-        )
+        launch = PreparedLaunch(self.context, plan, binary, arguments)
 
         def enqueue(stream: Any) -> None:
-            if not isinstance(stream, Stream):
-                stream = self.context.create_stream(stream)
-            launch(stream, config, kernel, *values)
-
-        return enqueue
-
-    def _packed_work(self, kernel: Any, plan: LaunchPlan, parameters: bytes) -> Work:
-        """The launch of a kernel that takes structs, which cuda.core does not pass."""
-        from cuda.bindings import driver
-        from cuda.core import Stream
-
-        space = ParameterSpace(parameters)
-        function = driver.CUfunction(int(kernel.handle))
-
-        def enqueue(stream: Any) -> None:
-            if not isinstance(stream, Stream):
-                stream = self.context.create_stream(stream)
-            shared, handle, pointer = plan.shared_bytes, stream.handle, space.pointer.value
-            result(
-                driver.cuLaunchKernel(function, *plan.grid, *plan.block, shared, handle, 0, pointer)
-            )
+            launch.run((), stream_handle(stream))
 
         return enqueue
 
@@ -239,7 +186,7 @@ class CudaDevice:
         from cuda.core import system
 
         def clock() -> Any:
-            return self.context.to_system_device().get_clock("sm")
+            return self.stream.device.to_system_device().get_clock("sm")
 
         probes: dict[str, Callable[[], Any]] = {
             "cuda_driver": lambda: _dotted(system.get_user_mode_driver_version()),
@@ -252,47 +199,6 @@ class CudaDevice:
             with suppress(Exception):
                 found[name] = probe()
         return found
-
-    def _kernel(self, binary: Binary, plan: LaunchPlan) -> Any:
-        """The loaded kernel, with leave to use as much dynamic shared memory as the plan asks."""
-        from cuda.bindings import driver
-        from cuda.core import ObjectCode
-
-        kernel = self._kernels.get((binary.key, binary.entry))
-        with cuda_errors(f"loading '{plan.kernel}'"):
-            if kernel is None:
-                # Without a cubin, the driver assembles the PTX.
-                code = (
-                    ObjectCode.from_cubin(binary.cubin)
-                    if binary.cubin
-                    else ObjectCode.from_ptx(binary.ptx.encode())
-                )
-                kernel = code.get_kernel(binary.entry)
-                self._kernels[binary.key, binary.entry] = kernel
-                self._libraries[binary.key, binary.entry] = code
-            if plan.shared_bytes:
-                limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                result(
-                    driver.cuKernelSetAttribute(
-                        limit, plan.shared_bytes, kernel.handle, self.context.device_id
-                    )
-                )
-        return kernel
-
-    def _set_variables(self, binary: Binary, plan: LaunchPlan) -> None:
-        """Fill `__constant__` and `__device__` variables, as `cudaMemcpyToSymbol` does."""
-        from cuda.bindings import driver
-
-        from gemmkit.devices.variables import find_symbol, variable_symbols
-
-        for name, data in plan.constants:
-            symbol = find_symbol(name, variable_symbols(binary.ptx)) if data else None
-            if symbol is None:
-                continue
-            with cuda_errors(f"setting '{name}'"):
-                library = self._libraries[binary.key, binary.entry].handle
-                address = result(driver.cuLibraryGetGlobal(library, symbol.encode()))
-                result(driver.cuMemcpyHtoD(address, data, len(data)))
 
 
 def copy_work(source: Buffer, target: Buffer) -> Work:

@@ -6,8 +6,39 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from gemmkit.devices.cuda_errors import result
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import BOARDS, CAPABILITIES, ComputeCapability, GpuSpec
+
+_LONGEST_NAME = 256
+
+
+def read_board(device: Any) -> tuple[str, GpuSpec]:
+    """What the driver calls one of its devices, such as `NVIDIA H100 80GB HBM3`, and its board.
+
+    Raises:
+        DeviceError: as `spec_of`.
+        RuntimeError: the driver does not answer.
+    """
+    from cuda.bindings import driver
+
+    told: bytes = result(driver.cuDeviceGetName(_LONGEST_NAME, device))
+    name, figures = told.partition(b"\0")[0].decode(), _Figures(device)
+    capability = figures.compute_capability_major, figures.compute_capability_minor
+    return name, spec_of(name, capability, figures)
+
+
+class _Figures:
+    """What a driver tells of a device, by its own names in small letters."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> int:
+        from cuda.bindings import driver
+
+        wanted = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name.upper()}")
+        return int(result(driver.cuDeviceGetAttribute(wanted, self._device)))
 
 
 def spec_of(name: str, capability: tuple[int, int], properties: Any) -> GpuSpec:
@@ -16,8 +47,7 @@ def spec_of(name: str, capability: tuple[int, int], properties: Any) -> GpuSpec:
     Args:
         name: as the driver reports it, such as `NVIDIA H100 80GB HBM3`.
         capability: compute capability, (major, minor).
-        properties: the driver's `CU_DEVICE_ATTRIBUTE_…`, by these names in small letters, as
-            `cuda.core.Device.properties` has them.
+        properties: the driver's `CU_DEVICE_ATTRIBUTE_…`, by these names in small letters.
 
     Raises:
         DeviceError: the GPU is older than gemmkit supports.

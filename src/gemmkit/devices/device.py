@@ -33,6 +33,10 @@ class Launch:
     emulation_seconds: float | None = None
 
 
+# An argument's value: a number, an address, or the bytes of what is passed by value.
+Value = int | float | bytes
+
+
 class Buffer(Protocol):
     """Device memory: `address` as the kernel sees it, `nbytes` in size."""
 
@@ -45,10 +49,9 @@ class Buffer(Protocol):
         """Size in bytes."""
 
 
-class Device(Protocol):
-    """A place that runs kernels."""
+class Transfers(Protocol):
+    """The memory of a board, and copies there and back."""
 
-    kind: str
     spec: GpuSpec
 
     def empty(self, nbytes: int) -> Buffer:
@@ -58,18 +61,29 @@ class Device(Protocol):
             DeviceError: there is not enough memory.
         """
 
-    def upload(self, array: NDArray[Any], *, initialized: bool = True) -> Buffer:
+    def upload(self, array: NDArray[Any]) -> Buffer:
         """A device copy of a C-contiguous array.
 
-        Without `initialized` the bytes count as never written, for a sanitizer that minds.
+        Raises:
+            DeviceError: there is not enough memory.
         """
 
     def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
         """Copy from the start of `buffer` into a C-contiguous array, waiting for running work."""
 
-    def launch(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
-    ) -> Launch:
+
+class Device(Transfers, Protocol):
+    """A place that runs kernels."""
+
+    kind: str
+
+    def upload(self, array: NDArray[Any], *, initialized: bool = True) -> Buffer:
+        """As `Transfers.upload`.
+
+        Without `initialized` the bytes count as never written, for a sanitizer that minds.
+        """
+
+    def launch(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Launch:
         """Run the plan's grid and wait. `arguments` binds each name of the plan's signature.
 
         Raises:
@@ -97,7 +111,7 @@ class TimedDevice(Device, Protocol):
 
     stream: Any
 
-    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Work:
+    def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Work:
         """The launch that `Device.launch` would make, to be put on a stream later."""
 
     def record(self, works: Sequence[Work], kept: Sequence[object] = ()) -> Replay:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.cores import usable_cores
-from gemmkit.devices.device import Buffer, Launch
+from gemmkit.devices.device import Buffer, Launch, Value
 from gemmkit.devices.host import host_environment, package_version
 from gemmkit.devices.limits import refusal
 from gemmkit.devices.packing import address_names, bound_values, packed
@@ -123,9 +123,7 @@ class EmulatedDevice:
             raise ValueError(f"cannot copy {buffer.nbytes} bytes into {out.nbytes} of this array")
         out.reshape(-1).view(np.uint8)[:] = self.memory.view(buffer.address, out.nbytes)
 
-    def launch(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
-    ) -> Launch:
+    def launch(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Launch:
         """Run the plan's grid and wait; the counters are named as Nsight Compute names them.
 
         Raises:
@@ -162,9 +160,7 @@ class EmulatedDevice:
             emulation_seconds=execution.seconds,
         )
 
-    def execute(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
-    ) -> None:
+    def execute(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> None:
         """Run the plan's grid for what it computes alone: nothing is counted, no fault looked for.
 
         Raises:
@@ -175,7 +171,7 @@ class EmulatedDevice:
         program.execute(request, self.memory, threads=self.threads)
 
     def count(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
     ) -> tuple[ControlFlow, Tally]:
         """Run the plan's grid; the kernel's instructions, and the raw counts of each.
 
@@ -191,7 +187,7 @@ class EmulatedDevice:
         self,
         binary: Binary,
         plan: LaunchPlan,
-        arguments: Mapping[str, int | float],
+        arguments: Mapping[str, Value],
         blocks: range,
     ) -> tuple[WatchedAccess, ...]:
         """Run some blocks of the grid alone, slowly, and return each memory request of a warp.
@@ -212,7 +208,7 @@ class EmulatedDevice:
         } | host_environment()
 
     def _prepare(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, int | float]
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
     ) -> tuple[Program, LaunchRequest]:
         from gemmkit.emulator import LaunchRequest
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from gemmkit.cxx.expressions import Expression, Number
-from gemmkit.devices.device import ARGUMENT_TYPES
+from gemmkit.devices.device import ARGUMENT_TYPES, Value
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan, StructPlace
@@ -87,16 +87,51 @@ def entry_parameters(ptx: str, entry: str) -> tuple[Parameter, ...]:
 
 
 def bound_values(
-    binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Number]
+    binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
 ) -> list[np.generic]:
     """A NumPy scalar for each parameter of the kernel, as wide as its PTX declares it.
 
-    That of a struct is a `numpy.void` of its bytes.
+    That of a struct is a `numpy.void` of its bytes, whether it is bound field by field or whole.
 
     Raises:
         DeviceError: the plan's signature does not fit the kernel's parameters.
         UsageError: a struct is laid out otherwise than its declaration reads.
     """
+    parameters, structs = _parameters(binary, plan)
+    marked = any(parameter.pointer for parameter in parameters)
+    numbers = {name: each for name, each in arguments.items() if not isinstance(each, bytes)}
+    texts = iter(plan.signature)
+
+    def value(struct: StructPlace | None, place: Parameter) -> np.generic:
+        if struct is not None:
+            return _struct(plan.kernel, struct, texts, numbers, place)
+        text = next(texts)
+        whole = arguments.get(text)
+        if isinstance(whole, bytes):
+            return _by_value(plan.kernel, text, whole, place)
+        return _scalar(plan.kernel, text, numbers, place, marked)
+
+    return [value(*each) for each in zip(structs, parameters, strict=True)]
+
+
+def argument_offsets(binary: Binary, plan: LaunchPlan) -> dict[str, int]:
+    """Where each entry of the plan's signature is in the kernel's parameter space, in bytes.
+
+    Raises:
+        DeviceError: the plan's signature does not fit the kernel's parameters.
+    """
+    parameters, structs = _parameters(binary, plan)
+    offsets: list[int] = []
+    for struct, place in zip(structs, parameters, strict=True):
+        fields = (0,) if struct is None else (each.offset for each in struct.fields)
+        offsets += (place.offset + each for each in fields)
+    return dict(zip(plan.signature, offsets, strict=True))
+
+
+def _parameters(
+    binary: Binary, plan: LaunchPlan
+) -> tuple[tuple[Parameter, ...], Sequence[StructPlace | None]]:
+    """The kernel's parameters, and for each the struct that is bound field by field, or None."""
     parameters = entry_parameters(binary.ptx, binary.entry)
     structs = plan.structs or (None,) * len(plan.signature)
     if len(parameters) != len(structs):
@@ -104,14 +139,7 @@ def bound_values(
             f"'{plan.kernel}' has {len(parameters)} parameters in its PTX, and {len(structs)} in "
             f"its signature ({', '.join(plan.signature)})"
         )
-    marked = any(parameter.pointer for parameter in parameters)
-    texts = iter(plan.signature)
-    return [
-        _scalar(plan.kernel, next(texts), arguments, place, marked)
-        if struct is None
-        else _struct(plan.kernel, struct, texts, arguments, place)
-        for struct, place in zip(structs, parameters, strict=True)
-    ]
+    return parameters, structs
 
 
 def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
@@ -148,6 +176,14 @@ def _struct(
         value = _scalar(kernel, next(texts), arguments, field, marked=True)
         space[each.offset : each.offset + each.size] = value.tobytes()
     whole: np.generic = np.frombuffer(bytes(space), f"V{struct.size}")[0]
+    return whole
+
+
+def _by_value(kernel: str, text: str, value: bytes, place: Parameter) -> np.generic:
+    """What is passed whole, such as a tensor map of 128 bytes."""
+    if len(value) != place.size:
+        raise _misfit(kernel, f"'{text}' of {len(value)} bytes", place)
+    whole: np.generic = np.frombuffer(value, f"V{len(value)}")[0]
     return whole
 
 

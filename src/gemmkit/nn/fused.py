@@ -18,7 +18,7 @@ from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.tracing import needs_operator
 
 if TYPE_CHECKING:
-    from gemmkit.ops.launcher import Launch
+    from gemmkit.devices.launcher import PreparedLaunch
 
 Shape = tuple[int, ...]
 Grid = tuple[Dim3, Dim3]
@@ -46,7 +46,7 @@ class _Ready(threading.local):
     """Launches that a thread has prepared, None where a kernel does not take the arrays."""
 
     def __init__(self) -> None:
-        self.launches: dict[Hashable, tuple[Launch, int] | None] = {}
+        self.launches: dict[Hashable, tuple[PreparedLaunch, int] | None] = {}
 
 
 _ready = _Ready()
@@ -171,15 +171,15 @@ def _prepared(
     outputs: int,
     grid: Grid,
     fit: Fit,
-) -> tuple[Launch, int] | None:
+) -> tuple[PreparedLaunch, int] | None:
     operands = [library.read(each, "an array") for each in inputs]
     ordinal, fitted = operands[0].device, fit(operands)
     if ordinal is None or fitted is None or any(each.device != ordinal for each in operands):
         return None
     entry, values = fitted
+    from gemmkit.devices.context import context_of
+    from gemmkit.devices.launcher import PreparedLaunch
     from gemmkit.ops.compiled import binary_of
-    from gemmkit.ops.context import context_of
-    from gemmkit.ops.launcher import Launch
 
     arrays = list(_ARRAYS)[: len(operands) + outputs]
     plan = LaunchPlan(
@@ -192,8 +192,8 @@ def _prepared(
     )
     context = context_of(ordinal)
     places = {array: (_ARRAYS[array], 0) for array in arrays}
-    zeros = dict.fromkeys(arrays, 0)
-    return Launch(context, plan, binary_of(plan, context.spec), zeros, places), ordinal
+    launch = PreparedLaunch(context, plan, binary_of(plan, context.spec), {}, places)
+    return launch, ordinal
 
 
 @cache

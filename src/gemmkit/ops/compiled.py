@@ -1,16 +1,22 @@
-"""Launch plans of steps, and their binaries, kept from call to call."""
+"""What a step of a product launches: plan, binary and arguments."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, SourceFile, TileConfig
 from gemmkit.loading import first_use
+from gemmkit.ops.placement import Step
 from gemmkit.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from gemmkit.devices.launcher import Places
 
 # Binaries that are kept in memory; the disk cache has all.
 _MOST_KEPT = 512
@@ -45,3 +51,29 @@ def _binary(kernel: str, source: SourceFile, entry: str, arch: str) -> Binary:
     plan = LaunchPlan(kernel, source, entry, grid=(1, 1, 1), block=(1, 1, 1), signature=())
     with first_use():
         return compile_plan(plan, arch)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def step_numbers(step: Step) -> dict[str, int | float]:
+    """The value of every argument; those that are addresses are 0."""
+    offsets = step.offsets
+    residual = Further(NOWHERE, step.ldr, step.stride_r) if "residual" in offsets else None
+    auxiliary = Further(NOWHERE, step.ldx, step.stride_x) if "auxiliary" in offsets else None
+    operands = Operands(NOWHERE, NOWHERE, NOWHERE, residual=residual, auxiliary=auxiliary)
+    return bind_arguments(step.problem, operands)
+
+
+def step_places(step: Step) -> Places:
+    """Where the addresses come from."""
+    problem, (first, second) = step.problem, step.operands
+    names = {"A": first, "B": second, "C": "out", "residual": "residual", "auxiliary": "auxiliary"}
+    places = {}
+    for name, role in names.items():
+        if role in step.offsets:
+            item = problem.item_bytes if role in ("a", "b") else problem.out_item_bytes
+            places[name] = role, step.offsets[role] * item
+    if problem.epilogue.bias:
+        places["bias"] = "bias", 0
+    return places

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.ops.call import Call
 from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.groups import listed
+from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import needs_operator, recordable
 
 if TYPE_CHECKING:

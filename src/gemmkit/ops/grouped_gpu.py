@@ -10,17 +10,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.devices.context import Context, context_of
+from gemmkit.devices.streams import check_stream, stream_handle
 from gemmkit.dispatch.groups import choose_tiles
 from gemmkit.errors import UsageError
 from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.kernels.production import gemm_grouped
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary
 from gemmkit.ops.compiled import binary_of
-from gemmkit.ops.context import Context, context_of
 from gemmkit.ops.groups import Groups
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.overlaps import Extents
-from gemmkit.ops.streams import check_stream, stream_handle
 from gemmkit.ops.tables import tables_of
 
 log = logging.getLogger("gemmkit")

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import bits, note_overwritten
-from gemmkit.ops.call import Call
 from gemmkit.ops.groups import Groups, read_groups
 from gemmkit.ops.operands import Operand
-from gemmkit.ops.request import WRITTEN
+from gemmkit.ops.request import WRITTEN, Call
 from gemmkit.problem import FLOAT_BYTES
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Buffer, Device
     from gemmkit.grouped_problem import GroupedProblem
-    from gemmkit.ops.host import Carrier
+    from gemmkit.ops.carriers import Carrier
 
 # Matrices that are brought to a device begin at multiples of so many elements, 16 bytes.
 _VECTOR = 4
@@ -65,8 +64,8 @@ def _on_gpu(groups: Groups, stream: Any, device: Device | str | None) -> list[Op
 
 def _on_host(groups: Groups, stream: Any, device: Device | str | None) -> list[Operand]:
     """The results of host arrays, by way of a GPU or on the emulator."""
-    load("gemmkit.ops.host", "gemmkit.kernels.production.gemm_grouped")
-    from gemmkit.ops.host import carrier_on
+    load("gemmkit.ops.carriers", "gemmkit.kernels.production.gemm_grouped")
+    from gemmkit.ops.carriers import carrier_on
 
     if stream is not None:
         raise UsageError(

@@ -1,115 +1,24 @@
-"""Products of arrays in host memory: on the emulator, or on the GPU there and back."""
+"""Products of arrays in host memory: brought to a device, computed there, and fetched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.devices.choose import gpu_problem
-from gemmkit.devices.device import Buffer, Device
-from gemmkit.errors import DeviceError, UnsupportedType, UsageError
-from gemmkit.gpu import GpuSpec
-from gemmkit.grouped_problem import GroupedProblem
-from gemmkit.jit.binary import Binary
-from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.loading import load
+from gemmkit.devices.device import Buffer
 from gemmkit.ops.arrays import bits
-from gemmkit.ops.emulation_warning import warn_once
+from gemmkit.ops.carriers import Carrier
+from gemmkit.ops.compiled import step_numbers, step_places
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
-from gemmkit.ops.request import Request, stacks
+from gemmkit.ops.request import Request
 from gemmkit.ops.shapes import Shape
 
 Raw = NDArray[Any]
-
-
-class Carrier(Protocol):
-    """A device to which host arrays are brought, as one call uses it.
-
-    `alignment` is what kernels may take its buffers' addresses to be multiples of, at most.
-    With `by_columns` it reads matrices as well whose transpose is row-major.
-    """
-
-    alignment: int
-    by_columns: bool
-    spec: GpuSpec
-
-    def upload(self, array: Raw) -> Buffer:
-        """A device copy of a C-contiguous array."""
-
-    def empty(self, nbytes: int) -> Buffer:
-        """Device memory, its content undefined."""
-
-    def run(self, step: Step, buffers: Mapping[str, Buffer]) -> None:
-        """Compute one step; offsets of its matrices count from the buffers' beginnings."""
-
-    def tiles(self, problem: GroupedProblem) -> TileConfig:
-        """The configuration for products of different shapes."""
-
-    def launch(
-        self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
-    ) -> None:
-        """Run a plan's grid."""
-
-    def download(self, buffer: Buffer, out: Raw) -> None:
-        """Fill a C-contiguous array, when all steps are done."""
-
-
-@contextmanager
-def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
-    """The carrier that is asked for: by default the GPU's if there is one, else the emulator.
-
-    The emulator comes with an `EmulationWarning`, once, unless `device` asks for it or for either.
-
-    Raises:
-        UsageError: `device` is no device that computes here.
-        DeviceError: there is no GPU, and one is asked for.
-    """
-    emulated = getattr(device, "kind", None) == "emulator"
-    ordinal = 0 if emulated or device in ("auto", "cuda", None) else _ordinal(device)
-    if device == "cuda" and (problem := _no_gpu()):
-        raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
-    if emulated or device == "emulator" or (device in ("auto", None) and _no_gpu()):
-        load("gemmkit.ops.emulation")
-        from gemmkit.devices.emulated import EmulatedDevice
-        from gemmkit.ops.emulation import emulation
-
-        if device is None:
-            warn_once(_no_gpu())
-        if emulated and not isinstance(device, EmulatedDevice):
-            raise _no_device(device)
-        yield emulation(device if isinstance(device, EmulatedDevice) else None)
-        return
-    load("gemmkit.ops.staging", "cuda.bindings.driver")
-    from gemmkit.ops.staging import staging
-
-    with staging(ordinal) as staged:
-        yield staged
-
-
-def _ordinal(device: object) -> int:
-    """Which GPU a device of gemmkit is; 0 for the emulator by its name."""
-    found = getattr(getattr(device, "context", None), "device_id", None)
-    if found is None and device != "emulator":
-        raise _no_device(device)
-    return int(found or 0)
-
-
-def _no_device(device: object) -> UsageError:
-    kind = UsageError if isinstance(device, str) else UnsupportedType
-    return kind(f"device = {device!r}: use 'auto', 'cuda', 'emulator', or a device of open_device")
-
-
-@cache
-def _no_gpu() -> str | None:
-    """Why there is no usable GPU, or None; asked once."""
-    return gpu_problem()
 
 
 def multiply(request: Request, carrier: Carrier) -> Operand:
@@ -136,7 +45,12 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
         else:
             buffers[role] = carrier.empty(_nbytes(operand))
     for step in steps:
-        carrier.run(step, buffers)
+        plan, binary = carrier.chosen(step.problem)
+        addresses = {
+            name: buffers[role].address + offset
+            for name, (role, offset) in step_places(step).items()
+        }
+        carrier.launch(plan, binary, step_numbers(step) | addresses)
     for role, operand in written.items():
         if not operand.view.empty:
             _store(carrier, buffers[role], bits(operand))
@@ -166,10 +80,10 @@ def _placed(
     if "auxiliary" in raw:
         views["auxiliary"] = View.tight(shape.result)
     while True:
-        steps = place(stacks(shape, views), terms)
+        steps = place(shape.stacks(views), terms)
         if not isinstance(steps, Copied):
             return arrays, steps
-        stack = stacks(shape, views)[steps.role].shape
+        stack = shape.stacks(views)[steps.role].shape
         wide = shape.result if steps.role == "residual" else stack
         arrays[steps.role] = _native(np.broadcast_to(raw[steps.role], wide))
         views[steps.role] = View.tight(wide)

@@ -8,9 +8,8 @@ from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.arrays import library_of
-from gemmkit.ops.call import Call
 from gemmkit.ops.product import are_warm, product
-from gemmkit.ops.request import flag
+from gemmkit.ops.request import Call, flag
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
 

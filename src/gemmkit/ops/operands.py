@@ -126,6 +126,15 @@ class Operand:
         return View((*self.view.shape, self.item_bytes), (*self.byte_strides, 1))
 
 
+def same_memory(one: Operand, other: Operand) -> bool:
+    """Whether two operands are the same elements at the same indices."""
+    return (
+        one.address == other.address
+        and one.view.shape == other.view.shape
+        and one.byte_strides == other.byte_strides
+    )
+
+
 def element_strides(bytes_apart: Iterable[int], item_bytes: int, role: str) -> tuple[int, ...]:
     """Strides in elements, of those in bytes.
 

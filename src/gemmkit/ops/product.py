@@ -1,11 +1,12 @@
-"""Products of arrays: on a GPU prepared at the first call, and only launched at the next ones."""
+"""Products of arrays: read, placed, prepared and launched; on a GPU, the next call only launches.
+
+`product` serves warm calls; `_on_gpu` and `_on_host` serve the others, from top to bottom.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,18 +15,15 @@ import numpy as np
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
-from gemmkit.ops.call import ARRAYS, Call
-from gemmkit.ops.operands import Operand
-from gemmkit.ops.request import Request
+from gemmkit.ops.request import ARRAYS, Call, Request
 from gemmkit.ops.tracing import needs_operator
 from gemmkit.tune import changes
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
     from gemmkit.epilogue import Epilogue
-    from gemmkit.ops.prepared import Detour, Prepared, Span
-
-log = logging.getLogger("gemmkit")
+    from gemmkit.ops.detours import Detour
+    from gemmkit.ops.prepared import Prepared, Span
 
 # Calls that a thread keeps prepared.
 _MOST_KEPT = 4096
@@ -119,12 +117,12 @@ def product(
     except (AttributeError, TypeError, ValueError, RuntimeError):
         # Operands of several libraries, or no arrays: the slow way finds out what they are.
         key = None
-    if prepared is None or prepared.launches is None:
+    if prepared is None or prepared.launch is None:
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
             *(alpha, beta, epilogue, out_dtype, stream, device),
         )
-        return _cold(call, key) if prepared is None else _by_detour(call, prepared)
+        return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
     if out is None:
         result, address_out = library.new(a, prepared.shape, prepared.dtype)
@@ -151,8 +149,7 @@ def product(
     if prepared.plain is not None:
         prepared.plain.run_plain(address_a, address_b, address_out, current)
         return result
-    for launch in prepared.launches:
-        launch.run((address_a, address_b, address_out, *addresses), current)
+    prepared.launch.run((address_a, address_b, address_out, *addresses), current)
     return result
 
 
@@ -202,10 +199,19 @@ def _cold(call: Call, key: Hashable | None) -> Any:
     ordinal = request.operands["a"].device
     if ordinal is None:
         return _on_host(call, request)
-    load("gemmkit.ops.prepared", "gemmkit.ops.streams")
-    from gemmkit.ops.context import context_of
+    return _on_gpu(call, request, ordinal, key)
+
+
+# --- arrays on a GPU ----------------------------------------------------------------------------
+
+
+def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) -> Any:
+    """The product of arrays on a GPU: placed, prepared, and launched."""
+    load("gemmkit.ops.detours", "gemmkit.ops.prepared")
+    from gemmkit.devices.context import context_of
+    from gemmkit.devices.streams import check_stream, stream_handle
+    from gemmkit.ops.detours import Detour, place_on_gpu
     from gemmkit.ops.prepared import prepare
-    from gemmkit.ops.streams import check_stream, stream_handle
 
     library = cast(GpuLibrary, request.maker)
     if call.device is not None:
@@ -224,14 +230,15 @@ def _cold(call: Call, key: Hashable | None) -> Any:
     if kind not in _warm and hasattr(library, "glance"):
         _warm[kind] = cast(WarmLibrary, library)
         return product(*call)
-    prepared = prepare(request, context)
+    placed = place_on_gpu(request, ordinal)
+    prepared = placed if isinstance(placed, Detour) else prepare(request, placed, context)
     # Other numbers, such as tensors of one element, may be the same object with another value.
     if key is not None and isinstance(call.alpha, Real) and isinstance(call.beta, Real):
         _keep(key, prepared)
-    if prepared.launches is None:
-        return _by_detour(call, prepared)
+    if isinstance(prepared, Detour):
+        return prepared.take(call, product)
     note_overwritten(call.out, call.auxiliary)
-    return _launched(request, prepared, stream)
+    return _launch(request, prepared, stream)
 
 
 def _keep(key: Hashable, prepared: Prepared | Detour) -> None:
@@ -240,9 +247,9 @@ def _keep(key: Hashable, prepared: Prepared | Detour) -> None:
     _ready.calls[key] = prepared
 
 
-def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
+def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
     """The result of a request, on a stream that waits for its operands."""
-    from gemmkit.ops.launcher import ROLES
+    from gemmkit.devices.launcher import ROLES
 
     library, operands = cast(GpuLibrary, request.maker), request.operands
     made = operands.get("out")
@@ -253,67 +260,12 @@ def _launched(request: Request, prepared: Prepared, stream: int) -> Any:
         cast(GpuLibrary, library_of(operand.array, role)).wait_for(operand, stream)
     everything = {**operands, "out": made}
     addresses = [everything[role].address if role in everything else 0 for role in ROLES]
-    for launch in prepared.launches:
-        launch.run(addresses, stream)
+    prepared.launch.run(addresses, stream)
     for role in ("out", "auxiliary"):
         if role in everything:
             written = everything[role]
             cast(GpuLibrary, library_of(written.array, role)).written_on(written, stream)
     return made.array if "out" in operands else library.finished(made)
-
-
-def _by_detour(call: Call, detour: Detour) -> Any:
-    """The product with one operand replaced: by a copy, or by an array that is copied back."""
-    log.debug("%s is copied once: %s", detour.role, detour.reason)
-    with _copying(call, detour.ordinal):
-        return _replaced(call, detour)
-
-
-@contextmanager
-def _copying(call: Call, ordinal: int) -> Iterator[None]:
-    """Order copies, which libraries without current streams make on the default one, with a call's.
-
-    A stream that a call gives is the current one of other libraries by now.
-    """
-    if call.stream is None:
-        yield
-        return
-    from gemmkit.ops.context import context_of
-    from gemmkit.ops.streams import let_wait, stream_handle
-
-    context, stream = context_of(ordinal), stream_handle(call.stream)
-    default = cast(GpuLibrary, library_of(call.a, "a")).current_stream(ordinal)
-    let_wait(default, stream, context)
-    yield
-    let_wait(stream, default, context)
-
-
-def _replaced(call: Call, detour: Detour) -> Any:
-    def read(role: str) -> tuple[GpuLibrary, Operand]:
-        array = getattr(call, role)
-        found = cast(GpuLibrary, library_of(array, role))
-        return found, found.read(array, role)
-
-    role = detour.role
-    if role == "c":
-        # Where there is no `out`, the result is made here, and kept to be handed over.
-        library, like = read("a")
-        made = None
-        if call.out is None:
-            made = library.empty(like, detour.shape, detour.dtype)
-        out = call.out if made is None else made.array
-        own = cast(GpuLibrary, library_of(out, "out"))
-        own.assign(own.read(out, "out"), read("c")[1])
-        result = product(*call._replace(out=out, c=out))
-        return result if made is None else library.finished(made)
-    own, operand = read(role)
-    if role in ("out", "auxiliary"):
-        spare = own.empty_like(operand, by_columns=detour.by_columns)
-        result = product(*call._replace(**{role: spare.array}))
-        own.assign(operand, spare)
-        return call.out if role == "out" else result
-    copy = own.copied(operand, detour.shape, by_columns=detour.by_columns)
-    return product(*call._replace(**{role: copy.array}))
 
 
 def check_device(device: object, ordinal: int) -> None:
@@ -322,7 +274,7 @@ def check_device(device: object, ordinal: int) -> None:
     Raises:
         UsageError: it does not.
     """
-    own = getattr(getattr(device, "context", None), "device_id", None)
+    own = getattr(getattr(device, "context", None), "ordinal", None)
     if device not in ("auto", "cuda") and own != ordinal:
         named = device if isinstance(device, str) else getattr(device, "kind", device)
         raise UsageError(
@@ -331,10 +283,14 @@ def check_device(device: object, ordinal: int) -> None:
         )
 
 
+# --- arrays in host memory ----------------------------------------------------------------------
+
+
 def _on_host(call: Call, request: Request) -> Any:
     """The product of host arrays, by way of a GPU or on the emulator."""
     load("gemmkit.ops.host")
-    from gemmkit.ops.host import carrier_on, multiply
+    from gemmkit.ops.carriers import carrier_on
+    from gemmkit.ops.host import multiply
     from gemmkit.ops.libraries.numpy import in_class_of
 
     if call.stream is not None:

@@ -1,25 +1,67 @@
-"""What is asked of a product: operands read, and checked before anything is launched."""
+"""What is asked of a product: the call, and its operands as they are read and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.arrays import Library, bits, library_of
-from gemmkit.ops.operands import Operand, View, check_aligned, read_dtype
+from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.shapes import Shape
+
+if TYPE_CHECKING:
+    from gemmkit.devices.device import Device
+
+ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
 
 # Operands that are written.
 WRITTEN = ("out", "auxiliary")
 
 # Steps of the search for an element that two views share, after which they count as sharing one.
 _PATIENCE = 100_000
+
+
+class Call(NamedTuple):
+    """The arguments of `matmul`, or of `grouped_matmul` with a list for each array."""
+
+    a: Any
+    b: Any
+    out: Any
+    c: Any
+    bias: Any
+    residual: Any
+    auxiliary: Any
+    alpha: float
+    beta: float
+    epilogue: Epilogue | str | None
+    out_dtype: Any = None
+    stream: Any = None
+    device: Device | str | None = None
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by role; None where there is none."""
+        return dict(zip(ARRAYS, self, strict=False))
+
+    def read(self) -> Request:
+        """Read its arrays and check what can be checked before anything is launched.
+
+        Raises:
+            UsageError: as `read_request`.
+        """
+        return read_request(
+            self.arrays,
+            alpha=self.alpha,
+            beta=self.beta,
+            epilogue=self.epilogue,
+            out_dtype=self.out_dtype,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +75,6 @@ class Request:
     shape: Shape
     terms: Terms
     maker: Library
-
-
-def stacks(shape: Shape, views: Mapping[str, View]) -> dict[str, View]:
-    """Operands' views as stacks of matrices that are equally deep, for `place`."""
-    found = {"a": shape.left(views["a"]), "b": shape.right(views["b"])}
-    for role in ("out", "auxiliary"):
-        if role in views:
-            found[role] = shape.whole(views[role], role)
-    if "residual" in views:
-        found["residual"] = shape.spread(views["residual"], "residual")
-    return found
 
 
 def read_request(
@@ -175,7 +206,7 @@ def _check_places(operands: Mapping[str, Operand]) -> None:
 def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms, result: str) -> None:
     if "out" in operands:
         shape.whole(operands["out"].view, result)
-    stacks(shape, {role: operand.view for role, operand in operands.items()})
+    shape.stacks({role: operand.view for role, operand in operands.items()})
     if "c" in operands:
         shape.spread(operands["c"].view, "c")
     elif terms.beta != 0:
@@ -223,15 +254,6 @@ def check_writable(library: Library, array: Any, name: str) -> None:
 
 def _always_writable(_: Any) -> None:
     """What stands for the rules of a library that has none."""
-
-
-def same_memory(one: Operand, other: Operand) -> bool:
-    """Whether two operands are the same elements at the same indices."""
-    return (
-        one.address == other.address
-        and one.view.shape == other.view.shape
-        and one.byte_strides == other.byte_strides
-    )
 
 
 def share_memory(one: Operand, other: Operand) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -68,6 +69,20 @@ class Shape:
     def matrices(self) -> tuple[int, ...]:
         """The shape of the result with both sides."""
         return (*self.stack, self.m, self.n)
+
+    def stacks(self, views: Mapping[str, View]) -> dict[str, View]:
+        """Operands' views by role as stacks of matrices that are equally deep, for `place`.
+
+        Raises:
+            UsageError: as `whole` and `spread`.
+        """
+        found = {"a": self.left(views["a"]), "b": self.right(views["b"])}
+        for role in ("out", "auxiliary"):
+            if role in views:
+                found[role] = self.whole(views[role], role)
+        if "residual" in views:
+            found["residual"] = self.spread(views["residual"], "residual")
+        return found
 
     def left(self, a: View) -> View:
         """A as a stack of matrices, as deep as the result's; strides of 0 where it broadcasts."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gemmkit.ops.context import Memory, context_of
+from gemmkit.devices.context import Memory, context_of
+from gemmkit.devices.streams import let_wait
 from gemmkit.ops.operands import View
-from gemmkit.ops.streams import let_wait
 from gemmkit.problem import ITEM_BYTES, Dtype
 
 # DLPack's numbers: its code for CUDA devices, and the legacy default stream.

@@ -15,7 +15,6 @@ import torch
 
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.call import Call
 from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.libraries.torch_checks import (
     check_device,
@@ -28,6 +27,7 @@ from gemmkit.ops.libraries.torch_checks import (
 from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.operands import read_dtype
 from gemmkit.ops.product import product
+from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import compiling
 
 # For each role a tensor or None, or for many products a list of tensors or None.

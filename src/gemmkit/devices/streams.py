@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemmkit.devices.context import Context
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.context import Context
 
 # Handles that mean the default stream, legacy or per thread, of whichever GPU is current.
 _DEFAULT_STREAMS = (0, 1, 2)

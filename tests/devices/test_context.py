@@ -1,4 +1,4 @@
-"""A GPU as the operations use it, on a played driver: its memory, its kernels, its errors."""
+"""A GPU on a played driver: its memory, its kernels, its errors."""
 
 import gc
 from dataclasses import replace
@@ -9,10 +9,10 @@ import pytest
 
 import fake_driver
 from fake_gpu import fake_binary
+from gemmkit.devices import context, staging
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import BOARDS
 from gemmkit.kernels.plan import LaunchPlan, SourceFile
-from gemmkit.ops import context, staging
 
 PLAN = LaunchPlan(
     "k", SourceFile("", "k.cu"), "k<4>", grid=(1, 1, 1), block=(32, 1, 1), signature=()
@@ -83,8 +83,8 @@ def test_a_kernel_is_loaded_once_and_gets_the_shared_memory_that_it_needs(driver
 
 
 def test_host_arrays_go_there_and_back(driver):
-    carrier = staging.Staging(context.Context(0))
+    gpu = staging.Staging(context.Context(0))
     values = np.arange(3 * staging.PIECE_BYTES // 8 + 5, dtype=np.float64)
     found = np.empty_like(values)
-    carrier.download(carrier.upload(values), found)
+    gpu.download(gpu.upload(values), found)
     np.testing.assert_array_equal(found, values)

@@ -1,4 +1,4 @@
-"""`Context`: a GPU as the operations use it; its kernels, its scratch memory, its own stream."""
+"""`Context`: one GPU of this process, with its loaded kernels, its memory and its own stream."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemmkit.devices.cuda_errors import cuda_errors, result
-from gemmkit.devices.cuda_spec import spec_of
+from gemmkit.devices.cuda_spec import read_board
+from gemmkit.devices.scratch import HeldScratch, ScratchPool
 from gemmkit.errors import DeviceError
-from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.loading import load
-from gemmkit.ops.scratch import ScratchPool
 
 
 class Memory:
-    """Memory of the GPU's pool, to which it goes back with this object, in a stream's order."""
+    """Memory of a GPU, given back with this object: in a stream's order, or at once without one."""
 
-    def __init__(self, context: Context, address: int, nbytes: int, stream: int) -> None:
+    def __init__(self, context: Context, address: int, nbytes: int, stream: int | None) -> None:
         self._context, self._stream = context, stream
         self.address, self.nbytes = address, nbytes
 
@@ -31,17 +30,25 @@ class Memory:
         self._stream = stream
 
     def __del__(self) -> None:
-        # A fork has no GPU, and when the process ends there may be no driver any more.
+        # A fork has no GPU, and when the process ends there may be no driver any more. Errors can
+        # only repeat those that a launch or a copy has reported.
         with suppress(Exception):
             if not _forks.of_a_user:
                 self._context.free(self.address, self._stream)
+
+
+class _Loaded(NamedTuple):
+    """Handles of a kernel, and of the library in which it was loaded."""
+
+    function: int
+    library: Any
 
 
 class Context:
     """The primary context of a GPU, which CUDA's runtime and all libraries of arrays share.
 
     `own_stream` is a stream of its own, which waits for no other; what is put on it is waited for,
-    or ordered by events.
+    or ordered by events. `scratch` is memory for launches, `held_scratch` for what takes several.
 
     Raises:
         DeviceError: there is no such GPU, it is too old, or this process was forked from one that
@@ -53,28 +60,21 @@ class Context:
         load("cuda.bindings.driver")
         from cuda.bindings import driver
 
-        if _forks.of_a_user:
-            raise DeviceError(
-                "this process was forked from one that had used the GPU, which CUDA does not "
-                "support: start it by the 'spawn' or 'forkserver' method of multiprocessing, or "
-                "give device='emulator'"
-            )
+        refuse_forks()
         self.ordinal = ordinal
         with cuda_errors(f"opening GPU {ordinal}"):
             result(driver.cuInit(0))
             device = result(driver.cuDeviceGet(ordinal))
             self.handle = result(driver.cuDevicePrimaryCtxRetain(device))
-            figures = _Figures(device)
-            capability = figures.compute_capability_major, figures.compute_capability_minor
-            self.spec: GpuSpec = spec_of(_name(device), capability, figures)
+            self.name, self.spec = read_board(device)
             with self.current():
                 flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
                 self.own_stream = int(result(driver.cuStreamCreate(flags)))
                 self._pool = _pool(device)
-        self.scratch = ScratchPool(self)
+        self.scratch, self.held_scratch = ScratchPool(self), HeldScratch(self)
         # A signal handler may come to it in the thread that holds it.
         self._lock = threading.RLock()
-        self._functions: dict[tuple[str, str], int] = {}
+        self._loaded: dict[tuple[str, str], _Loaded] = {}
         self._shared_bytes: dict[int, int] = {}
 
     @contextmanager
@@ -99,32 +99,55 @@ class Context:
 
         result(driver.cuCtxSetCurrent(self.handle))
 
+    # --- kernels ----------------------------------------------------------------------------
+
     def function(self, plan: LaunchPlan, binary: Binary) -> int:
-        """The handle of a loaded kernel, with leave to use the shared memory that the plan asks.
+        """The handle of a loaded kernel, ready for the plan.
+
+        It has leave to use the shared memory that the plan asks for, and the plan's variables set.
 
         Raises:
-            DeviceError: the driver refuses the binary.
+            DeviceError: the driver refuses the binary, or what the plan asks for.
         """
         from cuda.bindings import driver
 
         key = binary.key, binary.entry
         with self._lock, cuda_errors(f"loading '{plan.kernel}'"), self.current():
-            function = self._functions.get(key)
-            if function is None:
+            loaded = self._loaded.get(key)
+            if loaded is None:
                 # Without a cubin, the driver assembles the PTX. It is never unloaded.
                 code = binary.cubin or binary.ptx.encode()
                 library = result(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
                 kernel = result(driver.cuLibraryGetKernel(library, binary.entry.encode()))
-                function = int(result(driver.cuKernelGetFunction(kernel)))
-                self._functions[key] = function
-            if plan.shared_bytes > self._shared_bytes.get(function, 0):
+                loaded = _Loaded(int(result(driver.cuKernelGetFunction(kernel))), library)
+                self._loaded[key] = loaded
+            if plan.shared_bytes > self._shared_bytes.get(loaded.function, 0):
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                result(driver.cuFuncSetAttribute(function, limit, plan.shared_bytes))
-                self._shared_bytes[function] = plan.shared_bytes
-        return function
+                result(driver.cuFuncSetAttribute(loaded.function, limit, plan.shared_bytes))
+                self._shared_bytes[loaded.function] = plan.shared_bytes
+            if plan.constants:
+                self._set_variables(binary, plan, loaded.library)
+        return loaded.function
+
+    def _set_variables(self, binary: Binary, plan: LaunchPlan, library: Any) -> None:
+        """Fill `__constant__` and `__device__` variables, as `cudaMemcpyToSymbol` does."""
+        from cuda.bindings import driver
+
+        from gemmkit.devices.variables import find_symbol, variable_symbols
+
+        for name, data in plan.constants:
+            symbol = find_symbol(name, variable_symbols(binary.ptx)) if data else None
+            # What the kernel does not use is not in its PTX.
+            if symbol is None:
+                continue
+            with cuda_errors(f"setting '{name}'"):
+                address = result(driver.cuLibraryGetGlobal(library, symbol.encode()))
+                result(driver.cuMemcpyHtoD(address, data, len(data)))
+
+    # --- memory -----------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> Memory:
-        """Device memory that is ready for any stream, its content undefined.
+        """Device memory of the pool that is ready for any stream, its content undefined.
 
         Raises:
             DeviceError: there is not enough.
@@ -137,7 +160,7 @@ class Context:
         return memory
 
     def allocate_on(self, nbytes: int, stream: int) -> Memory:
-        """Device memory for use on a stream, in whose order it is given back.
+        """Device memory of the pool for use on a stream, in whose order it is given back.
 
         Raises:
             DeviceError: there is not enough.
@@ -148,8 +171,21 @@ class Context:
             made = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), self._pool, stream)
             return Memory(self, int(result(made)), nbytes, stream)
 
-    def free(self, address: int, stream: int) -> None:
-        """Give memory back to the pool, in a stream's order.
+    def allocate_apart(self, nbytes: int) -> Memory:
+        """Device memory that goes back to the driver at once, where other libraries can have it.
+
+        Either may wait for the GPU, so that this is for measurements rather than for calls.
+
+        Raises:
+            DeviceError: there is not enough.
+        """
+        from cuda.bindings import driver
+
+        with cuda_errors(f"allocating {nbytes:,} bytes on the GPU"), self.current():
+            return Memory(self, int(result(driver.cuMemAlloc(max(nbytes, 1)))), nbytes, None)
+
+    def free(self, address: int, stream: int | None) -> None:
+        """Give memory back, in a stream's order or at once.
 
         Raises:
             RuntimeError: the driver refuses to take it.
@@ -157,10 +193,13 @@ class Context:
         from cuda.bindings import driver
 
         with self.current():
-            result(driver.cuMemFreeAsync(address, stream))
+            if stream is None:
+                result(driver.cuMemFree(address))
+            else:
+                result(driver.cuMemFreeAsync(address, stream))
 
     def zeros(self, nbytes: int) -> Memory:
-        """The same, filled with zeros.
+        """As `allocate`, filled with zeros.
 
         Raises:
             DeviceError: there is not enough.
@@ -172,30 +211,6 @@ class Context:
             result(driver.cuMemsetD8Async(memory.address, 0, max(nbytes, 1), self.own_stream))
             result(driver.cuStreamSynchronize(self.own_stream))
         return memory
-
-
-class _Figures:
-    """What a driver tells of a device, by its own names in small letters."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-
-    def __getattr__(self, name: str) -> int:
-        from cuda.bindings import driver
-
-        wanted = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name.upper()}")
-        return int(result(driver.cuDeviceGetAttribute(wanted, self._device)))
-
-
-_LONGEST_NAME = 256
-
-
-def _name(device: Any) -> str:
-    """What a driver calls a device, such as `NVIDIA H100 80GB HBM3`."""
-    from cuda.bindings import driver
-
-    found: bytes = result(driver.cuDeviceGetName(_LONGEST_NAME, device))
-    return found.partition(b"\0")[0].decode()
 
 
 def _pool(device: Any) -> Any:
@@ -239,3 +254,17 @@ class _Forks:
 
 
 _forks = _Forks()
+
+
+def refuse_forks() -> None:
+    """Have looked whether this process may use a GPU.
+
+    Raises:
+        DeviceError: it was forked from one that had used it.
+    """
+    if _forks.of_a_user:
+        raise DeviceError(
+            "this process was forked from one that had used the GPU, which CUDA does not support: "
+            "start it by the 'spawn' or 'forkserver' method of multiprocessing, or give "
+            "device='emulator'"
+        )

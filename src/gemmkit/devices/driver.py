@@ -1,0 +1,72 @@
+"""The one driver call that every launch makes, with as little on the way as Python allows.
+
+All its arguments lie ready in memory: `cuLaunchKernelEx` takes grid, block, cluster and stream as a
+struct, and the parameters of the kernel as one buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+from gemmkit.kernels.plan import Dim3, LaunchPlan
+
+# CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION of cuda.h.
+_CLUSTER_DIMENSION = 4
+
+
+class LaunchAttribute(ctypes.Structure):
+    """`CUlaunchAttribute` of cuda.h, whose value is a cluster's size in blocks."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("cluster", ctypes.c_uint * 3),
+        # The value is a union of 64 bytes.
+        ("rest", ctypes.c_char * 52),
+    )
+
+
+class LaunchConfiguration(ctypes.Structure):
+    """`CUlaunchConfig` of cuda.h."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+    @classmethod
+    def of(cls, plan: LaunchPlan) -> LaunchConfiguration:
+        """That of a plan, for the default stream as yet."""
+        made = cls(_extents(plan.grid), _extents(plan.block), plan.shared_bytes)
+        if plan.cluster != (1, 1, 1):
+            attribute = LaunchAttribute(_CLUSTER_DIMENSION, 0, _extents(plan.cluster))
+            # The structure keeps alive what its pointer refers to.
+            made.attributes, made.attribute_count = ctypes.pointer(attribute), 1
+        return made
+
+
+def _extents(extents: Dim3) -> ctypes.Array[ctypes.c_uint]:
+    return (ctypes.c_uint * 3)(*extents)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The driver's library; its calls let other Python threads run."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def launcher() -> Any:
+    """`cuLaunchKernelEx(config, function, None, parameters)`: an error's number, or 0."""
+    return library().cuLaunchKernelEx
+
+
+def capture_query() -> Any:
+    """`cuStreamIsCapturing(stream, status)`."""
+    return library().cuStreamIsCapturing

@@ -1,0 +1,257 @@
+"""Launches that lie ready: of one kernel or several, packed, so that only addresses change."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from gemmkit.devices import driver
+from gemmkit.devices.context import Context
+from gemmkit.devices.cuda_errors import cuda_errors, explain
+from gemmkit.devices.device import Value
+from gemmkit.devices.packing import ParameterSpace, argument_offsets, bound_values, packed
+from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
+from gemmkit.errors import DeviceError
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.plan import LaunchPlan
+
+# The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses.
+ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
+
+# For each argument that is an address: the role of its operand, and bytes from its element 0.
+Places = Mapping[str, tuple[str, int]]
+
+# Answers of the driver where the calling thread has no context, or another GPU's
+# (CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE of cuda.h).
+_NO_CONTEXT, _OTHER_CONTEXT = 201, 400
+
+_WORD = 8
+
+
+class PreparedLaunch:
+    """One kernel's launch, for one thread.
+
+    Where `arguments` name no scratch memory, the launch has that of the stream on which it runs.
+
+    Args:
+        context: the GPU.
+        plan: what is launched.
+        binary: its code.
+        arguments: the value of each argument; of those in `places` it does not matter.
+        places: arguments that are addresses of operands, which each run gives anew.
+        temporary: memory for the workspace of launches that are captured into a graph.
+
+    Raises:
+        DeviceError: the driver refuses the binary.
+    """
+
+    __slots__ = (
+        "_arrivals_word",
+        "_busy",
+        "_configuration",
+        "_context",
+        "_extra",
+        "_function",
+        "_launch",
+        "_name",
+        "_parameters",
+        "_patches",
+        "_pointer",
+        "_scratch",
+        "_word_a",
+        "_word_b",
+        "_word_out",
+        "_words",
+        "_workspace_word",
+        "needs",
+        "plain",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        plan: LaunchPlan,
+        binary: Binary,
+        arguments: Mapping[str, Value],
+        places: Places | None = None,
+        temporary: Temporary = no_memory,
+    ) -> None:
+        self._context, self._name = context, plan.kernel
+        self._function = ctypes.c_void_p(context.function(plan, binary))
+        bound = {"workspace": 0, "arrivals": 0, **dict.fromkeys(places or (), 0), **arguments}
+        self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, bound)))
+        self._words, self._extra = self._parameters.words, self._parameters.pointer
+        self._configuration = driver.LaunchConfiguration.of(plan)
+        self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
+        offsets = argument_offsets(binary, plan)
+        self._patches = tuple(
+            (_word(plan, offsets, name), ROLES.index(role), offset)
+            for name, (role, offset) in (places or {}).items()
+        )
+        found = {ROLES[place]: (word, offset) for word, place, offset in self._patches}
+        self.plain = all(found.get(role, (0, 1))[1] == 0 for role in ("a", "b", "out"))
+        self.plain &= len(self._patches) == 3
+        if self.plain:
+            self._word_a, self._word_b, self._word_out = (
+                found[role][0] for role in ("a", "b", "out")
+            )
+        given = bound["workspace"] or bound["arrivals"]
+        self.needs = (0, 0) if given else (plan.workspace_bytes, plan.arrivals)
+        self._scratch: LaunchScratch | None = None
+        if any(self.needs):
+            self._scratch = LaunchScratch(context, context.scratch, *self.needs, temporary)
+            self._workspace_word = _word(plan, offsets, "workspace")
+            self._arrivals_word = _word(plan, offsets, "arrivals")
+        self._launch = driver.launcher()
+        self._busy = False
+
+    def run(
+        self, addresses: Sequence[int], stream: int, scratch: tuple[int, int] | None = None
+    ) -> None:
+        """Put it on a stream; addresses are those of element 0 of each operand.
+
+        `scratch` are the addresses of workspace and counters where they are not to be those of the
+        stream.
+
+        Raises:
+            DeviceError: the driver refuses the launch, or memory for it is missing.
+        """
+        if self._busy:
+            with self._interrupted():
+                self.run(addresses, stream, scratch)
+            return
+        self._busy = True
+        try:
+            words = self._words
+            for word, operand, offset in self._patches:
+                words[word] = addresses[operand] + offset
+            if self._scratch is not None:
+                found = self._scratch.on(stream) if scratch is None else scratch
+                words[self._workspace_word], words[self._arrivals_word] = found
+            self._configuration.stream = stream
+            error = self._launch(self._pointer, self._function, None, self._extra)
+            if error:
+                self._again(error)
+        finally:
+            self._busy = False
+
+    def run_plain(self, a: int, b: int, out: int, stream: int) -> None:
+        """The same for the addresses of three operands alone; `plain` says whether that will do.
+
+        Raises:
+            DeviceError: as `run`.
+        """
+        if self._busy:
+            with self._interrupted():
+                self.run_plain(a, b, out, stream)
+            return
+        self._busy = True
+        try:
+            words = self._words
+            words[self._word_a] = a
+            words[self._word_b] = b
+            words[self._word_out] = out
+            if self._scratch is not None:
+                words[self._workspace_word], words[self._arrivals_word] = self._scratch.on(stream)
+            self._configuration.stream = stream
+            error = self._launch(self._pointer, self._function, None, self._extra)
+            if error:
+                self._again(error)
+        finally:
+            self._busy = False
+
+    @contextmanager
+    def _interrupted(self) -> Iterator[None]:
+        """For a launch by a signal handler that came while this thread prepared another one."""
+        words, stream = self._words.tolist(), self._configuration.stream
+        self._busy = False
+        try:
+            yield
+        finally:
+            self._busy = True
+            for word, value in enumerate(words):
+                self._words[word] = value
+            self._configuration.stream = stream
+
+    def _again(self, error: int) -> None:
+        """Launch in the GPU's context, if the thread had none or another one.
+
+        Raises:
+            DeviceError: that was not it.
+        """
+        doing = f"'{self._name}'"
+        if error == _NO_CONTEXT:
+            # As CUDA's runtime does for a thread's first call.
+            with cuda_errors(doing):
+                self._context.make_current()
+            error = self._launch(self._pointer, self._function, None, self._extra)
+        elif error == _OTHER_CONTEXT:
+            with cuda_errors(doing), self._context.current():
+                error = self._launch(self._pointer, self._function, None, self._extra)
+        if error:
+            raise _explained(doing, error)
+
+
+def _word(plan: LaunchPlan, offsets: Mapping[str, int], name: str) -> int:
+    """The 64-bit word of the parameter space in which an address lies.
+
+    Raises:
+        DeviceError: it lies in two, as only the field of a packed struct can.
+    """
+    word, rest = divmod(offsets[name], _WORD)
+    if rest:
+        raise DeviceError(
+            f"'{plan.kernel}' takes the address '{name}' at byte {offsets[name]} of its "
+            "parameters, which is not aligned to 8: pass it as a parameter of its own"
+        )
+    return word
+
+
+class LaunchSequence:
+    """A launch of several kernels, for one thread: they follow each other on the stream.
+
+    They share their scratch memory, to which no other launch comes before the last of them is on
+    the stream: one may leave in the workspace what the next one reads.
+    """
+
+    __slots__ = ("_context", "_launches", "_scratch")
+
+    plain = False
+
+    def __init__(
+        self,
+        context: Context,
+        launches: Sequence[PreparedLaunch],
+        temporary: Temporary = no_memory,
+    ) -> None:
+        self._context, self._launches = context, tuple(launches)
+        workspace, arrivals = (max(sizes, default=0) for sizes in _columns(self._launches))
+        self._scratch: LaunchScratch | None = None
+        if workspace or arrivals:
+            self._scratch = LaunchScratch(context, context.scratch, workspace, arrivals, temporary)
+
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """As `PreparedLaunch.run`.
+
+        Raises:
+            DeviceError: the driver refuses one of them, or memory for them is missing.
+        """
+        if self._scratch is None:
+            for launch in self._launches:
+                launch.run(addresses, stream)
+            return
+        with self._context.held_scratch.pool() as pool:
+            scratch = self._scratch.on(stream, pool)
+            for launch in self._launches:
+                launch.run(addresses, stream, scratch)
+
+
+def _columns(launches: Sequence[PreparedLaunch]) -> tuple[list[int], list[int]]:
+    return [each.needs[0] for each in launches], [each.needs[1] for each in launches]
+
+
+def _explained(doing: str, error: int) -> DeviceError:
+    from cuda.bindings import driver as bindings
+
+    return explain(doing, bindings.CUresult(error).name)
