@@ -120,7 +120,7 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
     """The costs with which the estimates of these launches are nearest to their times."""
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
-        by_instance.setdefault(each.candidate.instance, []).append(each)
+        by_instance.setdefault(each.candidate.costed_as(each.problem.dtype), []).append(each)
     corrections = {
         instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
@@ -232,14 +232,17 @@ def main() -> None:
     held_out: list[list[Sample]] = []
     registers: dict[str, int] = {}
     for file in arguments.files:
+        together = 1
         if file.stem.endswith("-typed"):
             shapes = typed_samples(file, gpu)
         else:
             head, rows = read(file)
             registers |= head.registers
             shapes = [each for each in samples_of(rows, gpu) if each]
-        fitted_on += shapes[::2]
-        held_out += shapes[1::2]
+            # Kinds of problems take turns in a file.
+            together = len({row.kind for row in rows})
+        for number, some in enumerate(shapes):
+            (held_out if number // together % 2 else fitted_on).append(some)
     board = fit([each for some in fitted_on for each in some], gpu, registers)
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))

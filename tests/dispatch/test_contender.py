@@ -62,7 +62,8 @@ def test_costs_that_ship_are_whole():
             found = board_costs(board.capability.major, board.capability.minor)
         assert found.launch_us > 0
         assert all(each.latency > 0 < each.step for each in found.corrections.values())
-        known = {each.instance for each in candidates_for(board)}
+        types = ("float32", "float64", "float16")
+        known = {each.costed_as(of) for each in candidates_for(board) for of in types}
         assert found.corrections.keys() <= known, "run benchmarks/dispatch_fit.py again"
 
 
@@ -79,7 +80,7 @@ def fitted_folder(tmp_path, monkeypatch):
 def test_what_was_measured_corrects_what_follows_from_sizes(fitted_folder):
     (fitted_folder / "sm_90.json").write_bytes(msgspec.json.encode(PLAIN))
     assert board_costs(9, 0) == PLAIN
-    assert Contender(Candidate("gemm_tiled", LARGE), H100).correction == CORRECTION
+    assert Contender(Candidate("gemm_tiled", LARGE), H100).correction_for("float32") == CORRECTION
 
 
 def test_what_was_not_measured_must_promise_more(fitted_folder):
