@@ -24,15 +24,7 @@ import msgspec
 import numpy as np
 from dispatch_fit import Floats, least_squares
 
-from gemmkit.analysis.closed_form.costs import (
-    FIGURES,
-    FIRST_RING,
-    GENERAL,
-    BoardCosts,
-    Costs,
-    Figures,
-    derived_costs,
-)
+from gemmkit.analysis.closed_form.costs import FIGURES, GENERAL, BoardCosts, Figures
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import find_kernel
@@ -57,8 +49,9 @@ PAGE_WEIGHT = 0.35
 PRIOR = 0.001
 
 OF_FIGURES = tuple(each.name for each in dataclasses.fields(Figures) if each.name != "streaming")
-OF_BOARD = ("launch_us", "partial_bytes", "exponent")
-OF_COSTS = ("unaligned", "sharing")
+OF_BOARD = ("launch_us", "partial_bytes", "exponent", "unaligned", "sharing")
+# Rungs before the one that copies by cp.async are timed at their defaults alone.
+EARLY = range(1, 10)
 
 
 class Trial(NamedTuple):
@@ -87,8 +80,6 @@ class Model(NamedTuple):
 
     figures: Figures = FIGURES
     board: BoardCosts = GENERAL
-    unaligned: float = Costs.__struct_defaults__[0]
-    sharing: float = Costs.__struct_defaults__[1]
 
     def estimates(self, trials: Iterable[Trial], gpu: GpuSpec) -> Floats:
         """Microseconds of each."""
@@ -97,14 +88,8 @@ class Model(NamedTuple):
         for each in trials:
             key = each.kernel.name, each.config
             if key not in forms:
-                threads = ClosedForm(each.kernel, each.config, gpu).cutter.threads
-                costs = msgspec.structs.replace(
-                    derived_costs(each.kernel, each.config, threads, gpu, self.figures),
-                    unaligned=self.unaligned,
-                    sharing=self.sharing,
-                )
                 forms[key] = ClosedForm(
-                    each.kernel, each.config, gpu, board=self.board, costs=costs
+                    each.kernel, each.config, gpu, board=self.board, figures=self.figures
                 )
             found.append(forms[key].estimate(each.problem).microseconds)
         return np.array(found)
@@ -140,7 +125,7 @@ def page_trials(gpu: GpuSpec) -> list[Trial]:
             record = Record.from_json(line)
             kernel, sizes = find_kernel(record.kernel), record.problem
             problem = GemmProblem(sizes.m, sizes.n, sizes.k)
-            if (kernel.rung or 0) < FIRST_RING and sizes.epilogue == "none":
+            if kernel.rung in EARLY and sizes.epilogue == "none":
                 trial = Trial(
                     kernel,
                     kernel.configure(record.config),
@@ -219,16 +204,15 @@ def fit(shapes: Sequence[Sequence[Trial]], pages: Sequence[Trial], gpu: GpuSpec)
 def _vector(model: Model) -> Floats:
     values = [getattr(model.figures, name) for name in OF_FIGURES]
     values += [getattr(model.board, name) for name in OF_BOARD]
-    return np.log([*values, model.unaligned, model.sharing])
+    return np.log(values)
 
 
 def _model(vector: Floats) -> Model:
-    names = (*OF_FIGURES, *OF_BOARD, *OF_COSTS)
+    names = (*OF_FIGURES, *OF_BOARD)
     values = dict(zip(names, np.exp(vector).tolist(), strict=True))
     return Model(
         dataclasses.replace(FIGURES, **{name: values[name] for name in OF_FIGURES}),
         msgspec.structs.replace(GENERAL, **{name: values[name] for name in OF_BOARD}),
-        *(values[name] for name in OF_COSTS),
     )
 
 

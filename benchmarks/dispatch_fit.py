@@ -1,9 +1,9 @@
 """Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE…`.
 
-The files are of `dispatch_regret.py`. The costs of each candidate are fitted to every other shape
-of each and written to `src/gemmkit/dispatch/fitted/`; the regret on the other shapes is
-printed, with these costs, with those that were there, and with those that follow from tile sizes
-(`closed_form.py` fits what the latter rest on). No GPU is needed.
+The files are of `dispatch_regret.py` and `typed.py`. The costs of each candidate are fitted to
+every other shape of each and written to `src/gemmkit/dispatch/fitted/`; the regret on the other
+shapes is printed, with these costs, with those that were there, and with those that follow from
+tile sizes (`closed_form.py` fits what the latter rest on). No GPU is needed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from dispatch_regret import Row, read, summary
 from numpy.typing import NDArray
 
 from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
-from gemmkit.dispatch.candidates import Candidate
+from gemmkit.dispatch.candidates import Candidate, candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.contender import Contender, board_costs
 from gemmkit.gpu import GpuSpec, find_board
-from gemmkit.problem import GemmProblem
+from gemmkit.kernels.plan import TileConfig
+from gemmkit.problem import Dtype, GemmProblem
 
 FITTED = Path(__file__).resolve().parent.parent / "src" / "gemmkit" / "dispatch" / "fitted"
 
@@ -67,17 +68,66 @@ def samples_of(rows: Sequence[Row], gpu: GpuSpec) -> list[list[Sample]]:
     return found
 
 
+class Timed(msgspec.Struct):
+    """What is read of a time of `typed.py`."""
+
+    median: float
+
+
+class TypedEntry(msgspec.Struct):
+    """What is read of an entry of `typed.py`."""
+
+    name: str
+    config: dict[str, int]
+    correct: bool
+    time_us: Timed
+
+
+class TypedLine(msgspec.Struct):
+    """What is read of a line of `typed.py`."""
+
+    dtype: Dtype
+    layout: str
+    shape: str
+    entries: list[TypedEntry]
+
+
+def typed_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
+    """The same of a file of `typed.py`."""
+    known = {each.label: each for each in candidates_for(gpu)}
+    found = []
+    for line in path.read_bytes().splitlines():
+        read_line = msgspec.json.decode(line, type=TypedLine)
+        shape = GemmProblem.from_shape(read_line.shape, dtype=read_line.dtype)
+        problem = shape.laid_out(read_line.layout)
+        times = {
+            f"{each.name}:{TileConfig(**each.config)}": each.time_us.median
+            for each in read_line.entries
+            if each.correct and each.config
+        }
+        best = min(times.values())
+        found.append(
+            [
+                Sample(known[label], problem, time, best / time)
+                for label, time in times.items()
+                if label in known
+            ]
+        )
+    return found
+
+
 def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
     """The costs with which the estimates of these launches are nearest to their times."""
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
-        by_instance.setdefault(each.candidate.instance, []).append(each)
+        by_instance.setdefault(each.candidate.costed_as(each.problem.dtype), []).append(each)
     corrections = {
         instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
     board = msgspec.structs.replace(BoardCosts(), corrections=corrections)
     for _ in range(ROUNDS):
-        board = _fit_board(board, samples, gpu)
+        # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
+        board = _fit_board(board, [e for e in samples if e.problem.dtype == "float32"], gpu)
         corrections = {
             instance: _fit_correction(board, instance, some, gpu)
             for instance, some in by_instance.items()
@@ -182,11 +232,17 @@ def main() -> None:
     held_out: list[list[Sample]] = []
     registers: dict[str, int] = {}
     for file in arguments.files:
-        head, rows = read(file)
-        registers |= head.registers
-        shapes = [each for each in samples_of(rows, gpu) if each]
-        fitted_on += shapes[::2]
-        held_out += shapes[1::2]
+        together = 1
+        if file.stem.endswith("-typed"):
+            shapes = typed_samples(file, gpu)
+        else:
+            head, rows = read(file)
+            registers |= head.registers
+            shapes = [each for each in samples_of(rows, gpu) if each]
+            # Kinds of problems take turns in a file.
+            together = len({row.kind for row in rows})
+        for number, some in enumerate(shapes):
+            (held_out if number // together % 2 else fitted_on).append(some)
     board = fit([each for some in fitted_on for each in some], gpu, registers)
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))

@@ -1,7 +1,7 @@
 """Time every tile that dispatch has for other types than fp32, and PyTorch, on this machine's GPU.
 
-It writes `results/<gpu>-typed.json`, a line per problem, from which `dispatch/typed.py` has the
-share of the peak of each tile. Contenders are checked against float64 and timed in turn by
+It writes `results/<gpu>-typed.json`, a line per problem, to which `dispatch_fit.py` fits the costs
+of each tile. Contenders are checked against float64 and timed in turn by
 replaying CUDA graphs, over the same arrays again and again, which the L2 cache keeps if they are
 small. The exit status is 1 if a result is wrong.
 """
@@ -16,14 +16,15 @@ from typing import Any
 
 import msgspec
 import torch
-from gemmkit.dispatch.typed import TILES, choose_typed
 
 from gemmkit.bench.timer import Contender, time_in_turn
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device, TimedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.dispatch.candidates import Candidate, candidates_for
+from gemmkit.dispatch.choose import choose
 from gemmkit.jit.compiler import compile_many
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.record import TimeRecord
 
@@ -91,8 +92,7 @@ def measure(
         torch.cuda.synchronize()
         correct.append(bool(((out.double() - exact).abs() <= bound).all()))
     times = time_in_turn(device, [each for *_, each in ready], seconds=seconds)
-    chosen = choose_typed(problem, device.spec)
-    assert chosen is not None
+    chosen = choose(problem, device.spec, store=None)
     picked = chosen.kernel.name, chosen.config
     return TypedRecord(
         dtype=problem.dtype,
@@ -120,16 +120,16 @@ def own_contenders(
     found = plans(problem, device)
     binaries = compile_many([plan for _, plan in found], device.spec.arch)
     bound = bind_arguments(problem, Operands(Operand(a), Operand(b), Operand(out)))
-    for (tiles, plan), binary in zip(found, binaries, strict=True):
-        yield tiles.kernel.name, tiles.config, [device.work(binary, plan, bound)]
+    for (candidate, plan), binary in zip(found, binaries, strict=True):
+        yield candidate.name, candidate.config, [device.work(binary, plan, bound)]
 
 
-def plans(problem: GemmProblem, device: Device) -> list[Any]:
-    """Tiles that take the product, with their launches."""
+def plans(problem: GemmProblem, device: Device) -> list[tuple[Candidate, LaunchPlan]]:
+    """Candidates that take the product, with their launches."""
     return [
-        (tiles, tiles.kernel.plan(problem, tiles.config, device.spec))
-        for tiles in TILES[problem.sum_dtype]
-        if tiles.kernel.supports(problem, tiles.config, device.spec) is None
+        (each, each.kernel.plan(problem, each.config, device.spec))
+        for each in candidates_for(device.spec)
+        if each.kernel.supports(problem, each.config, device.spec) is None
     ]
 
 

@@ -8,14 +8,13 @@ import ctypes
 import threading
 from contextlib import contextmanager
 from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 
 from gemmkit.devices import driver
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.scratch import HeldScratch, ScratchPool
-from gemmkit.dispatch.emulated import choose_emulated
+from gemmkit.dispatch.choose import choose
 from gemmkit.emulator import LaunchRequest, load
 from gemmkit.gpu import BOARDS
 from gemmkit.ops import arrays, product
@@ -193,8 +192,7 @@ class EmulatedGpu:
     def choose(self, problem, spec):
         """Small tiles, so that few kernels are compiled."""
         self.chosen.append(problem)
-        kernel, config = choose_emulated(problem)
-        return SimpleNamespace(kernel=kernel, config=config)
+        return choose(problem, spec, emulated=True)
 
 
 def install(patch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemmkit.errors import UsageError
-from gemmkit.gpu import BOARDS, find_board
+from gemmkit.gpu import BOARDS, MathPipe, find_board
 
 
 @pytest.mark.parametrize("name", ["RTX 3090", "rtx3090", "RTX-3090"])
@@ -33,3 +33,35 @@ def test_limits_fit_each_other():
         assert board.arch == f"sm_{capability.major}{capability.minor}" + "a" * (
             capability.major >= 9
         )
+
+
+@pytest.mark.parametrize(
+    ("board", "pipe", "tflops"),
+    [
+        # NVIDIA's published peaks, dense.
+        ("a100", MathPipe("float16", tensor=True), 312),
+        ("a100", MathPipe("float64", tensor=True), 19.5),
+        ("a100", MathPipe("float64"), 9.7),
+        ("t4", MathPipe("float16", tensor=True), 65),
+        ("l40s", MathPipe("bfloat16", tensor=True), 362),
+        ("h100", MathPipe("float64", tensor=True), 67),
+        ("h100", MathPipe("float64"), 34),
+        ("h100", MathPipe("float32"), 67),
+        ("rtx3090", MathPipe("float32"), 35.6),
+        ("b200", MathPipe("float64"), 37),
+    ],
+)
+def test_peaks_of_pipes_are_those_that_are_published(board, pipe, tflops):
+    assert BOARDS[board].peak(pipe) == pytest.approx(tflops, rel=0.02)
+
+
+def test_tensor_cores_do_not_multiply_float32():
+    with pytest.raises(ValueError, match="float32"):
+        BOARDS["h100"].peak(MathPipe("float32", tensor=True))
+
+
+def test_mma_sync_reaches_all_of_the_fp64_tensor_cores_and_some_of_the_others():
+    pipes = BOARDS["h100"].pipes
+    double, half = (MathPipe(each, tensor=True) for each in ("float64", "float16"))
+    assert pipes.sustained(double) == pipes.multiply_adds(double)
+    assert pipes.sustained(half) < pipes.multiply_adds(half)

@@ -41,7 +41,7 @@ class Pipes:
 
     `fp32` and `fp64` are multiply-adds of the lanes, `tensor_half` and `tensor_fp64` those of the
     tensor cores: of float16 or bfloat16 operands with fp32 sums, and of fp64. `mma_sync` is the
-    share of the tensor cores' rate that `mma.sync` reaches, 0 to 1: from compute capability 9.0 on
+    share of `tensor_half` that `mma.sync` reaches, 0 to 1: from compute capability 9.0 on
     only asynchronous instructions reach all of it. `issue` is warp instructions, one for each
     scheduler; `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2
     delivers; `load_store_lanes` the threads whose addresses are served. `launch_us` is from one
@@ -73,7 +73,8 @@ class Pipes:
 
     def sustained(self, pipe: MathPipe = FP32) -> float:
         """The same for the instructions of gemmkit's kernels: tensor cores through `mma.sync`."""
-        return self.multiply_adds(pipe) * (self.mma_sync if pipe.tensor else 1.0)
+        half = pipe.tensor and pipe.dtype != "float64"
+        return self.multiply_adds(pipe) * (self.mma_sync if half else 1.0)
 
 
 # L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`

@@ -10,7 +10,7 @@ import pytest
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.model import predict, predict_profile
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.gpu import GpuSpec, find_board
+from gemmkit.gpu import GpuSpec, MathPipe, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.report.predicted import read_rows
@@ -174,3 +174,34 @@ def test_even_shares_save_the_last_wave():
     assert whole.busy_share < 0.8
     assert even.busy_share == 1
     assert even.microseconds < 0.85 * whole.microseconds
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "keys", "pipe", "measured_us"),
+    [
+        # benchmarks/results/h100-typed.json, 4096³, NN.
+        (
+            "typed_mma",
+            "float16",
+            {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 64},
+            MathPipe("float16", tensor=True),
+            606.6,
+        ),
+        (
+            "typed_mma",
+            "float64",
+            {"BM": 64, "BN": 64, "BK": 16, "WM": 32, "WN": 32},
+            MathPipe("float64", tensor=True),
+            3695.3,
+        ),
+        ("typed", "float64", {"BM": 64, "BN": 64, "BK": 16}, MathPipe("float64"), 7271.4),
+    ],
+)
+def test_types_are_predicted_by_the_pipe_that_multiplies_them(name, dtype, keys, pipe, measured_us):
+    kernel = find_kernel(name)
+    config = kernel.configure({**keys, **({"WN": 32, "TN": 4} if name == "typed" else {})})
+    seen = predict(kernel, GemmProblem(4096, 4096, 4096, dtype=dtype), H100, config=config)
+    assert seen.pipe == pipe
+    assert 0.05 < seen.tflops / H100.peak(pipe) < 1
+    assert seen.microseconds == pytest.approx(measured_us, rel=0.35)
+    assert any(term.name == "the tensor cores" for term in seen.terms) == pipe.tensor

@@ -242,6 +242,6 @@ def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatc
     assert np.mean(fit.regrets(found, samples, board)) < np.mean(
         fit.regrets(BoardCosts(), samples, board)
     )
-    slow = [each for name, each in found.corrections.items() if name.startswith("split_k")]
+    slow = [each for name, each in found.corrections.items() if name.startswith("gemm_split_k")]
     assert slow
     assert np.mean([each.tile for each in slow]) > 1.1

@@ -62,7 +62,7 @@ def test_unknown_member_of_a_known_family():
     spec = spec_of("NVIDIA Next", (12, 7), properties(max_threads_per_multiprocessor=1536))
     assert spec.arch == "sm_127a"
     assert spec.capability.max_threads_per_sm == 1536
-    assert spec.capability.fp32_lanes_per_sm == 128
+    assert spec.pipes.fp32 == 128
 
 
 def test_too_old_a_gpu():

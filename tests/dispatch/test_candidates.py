@@ -69,9 +69,11 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
             "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3),
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
+    dtype = candidate.kernel.dtypes[0]
+    # Rows of 16-bit elements are aligned where they have a multiple of 8.
     return {
-        "aligned": GemmProblem(BM + 3, BN + 4, depth + 4),
-        "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3),
+        "aligned": GemmProblem(BM + 3, BN + 8, depth + 8, dtype=dtype),
+        "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype),
     }
 
 

@@ -118,6 +118,36 @@ def test_the_class_counts_not_scale_or_epilogue(table, store):
     assert chosen(other, store)[0] == "store"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epilogue": Epilogue(bias=True)},
+        {"beta": 1.0},
+        {"alpha": 0.0},
+        {"ldc": 1300},
+        {"lda": 804, "ldb": 1204},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+@pytest.mark.parametrize("where", ["store", "shipped table"])
+def test_a_time_is_measured_where_this_very_problem_was(table, store, where, changes):
+    table(entry()) if where == "shipped table" else store.put(entry())
+    exact = Dispatcher(H100, store).choose(dataclasses.replace(PROBLEM, alpha=-2.0))
+    assert (exact.measured, exact.microseconds) == (True, 50.0)
+    alike = Dispatcher(H100, store).choose(dataclasses.replace(PROBLEM, **changes))
+    assert (alike.source, alike.config) == (where, exact.config)
+    assert not alike.measured
+    assert "estimated at" in alike.reason
+    assert "TFLOP/s" not in alike.reason
+
+
+def test_what_is_estimated_of_a_winner_starts_from_its_time(table, store):
+    """β = 1 reads C too: somewhat longer than what was measured, whatever the closed form says."""
+    store.put(entry(time_us=500.0))
+    alike = Dispatcher(H100, store).choose(dataclasses.replace(PROBLEM, beta=1.0))
+    assert 400 < alike.microseconds < 700
+
+
 def test_other_alignment_is_another_class(table, store):
     store.put(entry())
     assert chosen(dataclasses.replace(PROBLEM, lda=801), store)[0] != "store"

@@ -8,7 +8,7 @@ import warnings
 import msgspec
 import pytest
 
-from gemmkit.analysis.closed_form.costs import BoardCosts, Costs, derived_costs
+from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.analysis.occupancy import launch_occupancy
 from gemmkit.dispatch import contender as contenders
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate, candidates_for
@@ -20,12 +20,12 @@ from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
 LARGE = TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4)
-COSTS = Costs(step=2000.0, latency=2400.0, tile=3000.0, unaligned=1.5, sharing=500.0, registers=208)
+CORRECTION = Correction(step=1.1, latency=1.2, tile=1.3, unaligned=1.4, sharing=0.5, registers=208)
 PLAIN = BoardCosts(
     launch_us=2.0,
     partial_bytes=32.0,
     exponent=4.0,
-    configurations={Candidate("gemm_tiled", LARGE).instance: COSTS},
+    corrections={Candidate("gemm_tiled", LARGE).instance: CORRECTION},
 )
 
 
@@ -44,13 +44,15 @@ def test_more_work_never_takes_less_time(candidate):
 
 
 def test_an_sm_holds_as_many_blocks_as_the_compiled_kernel_allows():
-    board = find_board("rtx3090")
+    board, problem = find_board("rtx3090"), GemmProblem(67, 68, 52)
     for candidate in candidates_for(board):
-        if (candidate.config.BM, candidate.config.BN) == (64, 64):
-            plan = candidate.kernel.plan(GemmProblem(67, 68, 52), candidate.config, board)
+        takes = candidate.kernel.supports(problem, candidate.config, board) is None
+        if takes and (candidate.config.BM, candidate.config.BN) == (64, 64):
+            plan = candidate.kernel.plan(problem, candidate.config, board)
             real = launch_occupancy(plan, compile_plan(plan, board.arch), board)
             found = Contender(candidate, board, BoardCosts())
-            assert found.blocks_per_sm == real.blocks_per_sm, candidate.label
+            seen = found.estimate(problem)
+            assert seen.blocks_per_sm == real.blocks_per_sm, candidate.label
 
 
 def test_costs_that_ship_are_whole():
@@ -59,11 +61,10 @@ def test_costs_that_ship_are_whole():
             warnings.simplefilter("error")
             found = board_costs(board.capability.major, board.capability.minor)
         assert found.launch_us > 0
-        assert all(each.latency >= each.step > 0 for each in found.configurations.values())
-        if found.fitted:
-            # Fitted and derived costs are not to be compared: the list and the fit go together.
-            listed = {each.instance for each in candidates_for(board) if each.name != "naive"}
-            assert listed <= found.configurations.keys(), "run benchmarks/dispatch_fit.py again"
+        assert all(each.latency > 0 < each.step for each in found.corrections.values())
+        types = ("float32", "float64", "float16")
+        known = {each.costed_as(of) for each in candidates_for(board) for of in types}
+        assert found.corrections.keys() <= known, "run benchmarks/dispatch_fit.py again"
 
 
 @pytest.fixture
@@ -76,12 +77,18 @@ def fitted_folder(tmp_path, monkeypatch):
     board_costs.cache_clear()
 
 
-def test_fitted_costs_go_before_derived_ones(fitted_folder):
+def test_what_was_measured_corrects_what_follows_from_sizes(fitted_folder):
     (fitted_folder / "sm_90.json").write_bytes(msgspec.json.encode(PLAIN))
     assert board_costs(9, 0) == PLAIN
-    assert Contender(Candidate("gemm_tiled", LARGE), H100).costs == COSTS
+    assert Contender(Candidate("gemm_tiled", LARGE), H100).correction_for("float32") == CORRECTION
+
+
+def test_what_was_not_measured_must_promise_more(fitted_folder):
+    problem = GemmProblem(2048, 2048, 2048)
     other = Candidate("gemm_tiled", dataclasses.replace(LARGE, stages=3))
-    assert Contender(other, H100).costs == derived_costs(other.kernel, other.config, 256, H100)
+    alone = Contender(other, H100, PLAIN).estimate(problem).microseconds
+    plain = msgspec.structs.replace(PLAIN, corrections={})
+    assert alone > 1.05 * Contender(other, H100, plain).estimate(problem).microseconds
 
 
 def test_damaged_costs_are_told_and_left_out(fitted_folder):

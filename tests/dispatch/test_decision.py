@@ -106,6 +106,36 @@ def test_what_was_measured_is_told_beside_the_estimate(tmp_path):
     assert any("only estimated" in each.why for each in found.alternatives)
 
 
+def test_no_time_of_another_problem_is_called_measured(tmp_path):
+    problem = GemmProblem(500, 501, 502)
+    store = Store(tmp_path / "store.sqlite3", Freshness(compiler="13.5"))
+    store.put(
+        Entry(
+            gpu=gpu_key(H100),
+            problem=ProblemClass.of(problem),
+            kernel="naive",
+            config={"BM": 8, "BN": 32},
+            outcome="ok",
+            source=source_digest(gemmkit.find_kernel("naive")),
+            compiler="13.5",
+            time_us=1234.5,
+        )
+    )
+    found = which(problem, H100, store=store, epilogue="bias+relu")
+    assert (found.source, found.kernel, found.measured) == ("store", "naive", False)
+    text = decision_text(found)
+    assert "measured; estimated" not in text
+    assert "TFLOP/s, estimated" in text
+
+
+def test_other_types_have_alternatives_and_estimates_of_their_own(tmp_path):
+    found = which("1024x1024x1024", H100, store=None, dtype="float16")
+    assert found.kernel == "typed_mma"
+    assert {each.kernel for each in found.alternatives} <= {"typed_mma", "typed"}
+    assert found.time_us == found.estimate_us
+    assert all(each.estimate_us >= found.estimate_us for each in found.alternatives)
+
+
 def test_a_decision_for_no_board_is_for_the_default_one():
     assert which(64, store=None).gpu == "RTX 3090"
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gemmkit.dispatch.emulated import choose_emulated, grouped_tiles
+from gemmkit.dispatch.choose import choose
+from gemmkit.dispatch.prices import EMULATED_GROUPS
 from gemmkit.epilogue import Epilogue
-from gemmkit.gpu import DEFAULT_BOARD
+from gemmkit.gpu import DEFAULT_BOARD, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
@@ -12,7 +13,7 @@ SMALL, LARGE = (16, 32), (128, 128)
 
 
 def tiles(*sizes, **rest):
-    _, config = choose_emulated(GemmProblem(*sizes, **rest))
+    config = choose(GemmProblem(*sizes, **rest), DEFAULT_BOARD, emulated=True).config
     return config["BM"], config["BN"]
 
 
@@ -51,10 +52,26 @@ def test_what_is_chosen_takes_every_layout_epilogue_and_type(dtype, size, transa
         epilogue=Epilogue("row", "gelu", residual=True, scale=0.5, auxiliary=True),
         alignment=8 if dtype == "float64" else 4,
     )
-    kernel, config = choose_emulated(problem)
-    assert kernel.supports(problem, config, DEFAULT_BOARD) is None
+    choice = choose(problem, DEFAULT_BOARD, emulated=True)
+    assert choice.kernel.supports(problem, choice.config, DEFAULT_BOARD) is None
+    assert not choice.measured
+
+
+def test_what_is_tuned_for_the_board_says_nothing_of_the_emulator():
+    """The H100's own table has this shape."""
+    h100, problem = find_board("h100"), GemmProblem(1, 4096, 4096)
+    assert choose(problem, h100, store=None).measured
+    assert choose(problem, h100, emulated=True).source == "heuristic"
+
+
+def test_the_board_does_not_count():
+    problem = GemmProblem(700, 800, 900)
+    chosen = {
+        choose(problem, find_board(name), emulated=True).config for name in ("rtx3090", "h100")
+    }
+    assert len(chosen) == 1
 
 
 def test_the_tiles_of_groups_are_a_configuration_of_theirs():
     kernel = find_kernel("gemm_tiled")
-    assert kernel.supports(GemmProblem(1, 1, 1), grouped_tiles(), DEFAULT_BOARD) is None
+    assert kernel.supports(GemmProblem(1, 1, 1), EMULATED_GROUPS, DEFAULT_BOARD) is None

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.dispatch.choose import choose
-from gemmkit.dispatch.typed import TILES
 from gemmkit.dispatch.which import which
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
@@ -45,8 +45,10 @@ def test_mixtures_and_epilogues_have_their_reason():
     )
     decision = which(problem, H100, store=None)
     assert decision.kernel == "typed"
-    assert decision.reason.startswith("no rung takes float32 to float16")
+    assert "estimated at" in decision.reason
     assert decision.time_us == decision.estimate_us > 0
+    assert not decision.measured
+    assert decision.alternatives
 
 
 def test_what_is_told_of_a_board_s_fill_follows_from_the_type():
@@ -65,10 +67,21 @@ def test_what_cannot_be_read_is_refused_with_the_reason():
         choose(GemmProblem(8, 8, 8, dtype="float64", alignment=4), H100, store=None)
 
 
-@pytest.mark.parametrize("dtype", TILES)
-def test_configurations_are_allowed_wherever_shared_memory_suffices(dtype):
-    for tiles, layout, size in itertools.product(TILES[dtype], range(4), (63, 64)):
-        of = "float16" if dtype == "float32" else dtype
-        problem = GemmProblem(size, size, size, dtype=of, transa=layout > 1, transb=layout % 2 > 0)
-        assert tiles.kernel.supports(problem, tiles.config, H100) is None
-        assert tiles.kernel.plan(problem, tiles.config, H100).threads_per_block == tiles.threads
+TYPED = [each for each in CANDIDATES if each.name.startswith("typed")]
+
+
+@pytest.mark.parametrize("candidate", TYPED, ids=lambda each: each.label)
+def test_some_type_has_each_configuration_in_every_layout(candidate):
+    taken = [
+        problem
+        for dtype, layout, size in itertools.product(ITEM_BYTES, range(4), (63, 64))
+        if candidate.kernel.supports(
+            problem := GemmProblem(
+                *(size, size, size), dtype=dtype, transa=layout > 1, transb=layout % 2 > 0
+            ),
+            candidate.config,
+            H100,
+        )
+        is None
+    ]
+    assert {each.layout for each in taken} == {"nn", "nt", "tn", "tt"}

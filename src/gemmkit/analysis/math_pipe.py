@@ -7,18 +7,20 @@ import re
 from gemmkit.gpu import FP32, MathPipe
 from gemmkit.problem import GemmProblem
 
-_TENSOR = re.compile(r"\b(mma\.sync|wmma\.mma|wgmma\.mma_async)\S*?\.(f64|f16|bf16|tf32)\b")
+_TENSOR = re.compile(r"\b(?:mma\.sync|wmma\.mma|wgmma\.mma_async)[\w.]*")
 
 
 def math_pipe(ptx: str, problem: GemmProblem) -> MathPipe:
     """The tensor cores where the PTX uses them, else the FMA lanes of the type of the sums.
 
-    A kernel that rounds fp32 matrices counts by the type of its `mma` instructions, TensorFloat-32
-    as fp32.
+    A kernel counts by the types of its `mma` instructions, whatever it is given; those that name no
+    type of 16 bits are `wmma` of float16. TensorFloat-32 counts as fp32, and integers do as well.
     """
-    found = {match[2] for match in _TENSOR.finditer(ptx)}
+    found = {part for opcode in _TENSOR.findall(ptx) for part in opcode.split(".")}
     if "f64" in found:
         return MathPipe("float64", tensor=True)
-    if found & {"f16", "bf16"}:
-        return MathPipe("bfloat16" if "bf16" in found else "float16", tensor=True)
+    if "bf16" in found:
+        return MathPipe("bfloat16", tensor=True)
+    if found and not found & {"tf32", "s8", "u8", "s4", "u4", "b1"}:
+        return MathPipe("float16", tensor=True)
     return MathPipe("float64") if problem.sum_dtype == "float64" else FP32

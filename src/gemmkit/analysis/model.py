@@ -410,11 +410,9 @@ class _Model:
 
 
 def _multiplies(form: Form) -> tuple[MathPipe | None, float]:
-    """The pipe on which an instruction multiplies, and its multiply-adds in a warp."""
+    """The pipe that an instruction holds, if it has one, and its multiply-adds in a warp."""
     if form.operation == "multiply_matrices":
         amount = int(form["M"]) * MMA_COLUMNS * int(form["K"])
         return MathPipe(_MATH_TYPES[form["T"]], tensor=True), float(amount)
-    if form.opcode_class == "fma":
-        double = form.modifiers.get("T") == "f64"
-        return MathPipe("float64") if double else FP32, float(WARP_SIZE)
-    return None, 0.0
+    pipes = {"fma": FP32, "fp64": MathPipe("float64")}
+    return pipes.get(form.opcode_class), float(WARP_SIZE)

@@ -15,7 +15,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import Dtype, GemmProblem
 
 # Below and above which side of C the seven-level guide calls a problem small or large.
 SMALL, LARGE = 512, 2048
@@ -50,6 +50,11 @@ class Candidate:
     def instance(self) -> str:
         """The label without what is no part of the compiled code: how often k is cut."""
         return f"{self.name}:{replace(self.config, split_k=None)}"
+
+    def costed_as(self, dtype: Dtype) -> str:
+        """Under which name its costs for a type are kept: types of 16 bits cost alike."""
+        short = {"float32": "", "float64": " of fp64"}.get(dtype, " of 16 bits")
+        return f"{self.instance}{short}"
 
     def split(self, parts: int) -> Candidate:
         """The same with k cut over so many blocks."""

@@ -125,7 +125,7 @@ class Dispatcher:
         """The candidates that take the problem, those with the shortest estimates first."""
         refused: dict[str, str | None] = {}
         estimates: list[Ranked] = []
-        for each in self.prices.contenders:
+        for each in self.prices.contenders(problem):
             name = each.kernel.name
             if name not in refused:
                 refused[name] = each.kernel.accepts(problem, self.gpu)
@@ -237,7 +237,7 @@ class Dispatcher:
 
     def _refusal(self, problem: GemmProblem) -> str:
         """That of the last candidate which takes the types at least."""
-        contenders = self.prices.contenders
+        contenders = self.prices.contenders(problem)
         able = [each for each in contenders if problem.dtype in each.kernel.dtypes]
         last = (able or contenders)[-1]
         return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"

@@ -14,7 +14,7 @@ from gemmkit.dispatch import shipped_file
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import useful_parts
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import Dtype, GemmProblem
 
 # What is only derived must promise that much more than what was measured.
 DOUBT = 1.08
@@ -30,23 +30,22 @@ class Contender(ClosedForm):
 
     def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
         board = board or board_costs(gpu.capability.major, gpu.capability.minor)
-        correction = board.corrections.get(candidate.instance)
-        super().__init__(
-            candidate.kernel,
-            candidate.config,
-            gpu,
-            board=board,
-            correction=correction or (DOUBTED if board.corrections else UNCORRECTED),
-        )
+        super().__init__(candidate.kernel, candidate.config, gpu, board=board)
         self.candidate = candidate
+        self._unmeasured = DOUBTED if board.corrections else UNCORRECTED
         self._split: dict[int, Contender] = {}
+
+    def correction_for(self, dtype: Dtype) -> Correction:
+        """As `ClosedForm.correction_for`."""
+        named = self.candidate.costed_as(dtype)
+        return self.board.corrections.get(named, self._unmeasured)
 
     def variants(self, problem: GemmProblem) -> Iterator[Contender]:
         """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
         yield self
         if self.config.split_k == 1:
             work = self.kernel.work(problem, self.config, self.gpu)
-            resident = self.blocks_per_sm(work, self.costs(work).registers)
+            resident = self.blocks_per_sm(work, self.costs(work, problem.dtype).registers)
             for parts in useful_parts(problem, self.config, self.gpu, resident):
                 if parts not in self._split:
                     candidate = self.candidate.split(parts)

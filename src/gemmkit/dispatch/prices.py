@@ -37,9 +37,8 @@ class Prices(Protocol):
     def contender(self, kernel: str, config: TileConfig) -> Contender:
         """Any configuration."""
 
-    @property
-    def contenders(self) -> tuple[Contender, ...]:
-        """What there is to choose from."""
+    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
+        """What there is to choose from for a problem; not all of it takes the problem."""
 
     def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
         """Estimates of a candidate, and of variants of it that suit the problem."""
@@ -55,9 +54,12 @@ class BoardPrices:
         self._others: dict[Candidate, Contender] = {}
 
     @cached_property
-    def contenders(self) -> tuple[Contender, ...]:
-        """As `Prices.contenders`."""
+    def _all(self) -> tuple[Contender, ...]:
         return tuple(Contender(each, self._gpu) for each in candidates_for(self._gpu))
+
+    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:  # noqa: ARG002
+        """As `Prices.contenders`."""
+        return self._all
 
     def contender(self, kernel: str, config: TileConfig) -> Contender:
         """As `Prices.contender`."""
@@ -84,11 +86,13 @@ _COPIES = {"stages": 2, "bursts": 1, "order": 2}
 _SMALL = {"BM": 16, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
 _LARGE = {"BM": 128, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
 
-# All take every layout, batch and epilogue. `python benchmarks/emulator.py --only products`
-# measures them.
+# Of fp32, and of other types. All take every layout, batch and epilogue.
+# `python benchmarks/emulator.py --only products` measures them.
 EMULATED = (
     Candidate("gemm_tiled", TileConfig(**_SMALL, **_COPIES)),
     Candidate("gemm_tiled", TileConfig(**_LARGE, **_COPIES)),
+)
+EMULATED_TYPED = (
     Candidate("typed", TileConfig(**_SMALL)),
     # As fast as with 128 rows, and compiled sooner.
     Candidate("typed", TileConfig(**{**_LARGE, "BM": 64, "BK": 8})),
@@ -102,10 +106,11 @@ class EmulatorPrices(BoardPrices):
 
     measured = False
 
-    @cached_property
-    def contenders(self) -> tuple[Contender, ...]:
+    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
         """As `Prices.contenders`."""
-        return tuple(Contender(each, self._gpu) for each in EMULATED)
+        plain = problem.dtype == problem.result_dtype == "float32"
+        listed = EMULATED if plain else EMULATED_TYPED
+        return tuple(self.contender(each.name, each.config) for each in listed)
 
     def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
         """As `Prices.priced`."""

@@ -43,11 +43,10 @@ class Kernel(UsersKernels):
     those of further keys, to be tried when the others are settled. `launch` maps
     (problem, config, board) to template arguments, grid, block and memory; `rule` returns
     the reason why a configuration is refused, or None; `work` says what a launch asks of the
-    board's pipes. `file` is where the code comes from; None
-    stands for gemmkit's own file of that name. Only rungs have a `rung`. The `entry` of a user's
-    kernel is the whole name expression, and its `condition` says why a problem is refused.
-    `translate` is another language's front end: it gives the PTX for a board, and the kernel's
-    symbol in that.
+    board's pipes. `file` is where the code comes from; None stands for gemmkit's own file of that
+    name. Only rungs have a `rung`. The `entry` of a user's kernel is the whole name expression, and
+    its `condition` says why a problem is refused. `translate` is
+    another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
     `result_dtypes` those of C where they are others.

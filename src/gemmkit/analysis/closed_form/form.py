@@ -27,7 +27,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
-from gemmkit.problem import FLOAT_BYTES, ITEM_BYTES, GemmProblem
+from gemmkit.problem import FLOAT_BYTES, Dtype, GemmProblem
 
 # Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
 MEMORY_EXPONENT = 4.0
@@ -91,17 +91,22 @@ class ClosedForm:
         figures: Figures = FIGURES,
     ) -> None:
         self.kernel, self.config, self.gpu, self.board = kernel, config, gpu, board
-        self.correction, self._given, self._figures = correction, costs, figures
-        self._derived: dict[tuple[Demands, int, int], Costs] = {}
+        self._correction, self._given, self._figures = correction, costs, figures
+        self._derived: dict[tuple[Demands, int, int, Dtype], Costs] = {}
         self._resident: dict[tuple[int, int, int], int] = {}
 
-    def costs(self, work: Work, item_bytes: int = FLOAT_BYTES) -> Costs:
-        """Cycles of a CTA of such work, whose results have that many bytes."""
+    def correction_for(self, dtype: Dtype) -> Correction:  # noqa: ARG002
+        """What was measured of the costs for matrices of a type."""
+        return self._correction
+
+    def costs(self, work: Work, dtype: Dtype = "float32") -> Costs:
+        """Cycles of a CTA of such work, for matrices of a type."""
         if self._given is not None:
             return self._given
-        # Of what takes the short side whole one row counts.
-        results = work.rows * work.columns // max(work.thin, 1) * item_bytes // FLOAT_BYTES
-        key = work.demands, work.threads, results
+        # Of what takes the short side whole one row counts; sums take one word or two.
+        words = 2 if dtype == "float64" else 1
+        results = work.rows * work.columns // max(work.thin, 1) * words
+        key = work.demands, work.threads, results, dtype
         found = self._derived.get(key)
         if found is None:
             found = self._derived[key] = derived_costs(
@@ -110,7 +115,7 @@ class ClosedForm:
                 results,
                 self.gpu,
                 board=self.board,
-                correction=self.correction,
+                correction=self.correction_for(dtype),
                 figures=self._figures,
             )
         return found
@@ -135,11 +140,11 @@ class ClosedForm:
             self.kernel.work(problem, self.config, self.gpu),
             problem.minimal_bytes,
             aligned=problem.is_aligned(VECTOR_BYTES),
-            item_bytes=ITEM_BYTES[problem.sum_dtype],
+            dtype=problem.dtype,
         )
 
     def estimate_work(
-        self, work: Work, minimal_bytes: int, *, aligned: bool, item_bytes: int = FLOAT_BYTES
+        self, work: Work, minimal_bytes: int, *, aligned: bool, dtype: Dtype = "float32"
     ) -> Estimate:
         """The same of work that is cut up already, of one product or of many.
 
@@ -147,7 +152,7 @@ class ClosedForm:
             work: what the launch does.
             minimal_bytes: what it reads and writes at least.
             aligned: whether rows begin and end at multiples of 16 bytes.
-            item_bytes: bytes of a sum.
+            dtype: of the matrices.
         """
         gpu, board = self.gpu, self.board
         memory_us = minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
@@ -158,7 +163,7 @@ class ClosedForm:
         busy = work.ctas / (ctas * gpu.sm_count)
         if work.threads > gpu.capability.max_threads_per_block:
             return Estimate(math.inf, work, 0, math.inf, busy, memory_us)
-        costs = self.costs(work, item_bytes)
+        costs = self.costs(work, dtype)
         resident = self.blocks_per_sm(work, costs.registers)
         if not resident:
             return Estimate(math.inf, work, resident, math.inf, busy, memory_us)
@@ -176,7 +181,7 @@ class ClosedForm:
         cycles = work.steps * step_cycles + beside * work.visits * costs.tile
         if work.parts > 1:
             # Each CTA leaves its part of a tile, or two; the last of them reads them all.
-            part = item_bytes * work.rows * work.columns / board.partial_bytes
+            part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
             cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
             cycles += (work.parts - 1) * part
         compute_us = cycles / gpu.clock_mhz
@@ -195,7 +200,7 @@ class ClosedForm:
         work = seen.work
         if not work.ctas or not seen.blocks_per_sm:
             return Shares(1.0, 1.0, 1.0)
-        costs = self.costs(work, ITEM_BYTES[problem.sum_dtype])
+        costs = self.costs(work, problem.dtype)
         together = min(ceil_div(work.ctas, self.gpu.sm_count), seen.blocks_per_sm)
         demands = work.demands
         rate = self.gpu.pipes.multiply_adds(demands.math)
