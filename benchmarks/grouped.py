@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from gemmkit.dispatch.groups import TILES, choose_tiles
+from gemmkit.grouped_problem import GroupedProblem
 from grouped_peers import Cublas, Maker, Torch
 from grouped_work import Case, Workload, cases
 
@@ -31,8 +33,6 @@ from gemmkit.bench.timer import Contender, time_in_turn
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.management import management_probes
-from gemmkit.dispatch.groups import TILES, choose_tiles
-from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gemmkit.grouped_problem import GroupedProblem
 from numpy.typing import NDArray
 
 from gemmkit.bench.timer import Contender
 from gemmkit.devices.cuda import copy_work
 from gemmkit.devices.device import Buffer, TimedDevice
-from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 MOST_SETS = 16

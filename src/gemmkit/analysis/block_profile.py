@@ -232,8 +232,9 @@ def _executed(
 ) -> tuple[ControlFlow, NDArray[np.float64]]:
     """Executions of each instruction by an average block."""
     operands = Operands.empty(device, problem)
-    scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(problem, operands, scratch)
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
+    arguments = bound | scratch.arguments
     flow, tally = device.count(binary, plan, arguments)
     return flow, tally.executed / max(plan.blocks, 1)
 

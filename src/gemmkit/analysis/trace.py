@@ -134,7 +134,8 @@ def trace(
         binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
     operands = Operands.empty(device, cut)
-    scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(cut, operands, scratch)
+    bound = bind_arguments(cut, operands)
+    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
+    arguments = bound | scratch.arguments
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
     return Trace(kernel.label(config), cut, plan, accesses)

@@ -16,6 +16,7 @@ from gemmkit.devices.device import (
     Launch,
     Scratch,
     TimedDevice,
+    Work,
 )
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
@@ -128,9 +129,26 @@ class Workload:
 
     def contender(self, device: TimedDevice, binary: Binary, plan: LaunchPlan) -> Contender:
         """The launch on each set of buffers."""
-        scratch = Scratch.of(device, plan)
-        self.kept += [each for each in (scratch.workspace, scratch.arrivals) if each is not None]
-        return [device.work(binary, plan, each | scratch.arguments) for each in self.rotating]
+        works, kept = self.works(device, binary, plan)
+        self.kept += kept
+        return works
+
+    def works(
+        self, device: TimedDevice, binary: Binary, plan: LaunchPlan
+    ) -> tuple[Contender, list[Buffer]]:
+        """The launch on each set of buffers, and the memory that it needs besides."""
+        works: list[Work] = []
+        kept: list[Buffer] = []
+        scratch: Scratch | None = None
+        for each in self.rotating:
+            scratch = (
+                Scratch.of(device, plan, each)
+                if scratch is None
+                else scratch.with_matrices(device, plan, each)
+            )
+            works.append(device.work(binary, plan, each | scratch.arguments))
+            kept += scratch.buffers
+        return works, kept
 
     @cached_property
     def rotating(self) -> list[dict[str, int | float]]:
@@ -283,7 +301,7 @@ def launching(
 
     def compute(arguments: Arguments) -> None:
         if plan.blocks:
-            scratch = Scratch.of(device, plan)  # must outlive the launch
+            scratch = Scratch.of(device, plan, arguments)  # must outlive the launch
             seen.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
             scratch.check(device, plan)
 

@@ -18,6 +18,7 @@ from gemmkit.cli.options import (
     names,
     problem_options,
     seed_option,
+    several_groups_option,
     shapes_option,
 )
 from gemmkit.cli.target import optional_target_options
@@ -61,6 +62,7 @@ comparison_options = combine(
 @optional_target_options
 @comparison_options
 @shapes_option
+@several_groups_option
 @device_option
 @gpu_option
 @config_option
@@ -75,6 +77,7 @@ def command(
     profile: bool,
     resume: bool,
     shapes: tuple[str, ...],
+    groups: tuple[GemmProblem, ...],
     device: DeviceKind,
     gpu: str | None,
     config: dict[str, int] | None,
@@ -114,7 +117,8 @@ def command(
         problem = asked_problem(kernel, shape, *asked)
         return problem if kernel is not None else problem.laid_out(letters)
 
-    problems = [asked_of(shape) for shape in shapes]
+    given: list[Shape] = [*shapes, *groups]
+    problems = [asked_of(shape) for shape in given]
     members = {name: [asked_of(each) for each in find_suite(name)] for name in suites or ()}
     if kernel is not None and not (suites or problems):
         default = asked_problem(kernel, DEFAULT_SHAPE, *asked)

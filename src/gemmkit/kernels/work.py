@@ -103,7 +103,7 @@ class Work(NamedTuple):
     and `steps` are those of the cut with its strips: they count as tiles where a wave has room for
     them, and as more steps of all CTAs where it has not. `demands` are those of one step. `sides`
     are rows and columns that a step's demands leave out: kernels for thin problems have them for
-    one row.
+    one row. `longest` are the steps of the CTA that makes most, where these are not all alike.
     """
 
     cut: Cut
@@ -114,6 +114,7 @@ class Work(NamedTuple):
     tiles: int
     steps: int
     thin: int = 0
+    longest: int = 0
 
     @property
     def rows(self) -> int:
@@ -287,18 +288,23 @@ def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     return _held_up(problem, config, gpu, found, shared_bytes, rules.STATIC_SHARED_BYTES)
 
 
-def tiles(problem: GemmProblem, config: TileConfig, count: int, steps: int) -> Work:
+def tiles(
+    problem: GemmProblem, config: TileConfig, count: int, steps: int, longest: int = 0
+) -> Work:
     """The same for a list of products, `count` tiles of `steps` steps each.
 
     Args:
         problem: one of the products, of whose layout all are.
         config: of a kernel whose tiles come by cp.async.
         count: tiles of all products.
-        steps: along k, of each tile.
+        steps: along k, of a tile on average.
+        longest: of the tile that has most.
     """
     found = Cut(config["BM"], config["BN"], count, count, steps)
     demands = _staged(config, problem.transa, problem.transb)
-    return _work(found, rules.thread_count(config), rules.ring_bytes(problem, config), demands)
+    shared_bytes = rules.ring_bytes(problem, config)
+    whole = _work(found, rules.thread_count(config), shared_bytes, demands)
+    return whole._replace(longest=longest)
 
 
 def _held_up(

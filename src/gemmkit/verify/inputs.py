@@ -7,7 +7,7 @@ and everything in it that is not an element holds a NaN with a payload that show
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import Dtype, GemmProblem
-from gemmkit.storage import Layout, Stored, further_layouts, layouts
+from gemmkit.storage import Layout, Placement, Stored, further_layouts, layouts, placements
 from gemmkit.verify.bands import bands, over_bands
 from gemmkit.verify.encoding import Numbers, canaries, decode, encode
 
@@ -36,8 +36,9 @@ class Inputs:
 
     Each is 1-D, of the problem's types as `storage.STORAGE` holds them. Element (row, col) of X
     lies at `row * ldx + col`, of a transposed X at `col * ldx + row`; that of product i of a batch
-    `i * stride_x` further. `c` holds the canary everywhere if β = 0 (so an element that is read or
-    left unwritten shows) and in its padding always. `bias` has n elements, or m for a row bias.
+    `i * stride_x` further, and that of groups where `storage.placements` says. `c` holds the canary
+    everywhere if β = 0 (so an element that is read or left unwritten shows), in its padding and
+    between the matrices of groups always. `bias` has n elements, or m for a row bias.
     `residual` and `auxiliary` lie as `further_layouts` says, `auxiliary` full of canaries. Operands
     that the epilogue does not have are None. `kind` and `seed` reproduce all of it.
     """
@@ -52,27 +53,25 @@ class Inputs:
     auxiliary: Stored | None = None
     out_dtype: Dtype = "float32"
 
-    def of_product(self, problem: GemmProblem, number: int) -> Inputs:
-        """Views of what one product of the problem's batch is given, as of a single product."""
-        if problem.batch == 1:
+    def of_product(
+        self,
+        problem: GemmProblem,
+        number: int,
+        placed: Mapping[str, Placement] | None = None,
+    ) -> Inputs:
+        """Views of what one of the problem's products is given, as of a single product.
+
+        `placed` are the problem's `placements`, for who asks for many products.
+        """
+        if problem.batch == 1 and problem.groups is None:
             return self
-
-        def part(storage: Stored | None, layout: Layout) -> Any:
-            if storage is None:
-                return None
-            start = number * layout.stride
-            return storage[start : start + layout.matrix_size]
-
-        in_a, in_b, in_c = layouts(problem)
-        of_residual, of_auxiliary = further_layouts(problem)
-        return replace(
-            self,
-            a=part(self.a, in_a),
-            b=part(self.b, in_b),
-            c=part(self.c, in_c),
-            residual=part(self.residual, of_residual),
-            auxiliary=part(self.auxiliary, of_auxiliary),
-        )
+        found = self.arrays
+        parts: dict[str, Any] = {
+            name: each.part(found[name], number)
+            for name, each in (placed or placements(problem)).items()
+            if name in found
+        }
+        return replace(self, **parts)
 
     def for_epilogue(self, epilogue: Epilogue) -> Inputs:
         """The same without the operands that an epilogue does not have."""
@@ -136,9 +135,35 @@ def make_inputs(
     With a smaller `sum_limit`, Σ|A|·|B| is that at most: if k is larger, most of A is zero.
     With a ReLU each column of B, C and the bias then has one sign, chosen so that whole columns
     of the result are cut to zero and the others are not: that makes the result a linear function
-    of its inputs, which `freivalds` needs.
+    of its inputs, which `freivalds` needs. Each of several groups is drawn by itself.
     """
     rng = np.random.default_rng(seed)
+    if problem.groups is not None:
+        return _grouped(problem, rng, seed, kind, sum_limit)
+    return _drawn(problem, rng, seed, kind, sum_limit)
+
+
+def _grouped(
+    problem: GemmProblem, rng: np.random.Generator, seed: int, kind: InputKind, sum_limit: int
+) -> Inputs:
+    """Those of each product, with canaries between them."""
+    placed = placements(problem)
+    storage = {
+        name: canaries(each.size, problem.dtype if name in "ab" else problem.result_dtype)
+        for name, each in placed.items()
+    }
+    for number, stream in enumerate(rng.spawn(problem.count)):
+        drawn = _drawn(problem.product(number), stream, seed, kind, sum_limit).arrays
+        for name, each in placed.items():
+            each.part(storage[name], number)[:] = drawn[name]
+    given: dict[str, Any] = {"bias": None, **storage}
+    return Inputs(**given, kind=kind, seed=seed, out_dtype=problem.result_dtype)
+
+
+def _drawn(
+    problem: GemmProblem, rng: np.random.Generator, seed: int, kind: InputKind, sum_limit: int
+) -> Inputs:
+    """Those of products of one shape."""
     epilogue, out_dtype = problem.epilogue, problem.result_dtype
     limit = min(MAX_INTEGER, max(1, math.isqrt(sum_limit // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)

@@ -163,6 +163,7 @@ def _launch(
     if not plan.blocks:
         return Launch(), reference.check(inputs.c)
     operands = Operands.upload(device, problem, inputs.arrays)
-    scratch = Scratch.of(device, plan)
-    launch = device.launch(binary, plan, bind_arguments(problem, operands, scratch))
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)
+    launch = device.launch(binary, plan, bound | scratch.arguments)
     return launch, reference.check(*operands.results(device, inputs.arrays))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
+    gemm_grouped,
     gemm_skinny,
     gemm_split_k,
     gemm_stream_k,
@@ -17,6 +18,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_split_k.KERNEL,
     gemm_stream_k.KERNEL,
     gemm_skinny.KERNEL,
+    gemm_grouped.KERNEL,
     typed.KERNEL,
     typed_mma.KERNEL,
 )

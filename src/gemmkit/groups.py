@@ -1,0 +1,261 @@
+"""`Groups`: the sizes of products of different shapes that are asked for at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gemmkit.errors import UsageError
+
+Sizes = NDArray[np.int64]
+
+_NAMES = ("m", "n", "k", "lda", "ldb", "ldc")
+_GROUP = re.compile(
+    r"(\d+)(?:x(\d+)x(\d+))?(?::(\d+):(\d+):(\d+))?(?:[x*](\d+))?", flags=re.ASCII | re.IGNORECASE
+)
+# Products that a text may ask for, whatever its counts multiply to, and digits of a size.
+MOST_IN_TEXT, MOST_DIGITS = 2**20, 18
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Sizes and leading dimensions of products; a leading dimension of 0 means tight rows.
+
+    `packed` holds m, n, k, lda, ldb and ldc of all products as int64, one array after the other:
+    bytes are compared at the speed of memory, and remember their hash. Objects are made by `of`,
+    `parse` or `read`.
+    """
+
+    packed: bytes
+
+    @classmethod
+    def of(
+        cls,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        lda: ArrayLike = 0,
+        ldb: ArrayLike = 0,
+        ldc: ArrayLike = 0,
+    ) -> Groups:
+        """Products of these sizes; numbers stand for arrays that hold nothing else.
+
+        Raises:
+            UsageError: the arrays have different lengths, or a size is negative; the text names
+                the product.
+        """
+        given = [np.asarray(each) for each in (m, n, k, lda, ldb, ldc)]
+        count = max(each.size for each in given) if all(each.size for each in given[:3]) else 0
+        table = np.zeros((len(given), count), np.int64)
+        for row, name, sizes in zip(table, _NAMES, given, strict=True):
+            if sizes.size not in (count, 1) and (count or name in ("m", "n", "k")):
+                raise UsageError(f"{name} has {sizes.size} entries where others have {count}")
+            row[:] = sizes.reshape(-1)[:count]
+        if count and table.min() < 0:
+            row_number, number = (int(each[0]) for each in np.nonzero(table < 0))
+            raise UsageError(
+                f"product {number}: {_NAMES[row_number]} = {table[row_number, number]}: sizes must "
+                "be 0 or more"
+            )
+        return cls(table.tobytes())
+
+    @classmethod
+    def listed(cls, shapes: Iterable[Sequence[int]]) -> Groups:
+        """Products given as (m, n, k) or (m, n, k, lda, ldb, ldc).
+
+        Raises:
+            UsageError: one is neither, or has a negative size.
+        """
+        rows = [tuple(shape) for shape in shapes]
+        for number, row in enumerate(rows):
+            if len(row) not in (3, 6) or not all(
+                isinstance(size, (int, np.integer)) for size in row
+            ):
+                raise UsageError(
+                    f"product {number} is {row}: write (m, n, k) or (m, n, k, lda, ldb, ldc)"
+                )
+        table = [(*row, 0, 0, 0)[:6] for row in rows]
+        return cls.of(*np.array(table, np.int64).reshape(-1, 6).T)
+
+    @classmethod
+    def parse(cls, text: str) -> Groups:
+        """Read `MxNxK,MxNxK*COUNT,…`, the form in which `str` writes groups.
+
+        One number stands for a cube. Leading dimensions follow a size as `:LDA:LDB:LDC`.
+
+        Raises:
+            UsageError: the text is not of that form, or asks for more than `MOST_IN_TEXT` products.
+        """
+        rows: list[tuple[int, ...]] = []
+        counts: list[int] = []
+        for part in (each.strip() for each in text.replace("×", "x").split(",")):
+            found = _GROUP.fullmatch(part)
+            if found is None or any(len(each or "") > MOST_DIGITS for each in found.groups()):
+                raise UsageError(
+                    f"'{part}' is not a group: write MxNxK or MxNxK*COUNT, comma-separated, for "
+                    "example 512x512x512*4,128x64x32"
+                )
+            m, n, k, *rest, count = (None if each is None else int(each) for each in found.groups())
+            side = m or 0
+            sizes = (side, side if n is None else n, side if k is None else k)
+            rows.append((*sizes, *(each or 0 for each in rest)))
+            counts.append(1 if count is None else count)
+        if sum(counts) > MOST_IN_TEXT:
+            raise UsageError(
+                f"{sum(counts):,} products are asked for: a text may have {MOST_IN_TEXT:,}"
+            )
+        table = np.repeat(np.array(rows, np.int64), counts, axis=0)
+        return cls.of(*table.T)
+
+    @classmethod
+    def read(cls, path: Path) -> Groups:
+        """Read a file with a group on each line; `#` begins a comment.
+
+        Raises:
+            UsageError: the file cannot be read, or a line is not a group; the text names it.
+        """
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is not a text of groups") from None
+        parts = []
+        for number, line in enumerate(lines, 1):
+            part = line.partition("#")[0].strip().rstrip(",")
+            if not part:
+                continue
+            try:
+                cls.parse(part)
+            except UsageError as error:
+                raise UsageError(f"{path}:{number}: {error}") from None
+            parts.append(part)
+        if not parts:
+            raise UsageError(f"{path} has no group: write MxNxK or MxNxK*COUNT on a line each")
+        return cls.parse(",".join(parts))
+
+    @property
+    def count(self) -> int:
+        """The number of products."""
+        return len(self.packed) // (8 * len(_NAMES))
+
+    @cached_property
+    def table(self) -> Sizes:
+        """m, n, k, lda, ldb and ldc, each of all products; read-only."""
+        return np.frombuffer(self.packed, np.int64).reshape(len(_NAMES), -1)
+
+    @cached_property
+    def m(self) -> Sizes:
+        """Rows of A and C."""
+        return self._row(0)
+
+    @cached_property
+    def n(self) -> Sizes:
+        """Columns of B and C."""
+        return self._row(1)
+
+    @cached_property
+    def k(self) -> Sizes:
+        """Columns of A and rows of B."""
+        return self._row(2)
+
+    @cached_property
+    def lda(self) -> Sizes:
+        """Leading dimensions of A."""
+        return self._row(3)
+
+    @cached_property
+    def ldb(self) -> Sizes:
+        """Leading dimensions of B."""
+        return self._row(4)
+
+    @cached_property
+    def ldc(self) -> Sizes:
+        """Leading dimensions of C."""
+        return self._row(5)
+
+    def _row(self, number: int) -> Sizes:
+        found: Sizes = self.table[number]
+        return found
+
+    @cached_property
+    def largest(self) -> tuple[int, int, int]:
+        """The largest m, n and k, each of all products; zeros where there are none."""
+        m, n, k = (int(each) for each in self.table[:3].max(axis=1, initial=0))
+        return m, n, k
+
+    def tight(self, transposed: Sequence[bool]) -> Sizes:
+        """The least leading dimensions, each of all A, B and C, which may lie `transposed`."""
+        transa, transb, transc = transposed
+        rows = (
+            self.m if transa else self.k,
+            self.k if transb else self.n,
+            self.m if transc else self.n,
+        )
+        return np.maximum(rows, 1)
+
+    def pitched(self, transposed: Sequence[bool]) -> Groups:
+        """The same with those of `tight` for leading dimensions that were 0.
+
+        Raises:
+            UsageError: a leading dimension is shorter than its row; the text names the product.
+        """
+        least, pitches = self.tight(transposed), self.table[3:]
+        if (pitches >= least).all():
+            return self
+        filled = np.where(pitches == 0, least, pitches)
+        if (filled < least).any():
+            which, number = (int(each[0]) for each in np.nonzero(filled < least))
+            raise UsageError(
+                f"product {number}: {_NAMES[3 + which]} = {filled[which, number]} is shorter than "
+                f"a row of {least[which, number]} elements"
+            )
+        return self._with_pitches(filled)
+
+    def unpitched(self, transposed: Sequence[bool]) -> Groups:
+        """The same with 0 for leading dimensions that are those of `tight`."""
+        pitches = self.table[3:]
+        return self._with_pitches(np.where(pitches == self.tight(transposed), 0, pitches))
+
+    def repitched(self, transposed: Sequence[bool], changed: Sequence[bool]) -> Groups:
+        """The same as `changed` lays matrices out; what is beyond the ends of rows stays."""
+        beyond = self.table[3:] - self.tight(transposed)
+        return self._with_pitches(self.tight(changed) + beyond)
+
+    def _with_pitches(self, pitches: Sizes) -> Groups:
+        return Groups(np.concatenate([self.table[:3], pitches]).tobytes())
+
+    def sizes_only(self) -> Groups:
+        """The same in tight rows, sorted: the longest k first, equals together."""
+        order = np.lexsort((self.n, self.m, -self.k))
+        table = np.zeros_like(self.table)
+        table[:3] = self.table[:3, order]
+        return Groups(table.tobytes())
+
+    def __str__(self) -> str:
+        """`MxNxK*COUNT,…`: neighbours that are alike are written once."""
+        table = self.table
+        if not table.size:
+            return ""
+        new = np.flatnonzero(np.any(table[:, 1:] != table[:, :-1], axis=0)) + 1
+        starts = np.concatenate([[0], new, [table.shape[1]]])
+        return ",".join(
+            _group_text(column, count)
+            for column, count in zip(
+                table[:, starts[:-1]].T.tolist(), np.diff(starts).tolist(), strict=True
+            )
+        )
+
+
+def _group_text(sizes: list[int], count: int) -> str:
+    m, n, k, *pitches = sizes
+    text = f"{m}x{n}x{k}"
+    if any(pitches):
+        text += "".join(f":{each}" for each in pitches)
+    return text if count == 1 else f"{text}*{count}"
