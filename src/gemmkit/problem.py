@@ -241,6 +241,25 @@ class GemmProblem:
         return self if self.batch == 1 else replace(self, batch=1)
 
     @property
+    def mean_k(self) -> int:
+        """k; of groups its mean over all elements of C, rounded up."""
+        if self.groups is None or not self.results:
+            return self.k
+        return -(-self.flops // (2 * self.results))
+
+    @property
+    def typical(self) -> GemmProblem:
+        """What stands for all where one product can be looked at: of groups the one with the most
+        multiply-adds, with the mean of all k, aligned as they are; else the problem itself."""
+        if self.groups is None or not self.groups.count:
+            return self
+        m, n, k = self.groups.table[:3].astype(float)
+        alignment = self.alignment if self.is_aligned(16) else self.item_bytes
+        found = self.product(int((m * n * k).argmax()))
+        depth = -(-self.mean_k // 16) * 16 if self.is_aligned(16) else self.mean_k
+        return replace(found, k=depth, lda=0, ldb=0, ldc=0, alignment=alignment)
+
+    @property
     def transposed(self) -> tuple[bool, bool, bool]:
         """Whether the memory of A, B and C holds the transpose."""
         return self.transa, self.transb, self.transc

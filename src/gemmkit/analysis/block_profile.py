@@ -125,6 +125,8 @@ def profile_block(
 ) -> BlockProfile:
     """Profile the first block of a launch; the strips of a fringe are left out.
 
+    Of groups it is a block of `GemmProblem.typical`.
+
     Args:
         kernel: what to profile.
         problem: what it computes; the runs are cut down in all three sizes.
@@ -138,6 +140,11 @@ def profile_block(
         DeviceError: the kernel failed, or the problem is empty.
     """
     config = config or kernel.default
+    if problem.groups is not None:
+        of_typical = profile_block(
+            kernel, problem.typical, spec, config=config, cache_dir=cache_dir
+        )
+        return _of_groups(of_typical, kernel.plan(problem, config, spec), spec, binary, cache_dir)
     rows_left, columns_left = kernel.plan(problem, config, spec).fringe
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
@@ -198,6 +205,20 @@ def profile_block(
         turns_of_warps=turns_of_warps,
         turns_of_schedulers=turns_of_schedulers,
     )
+
+
+def _of_groups(
+    typical: BlockProfile,
+    plan: LaunchPlan,
+    spec: GpuSpec,
+    binary: Binary | None,
+    cache_dir: Path | None,
+) -> BlockProfile:
+    """The profile of one product's block for a launch of all groups, which may share its tiles."""
+    if binary is None:
+        binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
+    tiles = plan.table.tiles if plan.table is not None else plan.blocks
+    return replace(typical, plan=plan, binary=binary, tiles=tiles / max(plan.blocks, 1))
 
 
 def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:

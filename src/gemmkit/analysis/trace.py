@@ -109,7 +109,7 @@ def trace(
 
     Args:
         kernel: what to run.
-        problem: what to compute, cut down as `smaller.shallow` says.
+        problem: what to compute, of groups the `typical` one, cut down as `smaller.shallow` says.
         gpu: the board to compile for.
         config: the kernel's default where none is given.
         block: number of the block in the grid, x fastest.
@@ -122,6 +122,7 @@ def trace(
         DeviceError: the kernel failed.
     """
     config = config or kernel.default
+    problem = problem.typical
     plan = kernel.plan(problem, config, gpu)
     if block == 0 and takes_squares_only(kernel, problem, config, gpu):
         cut = shallow_square(problem)
