@@ -143,7 +143,7 @@ def entrants(peer: Peer, workload: Workload, device: TimedDevice) -> list[Entran
     Raises:
         Exception: whatever the library raises; not all have errors of their own.
     """
-    candidates = peer.baseline.candidates(workload.problem, workload.rotating)
+    candidates = workload.candidates(peer.baseline)
     own, best = next(iter(candidates)), workload.ranked(device, candidates)[0]
     chosen = [(BEST, best)]
     if peer.chooses:

@@ -20,7 +20,7 @@ from gemmkit.devices.device import (
 )
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
-from gemmkit.errors import DeviceError
+from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
@@ -178,10 +178,23 @@ class Workload:
     def peer(self, device: TimedDevice, baseline: Baseline) -> tuple[str, Contender]:
         """The fastest of a baseline's candidates and its name, found once for each baseline."""
         if baseline not in self._peers:
-            candidates = baseline.candidates(self.problem, self.rotating)
+            candidates = self.candidates(baseline)
             name = self.ranked(device, candidates)[0]
             self._peers[baseline] = name, candidates[name]
         return self._peers[baseline]
+
+    def candidates(self, baseline: Baseline) -> dict[str, list[Work]]:
+        """A baseline's ways to compute the problem, on each set of buffers.
+
+        Raises:
+            UnsupportedProblem: it has none; none is given products of different shapes.
+        """
+        if self.problem.groups is not None:
+            raise UnsupportedProblem(
+                f"{baseline.name} is compared at products of one shape: `benchmarks/grouped.py` "
+                "compares launches of different shapes"
+            )
+        return baseline.candidates(self.problem, self.rotating)
 
     def ranked(self, device: TimedDevice, contenders: Mapping[str, Contender]) -> list[str]:
         """The names of contenders, the fastest first."""
