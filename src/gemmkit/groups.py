@@ -16,9 +16,9 @@ from gemmkit.errors import UsageError
 Sizes = NDArray[np.int64]
 
 _NAMES = ("m", "n", "k", "lda", "ldb", "ldc")
-_GROUP = re.compile(
-    r"(\d+)(?:x(\d+)x(\d+))?(?::(\d+):(\d+):(\d+))?(?:[x*](\d+))?", flags=re.ASCII | re.IGNORECASE
-)
+# A cube or M, N and K, leading dimensions, and how many; and how batches are written.
+_GROUP = re.compile(r"(\d+)(?:x(\d+)x(\d+))?(?::(\d+):(\d+):(\d+))?(?:\*(\d+))?", flags=re.ASCII)
+_BATCH = re.compile(r"(\d+x\d+x\d+)x(\d+)", flags=re.ASCII)
 # Products that a text may ask for, whatever its counts multiply to, and digits of a size.
 MOST_IN_TEXT, MOST_DIGITS = 2**20, 18
 
@@ -51,12 +51,12 @@ class Groups:
                 the product.
         """
         given = [np.asarray(each) for each in (m, n, k, lda, ldb, ldc)]
-        count = max(each.size for each in given) if all(each.size for each in given[:3]) else 0
+        count = given[0].size
         table = np.zeros((len(given), count), np.int64)
         for row, name, sizes in zip(table, _NAMES, given, strict=True):
-            if sizes.size not in (count, 1) and (count or name in ("m", "n", "k")):
-                raise UsageError(f"{name} has {sizes.size} entries where others have {count}")
-            row[:] = sizes.reshape(-1)[:count]
+            if sizes.ndim and sizes.size != count:
+                raise UsageError(f"{name} has {sizes.size} entries where m has {count}")
+            row[:] = sizes.reshape(-1)
         if count and table.min() < 0:
             row_number, number = (int(each[0]) for each in np.nonzero(table < 0))
             raise UsageError(
@@ -94,8 +94,9 @@ class Groups:
         """
         rows: list[tuple[int, ...]] = []
         counts: list[int] = []
-        for part in (each.strip() for each in text.replace("×", "x").split(",")):
-            found = _GROUP.fullmatch(part)
+        for part in (each.strip() for each in text.lower().replace("×", "x").split(",")):
+            batch = _BATCH.fullmatch(part)
+            found = _GROUP.fullmatch(part if batch is None else f"{batch[1]}*{batch[2]}")
             if found is None or any(len(each or "") > MOST_DIGITS for each in found.groups()):
                 raise UsageError(
                     f"'{part}' is not a group: write MxNxK or MxNxK*COUNT, comma-separated, for "
