@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gemmkit.grouped_problem import GroupedProblem
 from numpy.typing import NDArray
 
 from gemmkit.bench.timer import Contender
