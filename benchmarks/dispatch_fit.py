@@ -154,7 +154,7 @@ def _fit_correction(
 
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
-    names = ("launch_us", "dram_efficiency", "partial_bytes", "exponent")
+    names = ("launch_us", "dram_efficiency", "partial_bytes", "exponent", "unaligned_tile")
     prior = np.log([getattr(BoardCosts(), name) for name in names])
 
     def board_of(vector: Floats) -> BoardCosts:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from limiters import busiest_unit
 
 from gemmkit.gpu import find_board
 from gemmkit.record import TimeRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
+from gemmkit.report.limiters import busiest_unit
 from gemmkit.report.readme import replace_generated
 
 ROOT = Path(__file__).resolve().parent.parent

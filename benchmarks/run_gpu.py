@@ -49,8 +49,15 @@ class Writer(Progress):
         verdict = "right" if record.correct else f"WRONG: {record.check}"
         ratio = record.ratio_to_cublas
         compared = "" if ratio is None else f", {ratio:.3f} x cuBLAS"
+        wrong = [each.name for each in record.peers if not each.correct]
+        compared += f", WRONG: {', '.join(wrong)}" if wrong else ""
         problem = record.problem
-        where = f"{record.suite} {problem.m}x{problem.n}x{problem.k}".strip()
+        words = [record.suite, problem.shape]
+        if record.layer is not None:
+            words[1] = record.layer.sizes
+        elif (problem.types, problem.layout, problem.epilogue) != ("fp32", "nn", "none"):
+            words += [problem.types, problem.layout, problem.epilogue]
+        where = " ".join(filter(None, words))
         print(f"{record.kernel} {where}: {verdict}{compared}", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""Compare gemmkit with cuBLAS, PyTorch and Triton on the GPU of this machine, over the suites.
+"""Compare gemmkit with its peers on the GPU of this machine, over suites of products and layers.
 
-It writes `results/<gpu>-bench.json`, one record per line as each is done, from which
-`render_readme.py` makes the README's performance part. An interrupted run is taken up again with
-`--resume`. The exit status is 1 if a result is wrong.
+It writes `results/<gpu>-<name>.json`, one record per line as each is done; from `<gpu>-bench.json`
+`render_readme.py` makes the README's performance part, and `render_suites.py` tables of others. An
+interrupted run is taken up again with `--resume`. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -10,34 +10,63 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from run_gpu import Writer
 
-from gemmkit.bench.compare import Task, compare
-from gemmkit.bench.run import problem_record
-from gemmkit.bench.suites import find_suite
-from gemmkit.cli.output import take_up
+from gemmkit import nn
+from gemmkit.bench.compare import Choice, compare
+from gemmkit.bench.suites import variants
+from gemmkit.bench.tasks import left, suite_tasks
+from gemmkit.cli.output import read_existing
 from gemmkit.devices.choose import open_device
-from gemmkit.dispatch.choose import choose
+from gemmkit.dispatch.choose import Choice as Chosen
+from gemmkit.dispatch.choose import Dispatcher, choose
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import read_layout
-from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.report.comparison import comparison_tables
 
 HERE = Path(__file__).resolve().parent
 SUITES = "square,k1024,off-tile,next-tile,one-past,skinny,fused"
-PEERS = "cublas,torch,triton"
+PEERS = "cublas,torch,linear,triton"
+
+
+def parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def chosen(problem: GemmProblem, gpu: GpuSpec) -> Sequence[Choice]:
+    return (choose(problem, gpu),)
+
+
+def every_tile(problem: GemmProblem, gpu: GpuSpec) -> Sequence[Choice]:
+    """What dispatch takes, then every other configuration that it has for types and layouts."""
+    asked = Dispatcher(gpu, None)
+    first = asked.choose(problem)
+    found: list[Choice] = [first]
+    for each in asked.ranked(problem):
+        taken, microseconds = each.contender, each.estimate.microseconds
+        if (taken.kernel, taken.config) != (first.kernel, first.config):
+            other = Chosen(taken.kernel, taken.config, "a candidate", "heuristic", microseconds)
+            found.append(other)
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--suites", default=SUITES)
-    parser.add_argument("--against", default=PEERS)
-    parser.add_argument("--layouts", default="NN", help="each suite in these, such as NT,TN,TT")
-    parser.add_argument("--dtype", default="float32", choices=ITEM_BYTES)
+    parser.add_argument("--suites", type=parts, default=SUITES)
+    parser.add_argument("--against", type=parts, default=PEERS)
+    parser.add_argument(
+        "--layouts", type=parts, default="", help="each suite in these, such as NT,TN,TT"
+    )
+    parser.add_argument("--dtype", type=parts, default="", help="types of A and B, likewise")
+    parser.add_argument("--out-dtype", help="of C, by default that of A and B")
+    parser.add_argument(
+        "--candidates", action="store_true", help="time all tiles of dispatch for other types too"
+    )
     parser.add_argument("--name", default="bench", help="of the results: <gpu>-<name>.json")
     parser.add_argument("--seconds", type=float, default=1.0, help="of samples a problem")
     parser.add_argument("--resume", action="store_true", help="add what the file lacks")
@@ -46,35 +75,28 @@ def main() -> int:
     device = open_device("cuda")
     arguments.results.mkdir(parents=True, exist_ok=True)
     path = arguments.results / f"{device.spec.key}-{arguments.name}.json"
-    done = take_up(str(path)) if arguments.resume else []
-    covered = {(record.suite, record.problem) for record in done}
-    tasks = [
-        Task(problem, suite)
-        for suite in arguments.suites.split(",")
-        for layout in arguments.layouts.split(",")
-        for problem in _problems(suite, layout, arguments.dtype)
-        if (suite, problem_record(problem)) not in covered
-    ]
+    done = read_existing(str(path)) if arguments.resume else []
+    layouts = [read_layout(each) for each in arguments.layouts]
+    tasks = suite_tasks(
+        arguments.suites,
+        lambda problems: variants(problems, arguments.dtype, arguments.out_dtype, layouts),
+    )
     start = time.monotonic()
     with path.open("a" if arguments.resume else "w", encoding="utf-8") as file:
         done += compare(
-            tasks,
-            lambda problem, gpu: (choose(problem, gpu),),
+            left(tasks, done),
+            every_tile if arguments.candidates else chosen,
             device=device,
-            against=arguments.against.split(","),
+            against=arguments.against,
             seconds=arguments.seconds,
             progress=Writer(file, arguments.commit),
+            every=arguments.candidates,
+            functions=nn,
         )
     for table in comparison_tables(done):
         print(table.to_text(), flush=True)
     print(f"{len(tasks)} problems in {time.monotonic() - start:.0f} s")
     return 0 if all(record.correct for record in done) else 1
-
-
-def _problems(suite: str, layout: str, dtype: Dtype) -> Iterator[GemmProblem]:
-    """Those of a suite in another layout and type."""
-    for each in find_suite(suite):
-        yield replace(each, dtype=dtype, out_dtype=None).laid_out(read_layout(layout))
 
 
 if __name__ == "__main__":

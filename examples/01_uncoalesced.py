@@ -1,8 +1,8 @@
-"""Rung 1, one thread for each element of C: the warp runs down a column, and pays for it.
+"""Rung 1, one thread per element of C, with each warp along a column: uncoalesced.
 
-Threads with neighbouring threadIdx.x form a warp. Here they take neighbouring rows, so that their
-32 elements of A lie in 32 different rows, each in a sector of its own: 32 sectors for A and 1 for
-B, 16.5 a request.
+Threads with adjacent threadIdx.x form a warp. Here they compute adjacent rows, so their 32 elements
+of A are in 32 different rows, each in its own sector: 32 sectors for A and 1 for B, 16.5 per
+request on average.
 """
 
 from showing import show
@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 
 @cuda.jit
 def uncoalesced(A, B, C):
-    """Neighbouring threads take neighbouring rows."""
+    """Adjacent threads compute adjacent rows."""
     row, column = cuda.grid(2)
     if row < C.shape[0] and column < C.shape[1]:
         total = float32(0)

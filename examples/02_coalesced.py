@@ -1,7 +1,7 @@
-"""Rung 2, the same with the indices exchanged: the warp runs along a row.
+"""Rung 2, the same with the indices swapped: each warp computes part of a row.
 
-All 32 threads now read the same element of A, one sector, and 32 neighbours of B, four: 2.5
-sectors per request in place of 16.5, from the order of two names.
+All 32 threads now read the same element of A, in one sector, and 32 adjacent elements of B, in
+four: 2.5 sectors per request instead of 16.5, from swapping two names.
 """
 
 from showing import show
@@ -16,7 +16,7 @@ except ModuleNotFoundError:
 
 @cuda.jit
 def coalesced(A, B, C):
-    """Neighbouring threads take neighbouring columns."""
+    """Adjacent threads compute adjacent columns."""
     column, row = cuda.grid(2)
     if row < C.shape[0] and column < C.shape[1]:
         total = float32(0)

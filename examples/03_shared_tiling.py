@@ -1,7 +1,7 @@
 """Rung 3, tiles in shared memory: a block reads each element once for all of its threads.
 
-An element that a block copies to shared memory serves 32 threads: 2K/32 global loads per result in
-place of 2K. The 2K loads have not gone; they are loads of shared memory now.
+An element that a block copies to shared memory serves 32 threads: 2K/32 global loads per result
+instead of 2K. The other 2K loads remain, but from shared memory.
 """
 
 from showing import show
@@ -18,7 +18,7 @@ TILE = 32
 
 @cuda.jit
 def shared_tiling(A, B, C):
-    """A block shares what it reads through tiles in shared memory."""
+    """The threads of a block share tiles of A and B in shared memory."""
     a_tile = cuda.shared.array((TILE, TILE), float32)
     b_tile = cuda.shared.array((TILE, TILE), float32)
     x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -32,7 +32,7 @@ def shared_tiling(A, B, C):
         cuda.syncthreads()  # the tiles are complete
         for k in range(TILE):
             total += a_tile[y, k] * b_tile[k, x]
-        cuda.syncthreads()  # nobody reads the tiles any more
+        cuda.syncthreads()  # no thread reads the tiles any more
     if row < C.shape[0] and column < C.shape[1]:
         C[row, column] = total
 

@@ -1,7 +1,7 @@
-"""Rung 4, several results per thread: one element of B, read once, serves TM rows.
+"""Rung 4, several results per thread: an element of B, read once, serves TM rows.
 
-A thread keeps TM sums in registers and reads TM + 1 floats from shared memory for TM
-multiply-adds: K (TM + 1) / TM shared loads per result in place of 2K. The global loads stay.
+A thread keeps TM accumulators in registers and reads TM + 1 floats from shared memory for TM
+multiply-adds: K (TM + 1) / TM shared loads per result instead of 2K. Global loads do not change.
 """
 
 from showing import show

@@ -1,6 +1,6 @@
-"""Rung 5, a square of results per thread: reads grow as TM + TN, multiply-adds as TM x TN.
+"""Rung 5, a square of results per thread: loads grow as TM + TN, multiply-adds as TM x TN.
 
-For each k a thread reads TM floats of A and TN of B and combines each with each: K/TM + K/TN
+For each k a thread reads TM floats of A and TN of B and multiplies every pair: K/TM + K/TN
 shared loads per result. The larger tile of the block, 64 x 64, saves global loads too: 2K/64.
 """
 
@@ -17,7 +17,7 @@ TILE, BK = 64, 8
 TM = TN = 8
 ACROSS = TILE // TN
 THREADS = ACROSS * TILE // TM
-PADDED = TILE + 4  # with rows of 64, a warp's stores of a column would meet in few banks
+PADDED = TILE + 4  # rows of 64 would put a warp's stores to a column into few banks
 
 
 @cuda.jit

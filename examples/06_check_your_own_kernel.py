@@ -1,4 +1,4 @@
-"""A .cu file of your own: checked, counted, and checked again after a bug has crept in.
+"""A .cu file of your own: checked, counted, and checked again with a planted bug.
 
 `gemmkit check` does the same from the command line:
 
@@ -20,7 +20,7 @@ SHAPES = ["64x64x32", "65x33x17", "1x1x1"]
 
 
 def check(path: Path) -> None:
-    """Print what is wrong with a file, if anything is."""
+    """Print what is wrong with the kernel of a file, if anything."""
     kernel = Kernel.from_file(path, **LAUNCH)
     for record in gemmkit.check(kernel, SHAPES):
         problem = record.problem
@@ -33,10 +33,10 @@ own = Path(__file__).with_name("sgemm.cu")
 check(own)
 
 counters = gemmkit.count(Kernel.from_file(own, **LAUNCH), 256)
-print(f"{counters.sectors_per_request:g} sectors a load request: the best for 32 floats is 4")
+print(f"{counters.sectors_per_request:g} sectors per load request: the minimum for 32 floats is 4")
 print(f"{counters.bank_conflicts:g} bank conflicts in {counters.shared_wavefronts:,} wavefronts")
 
-# Forget one half of the test for the edge, and columns beyond N are written: into the next row.
+# Without one half of the bounds check, columns past N are written into the next row.
 with tempfile.TemporaryDirectory() as folder:
     broken = Path(folder) / "broken.cu"
     broken.write_text(own.read_text().replace("if (m < M && n < N)", "if (m < M)"))

@@ -1,7 +1,7 @@
-"""PTX is a kernel too, whatever wrote it: nvcc, clang, a code generator, or a hand.
+"""A kernel in PTX, from any source: nvcc, clang, a code generator, or written by hand.
 
-PTX does not say what its parameters mean, nor how it is launched: both are given here. Findings and
-counters then refer to lines of the PTX, or of the source where it has line information.
+PTX says neither what its parameters mean nor how it is launched, so both are given here. Findings
+and counters refer to lines of the PTX, or of the source if the PTX has line information.
 """
 
 from pathlib import Path

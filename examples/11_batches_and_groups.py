@@ -13,7 +13,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def show(what: str, found: np.ndarray, exact: np.ndarray) -> None:
-    """Print a result's shape, and how far it lies from what float64 gives."""
+    """Print a result's shape and its largest error relative to float64."""
     print(f"{what:34} {found.shape!s:16} largest error {np.max(np.abs(found - exact)):.0e}")
 
 
@@ -21,11 +21,11 @@ def show(what: str, found: np.ndarray, exact: np.ndarray) -> None:
 a, b = normal(20, 16, 24), normal(20, 24, 16)
 show("20 products", gemmkit.matmul(a, b), a.astype(np.float64) @ b)
 
-# One operand for all, from either side.
+# One operand shared by all products.
 weight = normal(24, 16)
 show("20 matrices by one", gemmkit.matmul(a, weight), a.astype(np.float64) @ weight)
 
-# The heads of attention side by side in one matrix: views of it are a stack, read in place.
+# Attention heads side by side in one matrix: views of it are a stack, read in place.
 tokens, heads, size = 24, 4, 8
 q, k = (normal(tokens, heads * size).reshape(tokens, heads, size) for _ in range(2))
 scores = gemmkit.matmul(q.swapaxes(0, 1), k.transpose(1, 2, 0), alpha=size**-0.5)

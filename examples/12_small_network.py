@@ -1,6 +1,7 @@
-"""gemmkit.nn: a convolution, attention and a recurrent layer, each a few products and little else.
+"""gemmkit.nn: a convolution, attention and a recurrent layer, each mostly matrix products.
 
-The functions take what PyTorch's take and return arrays of the kind they were given, here NumPy's.
+The functions take the same arguments as PyTorch's and return arrays of the library that they were
+given, here NumPy.
 """
 
 import numpy as np
@@ -11,23 +12,23 @@ rng = np.random.default_rng(0)
 
 
 def weights(*shape: int) -> np.ndarray:
-    """Random weights of about the size that layers begin with."""
+    """Random weights, scaled as for initialization."""
     return rng.standard_normal(shape, np.float32) / np.sqrt(np.prod(shape[1:], dtype=np.float32))
 
 
-# Two images of 3 channels: eight filters of 3x3, every second place.
+# Two images of 3 channels, eight filters of 3x3, stride 2.
 images = rng.standard_normal((2, 3, 16, 16), np.float32)
 filters, offsets = weights(8, 3, 3, 3), np.zeros(8, np.float32)
 features = nn.conv2d(images, filters, offsets, stride=2, padding=1, activation="relu")
 print(f"conv2d     {images.shape} -> {features.shape}")
 
-# The same without a matrix of patches in memory.
+# The same without storing a matrix of patches.
 implicit = nn.conv2d(
     images, filters, offsets, stride=2, padding=1, activation="relu", method="implicit"
 )
 print(f"implicit   largest difference {np.max(np.abs(features - implicit)):.0e}")
 
-# Places become tokens: queries, keys and values from one product, then attention of 2 heads.
+# Pixels become tokens: queries, keys and values from one product, then attention with 2 heads.
 tokens = features.reshape(2, 8, 64).swapaxes(1, 2)
 projected = nn.linear(tokens, weights(24, 8)).reshape(2, 64, 3, 2, 4)
 q, k, v = projected.transpose(2, 0, 3, 1, 4)

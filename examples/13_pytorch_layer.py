@@ -1,6 +1,6 @@
-"""PyTorch: a module on gemmkit's operators, which learns, and a layer of gemmkit.nn.
+"""PyTorch: a module on gemmkit's operators, trained for a few steps, and a layer of gemmkit.nn.
 
-`gemmkit.torch.linear` is an operator of PyTorch with gradients of its own, also of the bias and the
+`gemmkit.torch.linear` is a PyTorch operator with gradients, including those of the bias and the
 activation, which are computed in the product's kernel.
 """
 
@@ -24,7 +24,7 @@ class Block(torch.nn.Module):
         self.first, self.second = torch.nn.Linear(size, hidden), torch.nn.Linear(hidden, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x with what the layers make of it added."""
+        """x plus the output of the layers."""
         inner = gemmkit.torch.linear(x, self.first.weight, self.first.bias, "gelu")
         return x + gemmkit.torch.linear(inner, self.second.weight, self.second.bias)
 
@@ -32,7 +32,7 @@ class Block(torch.nn.Module):
 device = "cuda" if torch.cuda.is_available() else "cpu"
 block, x = Block(12, 24).to(device), torch.randn(16, 12, device=device)
 
-# The same numbers as PyTorch's own, and the same gradients.
+# The same results as PyTorch's own, and the same gradients.
 expected = x + block.second(torch.nn.functional.gelu(block.first(x)))
 print("the result is PyTorch's:", torch.allclose(block(x), expected, atol=1e-5))
 own = torch.autograd.grad(block(x).square().mean(), block.parameters())
@@ -40,7 +40,7 @@ theirs = torch.autograd.grad(expected.square().mean(), block.parameters())
 alike = all(torch.allclose(*pair, atol=1e-5) for pair in zip(own, theirs, strict=True))
 print("the gradients are PyTorch's:", alike)
 
-# It learns to turn its input round.
+# Train it to reverse its input.
 optimizer = torch.optim.Adam(block.parameters(), lr=0.02)
 losses = []
 for _ in range(30):
@@ -51,7 +51,7 @@ for _ in range(30):
     losses.append(loss.item())
 print("the loss falls to less than a tenth:", losses[-1] < 0.1 * losses[0])
 
-# Layers of gemmkit.nn take PyTorch's tensors too, and the weights of its modules.
+# Layers of gemmkit.nn accept PyTorch tensors too, and the weights of PyTorch modules.
 lstm = torch.nn.LSTM(12, 8, num_layers=2).to(device)
 with torch.no_grad():
     output, _ = nn.lstm(x[:, None], None, lstm.all_weights)

@@ -1,5 +1,5 @@
 // C = alpha * A * B + beta * C for row-major fp32 matrices of any size. A block computes BM x BN
-// elements of C, each of its threads TM x TN of them in registers.
+// elements of C, each of its threads TM x TN of them, in registers.
 #include <cuda_runtime.h>
 
 template <int BM, int BN, int BK, int TM, int TN>
@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(BM / TM * BN / TN)
   __shared__ float b_tile[BK][BN];
 
   const int tile_row = blockIdx.y * BM, tile_column = blockIdx.x * BN;
-  // A thread's rows are neighbours; its columns are apart, so that a warp reads and writes rows.
+  // A thread's rows are adjacent; its columns are APART, so that a warp reads and writes rows.
   constexpr int APART = BN / TN;
   const int row = threadIdx.x / APART * TM, column = threadIdx.x % APART;
   float sum[TM][TN] = {};

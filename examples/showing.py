@@ -1,18 +1,18 @@
-"""What the examples share: check a kernel, count, and print the counters that explain it."""
+"""Shared by the examples: check a kernel, count, and print the relevant counters."""
 
 from __future__ import annotations
 
 import gemmkit
 from gemmkit import Counters, Kernel
 
-# Neither divides by any tile, so that every edge is met.
-AWKWARD = ["33x65x17", "70x40x50"]
+# No dimension is a multiple of a tile, so every edge is tested.
+EDGE_CASES = ["33x65x17", "70x40x50"]
 
 
 def show(kernel: Kernel, size: int, *names: str) -> Counters:
-    """Print whether `kernel` is right, and these of its counters at size x size x size."""
+    """Print whether `kernel` is right, and the named counters at size x size x size."""
     print(f"{kernel.name}: {kernel.idea}")
-    for record in gemmkit.check(kernel, AWKWARD):
+    for record in gemmkit.check(kernel, EDGE_CASES):
         problem = record.problem
         print(f"  {problem.m}x{problem.n}x{problem.k}: {record.verdict}")
         for finding in record.findings:
@@ -23,7 +23,7 @@ def show(kernel: Kernel, size: int, *names: str) -> Counters:
         try:
             value = f"{getattr(counters, name):12,g}"
         except gemmkit.GemmkitError:
-            value = "   not known: pip install 'gemmkit[ptx]' brings ptxas, which tells"
+            value = "   unknown: needs ptxas, from pip install 'gemmkit[ptx]'"
         print(f"    {name.replace('_', ' '):26} {value}")
     results = size * size
     loads = counters["ptx__data_bytes_mem_global_op_ld.sum"] / 4 / results

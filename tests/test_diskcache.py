@@ -151,7 +151,7 @@ def test_an_unwritable_folder_costs_one_warning_only(tmp_path: Path) -> None:
         cache.clear()
     (warning,) = caught
     assert str(folder.parent) in str(warning.message)
-    assert "cannot be written" in str(warning.message)
+    assert "is not writable" in str(warning.message)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX resource limits")

@@ -58,7 +58,7 @@ def test_a_planted_bug_is_found(run):
     assert verdicts["broken.cu, 1x1x1"] == "findings"
     line = (EXAMPLES / "sgemm.cu").read_text("utf-8").partition("C[m * N + n] = ")[0].count("\n")
     assert re.search(rf"memcheck: .*'C'.* at broken\.cu:{line + 1}", printed)
-    assert "4 sectors a load request" in printed
+    assert "4 sectors per load request" in printed
     assert "0 bank conflicts" in printed
 
 

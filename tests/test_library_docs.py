@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 import gemmkit
 from gemmkit import nn
-from gemmkit.record import TimeRecord
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "library.md").read_text("utf-8")
@@ -32,11 +31,6 @@ def defined(monkeypatch):
     """What a module of benchmarks/ defines, by its name."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return lambda name: vars(import_module(name))
-
-
-@pytest.fixture
-def layers(defined):
-    return defined("render_nn")
 
 
 def section(heading: str) -> str:
@@ -74,36 +68,11 @@ def test_the_table_at_the_top_leads_to_every_section():
         assert f"](#{anchor})" in PAGE.partition("\n## ")[0]
 
 
-def test_the_table_of_layers_has_both_ways_of_timing_in_a_row(layers):
-    times = {"median": 10.0, "p20": 9.0, "p80": 11.0, "minimum": 8.0, "mean": 10.0, "maximum": 12.0}
-    records = [
-        layers["LayerRecord"](
-            layer="lstm",
-            sizes="64 steps",
-            way=way,
-            correct=True,
-            error=2e-7,
-            torch_error=1e-7,
-            time_us=TimeRecord(**times, samples=5),
-            torch_us=TimeRecord(**times, samples=5),
-            speedup=speedup,
-            tflops=30.0,
-            minimal_bytes=1_000_000,
-            parts={"gemm_stream_k": layers["Part"](64, 6.0), "lstm_cell": layers["Part"](64, 2.0)},
-            torch_parts={},
-            environment={"gpu": "H100", "torch": "2", "cudnn": 9},
-        )
-        for way, speedup in (("graph", 1.25), ("calls", 0.5))
-    ]
-    text = layers["section"](records)
-    limiter = "64 products: 75% of the time, 75% of the fp32 peak; lstm_cell: 25% of the time"
-    assert f"| lstm | 64 steps | 30.0 | 10.0 | 1.25 | 10.0 | 0.50 | 2.0 | {limiter} |\n" in text
-    assert "float64: all right. H100" in text
-
-
-def test_the_table_of_layers_is_that_of_the_results(layers):
-    lines = (ROOT / "benchmarks" / "results" / "h100-nn.json").read_bytes().splitlines()
-    assert layers["section"]([layers["LayerRecord"].from_json(line) for line in lines]) in PAGE
+@pytest.mark.parametrize("name", ["layers", "layouts", "types"])
+def test_tables_are_those_of_the_results(defined, name):
+    made = defined("render_suites")
+    page = (ROOT / "docs" / made["SECTIONS"][name].page).read_text("utf-8")
+    assert made["section"](name) in page
 
 
 def test_the_table_of_grouped_products_is_that_of_the_results(defined):

@@ -52,7 +52,7 @@ def test_what_is_no_shape(text):
     ("fields", "said"),
     [
         ({"m": -1}, "m = -1"),
-        ({"lda": 6}, "lda = 6 is shorter than a row of 7"),
+        ({"lda": 6}, "lda = 6 is smaller than a row of 7"),
         ({"ldc": -5}, "ldc = -5"),
         ({"alpha": float("nan")}, "alpha = nan is not a finite fp32 number"),
         ({"beta": 1e39}, "beta = 1e\\+39 is not a finite fp32 number"),
@@ -83,7 +83,7 @@ def test_the_order_of_words_does_not_matter():
         ("bais+relu", r"unknown epilogue 'bais': did you mean bias\b"),
         ("xyz", "unknown epilogue 'xyz': use one of bias, .* joined by '\\+', such as bias\\+relu"),
         ("", "unknown epilogue '': use one of"),
-        ("bias+row_bias", "'row_bias' does not fit into the epilogue 'bias\\+row_bias'"),
+        ("bias+row_bias", "'row_bias' does not fit in the epilogue 'bias\\+row_bias'"),
         ("relu+gelu", "'gelu' does not fit"),
         ("bias+none", "'none' does not fit"),
     ],
@@ -102,9 +102,9 @@ def test_what_is_no_epilogue(text, said):
         (lambda: Epilogue(scale=1e39), "scale = 1e\\+39 is not a finite fp32 number"),
         (lambda: Epilogue.custom(" "), "not a single CUDA expression"),
         (lambda: Epilogue.custom("x; return 0"), "not a single CUDA expression"),
-        (lambda: Epilogue.custom("fmaxf(x, 0.0f"), "has a '\\(' without its counterpart"),
-        (lambda: Epilogue.custom("(x[0)]"), "has a '\\)' without"),
-        (lambda: Epilogue.custom("x)"), "has a '\\)' without"),
+        (lambda: Epilogue.custom("fmaxf(x, 0.0f"), "has an unmatched '\\('"),
+        (lambda: Epilogue.custom("(x[0)]"), "has an unmatched '\\)'"),
+        (lambda: Epilogue.custom("x)"), "has an unmatched '\\)'"),
         (lambda: Epilogue.custom(3), "a CUDA expression of x, not 3"),
         (lambda: Epilogue.custom("x * x", x=2), "cannot be called 'x'"),
         (lambda: Epilogue.custom("x * s", s="2"), "parameter s = '2' is not a number"),
@@ -165,8 +165,8 @@ def test_a_shared_operand_is_read_once():
         ({"batch": -1}, "batch = -1: sizes must be 0 or more"),
         ({"stride_a": -2}, r"stride_a = -2: .* or BROADCAST \(-1\)"),
         ({"stride_c": BROADCAST}, "stride_c = -1: .*: each product has its own C"),
-        ({"stride_c": 14}, "stride_c = 14 lets the matrices of C overlap: leave at least 15"),
-        ({"ldc": 19, "stride_c": 5}, "overlap: leave at least 43"),
+        ({"stride_c": 14}, "stride_c = 14 makes the matrices of C overlap: use at least 15"),
+        ({"ldc": 19, "stride_c": 5}, "overlap: use at least 43"),
         ({"ldc": 40, "stride_c": 4}, "overlap"),
     ],
 )
@@ -215,7 +215,7 @@ def test_epilogues_of_wrong_types(make):
 
 
 def test_expressions_with_hidden_characters():
-    with pytest.raises(UsageError, match="not printable"):
+    with pytest.raises(UsageError, match="unprintable"):
         Epilogue.custom("x \0 + 1")
     with pytest.raises(UsageError, match="exceeds fp32's range"):
         Epilogue.custom("slope * x", slope=10**400)

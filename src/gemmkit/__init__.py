@@ -1,6 +1,6 @@
 """gemmkit: the GEMM workbench. Write, check, explain, tune and ship CUDA matrix-multiply kernels.
 
-Heavy parts (the compiler, the emulator, the CUDA driver) are imported when first used.
+Heavy parts (the compiler, the emulator, the CUDA driver) are imported at first use.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from gemmkit.interpreter import refuse_subinterpreters
 from gemmkit.interrupts import end_command_at_once
 
-# Before anything that takes a while to import.
+# Before anything that is slow to import.
 end_command_at_once()
-# Not every module of Python's own loads in a subinterpreter.
+# Some modules of the standard library do not load in a subinterpreter.
 refuse_subinterpreters()
 
 from importlib import import_module  # noqa: E402
@@ -122,7 +122,7 @@ _HOME = {
 }
 
 
-# Parts that are used by their own names, such as `gemmkit.nn.linear`.
+# Submodules accessed as attributes, such as `gemmkit.nn.linear`.
 _PARTS = ("jax", "nn", "torch")
 
 

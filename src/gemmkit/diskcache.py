@@ -1,6 +1,6 @@
 """`DiskCache`: bytes by key in a folder, for many processes at once, with a cap on its size.
 
-Any trouble with the folder (read-only, full, damaged files) costs time, never the user's work.
+Problems with the folder (read-only, full, corrupt files) cost time, never the user's work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENTRY = ".entry"
 _TEMPORARY = ".partial"
 _LOCK = ".lock"
 
-# A process that was stopped while it held a lock must not stop the others for good.
+# A process that was suspended while holding a lock must not block the others forever.
 _LOCK_PATIENCE_SECONDS = 120.0
 _LOCK_POLL_SECONDS = 0.01
 # Partial and lock files this old belong to a process that was killed.
@@ -39,7 +39,7 @@ _ABANDONED_SECONDS = 3600.0
 
 
 def default_cache_directory(kind: str) -> Path:
-    """The folder for one kind of cached thing, below the user's cache folder of this platform."""
+    """The folder for one kind of cache entry, in the user's cache folder of this platform."""
     load("platformdirs")
     import platformdirs
 
@@ -47,7 +47,7 @@ def default_cache_directory(kind: str) -> Path:
 
 
 class _Making(threading.local):
-    """The entries that a thread is making: a signal handler may ask for one of them meanwhile."""
+    """The entries that a thread is making: a signal handler may request one of them meanwhile."""
 
     def __init__(self) -> None:
         self.paths: set[Path] = set()
@@ -57,11 +57,11 @@ _making = _Making()
 
 
 class DiskCache:
-    """A folder of checked entries, least recently used ones dropped beyond `limit_bytes`.
+    """A folder of checksummed entries; the least recently used are removed beyond `limit_bytes`.
 
-    Entries appear atomically and carry a checksum over key and value, so a truncated or changed
-    file is a miss. Files of others in the same folder are left alone. A folder that cannot be
-    written gives no caching, and one `RuntimeWarning` for all folders beside it.
+    Entries appear atomically and have a checksum over key and value, so a truncated or modified
+    file is a miss. Other files in the folder are left alone. If the folder is not writable, nothing
+    is cached, with one `RuntimeWarning` for all its sibling folders.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
@@ -69,7 +69,7 @@ class DiskCache:
         self.limit_bytes = limit_bytes
 
     def get(self, key: str) -> bytes | None:
-        """The value stored under `key`, or None where there is none that is whole."""
+        """The value stored under `key`, or None if there is no intact one."""
         path = self._path(key, _ENTRY)
         try:
             data = path.read_bytes()
@@ -90,7 +90,7 @@ class DiskCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             try:
-                # No fsync: after a power cut the checksum tells a whole entry from a torn one.
+                # No fsync: after a power failure the checksum detects a torn entry.
                 with partial.open("xb") as file:
                     file.write(_header(key, value))
                     file.write(value)
@@ -105,11 +105,10 @@ class DiskCache:
         self._evict(keep=path)
 
     def get_or_create(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """The stored value, or else `make()`'s, stored.
+        """The stored value, otherwise that of `make()`, which is then stored.
 
-        Of several processes or threads that ask for one missing key, one makes it while the
-        others wait and then read it. An exception out of `make` passes through; the next one in
-        line tries again.
+        If several processes or threads request the same missing key, one makes it while the others
+        wait and then read it. An exception from `make` propagates; the next waiter tries again.
         """
         value = self.get(key)
         if value is not None:
@@ -122,7 +121,7 @@ class DiskCache:
         return value
 
     def size(self) -> int:
-        """Bytes that the entries take."""
+        """Total size of the entries in bytes."""
         return sum(status.st_size for _, status in self._files(_ENTRY))
 
     def __len__(self) -> int:
@@ -130,7 +129,7 @@ class DiskCache:
         return sum(1 for _ in self._files(_ENTRY))
 
     def clear(self) -> None:
-        """Remove every entry, and what killed processes left."""
+        """Remove every entry, and the leftovers of killed processes."""
         for suffix in (_ENTRY, _TEMPORARY, _LOCK):
             for path, _ in self._files(suffix):
                 _remove(path)
@@ -144,7 +143,7 @@ class DiskCache:
                 yield self.directory / name, status
 
     def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Names and sizes of all files: entries are many, and this runs after each new one."""
+        """Names and sizes of all files; fast, because it runs after each new entry."""
         try:
             with os.scandir(self.directory) as found:
                 for each in found:
@@ -172,10 +171,10 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _lock(self, key: str) -> Iterator[None]:
-        """Hold the key's lock, or go on without one where the folder or its system has none."""
+        """Hold the key's lock, or continue without one if the file system has none."""
         path = self._path(key, _LOCK)
         if path in _making.paths:
-            # Below, in this thread, the lock is held: waiting for it would never end.
+            # This thread already holds the lock further up the stack: waiting would deadlock.
             yield
             return
         _making.paths.add(path)
@@ -185,16 +184,15 @@ class DiskCache:
                 yield
             finally:
                 if lock is not None:
-                    # Whoever comes after the removal finds the entry; should making it have
-                    # failed, two may try again at once, which is safe, since entries appear
-                    # atomically.
+                    # Waiters find the entry after the removal. If making it failed, two may
+                    # try again at once, which is safe, because entries appear atomically.
                     _remove(path)
                     lock.release()
         finally:
             _making.paths.discard(path)
 
     def _acquired(self, path: Path) -> filelock.BaseFileLock | None:
-        """The lock, held; None where the folder or its system has none."""
+        """The acquired lock; None if the file system has none."""
         load("filelock")
         import filelock
 
@@ -210,10 +208,10 @@ class DiskCache:
         return lock
 
     def _warn(self, error: Exception) -> None:
-        # Python's own filter shows a repeated text from one place only once.
+        # Python's default filter shows a repeated text from one location only once.
         reason = getattr(error, "strerror", None) or type(error).__name__
         warnings.warn(
-            f"the cache folder {self.directory.parent} cannot be written ({reason}); continuing "
+            f"the cache folder {self.directory.parent} is not writable ({reason}); continuing "
             "without it, so later runs start as slowly as this one",
             RuntimeWarning,
             stacklevel=1,
@@ -228,7 +226,7 @@ def _header(key: str, value: bytes) -> bytes:
 
 
 def _mark_used(path: Path) -> None:
-    # Set by hand: file systems' own clocks are too coarse to order entries.
+    # Set explicitly: file-system timestamps are too coarse to order entries.
     now = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(path, ns=(now, now))

@@ -1,4 +1,4 @@
-"""The vocabulary of fused write-backs, named as cuBLASLt names them."""
+"""`Epilogue`: the fused operations, with cuBLASLt's names."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu"]
 Bias = Literal["", "column", "row"]
 
-# How users write a bias: one value for each column, as fully connected layers have it, is the rule.
+# Accepted values for a bias; True is one value per column, as in fully connected layers.
 _BIASES: dict[str, Bias] = {"bias": "column", "row_bias": "row"}
 _ACTIVATIONS = get_args(Activation)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
-# What C++ does not let a variable be called.
+# Names that C++ reserves.
 _RESERVED = re.compile(
     "alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char8_t|char16_t"
     "|char32_t|class|compl|concept|const|consteval|constexpr|constinit|const_cast|continue|co_await"
@@ -33,16 +33,16 @@ _RESERVED = re.compile(
 
 
 def _finite(name: str, value: Any) -> float:
-    if not isinstance(value, Real):  # NumPy's are
+    if not isinstance(value, Real):  # includes NumPy's
         raise UnsupportedType(f"{name} = {value!r} is not a number")
     size: Any = abs(value)
     if not size <= LARGEST_FLOAT:
         raise UsageError(f"{name} = {value!r} is not a finite fp32 number")
-    return float(value) + 0.0  # -0.0 becomes 0.0, to which it is equal
+    return float(value) + 0.0  # -0.0 becomes 0.0, which equals it
 
 
 def _unmatched(text: str) -> str:
-    """The first bracket that is closed by no other, or closes none; "" if there is none."""
+    """The first unmatched bracket; "" if there is none."""
     opened: list[str] = []
     for character in text:
         if character in "([":
@@ -63,11 +63,11 @@ def _parameter(name: str, value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """An activation of the user's own: a CUDA expression of the fp32 number `x`.
+    """A custom activation: a CUDA expression of the fp32 number `x`.
 
-    `parameters` are further names in it, with the values they stand for. These are arguments of the
-    kernel: other values need no other kernel. Two are equal if their parameters are written alike:
-    0.0 and -0.0 are different arguments, and NaN is the same one as NaN.
+    `parameters` are the other names in it, with their values. They are kernel arguments: other
+    values need no other kernel. Two activations are equal if their parameters have the same
+    representation: 0.0 and -0.0 differ, and NaN equals NaN.
     """
 
     expression: str
@@ -78,31 +78,31 @@ class Custom:
         object.__setattr__(self, "_written", repr(self.parameters))
 
     def __fx_create_arg__(self, tracer: Any) -> Any:
-        """What `torch.fx` writes into a graph: how it is made."""
+        """The constructor expression, which `torch.fx` writes into a graph."""
         given = {"expression": self.expression, "parameters": self.parameters}
         return tracer.create_node("call_function", Custom, (), given)
 
     def __str__(self) -> str:
-        told = "".join(f";{name}={value!r}" for name, value in self.parameters)
-        return f"custom({' '.join(self.expression.split())}{told})"
+        values = "".join(f";{name}={value!r}" for name, value in self.parameters)
+        return f"custom({' '.join(self.expression.split())}{values})"
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to αAB + βC before it is stored.
+    """The operations on αAB + βC before it is stored.
 
-    D = scale · activation(αAB + βC + bias) + residual, and, with `auxiliary`, another matrix gets
-    the argument of the activation, which the derivative needs.
+    D = scale · activation(αAB + βC + bias) + residual. With `auxiliary`, the input of the
+    activation, which its derivative needs, is stored in another matrix.
 
-    `bias` adds a vector: of n elements, one for each column of the row-major result ("column", or
-    True), or of m elements, one for each row ("row"). `activation` is applied element by element:
-    "relu"; "gelu", x·Φ(x) by the error function, and "gelu_tanh", its approximation by tanh
-    (Hendrycks and Gimpel 2016); "silu", x/(1 + exp(-x)); or one made by `custom`. `residual` adds a
-    matrix of the result's shape.
+    `bias` adds a vector: n elements, one per column of the row-major result ("column", or True), or
+    m elements, one per row ("row"). `activation` is applied element by element: "relu"; "gelu",
+    x·Φ(x) by the error function, and "gelu_tanh", its approximation by tanh (Hendrycks and Gimpel
+    2016); "silu", x/(1 + exp(-x)); or one made by `custom`. `residual` adds a matrix of the
+    result's shape.
 
     Raises:
         UsageError: an unknown bias or activation, or a scale that is not a finite number.
-        UnsupportedType: one of them is of another type.
+        UnsupportedType: one of them has another type.
     """
 
     bias: Bias | bool = ""
@@ -124,7 +124,7 @@ class Epilogue:
             if not isinstance(given, kinds):
                 what = "a word" if str in kinds else "True or False"
                 raise UnsupportedType(
-                    f"{name} = {given!r} is of type {type(given).__name__}: give {what}"
+                    f"{name} = {given!r} is of type {type(given).__name__}: use {what}"
                 )
         if self.bias not in get_args(Bias):
             raise UsageError(unknown_name("bias", self.bias, filter(None, get_args(Bias))))
@@ -145,30 +145,30 @@ class Epilogue:
         auxiliary: bool = False,
         **parameters: float,
     ) -> Epilogue:
-        """A fused activation of your own, as a CUDA expression of `x`.
+        """A custom fused activation, as a CUDA expression of `x`.
 
         `Epilogue.custom("x > 0 ? x : slope * x", slope=0.1)` is a leaky ReLU. Other keywords are
-        names in the expression and the numbers they stand for, infinities and NaN included.
+        names in the expression, with their values; infinities and NaN are allowed.
 
         Raises:
-            UsageError: the expression is empty, no single expression, or has unmatched brackets; or
-                a parameter is called `x` or a keyword of C++, is not a number, or exceeds the range
-                of fp32. What else is wrong with it is a `CompileError` of the first product.
+            UsageError: the expression is empty, not a single expression, or has unmatched brackets;
+                or a parameter is called `x` or a C++ keyword, is not a number, or exceeds the
+                range of fp32. Other errors in it are a `CompileError` of the first product.
         """
         if not isinstance(expression, str):
             raise UnsupportedType(
-                f"a custom epilogue is a text, a CUDA expression of x, not {expression!r}"
+                f"a custom epilogue must be a string, a CUDA expression of x, not {expression!r}"
             )
         text = expression
         if any(not mark.isprintable() and not mark.isspace() for mark in text):
-            raise UsageError(f"{expression!r} has a character that is not printable")
+            raise UsageError(f"{expression!r} contains an unprintable character")
         if not text.strip() or any(mark in text for mark in ";{}#\\\"'"):
             raise UsageError(
                 f"{expression!r} is not a single CUDA expression of x, such as "
                 "'x > 0 ? x : 0.1f * x'"
             )
         if _unmatched(text):
-            raise UsageError(f"{expression!r} has a '{_unmatched(text)}' without its counterpart")
+            raise UsageError(f"{expression!r} has an unmatched '{_unmatched(text)}'")
         for name in parameters:
             if name == "x" or not _NAME.fullmatch(name):
                 raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
@@ -183,7 +183,7 @@ class Epilogue:
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Read words joined by `+`: `none`, or `bias` or `row_bias`, an activation, `residual`.
+        """Parse words joined by `+`: `none`, or `bias` or `row_bias`, an activation, `residual`.
 
         Raises:
             UsageError: a word is unknown or repeated.
@@ -205,8 +205,8 @@ class Epilogue:
                 known = [*_BIASES, *_ACTIVATIONS, "residual"]
                 if word in known:
                     raise UsageError(
-                        f"'{word}' does not fit into the epilogue '{text}': it takes one bias, one "
-                        "activation and one residual, joined by '+'"
+                        f"'{word}' does not fit in the epilogue '{text}': use at most one bias, "
+                        "one activation and one residual, joined by '+'"
                     )
                 joined = ", or some joined by '+', such as bias+relu"
                 raise UsageError(unknown_name("epilogue", word, known, joined))
@@ -221,9 +221,9 @@ class Epilogue:
 
     @property
     def arguments(self) -> dict[str, float]:
-        """The parameters of an activation of one's own, as a kernel's last arguments, in order.
+        """The parameters of a custom activation, as a kernel's last arguments, in order.
 
-        Their names are not the user's, which may be those of other arguments.
+        Their names differ from the user's, which may collide with other arguments.
         """
         own = self.activation
         if not isinstance(own, Custom):
@@ -232,12 +232,13 @@ class Epilogue:
 
     @property
     def takes_matrices(self) -> bool:
-        """Whether it needs more than a bias: a residual, an auxiliary output, or a scale."""
+        """Whether it needs more arguments than a bias: a residual, an auxiliary output or a
+        scale."""
         return self.residual or self.auxiliary or self.scale != 1
 
     @property
     def cublaslt_name(self) -> str | None:
-        """The `CUBLASLT_EPILOGUE_…` value that computes the same; None where there is none."""
+        """The `CUBLASLT_EPILOGUE_…` value that computes the same; None if there is none."""
         return {
             "none": "CUBLASLT_EPILOGUE_DEFAULT",
             "bias": "CUBLASLT_EPILOGUE_BIAS",

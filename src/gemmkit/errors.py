@@ -1,4 +1,4 @@
-"""What can go wrong: every error that gemmkit raises on purpose, and what it warns of."""
+"""All exceptions and warnings of gemmkit."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ class GemmkitError(Exception):
 
 
 class UsageError(GemmkitError, ValueError):
-    """An argument that is not valid: an unknown kernel, board, config key or bad shape."""
+    """An invalid argument: an unknown kernel, board or config key, or an invalid shape."""
 
 
 class UnsupportedType(UsageError, TypeError):
-    """An argument of a type, or an array with elements of a type, that gemmkit does not take."""
+    """An argument type, or an element type of an array, that gemmkit does not accept."""
 
 
 class UnsupportedProblem(GemmkitError):
-    """A kernel or configuration refuses a problem; the text names the rule and what would work."""
+    """A kernel or configuration refuses a problem; the text names the rule and an alternative."""
 
 
 class CompileError(GemmkitError):
-    """The CUDA compiler rejected a source; the text holds its message and the source lines."""
+    """The CUDA compiler rejected a source; the text has its message and the source lines."""
 
 
 class CompilerMissing(CompileError):
-    """There is no CUDA compiler on this machine; the text says how to get or to do without one."""
+    """No CUDA compiler on this machine; the text says how to get one or do without it."""
 
 
 class UnsupportedInstruction(GemmkitError):
-    """The emulator met a PTX form outside its instruction table; the text names form and line."""
+    """A PTX instruction that the emulator does not support; the text names form and line."""
 
 
 class SanitizerFinding(GemmkitError):
@@ -38,7 +38,7 @@ class SanitizerFinding(GemmkitError):
 
 
 class DeviceError(GemmkitError):
-    """A device is missing, or it failed while it allocated, copied or ran.
+    """A device is missing, or an allocation, copy or launch on it failed.
 
     `printed` are the lines that a kernel had printed before it failed on the emulator.
     """
@@ -47,19 +47,19 @@ class DeviceError(GemmkitError):
 
 
 class TuningError(GemmkitError):
-    """The tuner or its store could not do what was asked."""
+    """The tuner or its store failed."""
 
 
 class EmulationWarning(UserWarning):
     """No GPU is usable, so the emulator computes products of host arrays; the text says why."""
 
 
-# How alike two names are that may be meant for each other, from 0 to 1: `fp16` and `float16` are.
+# Minimum similarity, 0 to 1, of a suggested name; `fp16` and `float16` reach it.
 _ALIKE = 0.5
 
 
 def nearest(given: object, known: Iterable[str], most: int = 2) -> list[str]:
-    """The known names that are most like the given one, without regard to case, or none."""
+    """The known names most similar to the given one, ignoring case; may be none."""
     import difflib
 
     names = {name.lower(): name for name in known}
@@ -68,13 +68,13 @@ def nearest(given: object, known: Iterable[str], most: int = 2) -> list[str]:
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str], form: str = "") -> str:
-    """The message for a name that is not in a vocabulary: the nearest one or two, or else all.
+    """The message for an unknown name: suggests the nearest one or two, otherwise lists all.
 
     Args:
-        kind: what is named, such as "board".
+        kind: the kind of thing, such as "board".
         given: the name.
         known: the vocabulary.
-        form: what else there is to say of it where all of it is listed, such as ", joined by '+'".
+        form: a remark after the full list, such as ", joined by '+'".
     """
     names = list(known)
     near = nearest(given, names)

@@ -1,4 +1,4 @@
-"""`GpuSpec`: what a board can hold and do, for every board that gemmkit knows by name.
+"""`GpuSpec`: limits and rates of every board that gemmkit knows by name.
 
 Limits per compute capability are those of the CUDA Programming Guide's table "Technical
 Specifications per Compute Capability"; rates of pipes are those of its table "Throughput of Native
@@ -97,10 +97,10 @@ PIPES = {
 
 @dataclass(frozen=True, slots=True)
 class ComputeCapability:
-    """Per-SM limits that follow from the architecture; sizes in bytes, registers in 32-bit words.
+    """Per-SM limits of an architecture; sizes in bytes, registers in 32-bit words.
 
-    Allocation units: registers are handed to a warp in steps of `register_unit`, shared memory to
-    a block in steps of `shared_unit`; the system keeps `shared_reserved_per_block` for itself.
+    Registers are allocated per warp in units of `register_unit`, shared memory per block in units
+    of `shared_unit`; the system reserves `shared_reserved_per_block`.
     """
 
     major: int
@@ -122,7 +122,7 @@ class ComputeCapability:
 
     @property
     def arch(self) -> str:
-        """The compiler's name for it; `a` where architecture-specific instructions exist."""
+        """The compiler's name for it, with `a` if it has architecture-specific instructions."""
         return f"sm_{self.major}{self.minor}" + ("a" if self.architecture_specific else "")
 
     @property
@@ -132,10 +132,10 @@ class ComputeCapability:
 
     @property
     def barriers_per_sm(self) -> int | None:
-        """Numbered barriers that the resident blocks of an SM share; None where no limit is known.
+        """Numbered barriers that the resident blocks of an SM share; None if no limit is known.
 
-        As the occupancy header of CUDA 13 has it, from 9.0 on: two for each block that an SM can
-        hold on 9.0 and 10.0, one on the others.
+        From the occupancy header of CUDA 13, for 9.0 and later: two per block that an SM can hold
+        on 9.0 and 10.0, one on the others.
         """
         if self.major < 9:
             return None
@@ -194,7 +194,7 @@ class GpuSpec:
 
     @property
     def key(self) -> str:
-        """The name as typed on a command line: lower case, letters and digits only."""
+        """The name for the command line: lowercase letters and digits only."""
         return _key(self.name)
 
     @property
@@ -267,7 +267,7 @@ def find_board(name: str) -> GpuSpec:
     """The board of that name; spaces, dashes and case do not matter.
 
     Raises:
-        UsageError: no such board; the text lists the nearest names.
+        UsageError: no such board; the message suggests the nearest names.
     """
     board = BOARDS.get(_key(name))
     if board is None:

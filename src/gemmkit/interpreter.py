@@ -1,7 +1,7 @@
-"""Refuses to be imported in a subinterpreter, where what gemmkit is built on does not work.
+"""Refuses to be imported in a subinterpreter, where gemmkit's dependencies do not work.
 
-NumPy and LLVM's bindings hold state of the process: in a second interpreter NumPy either fails to
-load or warns of subtle faults, and native threads that call back find the wrong interpreter.
+NumPy and LLVM's bindings have per-process state: in a second interpreter NumPy fails to load or
+warns of subtle errors, and callbacks from native threads run in the wrong interpreter.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from importlib import import_module
 
 
 def refuse_subinterpreters() -> None:
-    """See that this is the main interpreter of its process.
+    """Check that this is the main interpreter of its process.
 
     Raises:
         ImportError: it is not.
     """
-    # By Python 3.13 and later, and by those before.
+    # Python 3.13 and later, and earlier versions.
     for name in ("_interpreters", "_xxsubinterpreters"):
         try:
             interpreters = import_module(name)
@@ -23,7 +23,7 @@ def refuse_subinterpreters() -> None:
             continue
         if interpreters.get_current() != interpreters.get_main():
             raise ImportError(
-                "gemmkit works in the main interpreter of a process alone, as NumPy and LLVM do: "
+                "gemmkit works only in the main interpreter of a process, as do NumPy and LLVM: "
                 "use threads or multiprocessing, and with mod_wsgi WSGIApplicationGroup %{GLOBAL}"
             )
         return

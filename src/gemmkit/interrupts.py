@@ -1,12 +1,12 @@
-"""Ctrl-C where Python cannot handle it soon: during imports, at the end, in native code."""
+"""Ctrl-C where Python cannot handle it promptly: during imports, at exit, in native code."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# The first module of a command, and Ctrl-C shows a traceback until it has run: what takes long to
-# import comes later. `signal` adds enumerations to `_signal`, in ten times the time.
+# This is the first module of a command, and until it has run Ctrl-C shows a traceback: slow imports
+# come later. `signal` adds enumerations to `_signal`, which takes ten times as long.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
@@ -20,15 +20,15 @@ else:
 # The exit status of a command that was interrupted.
 INTERRUPTED = 130
 
-# The names that pip gives the script of an entry point.
+# The names of entry-point scripts that pip installs.
 _SCRIPTS = ("gemmkit", "gemmkit.exe", "gemmkit-script.py", "gemmkit-script.pyw")
 
-# Python's own handler runs as soon as the main thread is back from native code.
+# Python's own handler runs when the main thread returns from native code.
 _GRACE_SECONDS = 0.7
-# Once it has run, tables may still be completed.
+# After it has run, tables may still be completed.
 _CLOSING_SECONDS = 2.5
 
-# What `_end` writes first, to put a terminal right that shows a progress bar.
+# What `_end` writes first, to restore a terminal with a progress bar.
 _undo = b""
 
 # The numbers of the signals for which `raise_again` raised.
@@ -38,12 +38,12 @@ _raised: list[int] = []
 def end_command_at_once() -> None:
     """`end_at_once` if this process is the command `gemmkit`, or `python -m gemmkit`.
 
-    For the package itself, which is imported before the entry point; a program that uses gemmkit
-    as a library keeps its own way of handling Ctrl-C.
+    Called by the package itself, which is imported before the entry point; a program that uses
+    gemmkit as a library keeps its own handling of Ctrl-C.
     """
     program = getattr(sys, "argv", [""])[0]
     if program == "-m":
-        # Python has not yet put the module's path in place of this.
+        # Python has not yet replaced this with the module's path.
         words = f" {' '.join(sys.orig_argv)} "
         is_command = " -m gemmkit " in words or " -mgemmkit " in words
     else:
@@ -53,15 +53,15 @@ def end_command_at_once() -> None:
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C ends the process with one line, not a traceback of half an import.
+    """From now on, Ctrl-C ends the process with one line instead of a traceback.
 
-    Where SIGINT is ignored, as of a job in the background, or has another handler, it stays so.
+    If SIGINT is ignored, as for a background job, or has another handler, this does nothing.
     """
     _replace(signal.default_int_handler, _end)
 
 
 def raise_again() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again, if `end_at_once` was called."""
+    """From now on, Ctrl-C raises KeyboardInterrupt again, if `end_at_once` was called."""
     _raised.clear()
     _replace(_end, _raise)
 
@@ -69,18 +69,18 @@ def raise_again() -> None:
 def has_raised() -> bool:
     """Whether Ctrl-C has raised KeyboardInterrupt since `raise_again`.
 
-    Python's own C code may replace that exception by another one: a SyntaxError where it compiles
-    a module, an ImportError where it imports one.
+    Python's own C code may replace that exception with another: a SyntaxError while compiling a
+    module, an ImportError while importing one.
     """
     return bool(_raised)
 
 
 def end_soon() -> None:
-    """End the process where Python cannot handle an interrupt within a second.
+    """End the process if Python cannot handle an interrupt within a second.
 
-    NVRTC and LLVM cannot be interrupted, and Python handles signals between its own instructions
-    only. Rows and records that are done were printed and flushed before; files of the caches
-    appear atomically.
+    NVRTC and LLVM cannot be interrupted, and Python handles signals only between its own
+    instructions. Completed rows and records are already printed and flushed; cache files appear
+    atomically.
     """
     import socket
     import threading
@@ -105,9 +105,9 @@ def end_soon() -> None:
 
 
 def undo_at_end(codes: bytes) -> None:
-    """Have these control codes written to standard error before the process ends on Ctrl-C.
+    """Write these control codes to standard error before the process ends on Ctrl-C.
 
-    For whoever hides the cursor or draws over a line; empty when that is over.
+    For code that hides the cursor or redraws a line; empty when that is over.
     """
     global _undo
     _undo = codes
@@ -118,7 +118,7 @@ def _replace(present: Handler, handler: Handler) -> None:
         try:
             signal.signal(signal.SIGINT, handler)
         except ValueError:
-            # Not the main thread, which alone handles signals.
+            # A separate thread, since only the main thread handles signals.
             return
 
 

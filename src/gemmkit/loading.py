@@ -1,15 +1,16 @@
-"""What is done once, at first use, undisturbed by signal handlers and forks: importing, compiling.
+"""One-time work at first use (importing, compiling), protected from signal handlers and forks.
 
-A signal handler runs in the main thread, in the middle of an import too, where it would find half a
-module; so another thread imports, for which a handler has to wait. A forked process would wait for
-ever for what another thread was importing or compiling, whose locks it inherits; so forks wait
-until that is done. While the main thread itself is importing a module, such as `warnings` for
-`python -W`, another thread could wait for that module for ever; so the main thread imports then.
+A signal handler runs in the main thread, even in the middle of an import, where it would see a
+partially initialized module; so another thread imports, and a handler waits for it. A forked
+process would wait forever for locks that another thread holds while it imports or compiles; so
+forks wait until that is done. While the main thread itself is importing a module, such as
+`warnings` for `python -W`, another thread could wait forever for that module; so then the main
+thread imports.
 """
 
 from __future__ import annotations
 
-# It registers hooks for forks, which must not happen while a fork waits.
+# This registers fork hooks, which must not happen while a fork waits.
 import logging  # noqa: F401
 import sys
 import threading
@@ -20,7 +21,7 @@ from gemmkit.native_calls import NativeCalls
 
 
 def load(*names: str) -> None:
-    """Have these modules imported.
+    """Import these modules.
 
     Raises:
         ImportError: as importing them does.
@@ -47,7 +48,7 @@ def load(*names: str) -> None:
         thread.start()
     except RuntimeError:
         _importers.discard(thread)
-        # A process that ends starts no more threads.
+        # No threads can be started while the process ends.
         work()
     else:
         thread.join()
@@ -65,7 +66,7 @@ _importers: set[threading.Thread] = set()
 
 
 def _main_may_be_importing() -> bool:
-    """Whether a module is half imported, and not by a thread that imports for the main one."""
+    """Whether a module is partially imported, and not by a thread that imports for the main one."""
     if _importers:
         return False
     specs = (getattr(each, "__spec__", None) for each in list(sys.modules.values()))
@@ -78,10 +79,10 @@ def _import(names: list[str]) -> None:
             import_module(name)
 
 
-# Made before there can be a first use, since a fork is to wait for all of it.
+# Created at import, because a fork must wait for all of the first use.
 _first_uses = NativeCalls()
 
 
 def first_use() -> AbstractContextManager[None]:
-    """For as long as something is made ready that takes locks of Python or of a native library."""
+    """Context for one-time work that takes locks of Python or of a native library."""
     return _first_uses.running()

@@ -1,8 +1,8 @@
-"""`NativeCalls`: calls that neither a fork nor the end of the process may cut short.
+"""`NativeCalls`: calls that neither a fork nor the end of the process may interrupt.
 
-A library that is called from one thread may hold locks of its own. A process that another thread
-forks just then would find them held for ever, and one that ends would tear the library down while
-it runs. So both wait for the calls that run, and no new one begins meanwhile.
+A native library may hold locks during a call. If another thread forks then, the child would find
+them locked forever; if the process ends, the library would be torn down while it runs. So both wait
+for running calls, and no new call starts meanwhile.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# How long the end of the process waits at most.
+# The longest time that the end of the process waits, in seconds.
 _PATIENCE_SECONDS = 10.0
 
 
 class NativeCalls:
-    """Counts the calls that each thread is in; a thread may be in several, one inside another."""
+    """Counts the active calls of each thread; calls may be nested."""
 
     def __init__(self) -> None:
-        # A signal handler may come to it in a thread that holds it.
+        # Reentrant: a signal handler may acquire it in a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
         self._depths: dict[int, int] = {}
         if hasattr(os, "register_at_fork"):
@@ -35,7 +35,7 @@ class NativeCalls:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """For as long as a call may run."""
+        """Context of a call."""
         thread = threading.get_ident()
         with self._changed:
             self._depths[thread] = self._depths.get(thread, 0) + 1
@@ -49,7 +49,7 @@ class NativeCalls:
                     self._changed.notify_all()
 
     def _stop(self, seconds: float | None = None) -> None:
-        """Wait until no other thread is in a call, and let none begin one."""
+        """Wait until no other thread is in a call, and block new calls."""
         end = None if seconds is None else time.monotonic() + seconds
         own = {threading.get_ident()}
         self._changed.acquire()

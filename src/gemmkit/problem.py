@@ -1,4 +1,4 @@
-"""`GemmProblem`: which product is asked for, apart from how any kernel computes it."""
+"""`GemmProblem`: the product to compute, independent of any kernel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 FLOAT_BYTES = 4
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
-# Types of elements, with their bytes. The halves are summed up in fp32.
+# Element types, with their sizes in bytes. 16-bit types are accumulated in fp32.
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
-# The field's other names of types, those of CUDA C++ and of PTX among them.
+# Other common names of types, including those of CUDA C++ and PTX.
 _SHORT_NAMES = {
     "float16": ("half", "fp16", "f16", "__half"),
     "bfloat16": ("bf16", "__nv_bfloat16", "nv_bfloat16"),
@@ -31,7 +31,7 @@ _SHORT_NAMES = {
 _FULL_NAMES = {short: full for full, names in _SHORT_NAMES.items() for short in names}
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
-# A stride of an operand that all products of a batch share.
+# The stride of an operand that all products of a batch share.
 BROADCAST = -1
 
 
@@ -39,30 +39,29 @@ BROADCAST = -1
 class GemmProblem:
     """C ← epilogue(α·A·B + β·C), row-major.
 
-    A is m×k, B is k×n and C is m×n; element (row, col) of X lies at `row * ldx + col`. With
-    `transa` the memory of A holds its transpose, k×m, whose rows are `lda` apart: element (row,
-    col) lies at `col * lda + row`; `transb` and `transc` say the same of B and C, so that all
-    three together are the column-major product. A leading dimension of 0 means tight rows. By the
-    BLAS rules, β = 0 never reads C, and α = 0 never reads A or B.
+    A is m×k, B is k×n and C is m×n; element (row, col) of X is at offset `row * ldx + col`. With
+    `transa`, memory holds the transpose of A, k×m, with leading dimension `lda`: element (row, col)
+    is at offset `col * lda + row`. `transb` and `transc` do the same for B and C; all three
+    together are the column-major product. A leading dimension of 0 means contiguous rows. By the
+    rules of BLAS, C is not read if β = 0, and neither A nor B if α = 0.
 
-    A and B hold elements of `dtype`, C, bias, residual and auxiliary output those of `out_dtype`,
-    by default the same. Sums are fp32, of float64 matrices fp64. `alignment` is what the addresses
-    of all matrices are multiples of, in bytes; each is one of the size of its elements, too.
+    A and B have elements of `dtype`; C, bias, residual and auxiliary output have `out_dtype`, by
+    default the same. Accumulation is in fp32, for float64 matrices in fp64. `alignment` is the
+    alignment of the addresses of all matrices, in bytes; each is also aligned to its element size.
 
-    With a batch there are that many products, of the same α, β and epilogue: number i has the
-    matrix X that begins at `i * stride_x`. A stride of 0 means that matrices follow one another
-    without a gap, and `BROADCAST` that the products share one A, or one B. Matrices may lie inside
-    each other's rows, and those of A and B may overlap. A single product has no strides: they
-    become 0.
+    A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
+    at `i * stride_x`. A stride of 0 means that matrices are contiguous, and `BROADCAST` that the
+    products share one A, or one B. Matrices may be interleaved, and those of A and B may overlap. A
+    single product has no strides: they become 0.
 
     With `groups` there is a product for each of them, of its own size and leading dimensions, and
     all else is shared; their matrices lie anywhere. `m`, `n`, `k` and the leading dimensions are
     then the largest of all, and need not be given: see `of_groups`.
 
     Raises:
-        UsageError: a size is negative, a leading dimension is shorter than its row, matrices of C
-            overlap or a stride is not a number of elements, α or β is not a finite fp32 number (of
-            float64 matrices fp64), a type is unknown, or groups make a batch.
+        UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
+            overlap, a stride is not a number of elements, α or β is not a finite fp32 number
+            (for float64 matrices fp64), a type is unknown, or groups are also a batch.
     """
 
     m: int
@@ -110,14 +109,14 @@ class GemmProblem:
             if given == 0:
                 object.__setattr__(self, name, row)
             elif given < row:
-                raise UsageError(f"{name} = {given} is shorter than a row of {row} elements")
+                raise UsageError(f"{name} = {given} is smaller than a row of {row} elements")
         for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
             object.__setattr__(self, name, self._stride(name, size))
         if self.batch > 1 and self._overlaps():
             rows_c, columns_c = self._stored_c
             raise UsageError(
-                f"stride_c = {self.stride_c} lets the matrices of C overlap: leave at least "
-                f"{(rows_c - 1) * self.ldc + columns_c} elements from one to the next"
+                f"stride_c = {self.stride_c} makes the matrices of C overlap: use at least "
+                f"{(rows_c - 1) * self.ldc + columns_c} elements"
             )
 
     def _take_groups(self, groups: Groups) -> None:
@@ -144,7 +143,7 @@ class GemmProblem:
         object.__setattr__(self, "groups", groups)
 
     def _stride(self, name: str, tight: int) -> int:
-        """A stride as it is kept: tight ones as the number they mean."""
+        """The stride as stored: 0 becomes the size of a matrix."""
         given: int = getattr(self, name)
         shared = name != "stride_c"
         if given < 0 and not (shared and given == BROADCAST):
@@ -166,14 +165,14 @@ class GemmProblem:
 
     @property
     def _stored_c(self) -> tuple[int, int]:
-        """Rows and columns of C as its memory holds them."""
+        """Rows and columns of C as stored in memory."""
         return (self.n, self.m) if self.transc else (self.m, self.n)
 
     @classmethod
     def from_shape(cls, text: str, **rest: object) -> GemmProblem:
-        """Read `MxNxK`, one number for a cube, or `MxNxKxBATCH`; other fields by keyword.
+        """Parse `MxNxK`, one number for a cube, or `MxNxKxBATCH`; other fields by keyword.
 
-        The last is how many products of that size there are: `64x64x32x1000`.
+        BATCH is the number of products: `64x64x32x1000`.
 
         Raises:
             UsageError: the text is not a valid shape.
@@ -212,8 +211,8 @@ class GemmProblem:
 
     @property
     def shape(self) -> str:
-        """The shape as `MxNxK`, that of a batch as `MxNxKxBATCH`, of groups `MxNxK*COUNT,…`, where
-        a long text is cut."""
+        """The shape as `MxNxK`, for a batch as `MxNxKxBATCH`, for groups as `MxNxK*COUNT,…`,
+        shortened if it is long."""
         return shape_text(self.m, self.n, self.k, self.batch, self.groups_text)
 
     @property
@@ -266,41 +265,41 @@ class GemmProblem:
 
     @property
     def strides(self) -> tuple[int, int, int]:
-        """Elements from a matrix of A, B and C to the next; 0 where all are the same."""
+        """Elements from a matrix of A, B and C to the next; 0 if it is shared."""
         return max(self.stride_a, 0), max(self.stride_b, 0), max(self.stride_c, 0)
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element of A and B."""
+        """Bytes per element of A and B."""
         return ITEM_BYTES[self.dtype]
 
     @property
     def out_item_bytes(self) -> int:
-        """Bytes of an element of C."""
+        """Bytes per element of C."""
         return ITEM_BYTES[self.result_dtype]
 
     @property
     def result_dtype(self) -> Dtype:
-        """The type of C and of the epilogue's operands: `out_dtype`, which is never None here."""
+        """The type of C and of the epilogue's operands: `out_dtype`, never None."""
         return self.out_dtype or self.dtype
 
     @property
     def sum_dtype(self) -> Dtype:
-        """The type in which products are added up: fp32, of float64 matrices fp64."""
+        """The type of accumulators: fp32, for float64 matrices fp64."""
         return "float64" if self.dtype == "float64" else "float32"
 
     @property
     def layout(self) -> str:
-        """The layouts of A and B by BLAS's letters: `nn`, `nt`, `tn` or `tt`.
+        """The layouts of A and B in BLAS's letters: `nn`, `nt`, `tn` or `tt`.
 
-        A third letter, `t`, follows where C is transposed: `ttt` is column-major.
+        A third letter, `t`, follows if C is transposed: `ttt` is column-major.
         """
         return "nt"[self.transa] + "nt"[self.transb] + "t" * self.transc
 
     def laid_out(self, layout: str) -> GemmProblem:
-        """The same product with A, B and C stored as `layout` says, in the form of `layout`.
+        """The same product with A, B and C in another layout, given as in `layout`.
 
-        What a leading dimension has beyond its row stays; strides of a batch become gapless.
+        The padding of rows is kept; batches become contiguous.
         """
         transa, transb, transc = layout[0] == "t", layout[1] == "t", layout[2:] == "t"
         letters: dict[str, Any] = {"transa": transa, "transb": transb, "transc": transc}
@@ -310,12 +309,12 @@ class GemmProblem:
         return self._reshaped(**letters)
 
     def resized(self, m: int, n: int, k: int) -> GemmProblem:
-        """The same problem of another size.
+        """The same problem with another size.
 
-        What a leading dimension has beyond its row stays; strides of a batch become gapless.
+        The padding of rows is kept; batches become contiguous.
 
         Raises:
-            UsageError: it is one of groups, which have no size in common.
+            UsageError: the problem has groups, which have no common size.
         """
         if self.groups is not None:
             raise UsageError(f"groups {self.shape} have no one size: give other groups")
@@ -337,7 +336,7 @@ class GemmProblem:
 
     @property
     def pitched(self) -> tuple[int, int, int]:
-        """Elements of A, B and C of one product with the whole of each row's leading dimension."""
+        """Elements of A, B and C of one product, including the padding of rows."""
         return (
             (self.k if self.transa else self.m) * self.lda,
             (self.n if self.transb else self.k) * self.ldb,
@@ -346,7 +345,7 @@ class GemmProblem:
 
     @property
     def tight(self) -> tuple[int, int, int]:
-        """The least leading dimensions of A, B and C: the lengths of their rows, at least 1."""
+        """The minimum leading dimensions of A, B and C: the lengths of their rows, at least 1."""
         return (
             max(self.m if self.transa else self.k, 1),
             max(self.k if self.transb else self.n, 1),
@@ -354,8 +353,8 @@ class GemmProblem:
         )
 
     def is_aligned(self, nbytes: int) -> bool:
-        """Whether every row and every matrix of A, B and C begins and ends at a multiple of so many
-        bytes. Of groups, those that are neither read nor written do not count."""
+        """Whether every row and matrix of A, B and C starts and ends at a multiple of `nbytes`
+        bytes."""
         if self.groups is not None:
             return self.alignment % nbytes == 0 and self._aligned_groups(self.groups, nbytes)
         stride_a, stride_b, stride_c = self.strides
@@ -375,7 +374,7 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, 2·m·n·k a product (a multiply-add counts two)."""
+        """Floating-point operations, 2·m·n·k per product (a multiply-add counts as two)."""
         if self.groups is not None:
             m, n, k = self.groups.table[:3].astype(float)
             return int((2 * m * n * k).sum())
@@ -391,9 +390,9 @@ class GemmProblem:
 
     @property
     def minimal_bytes(self) -> int:
-        """Bytes to read A and B and write C once each (and read C where β ≠ 0).
+        """Bytes to read A and B and write C once each (and read C if β ≠ 0).
 
-        Of groups, nothing is read for a C without an element.
+        In groups, A and B of an empty C are not read.
         """
         if self.groups is not None:
             m, n, k = self.groups.table[:3].astype(float)
@@ -415,29 +414,28 @@ class GemmProblem:
         return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0
 
 
-# What users may write where a problem is asked for.
+# The ways to specify a problem.
 Shape = str | int | tuple[int, ...] | GemmProblem
 
 
 def types_text(dtype: str, out_dtype: str) -> str:
-    """The types of A and B and of C in short: `fp32`, or `bf16 to fp32` where they differ."""
+    """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`."""
     short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
     names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
     return " to ".join(names)
 
 
 def full_type_name(name: str) -> str:
-    """The full name of a type that is called by a shorter one, such as `half` or `bf16`.
+    """The full name of a type for a shorter one, such as `half` or `bf16`.
 
-    Anything else stays as it is.
+    Anything else is returned unchanged.
     """
     return _FULL_NAMES.get(name.strip().lower(), name)
 
 
 def read_problem(shape: Shape) -> GemmProblem:
-    """The problem that a text `MxNxK` or `MxNxKxBATCH`, a number (of a cube) or a problem means.
-
-    The numbers of such a text may come as a tuple, too.
+    """The problem for a string `MxNxK` or `MxNxKxBATCH`, a tuple of these numbers, one number for
+    a cube, or a problem.
 
     Raises:
         UsageError: it is not a valid shape.
@@ -446,7 +444,7 @@ def read_problem(shape: Shape) -> GemmProblem:
         return GemmProblem.from_shape(str(shape))
     if isinstance(shape, tuple):
         if len(shape) not in (3, 4):
-            raise UsageError(f"{shape} is not a valid shape: write (M, N, K) or (M, N, K, BATCH)")
+            raise UsageError(f"{shape} is not a valid shape: use (M, N, K) or (M, N, K, BATCH)")
         m, n, k, *batch = shape
         return GemmProblem(m, n, k, batch=batch[0] if batch else 1)
     return shape

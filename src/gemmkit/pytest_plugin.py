@@ -1,6 +1,6 @@
 """The fixture `gemm_kernel` for pytest: tests of GPU kernels that run on machines without a GPU.
 
-pytest imports this file in every run, so gemmkit itself is imported by the tests that use it.
+pytest imports this file in every run, so gemmkit itself is imported only by tests that use it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gemmkit.problem import Shape
     from gemmkit.record import CheckRecord
 
-# One bug shows in many problems, and the first few tell it.
+# One bug affects many problems; the first few suffice.
 _SHOWN_PROBLEMS = 5
-_HELP = "board that gemm_kernel's kernels run for, such as rtx3090 or h100 (default: RTX 3090)"
+_HELP = "target board of gemm_kernel's kernels, such as rtx3090 or h100 (default: RTX 3090)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,17 +32,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def gemm_kernel(request: pytest.FixtureRequest) -> GemmKernels:
-    """Make a kernel to test from a `.cu` or `.ptx` file beside the test, or a numba-cuda function.
+    """Make a kernel to test from a `.cu` or `.ptx` file next to the test, or a numba-cuda function.
 
-    `gemm_kernel("sgemm.cu", entry=…, args=…, grid=…, block=…)` takes what `Kernel.from_file`,
-    `from_ptx` and `from_numba` take, and returns a `KernelUnderTest`.
+    `gemm_kernel("sgemm.cu", entry=…, args=…, grid=…, block=…)` takes the arguments of
+    `Kernel.from_file`, `from_ptx` and `from_numba`, and returns a `KernelUnderTest`.
     """
     gpu = request.config.getoption("--gemmkit-gpu") or request.config.getini("gemmkit_gpu") or None
     return GemmKernels(request.path.parent, gpu)
 
 
 class GemmKernels:
-    """Makes kernels to test; relative paths begin at `folder`, `gpu` is the board by default."""
+    """Makes kernels to test; paths are relative to `folder`, and `gpu` is the default board."""
 
     def __init__(self, folder: Path, gpu: str | None) -> None:
         self._folder, self._gpu = folder, gpu
@@ -60,9 +60,10 @@ class GemmKernels:
         """A kernel to test.
 
         Args:
-            source: a path, a function of numba-cuda, or a `gemmkit.Kernel`.
-            gpu: the board to run for, in place of the one set for all tests.
-            options: entry, args, grid, block … of `Kernel.from_file`, `from_ptx` or `from_numba`.
+            source: a path, a numba-cuda function, or a `gemmkit.Kernel`.
+            gpu: the target board, instead of the one set for all tests.
+            options: entry, args, grid, block …, as for `Kernel.from_file`, `from_ptx` or
+                `from_numba`.
         """
         __tracebackhide__ = True
         with _ErrorsFail():
@@ -78,7 +79,9 @@ class GemmKernels:
 
         if isinstance(source, Kernel):
             if options:
-                raise UsageError(f"a Kernel is launched as it says: leave out {', '.join(options)}")
+                raise UsageError(
+                    f"a Kernel has launch options already: leave out {', '.join(options)}"
+                )
             return source
         if not isinstance(source, (str, Path)):
             return Kernel.from_numba(source, **options)
@@ -88,17 +91,17 @@ class GemmKernels:
 
 
 class KernelUnderTest:
-    """A kernel and the board that it is tested for; what is wrong with it fails the test."""
+    """A kernel and its target board; wrong results and findings fail the test."""
 
     def __init__(self, kernel: Kernel, gpu: str | None) -> None:
         self.kernel, self.gpu = kernel, gpu
 
     def check(self, shapes: Sequence[Shape] | None = None, **options: Any) -> list[CheckRecord]:
-        """Compare its results with a reference and look for broken rules, on edge cases.
+        """Compare its results with a reference and run the sanitizers, on edge cases.
 
-        `shapes` are texts `MxNxK`, (M, N, K) or problems in place of those; other arguments are
-        those of `gemmkit.check`. The test fails, with the findings and their source lines, if a
-        result is wrong or a sanitizer finds something, and if too little ran to say anything.
+        `shapes` are strings `MxNxK`, tuples (M, N, K) or problems to use instead; other arguments
+        are those of `gemmkit.check`. The test fails, with the findings and their source lines, if a
+        result is wrong or a sanitizer finds something, and if too few problems ran.
         """
         __tracebackhide__ = True
         from gemmkit.bench.check import check
@@ -121,7 +124,7 @@ class KernelUnderTest:
         config: Mapping[str, int] | None = None,
         seed: int = 0,
     ) -> Counters:
-        """What it counts for one problem; the test fails if the result is wrong."""
+        """The counters for one problem; the test fails if the result is wrong."""
         __tracebackhide__ = True
         from gemmkit.bench.count import count
         from gemmkit.kernels.fitting import asked_problem
@@ -141,19 +144,19 @@ class KernelUnderTest:
 
 
 def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: Kernel) -> str:
-    """A summary in the first line, which pytest repeats; then what is wrong, problem by problem."""
+    """A summary in the first line, which pytest repeats; then the details, problem by problem."""
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
 
     table = check_table(bad[:_SHOWN_PROBLEMS]).to_text().plain.rstrip()
     left = len(bad) - _SHOWN_PROBLEMS
-    more = f"\n… and {left} problems more" if left > 0 else ""
+    more = f"\n… and {left} more problems" if left > 0 else ""
     text = f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
     hint = multiples_hint(records, kernel)
     return f"{text}\n\n{hint}" if hint else text
 
 
 class _ErrorsFail:
-    """Turns an error of gemmkit, which is one clear message, into the test's failure."""
+    """Turns a gemmkit error, which is one clear message, into a test failure."""
 
     def __enter__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""`Record` and `CheckRecord`: what was seen when one kernel ran one problem; one JSON line each."""
+"""`Record` and `CheckRecord`: the results of one kernel on one problem; one JSON line each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gemmkit.problem import GemmProblem, shape_text, types_text
 
 
 class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The problem as asked for; sizes in elements.
+    """The requested problem; sizes in elements.
 
-    `batch` is the number of products of one shape; the strides between their matrices are 0 where
-    there is one only, and -1 where all share an operand. `layout` says which matrices lie
-    transposed in memory, as `GemmProblem.layout` does. `dtype` is the type of A and B, `out_dtype`
-    that of C. `groups` are those of products of different shapes, as `Groups.parse` reads them, or
-    empty; m, n, k and the leading dimensions are then the largest of all.
+    `batch` is the number of products of one shape. Batch strides are 0 for a single product, and -1
+    for an operand that all products share. `layout` says which matrices are stored transposed, as
+    in `GemmProblem.layout`. `dtype` is the type of A and B, `out_dtype` that of C. `groups` are the
+    products of different shapes, as `Groups.parse` reads them, or empty; m, n, k and the leading
+    dimensions are then the largest of all.
     """
 
     m: int
@@ -51,19 +51,19 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> str:
-        """The types in short: `fp32`, or `bf16 to fp32`."""
+        """The short names of the types: `fp32`, or `bf16 to fp32`."""
         return types_text(self.dtype, self.out_dtype)
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it ran: `kind` is "cuda" or "emulator", `gpu` the board it is or stands for."""
+    """Where it ran: `kind` is "cuda" or "emulator", `gpu` the real or emulated board."""
 
     kind: str
     gpu: str
 
 
 class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the compiler gave each thread (registers, local, spills) and block (shared)."""
+    """Resources from the compiler, per thread (registers, local, spills) and per block (shared)."""
 
     registers: int
     spill_bytes: int
@@ -81,7 +81,7 @@ class OccupancyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Microseconds for one launch: median, 20th and 80th percentile, fastest, mean, slowest."""
+    """Microseconds per launch: median, 20th and 80th percentile, minimum, mean, maximum."""
 
     median: float
     p20: float
@@ -90,6 +90,31 @@ class TimeRecord(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     maximum: float
     samples: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Launches of one kernel in a call of a layer, and their microseconds together."""
+
+    launches: float
+    us: float
+
+
+class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The layer of a `Record` that is not of a single product.
+
+    `name` is that of its function in `gemmkit.nn`, `sizes` its shapes and options in words. `flops`
+    are those of all its products, `minimal_bytes` the bytes of its arrays and its result, once
+    each. `call_us` is the time of a call among others one after the other, where the host may be
+    what takes longest; `parts` are the kernels of a call by name, the longest first, as PyTorch's
+    profiler timed them, empty where nobody asked.
+    """
+
+    name: str
+    sizes: str
+    flops: float
+    minimal_bytes: int
+    call_us: TimeRecord | None = None
+    parts: dict[str, Part] = {}
 
 
 class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,12 +126,15 @@ class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Another way to the same product, checked and timed in turn with the kernel in the same run.
+    """Another implementation, checked and timed in turn with the kernel in the same run.
 
-    `vendor` is "cublas", "torch", "triton", or "gemmkit" for a kernel of gemmkit's. `choice` is
-    "default" for what the library takes of itself, "best" for the fastest of its `candidates`, and
-    "plain" for the product without the problem's epilogue. `name` says which version and algorithm.
-    `speedup` is its time / the kernel's; the errors are as in `Record`.
+    `vendor` is "cublas", "torch", "linear", "triton", or "gemmkit" for one of gemmkit's kernels.
+    `choice` is "default" for the library's own choice and "best" for the fastest of its
+    `candidates`, whose names are in `ranking`, the fastest first. For PyTorch's functions it is
+    "eager" or, under torch.compile, "compiled". For gemmkit it is "plain" for the product without
+    the problem's epilogue, and "candidate" for another kernel or configuration. `name` is version
+    and algorithm, for gemmkit the kernel, with `config`. `speedup` is its time / the kernel's; the
+    errors and `arithmetic` are as in `Record`, `call_us` and `parts` as in `LayerRecord`.
     """
 
     vendor: str
@@ -120,13 +148,18 @@ class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float | None
     error_ratio: float | None
     check: str = ""
+    arithmetic: str = ""
+    ranking: tuple[str, ...] = ()
+    config: dict[str, int] = {}
+    call_us: TimeRecord | None = None
+    parts: dict[str, Part] = {}
 
 
 class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML told of the GPU while it was timed, warm-up apart; null where it tells nothing.
+    """NVML readings during timing, without warm-up; null where NVML has none.
 
-    Median, smallest and largest SM clock in MHz, mean power of the board in watts, temperature in
-    degrees Celsius at the end, and how many times it was asked.
+    Median, minimum and maximum SM clock in MHz, mean power of the board in watts, temperature in
+    degrees Celsius at the end, and the number of readings.
     """
 
     sm_clock_mhz: float | None
@@ -138,7 +171,7 @@ class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what the board can do was done; shares are 0 to 1, null where not known.
+    """Fractions of the board's peaks, 0 to 1; null if unknown.
 
     `clock_mhz` is the SM clock seen while timing, or else the board's boost clock, and
     `peak_tflops` the peak at that clock of what multiplies:
@@ -161,7 +194,7 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     wave_share: float | None
 
 
-# How line tables call the folder of CUDA's own headers.
+# The folder of CUDA's own headers in line tables.
 CUDA_HEADERS = "<cuda>/"
 
 Triple = tuple[int, int, int]
@@ -169,12 +202,12 @@ Check = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
 
 class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did something: one thread (x, y, z in its block), at one instruction.
+    """The origin of an access or event: one thread (x, y, z in its block), at one instruction.
 
-    `file` and `line` are of the CUDA C++ source where the kernel has line information, else the
-    PTX's; what was inlined from CUDA's own headers is put down to the line that called it there.
-    `thread` is null where the whole warp or block is meant. `called_from` are the lines
-    (`file:line`) of the calls that were inlined there, from the innermost outward, as far as known.
+    `file` and `line` refer to the CUDA C++ source if the kernel has line information, otherwise to
+    the PTX; code inlined from CUDA's own headers is attributed to the line that calls it. `thread`
+    is null if the whole warp or block is meant. `called_from` is the inlined call stack
+    (`file:line`), innermost first, as far as it is known.
     """
 
     file: str
@@ -188,15 +221,15 @@ class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a sanitizer found, at one pair of places; `message` says it in a sentence.
+    """A sanitizer finding, at one pair of source lines; `message` describes it in a sentence.
 
-    `kind` is what went wrong, such as "out of bounds", "uninitialized", "read after write",
-    "divergent barrier", "deadlock". `array` is what was touched: a kernel argument's name, or the
-    name of a shared variable; empty where no memory is concerned. `offset` is in bytes from its
-    start. `other` is the second access of a race. `count` is how often the same was seen at the
-    same places; `here`, `other`, `offset` and `block` belong to the first time. Races with the same
-    `cause`, if there is one, lie in the same gap between barriers: it is an identifier such as
-    `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the place of the
+    `kind` is the kind of error, such as "out of bounds", "uninitialized", "read after write",
+    "divergent barrier", "deadlock". `array` is the array accessed: the name of a kernel argument or
+    of a shared variable; empty if no memory is involved. `offset` is in bytes from its start.
+    `other` is the second access of a race. `count` is the number of occurrences at the same lines;
+    `here`, `other`, `offset` and `block` are those of the first one. Races with the same `cause`
+    are due to the same missing barrier: it is an identifier such as
+    `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the location of the
     nearest barrier.
     """
 
@@ -213,16 +246,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one memory instruction of the PTX counted over a launch.
+    """The counters of one memory instruction of the PTX over a launch.
 
-    `array` is a kernel argument's or shared variable's name, `space` is "global", "shared" or
+    `array` is the name of a kernel argument or shared variable, `space` is "global", "shared" or
     "local", `kind` "load", "store", "copy" (cp.async, on its global side) or "atomic".
-    `bytes_per_lane` is the width of one lane's access, `lanes` the lanes that took part, summed
-    over requests. `instructions` counts the requests that are left after ptxas has merged
-    neighbouring shared-memory loads, and the shared figures are those after merging.
-    `ideal_sectors` is what the distinct bytes of each request need at least, `ideal_wavefronts`
-    the wavefronts without bank conflicts; copies have wavefronts too, also where they only write
-    zeros and make no request. Figures that have no meaning for a space are 0.
+    `bytes_per_lane` is the width of one lane's access, `lanes` the active lanes, summed over
+    requests. `instructions` counts the requests after ptxas's merging of adjacent shared-memory
+    loads; the shared-memory figures are those after merging. `ideal_sectors` is the minimum for the
+    distinct bytes of each request, `ideal_wavefronts` the wavefronts without bank conflicts. Copies
+    have wavefronts too, even if they only write zeros and make no request. Figures that do not
+    apply to a memory space are 0.
     """
 
     file: str
@@ -245,13 +278,13 @@ class AccessCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wrong result looks like.
+    """The diagnosis of a wrong result.
 
     `summary` is one sentence; `hypothesis` names the explanation that reproduces the wrong
-    elements, such as "negated" or "k short", and is empty where none does. `wrong` of `elements`
-    elements of C lie outside their bounds, in the rows and columns from the first to the last of
-    `rows` and `columns`; `places` are the row and column of each where they are four at most.
-    `details` are further sentences: what single elements hold, where they lie, and what to try.
+    elements, such as "negated" or "k short", and is empty if none does. `wrong` of `elements`
+    elements of C are outside their bounds, between the first and last of `rows` and `columns`;
+    `places` are the row and column of each if there are at most four. `details` are further
+    sentences: the values and positions of single elements, and what to try.
     """
 
     summary: str
@@ -265,7 +298,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written as one line of JSON."""
+    """Base of the types that are written as one line of JSON."""
 
     def to_json(self) -> str:
         """The record as one JSON line, without the newline."""
@@ -284,19 +317,22 @@ class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
 class Record(JsonLine, frozen=True, kw_only=True):
     """One row of any gemmkit table. Units: microseconds, seconds, bytes, TFLOP/s (1e12/s).
 
-    `counters` maps Nsight Compute metric names to values; it is empty where nothing was counted.
+    `counters` maps Nsight Compute metric names to values; it is empty if nothing was counted.
     `time_us`, `tflops`, `peak_fraction` and `baseline` are null on the emulator;
     `emulation_seconds` is null on a GPU. `max_error` is the largest |C - reference| and
     `error_bound` the bound of that element. `error_ratio` is the largest error / bound over all
-    elements, `ratio_error` and `ratio_bound` the error and the bound of the element that has it;
-    null means not finite. `arithmetic` says from which roundings the bounds follow, and why.
-    `resources` and `occupancy` are null where no assembler has
-    told what a kernel takes (PTX of another front end, no ptxas at hand). `check` says which
-    elements were compared, or what is wrong with a wrong result; `diagnosis` what that looks like.
+    elements, `ratio_error` and `ratio_bound` the error and the bound of that element; null means
+    not finite. `arithmetic` describes the roundings behind the bounds, and where they occur.
+    `resources` and `occupancy` are null if they are unknown (PTX kernels without ptxas). `check`
+    says which elements were compared, or what is wrong with the result; `diagnosis` has the
+    details.
 
     The last fields are those of a comparison with `peers`: the suite, why this kernel and
-    configuration were taken, `ratio_to_cublas` (the fastest of cuBLAS's candidates' time / the
-    kernel's, null where cuBLAS was not among the peers), and what was seen of the GPU.
+    configuration were chosen, `ratio_to_cublas` (the time of the fastest cuBLAS candidate / the
+    kernel's, null if cuBLAS was not a peer), and readings of the GPU.
+
+    If `layer` is not null, the record is of that function of `gemmkit.nn`, named by `kernel`;
+    `problem` is its largest product, `time_us` and `tflops` are of the whole layer.
     """
 
     kernel: str
@@ -330,19 +366,20 @@ class Record(JsonLine, frozen=True, kw_only=True):
     peers: tuple[PeerRecord, ...] = ()
     conditions: ConditionsRecord | None = None
     profile: ProfileRecord | None = None
+    layer: LayerRecord | None = None
 
 
 CheckVerdict = Literal["ok", "findings", "wrong result", "failed", "refused"]
 
 
 class CheckRecord(JsonLine, frozen=True, kw_only=True):
-    """What the sanitizers saw of one kernel on one problem; `case` is the problem's name.
+    """The sanitizers' results for one kernel on one problem; `case` is the problem's name.
 
-    `verdict` is "findings" where there are any, whatever the result, and "failed" where the launch
-    ended with an error instead of one. `detail` says which elements were compared, what is wrong
-    with a wrong result, how the launch failed, or why the kernel refuses the problem. `correct`
-    and the errors (as in `Record`) are null where there is no result; the errors and `error_ratio`
-    also where they are not finite. `arithmetic` and `diagnosis` are as in `Record`.
+    `verdict` is "findings" if there are any, whatever the result, and "failed" if the launch ended
+    with an error instead of a result. `detail` says which elements were compared, what is wrong
+    with the result, how the launch failed, or why the kernel refuses the problem. `correct` and the
+    errors (as in `Record`) are null if there is no result; the errors and `error_ratio` also if
+    they are not finite. `arithmetic` and `diagnosis` are as in `Record`.
     """
 
     kernel: str
@@ -367,5 +404,5 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong: the kernel is right and breaks no rule, or refuses."""
+        """Whether nothing is wrong: the result is right without findings, or the kernel refuses."""
         return self.verdict in ("ok", "refused")

@@ -1,4 +1,4 @@
-"""How the matrices of a problem lie in memory: types, leading dimensions, batches."""
+"""The storage of a problem's matrices: types, leading dimensions, batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmkit.problem import BROADCAST, Dtype, GemmProblem
 
 Stored = NDArray[Any]
 
-# NumPy has no bfloat16: its bits are kept as uint16.
+# NumPy has no bfloat16: its bits are stored as uint16.
 STORAGE: Mapping[Dtype, np.dtype[Any]] = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),
@@ -24,9 +24,9 @@ STORAGE: Mapping[Dtype, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How `count` matrices of rows × columns lie in memory, each `stride` after the one before.
+    """The storage of `count` matrices of rows × columns with batch stride `stride`.
 
-    Where they are `transposed`, memory holds columns `ld` apart.
+    If they are `transposed`, columns are contiguous and `ld` apart.
     """
 
     count: int
@@ -58,7 +58,7 @@ class Layout:
     def view(self, storage: NDArray[Any]) -> NDArray[Any]:
         """The elements, as a view of count × rows × columns."""
         if storage.size < self.size:
-            raise ValueError(f"{storage.size} elements do not hold {self}")
+            raise ValueError(f"{storage.size} elements are too few for {self}")
         shape = (self.count, self.rows, self.columns)
         if not self.size:
             return np.empty(shape, storage.dtype)
@@ -68,7 +68,8 @@ class Layout:
         return np.lib.stride_tricks.as_strided(storage, shape, steps)
 
     def gaps(self, storage: Stored) -> Stored:
-        """What of a storage is no element: the ends of rows, and what lies between matrices."""
+        """A mask of the storage that belongs to no matrix: row padding and gaps between
+        matrices."""
         if self.gapless:
             return storage[:0]
         outside = np.ones(self.size, bool)
@@ -169,10 +170,10 @@ def _of_product(problem: GemmProblem) -> dict[str, Layout]:
 
 
 def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
-    """Those of A, B and C of products of one shape; of an operand that a batch shares there is one.
+    """The storage of A, B and C; an operand that a batch shares is stored once.
 
     Raises:
-        ValueError: the problem has groups, of which `placements` tells.
+        ValueError: the problem has groups; use `placements`.
     """
     if problem.groups is not None:
         raise ValueError("groups have no layout in common")
@@ -190,9 +191,9 @@ def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
 
 
 def further_layouts(problem: GemmProblem) -> tuple[Layout, Layout]:
-    """Those of the residual and of the auxiliary output: row-major, shaped like C.
+    """The storage of residual and auxiliary output: row-major, shaped like C.
 
-    Where C's rows are padded, these are too, each by more, so that none passes for another.
+    If C's rows are padded, these have more padding, so that mixing them up is detected.
     """
     tight = max(problem.n, 1)
     padding = problem.ldc - problem.tight[2]

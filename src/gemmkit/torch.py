@@ -1,4 +1,4 @@
-"""gemmkit's products in PyTorch: custom operators with gradients, right under `torch.compile`.
+"""gemmkit's products in PyTorch: custom operators with gradients, usable under `torch.compile`.
 
 `matmul` and `linear` call the operators `torch.ops.gemmkit.matmul` and `torch.ops.gemmkit.linear`,
 whose gradients are gemmkit's products too.
@@ -29,7 +29,7 @@ from gemmkit.ops.tracing import recordable
 
 __all__ = ["linear", "matmul"]
 
-# Activations whose derivative needs their argument, which linear stores beside its result.
+# Activations whose derivative needs their input, which linear stores beside its result.
 _OF_ARGUMENT = ("gelu", "gelu_tanh", "silu")
 _ACTIVATIONS = ("none", "relu", *_OF_ARGUMENT)
 
@@ -38,13 +38,14 @@ _ACTIVATIONS = ("none", "relu", *_OF_ARGUMENT)
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The product of two tensors by the rules of `torch.matmul`, computed by gemmkit.
 
-    Differentiable, also twice; one operator to `torch.compile`; on the current CUDA stream and safe
-    to capture in a CUDA graph once a call of the same shapes has been made. In an autocast region
-    float32, float16 and bfloat16 tensors are converted to its type first, as for `torch.matmul`.
+    Twice differentiable; a single operator for `torch.compile`; on the current CUDA stream, and
+    safe to capture in a CUDA graph after a first call with the same shapes. Under autocast,
+    float32, float16 and bfloat16 tensors are converted to its type first, as for
+    `torch.matmul`.
 
     Args:
-        a: float32, float64, float16 or bfloat16, of 1 dimension or more, of any strides.
-        b: of the same type and on the same device.
+        a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides.
+            b: with the same type and device.
 
     Raises:
         UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
@@ -62,15 +63,15 @@ def linear(
     bias: torch.Tensor | None = None,
     activation: str = "none",
 ) -> torch.Tensor:
-    """activation(x W^T + bias) in one kernel; the weight is read as it lies.
+    """activation(x W^T + bias) in one kernel; the weight is read in place.
 
-    Differentiable, also twice. Where a gradient will be wanted, "gelu", "gelu_tanh" and "silu"
-    store their argument as well, for the derivative; "relu" needs its result only. `torch.compile`,
-    CUDA graphs and autocast are as for `matmul`.
+    Twice differentiable. If a gradient is needed, "gelu", "gelu_tanh" and "silu" store their input
+    as well, for the derivative; "relu" needs only its result. `torch.compile`, CUDA graphs and
+    autocast are as for `matmul`.
 
     Args:
         x: of shape (..., k).
-        weight: of shape (n, k), as that of `torch.nn.Linear`.
+        weight: of shape (n, k), as in `torch.nn.Linear`.
         bias: of shape (n,), or None.
         activation: "none", "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
 
@@ -96,17 +97,17 @@ def linear(
 
 
 def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors in the type of the autocast region, if there is one; float64 stays.
+    """The tensors converted to the autocast type, if autocast is on; float64 is unchanged.
 
     Raises:
-        UsageError: one is not a tensor, of a kind that `check_kind` refuses, or carries a
-            forward-mode tangent, which PyTorch would drop.
+        UsageError: one is not a tensor, is refused by `check_kind`, or has a forward-mode tangent,
+            which PyTorch would drop.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedType(
-                f"{name} is a {type(tensor).__name__}, not a PyTorch tensor: gemmkit.matmul takes "
-                "arrays of other libraries"
+                f"{name} is a {type(tensor).__name__}, not a PyTorch tensor: use gemmkit.matmul "
+                "for arrays of other libraries"
             )
         check_kind(tensor, name)
         check_tangent(tensor, name)
@@ -140,7 +141,7 @@ def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> 
 def _matmul_backward(
     ctx: Any, grad: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """dA = dC B^T and dB = A^T dC, summed over what was broadcast."""
+    """dA = dC B^T and dB = A^T dC, summed over broadcast dimensions."""
     a, b = ctx.saved_tensors
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
@@ -153,7 +154,7 @@ def _matmul_backward(
         grad_a = torch.ops.gemmkit.matmul(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
     if ctx.needs_input_grad[1]:
         if right.dim() == 2:
-            # All of the stack share B: one product with a long k, without a stack to sum up.
+            # The stack shares B: one product with a long k instead of a sum over the stack.
             left, grad = left.flatten(0, -2), grad.flatten(0, -2)
         grad_b = torch.ops.gemmkit.matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape)
     return grad_a, grad_b
@@ -183,7 +184,7 @@ def _linear(
 
 
 def _argument(x: torch.Tensor, weight: torch.Tensor, keep: bool) -> torch.Tensor:
-    """Memory for the activation's argument: that of the result's shape, or none."""
+    """A tensor for the activation's input, of the result's shape, or an empty one."""
     return x.new_empty((*x.shape[:-1], weight.shape[0]) if keep else (0,))
 
 
@@ -205,13 +206,13 @@ def _check_linear(
     check_alike(x=x, weight=weight, bias=bias)
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise UsageError(
-            f"x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)}: linear takes "
+            f"x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)}: linear needs "
             "(..., k) and (n, k)"
         )
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
         raise UsageError(
-            f"bias of shape {tuple(bias.shape)}: a weight of shape {tuple(weight.shape)} takes one "
-            "of its rows' number"
+            f"bias of shape {tuple(bias.shape)}: a weight of shape {tuple(weight.shape)} needs a "
+            "bias of shape ({weight.shape[0]},)"
         )
 
 
@@ -225,7 +226,7 @@ def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) 
     result, argument = output
     ctx.activation = activation
     ctx.kept = keep
-    # No zeros for the gradient of the argument, which only derivatives of derivatives give.
+    # No zeros for the gradient of the input, which only second derivatives produce.
     ctx.set_materialize_grads(False)
     saved = result if activation == "relu" else argument
     ctx.save_for_backward(x, weight, bias, saved)
@@ -234,9 +235,9 @@ def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) 
 def _linear_backward(
     ctx: Any, grad: torch.Tensor | None, grad_argument: torch.Tensor | None
 ) -> tuple[Any, ...]:
-    """Gradients by gemmkit's products of that of the activation's argument.
+    """Gradients by gemmkit's products, from the gradient of the activation's input.
 
-    `grad_argument` comes from a derivative of the derivative.
+    `grad_argument` comes from a second derivative.
     """
     x, weight, bias, saved = ctx.saved_tensors
     if ctx.activation in _OF_ARGUMENT and not ctx.kept:
@@ -260,7 +261,7 @@ def _linear_backward(
 
 
 def _through_activation(activation: str, grad: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
-    """The gradient of the activation's argument; `saved` is that argument, of ReLU its result."""
+    """The gradient of the activation's input; `saved` is that input, for ReLU its result."""
     aten = torch.ops.aten
     match activation:
         case "relu":
@@ -279,7 +280,7 @@ def _through_activation(activation: str, grad: torch.Tensor, saved: torch.Tensor
 def _through_silu(grad: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
     """SiLU's derivative, s(1 + z(1 - s)) with s the sigmoid of z, times the gradient.
 
-    PyTorch's own operator for it has no derivative: where one may be asked for, it is spelled out.
+    PyTorch's own operator for it has no derivative, so it is written out where one may be needed.
     """
     if not torch.is_grad_enabled():
         found: torch.Tensor = torch.ops.aten.silu_backward(grad, argument)

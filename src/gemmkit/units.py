@@ -1,4 +1,4 @@
-"""Times as text, in the unit that reads best."""
+"""Times as text, in a suitable unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def microseconds_text(microseconds: float) -> str:
 def readable(
     unit: str, values: Sequence[float | str | None]
 ) -> tuple[str, list[float | str | None]]:
-    """Times of `unit` µs in ms or s where all are long; anything else as it is."""
+    """Times of `unit` µs in ms or s if all are long; anything else unchanged."""
     numbers = [each for each in values if isinstance(each, (int, float))]
     if unit != "µs" or not numbers or min(numbers) < 1e4:
         return unit, list(values)
@@ -26,7 +26,7 @@ def readable(
 
 
 def seconds_text(seconds: float) -> str:
-    """How long something takes, as one says it: `8 s`, `4 min 7 s`, `2 h 5 min`."""
+    """A duration: `8 s`, `4 min 7 s`, `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -53,13 +53,18 @@ def test_the_emulator_counts_every_metric_that_is_summed():
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_formulas_give_what_is_counted(kernel):
     device = open_device("emulator", "rtx3090")
-    problem = fitting(kernel, GemmProblem(256, 256, 32), device.spec)
+    # A single step of k cuts no tile of `stream_k`.
+    depth = kernel.default["BK"] if kernel.name == "stream_k" else 32
+    problem = fitting(kernel, GemmProblem(256, 256, depth), device.spec)
     foreseen = loads_by_formula(kernel, kernel.default, problem.k)
     if foreseen is None:
-        assert kernel.name == "gemm_skinny"
+        assert kernel.name == "warp_reduce"
         return
     seen = count_loads(run_kernel(kernel, problem, device).counters, results=256 * 256)
-    assert (seen.global_per_result, seen.shared_per_result) == foreseen
+    assert seen.global_per_result == foreseen[0]
+    # Besides, each thread of `split_k` reads whether its block is the last of the tile.
+    spare = 0.05 if kernel.name == "split_k" else 0
+    assert foreseen[1] <= seen.shared_per_result <= foreseen[1] + spare
 
 
 @pytest.mark.parametrize(("parts", "again"), [(1, 0), (2, 2), (3, 3)])

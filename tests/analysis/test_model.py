@@ -113,7 +113,7 @@ def test_a_board_with_little_bandwidth_is_limited_by_it(pipelined):
 
 def test_what_cannot_be_predicted_is_refused(pipelined):
     naive = find_kernel("naive")
-    with pytest.raises(UsageError, match="nothing to multiply"):
+    with pytest.raises(UsageError, match="there is nothing to predict"):
         predict(naive, GemmProblem(16, 16, 0), H100)
     with pytest.raises(UnsupportedProblem):
         predict(naive, GemmProblem(2**31, 16, 16), H100)
@@ -149,7 +149,7 @@ def test_a_tile_that_blocks_share_is_counted_once(parts):
     results = 4 * 256 * 256
     assert seen.l2_bytes == 256 * 256 * 4 * (512 / 64 * 2) + results * (1 + again)
     names = [term.name for term in seen.terms]
-    assert ("parts that come together" in names) is (parts > 1)
+    assert ("the fix-up of shared tiles" in names) is (parts > 1)
 
 
 def test_more_blocks_on_a_board_that_is_empty_are_faster():

@@ -119,7 +119,7 @@ def test_the_last_wave_idles_where_it_is_not_full(blocks, full_waves, tail_idle)
 )
 def test_impossible_launches_are_refused(wrong):
     launch = {"registers": 32, "threads": 32, "shared_bytes": 0, "blocks": 1} | wrong
-    with pytest.raises(UsageError, match="no such launch"):
+    with pytest.raises(UsageError, match="invalid launch"):
         occupancy(H100, **launch)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gemmkit.bench.baseline import Way
 from gemmkit.devices.device import Launch
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
@@ -131,7 +132,7 @@ class FakeBaseline:
     def candidates(self, problem, arguments):
         self.asked += 1
         return {
-            name: [FakeWork(self.device, name, time, each) for each in arguments]
+            name: Way([FakeWork(self.device, name, time, each) for each in arguments])
             for name, time in self.times.items()
         }
 

@@ -7,10 +7,12 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from gemmkit.bench import cublas_peer, peers
+from gemmkit.bench import cublas_lt, cublas_peer, peers
+from gemmkit.bench.baseline import arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
+from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.torch_peer import TorchBaseline, _without_tf32
+from gemmkit.bench.torch_peer import TorchBaseline, in_fp32
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
@@ -37,6 +39,7 @@ class OldSettings:
 
 class NewSettings:
     fp32_precision = "tf32"
+    allow_bf16_reduced_precision_reduction = True
 
 
 @pytest.mark.parametrize(
@@ -45,9 +48,11 @@ class NewSettings:
 )
 def test_tf32_is_off_within_and_as_before_after(settings, name, exact):
     before = getattr(settings, name)
-    with _without_tf32(settings):
+    with in_fp32(settings):
         assert getattr(settings, name) == exact
+        assert not getattr(settings, "allow_bf16_reduced_precision_reduction", False)
     assert getattr(settings, name) == before
+    assert getattr(settings, "allow_bf16_reduced_precision_reduction", True)
 
 
 class Recorder:
@@ -70,13 +75,15 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
         seen[layout, attribute] = int.from_bytes(pointed, "little"), size
 
     cublas = Recorder(
-        Operation=SimpleNamespace(N="plain", T="turned"), get_version=lambda _: 130400
+        Operation=SimpleNamespace(N="plain", T="turned"),
+        Math=SimpleNamespace(DISALLOW_REDUCED_PRECISION_REDUCTION=16),
+        get_version=lambda _: 130400,
     )
     lt = Recorder(
         MatrixLayoutAttribute=SimpleNamespace(BATCH_COUNT="count", STRIDED_BATCH_OFFSET="stride"),
         matrix_layout_set_attribute=describe,
     )
-    monkeypatch.setattr(cublas_peer, "_LtPlan", lambda *_: SimpleNamespace(algorithms=[]))
+    monkeypatch.setattr(cublas_peer, "LtPlan", lambda *_: SimpleNamespace(algorithms=[]))
     bindings = ModuleType("nvmath.bindings")
     bindings.cublas, bindings.cublasLt = cublas, lt
     monkeypatch.setitem(sys.modules, "nvmath", ModuleType("nvmath"))
@@ -86,7 +93,8 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
     bound = bind_arguments(
         problem, Operands(*(SimpleNamespace(address=x) for x in (100, 200, 300)))
     )
-    (name, (work,)), *others = CublasBaseline(device).candidates(problem, [bound]).items()
+    (name, way), *others = CublasBaseline(device).candidates(problem, [bound]).items()
+    (work,) = way.works
     assert name.endswith("(cublasSgemmStridedBatched)")
     assert not others
     work(SimpleNamespace(handle=1))
@@ -96,7 +104,7 @@ def test_cublas_is_told_of_a_batch(monkeypatch):
     assert call[15:] == (300, 8, 24, 7)
 
     for layout, stride in zip("abc", problem.strides, strict=True):
-        cublas_peer._describe_batch(lt, layout, problem.batch, stride)
+        cublas_lt.describe_batch(lt, layout, problem.batch, stride)
     assert seen == {
         **{(layout, "count"): (7, 4) for layout in "abc"},
         ("a", "stride"): (20, 8),
@@ -110,7 +118,7 @@ def test_layouts_as_column_major_blas_has_them(layout):
     """Memory read by BLAS's rules gives what the problem's own layouts give."""
     rng = np.random.default_rng(0)
     problem = GemmProblem(3, 4, 5).laid_out(layout)
-    form = cublas_peer._ColumnMajor.of(problem)
+    form = cublas_lt.ColumnMajor.of(problem)
     stored = {"A": rng.random(15), "B": rng.random(20)}
     a, b = (
         each.view(stored[name])[0] for name, each in zip("AB", layouts(problem)[:2], strict=True)
@@ -131,11 +139,12 @@ def computed(baseline, problem, device):
     inputs = make_inputs(problem)
     operands = Operands.upload(device, problem, inputs.arrays)
     bound = bind_arguments(problem, operands)
-    for name in baseline.candidates(problem, [bound]):
+    for name, way in baseline.candidates(problem, [bound]).items():
         fresh = operands.with_results(device, problem, inputs.arrays)
-        work = baseline.candidates(problem, [bind_arguments(problem, fresh)])[name][0]
-        work(device.stream)
-        yield name, Reference(problem, inputs).check(*fresh.results(device, inputs.arrays))
+        again = baseline.candidates(problem, [bind_arguments(problem, fresh)])[name]
+        (again.judged or again.works)[0](device.stream)
+        reference = Reference(problem, inputs, arithmetic=arithmetic_of(problem, way.stored))
+        yield name, reference.check(*fresh.results(device, inputs.arrays))
 
 
 def opened(kind):
@@ -182,13 +191,35 @@ def test_types_and_layouts(kind, layout, dtype, batch):
         Epilogue("column", "gelu_tanh"),
         Epilogue("row", "silu", residual=True),
         Epilogue("column", "gelu", scale=0.5, auxiliary=True),
+        Epilogue("column", "gelu_tanh", auxiliary=True),
+        Epilogue("column", residual=True),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_epilogues(kind, epilogue, dtype):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_epilogues(kind, epilogue, dtype, batch):
     baseline, device = opened(kind)
-    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue, batch=2)
+    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue, batch=batch)
+    for name, verdict in computed(baseline, problem, device):
+        assert verdict.correct, f"{name}: {verdict.detail}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        Epilogue(),
+        Epilogue("column", "gelu"),
+        Epilogue("column", "relu", residual=True, scale=0.5, auxiliary=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_linear(epilogue, dtype, layout):
+    baseline, device = opened(LinearBaseline)
+    problem = GemmProblem(72, 136, 96, dtype=dtype, epilogue=epilogue).laid_out(layout)
     for name, verdict in computed(baseline, problem, device):
         assert verdict.correct, f"{name}: {verdict.detail}"
 

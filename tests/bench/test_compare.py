@@ -8,14 +8,17 @@ from dataclasses import replace
 import pytest
 
 from gemmkit.bench import compare as compare_module
+from gemmkit.bench.baseline import Way
 from gemmkit.bench.compare import Pick, Task, compare
-from gemmkit.bench.peers import LIBRARIES, Library
+from gemmkit.bench.peers import LIBRARIES, Library, Peer, entrants
 from gemmkit.bench.progress import Progress
+from gemmkit.bench.workload import Workload
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
+from gemmkit.verify import Verdict
 
 NAIVE, TILED = find_kernel("naive"), find_kernel("shared_tiling")
 PROBLEM = GemmProblem(48, 40, 32)
@@ -54,7 +57,7 @@ class Baseline:
         if problem.m == self.fails_at:
             raise RuntimeError("no such algorithm")
         return {
-            name: [Work(self.device, name, time, each, self.spoil) for each in arguments]
+            name: Way([Work(self.device, name, time, each, self.spoil) for each in arguments])
             for name, time in self.times.items()
         }
 
@@ -235,3 +238,80 @@ def test_unknown_and_missing_peers(device, install, monkeypatch):
     monkeypatch.setitem(LIBRARIES, "cublas", Library(lambda _device: None, "no cuBLAS here"))
     with pytest.raises(UsageError, match="no cuBLAS here"):
         compare([Task(PROBLEM)], naive, device=device)
+
+
+def test_all_that_is_given_is_timed_beside_the_first(device, install, monkeypatch):
+    install(cublas=Baseline(device, {"its own": 100.0}))
+    times = {"naive": 90.0, "shared_tiling": 60.0}
+
+    def work(binary, plan, arguments):
+        return Work(device, plan.kernel, times[plan.kernel], arguments, device.spoil)
+
+    monkeypatch.setattr(device, "work", work)
+    both = (Pick(NAIVE, NAIVE.default), Pick(TILED, TILED.default))
+    (record,) = compare([Task(PROBLEM)], lambda _problem, _gpu: both, device=device, every=True)
+    assert record.kernel == "naive"
+    candidate, cublas = record.peers
+    assert (candidate.vendor, candidate.choice) == ("gemmkit", "candidate")
+    assert (candidate.name, candidate.config) == ("shared_tiling", TILED.default.as_dict())
+    assert candidate.speedup == pytest.approx(60 / 90)
+    assert candidate.correct
+    assert (cublas.speedup, record.ratio_to_cublas) == pytest.approx((100 / 90, 100 / 90))
+
+
+def test_the_record_says_which_candidate_was_the_best_and_orders_the_others(device, install):
+    install(cublas=Baseline(device, {"first": 120.0, "slow": 500.0, "quick": 110.0}))
+    (record,) = compare([Task(PROBLEM)], naive, device=device)
+    default, best = record.peers
+    assert (default.name, default.ranking) == ("first", ())
+    assert (best.name, best.ranking) == ("quick", ("quick", "first", "slow"))
+
+
+class LabelledBaseline(Baseline):
+    """Ways that are contenders each, one of which leaves its result elsewhere unless it is judged;
+    `stored` says after which steps they store."""
+
+    stored = ()
+
+    def candidates(self, problem, arguments):
+        found = super().candidates(problem, arguments)
+
+        def elsewhere(stream):
+            pass
+
+        elsewhere.name, elsewhere.microseconds = "compiled", 70.0
+        compiled = [elsewhere for _ in arguments]
+        return {
+            "by hand": Way(found["by hand"].works, self.stored, "eager"),
+            "by compiler": Way(compiled, self.stored, "compiled", found["by hand"].works),
+        }
+
+
+def test_ways_with_names_of_their_own_are_all_timed(device, install):
+    install(linear=LabelledBaseline(device, {"by hand": 130.0}))
+    (record,) = compare([Task(PROBLEM)], naive, device=device, against=["linear"])
+    seen = [(each.choice, each.name, each.candidates, each.correct) for each in record.peers]
+    assert seen == [("eager", "by hand", 1, True), ("compiled", "by compiler", 1, True)]
+    assert [each.speedup for each in record.peers] == pytest.approx([1.3, 0.7])
+    assert record.ratio_to_cublas is None
+
+
+@pytest.mark.parametrize("stored", [(), ("product", "bias")])
+def test_peers_are_judged_by_their_own_roundings(device, install, stored):
+    epilogue = Epilogue("column", residual=True)
+    problem = replace(PROBLEM, dtype="bfloat16", out_dtype=None, epilogue=epilogue)
+    baseline = LabelledBaseline(device, {"by hand": 130.0})
+    baseline.stored = stored
+    judged = []
+
+    def judge(compute, problem=None, arithmetic=None):
+        judged.append(arithmetic)
+        return verdict
+
+    verdict = Verdict(True, 0.0, 0.0, 0.0, 0.0, 0.0, "every element")
+    workload = Workload(problem, device)
+    workload.judge = judge
+    workload.rotating = [{}]
+    entrants(Peer("linear", baseline), workload, device)
+    assert [each.stored for each in judged] == [stored, stored]
+    assert all(bool(stored) == (each.sum_bits == 8) for each in judged)

@@ -59,8 +59,8 @@ def test_what_is_launched(launches):
     found = TritonBaseline(device()).candidates(problem, [bound, bound])
     name = "Triton 3.6.0 (64x128x16, 4 warps, 3 stages)"
     assert name in found
-    assert all(len(works) == 2 for works in found.values())
-    found[name][0](device().stream)
+    assert all(len(way.works) == 2 for way in found.values())
+    found[name].works[0](device().stream)
     stream, (grid, operands, constants) = launches
     assert stream == ("stream", 77, 3)
     assert grid == (5 * 2,)
@@ -83,7 +83,7 @@ def test_products_of_a_batch_run_over_the_grid_s_second_axis(launches):
     problem = GemmProblem(64, 64, 32, batch=500, stride_b=BROADCAST, stride_c=5000)
     bound = {"A": 1, "B": 2, "C": 3, "bias": 0}
     found = TritonBaseline(device()).candidates(problem, [bound])
-    found["Triton 3.6.0 (64x64x16, 4 warps, 4 stages)"][0](device().stream)
+    found["Triton 3.6.0 (64x64x16, 4 warps, 4 stages)"].works[0](device().stream)
     _, (grid, operands, constants) = launches
     assert grid == (1, 500)
     assert operands[:3] == (

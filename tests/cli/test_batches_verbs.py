@@ -8,7 +8,7 @@ import pytest
 
 from gemmkit.record import CheckRecord, Record
 
-TILES = "BM=32,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4,stages=2,bursts=1"
+TILES = "BM=32,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4,stages=2,interleave=1"
 
 
 def test_a_batch_is_run_and_counted_on_the_emulator(call):
@@ -47,10 +47,10 @@ def test_which_kernel_a_batch_gets(call):
     ("words", "said"),
     [
         (("which", "64x64x64*2048"), "write MxNxK, for example 512x300x200, or MxNxKxBATCH"),
-        (("explain", "gemm_tiled", "--shape", "8x8x8x9"), "ask for 8x8x8"),
+        (("explain", "gemm_tiled", "--shape", "8x8x8x9"), "use 8x8x8"),
         (
             ("check", "naive", "--shape", "8x8x8x9"),
-            "'gemm_tiled' and the rungs after it take batches",
+            "'gemm_tiled' and the other production kernels take batches",
         ),
     ],
 )

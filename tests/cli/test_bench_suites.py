@@ -11,12 +11,13 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from gemmkit import nn
 from gemmkit.bench import compare as compare_module
 from gemmkit.bench.peers import LIBRARIES
 from gemmkit.bench.run import problem_record
-from gemmkit.bench.suites import SUITES
+from gemmkit.bench.suites import LAYER_SUITES, SUITES
 from gemmkit.cli import comparison
-from gemmkit.cli.output import take_up
+from gemmkit.cli.output import read_existing
 from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS
 from gemmkit.record import DeviceRecord, PeerRecord, Record, TimeRecord
@@ -34,8 +35,10 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
     """
     asked: dict[str, Any] = {"stop_after": None, "wrong": False}
 
-    def compare(tasks, choose, *, device, against, seed, progress):  # type: ignore[no-untyped-def]
-        asked.update(tasks=tasks, against=against, choose=choose)
+    def compare(  # type: ignore[no-untyped-def]
+        tasks, choose, *, device, against, seed, progress, functions
+    ):
+        asked.update(tasks=tasks, against=against, choose=choose, functions=functions)
         for number, task in enumerate(tasks):
             if number == asked["stop_after"]:
                 raise KeyboardInterrupt
@@ -88,8 +91,34 @@ def test_suites_shapes_and_peers(call: Callable[..., Result], heard: dict[str, A
     assert ("off-tile", "1023x1023x1023") in asked
     assert asked[-1] == ("", "64x64x64")
     assert heard["against"] == ("torch", "cublas")
-    for title in ("skinny (", "off-tile (", "shapes of your own", "Shares of the board's peaks"):
+    for title in ("skinny (", "off-tile (", "other shapes", "Percent of the board's peaks"):
         assert title in result.stdout
+
+
+def test_types_and_layouts(call: Callable[..., Result], heard: dict[str, Any]) -> None:
+    words = ("--suite", "skinny", "--shape", "64", "--dtype", "fp16,bf16", "--layout", "NT,col")
+    result = call("bench", *words, "--out-dtype", "float32", "--epilogue", "bias+silu")
+    assert result.exit_code == 0, result.stderr
+    problems = [each.problem for each in heard["tasks"]]
+    assert len(problems) == 4 * 11
+    kinds = {(each.dtype, each.out_dtype, each.layout) for each in problems}
+    assert kinds == {(x, "float32", y) for x in ("float16", "bfloat16") for y in ("nt", "ttt")}
+    assert {str(each.epilogue) for each in problems} == {"bias+silu"}
+    for kind in ("fp16 to fp32 NT", "bf16 to fp32 col-NN"):
+        assert f"skinny (M of 1 to 16 rows, N = K), {kind}, on H100" in result.stdout
+    assert call("bench", "--suite", "typed").exit_code == 0
+    assert len({(each.problem.dtype, each.problem.layout) for each in heard["tasks"]}) == 9
+
+
+def test_layers_are_compared_with_pytorch(
+    call: Callable[..., Result], heard: dict[str, Any]
+) -> None:
+    assert call("bench", "--suite", "layers").exit_code == 0
+    assert heard["against"] == ("torch",)
+    assert heard["functions"] is nn
+    assert all(each.layer is not None for each in heard["tasks"])
+    assert call("bench", "--suite", "layers,skinny").exit_code == 0
+    assert heard["against"] == ("cublas", "torch")
 
 
 def test_cublas_is_the_peer_by_default(call: Callable[..., Result], heard: dict[str, Any]) -> None:
@@ -123,7 +152,7 @@ def test_what_was_written_is_taken_up(
     words = ("bench", "--suite", "off-tile", "--json", path)
     heard["stop_after"] = 3
     assert call(*words).exit_code == 130
-    assert len(take_up(str(path))) == 3
+    assert len(read_existing(str(path))) == 3
     # A machine that lost its power in the middle of a line.
     path.write_text(path.read_text() + '{"kernel":"na')
     heard["stop_after"] = None
@@ -132,7 +161,7 @@ def test_what_was_written_is_taken_up(
     assert "3 of 8 problems are in" in result.stderr
     assert shapes(heard)[0][1] == "2047x2047x2047"
     assert len(heard["tasks"]) == 5
-    assert len(take_up(str(path))) == 8
+    assert len(read_existing(str(path))) == 8
     assert "1000³" in result.stdout, "the table has the former records too"
     assert call(*words, "--resume", "--against", "cublas,torch").exit_code == 0
     assert len(heard["tasks"]) == 8, "records without a peer that is asked for do not count"
@@ -151,7 +180,7 @@ def test_records_of_other_boards_do_not_count(
     path = tmp_path / "seen.json"
     assert call("bench", "--suite", "off-tile", "--json", path).exit_code == 0
     elsewhere = DeviceRecord(kind="cuda", gpu="A100")
-    moved = [msgspec.structs.replace(each, device=elsewhere) for each in take_up(str(path))]
+    moved = [msgspec.structs.replace(each, device=elsewhere) for each in read_existing(str(path))]
     path.write_text("".join(f"{each.to_json()}\n" for each in moved))
     result = call("bench", "--suite", "off-tile", "--json", path, "--resume")
     assert result.exit_code == 0
@@ -166,11 +195,11 @@ def test_a_wrong_result_exits_with_1(call: Callable[..., Result], heard: dict[st
 def test_a_file_of_something_else_is_not_taken_up(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text('{"kernel": 1}\n')
-    with pytest.raises(UsageError, match="which holds other lines"):
-        take_up(str(path))
-    assert take_up(str(tmp_path / "missing.json")) == []
-    with pytest.raises(UsageError, match="cannot take up"):
-        take_up(str(tmp_path))
+    with pytest.raises(UsageError, match="not a file of records"):
+        read_existing(str(path))
+    assert read_existing(str(tmp_path / "missing.json")) == []
+    with pytest.raises(UsageError, match="cannot resume from"):
+        read_existing(str(tmp_path))
 
 
 def test_without_a_shape_a_named_kernel_runs_at_1024(
@@ -181,8 +210,9 @@ def test_without_a_shape_a_named_kernel_runs_at_1024(
 
 
 def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
-    text = " ".join(call("bench", "--help").output.split())
-    assert f"of problems: {', '.join(SUITES)}." in text
+    # click may break a line after a hyphen.
+    text = " ".join(call("bench", "--help").output.split()).replace("- ", "-")
+    assert f"these suites: {', '.join([*SUITES, *LAYER_SUITES])}." in text
     assert f"same run: {', '.join(LIBRARIES)}." in text
 
 
@@ -192,10 +222,14 @@ def test_help_names_all_suites_and_peers(call: Callable[..., Result]) -> None:
         ((), "name a kernel or a file"),
         (("--suite", "squares"), "did you mean square"),
         (("--suite", "square", "--against", "blas"), "unknown peer 'blas'"),
-        (("--suite", "square", "--resume"), "give it with --json FILE"),
+        (("--suite", "square", "--resume"), "name it with --json FILE"),
         (("--suite", "square", "--config", "BM=8"), "--config is for one kernel"),
-        (("--against", "cublas"), "Name a kernel, a --suite or a --shape"),
-        (("--suite", "square", "--device", "emulator"), "the emulator has no stopwatch"),
+        (("--against", "cublas"), "name a kernel, a --suite or a --shape"),
+        (("--suite", "square", "--device", "emulator"), "the emulator does not measure time"),
+        (("--suite", "square", "--dtype", "float17"), "unknown dtype 'float17'"),
+        (("--suite", "square", "--layout", "NT,XN"), "unknown layout 'XN'"),
+        (("--suite", "square,layers", "--dtype", "float16"), "layers are measured as they are"),
+        (("naive", "--suite", "layers"), "layers are measured as they are"),
     ],
 )
 def test_bad_usage(call: Callable[..., Result], words: tuple[str, ...], reason: str) -> None:

@@ -87,7 +87,7 @@ def test_clean_kernel(call, fake):
     lines = result.stdout.splitlines()
     assert lines[0] == "naive (BM=32,BN=32), checked on the emulator for RTX 3090"
     assert lines[-3].split() == ["33x20x5", "–", "ok", "0.12", "–"]
-    assert lines[-1] == "1 problem: 1 ok; no finding"
+    assert lines[-1] == "1 problem: 1 ok; no findings"
     assert "[0/1] naive 33x20x5" in result.stderr
     assert fake.shapes is None
 
@@ -165,7 +165,7 @@ def test_long_lists_are_cut(call, fake, make_check):
 def test_memory_that_counts_as_never_written_is_explained(call, fake, make_check):
     finding = msgspec.structs.replace(RACE, check="initcheck", kind="uninitialized", other=None)
     fake.records = [make_check(verdict="findings", findings=(finding,))]
-    assert "β = 0 never reads C" in call("check", "naive").stdout
+    assert "C is not read if β = 0" in call("check", "naive").stdout
 
 
 def test_a_source_that_is_not_at_hand_is_named_only(call, fake, make_check):

@@ -44,7 +44,7 @@ def test_reads_past_a_matrix_that_lies_the_other_way_round(
     flat = " ".join(result.stdout.split())
     for array in arrays:
         assert f"past the end of '{array}'" in flat
-        assert f"The likeliest reason: {array} is indexed with rows and columns exchanged" in flat
+        assert f"The likely reason: {array} is indexed with rows and columns exchanged" in flat
     assert f"Try --layout {layout}" in flat
     assert call("check", path, *LAUNCH, "--shape", shape, "--layout", layout).exit_code == 0
 

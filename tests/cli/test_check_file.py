@@ -38,7 +38,7 @@ def check_file(call, tmp_path):
 def test_sizes_that_the_kernel_is_made_for_are_clean(check_file):
     result = check_file(TILED)
     assert result.exit_code == 0, result.output
-    assert result.stdout.endswith("1 problem: 1 ok; no finding\n")
+    assert result.stdout.endswith("1 problem: 1 ok; no findings\n")
 
 
 def test_out_of_bounds_at_another_size_is_a_finding(check_file):

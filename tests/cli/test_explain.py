@@ -21,7 +21,7 @@ def test_a_rung_alone(call):
         "Occupancy",
         "Launch Statistics",
         "Source Counters",
-        "What the figures say of naive",
+        "Summary of naive",
     ):
         assert f"\n{title}\n" in text
     assert "sum += *element(A, lda, row, k)" in text
@@ -30,9 +30,9 @@ def test_a_rung_alone(call):
 def test_a_rung_against_another(call):
     result = call("explain", "naive", "--against", "naive_uncoalesced", *SMALL)
     assert result.exit_code == 0, result.output
-    assert "naive against naive_uncoalesced, 64x64x32 on RTX 3090" in result.output
-    _, _, comparison = result.output.partition("\nWhat speaks for naive\n")
-    assert "Its global loads touch 6.6 times fewer 32-byte sectors" in comparison
+    assert "naive vs. naive_uncoalesced, 64x64x32 on RTX 3090" in result.output
+    _, _, comparison = result.output.partition("\nAdvantages of naive\n")
+    assert "Its global loads access 6.6 times fewer 32-byte sectors" in comparison
     assert f"{REQUESTS}:" not in comparison, "both make equally many"
 
 
@@ -128,7 +128,9 @@ def test_pictures_of_two_configurations_do_not_replace_each_other(call, tmp_path
 def test_what_if_it_took_more_or_less(call):
     result = call("explain", "coarsening_1d", "--config", "TM=1", "--what-if", *SMALL)
     assert result.exit_code == 0, result.output
-    text = result.output.partition("Occupancy of coarsening_1d:TM=1, if it took more or less")[2]
+    text = result.output.partition("Occupancy of coarsening_1d:TM=1 with more or fewer resources")[
+        2
+    ]
     assert "RTX 3090: 100 % occupancy, 48 warps and 6 blocks per SM, limited by warps" in text
     assert "^ here: 40 registers, 100 %\n  at 41 registers or more: 83.33 %" in text
     assert {line.split("  ")[0] for line in text.splitlines()} >= {"T4", "RTX 3090", "H100", "B200"}
@@ -154,7 +156,7 @@ def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_tim
     assert "Measured by Nsight Compute, other" not in result.output
     assert "gpu__time_duration.sum (predicted)" in result.output
     result = call("explain", "shared_tiling", "--ncu", path, *SMALL)
-    assert "No launch in the report is called 'shared_tiling'." in result.output
+    assert "The report has no launch of 'shared_tiling'." in result.output
     assert "Measured by Nsight Compute, other(int), beside shared_tiling" in result.output
 
 
@@ -162,7 +164,7 @@ def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_tim
     ("words", "reason"),
     [
         (("naive", "--against", ":"), "--against takes a rung"),
-        (("naive", "--json", "--what-if"), "--json prints the explanation alone"),
+        (("naive", "--json", "--what-if"), "--json excludes --ncu"),
         (("naife",), "did you mean naive"),
         (("naive", "--against", "vektorized"), "did you mean vectorized"),
         (("naive", "--against", "naive:BM"), "'BM' is not KEY=VALUE"),
@@ -181,7 +183,7 @@ def test_what_cannot_be_explained(call, words, reason):
 def test_counters_by_how_they_are_obtained(call):
     text = call("counters").output
     assert "Exact: what the hardware counts\n" in text
-    assert "Predicted: by a model of the board" in text
+    assert "Predicted by a model of the board" in text
     assert f"\n  {REQUESTS}\n" in text
     listed = json.loads(call("counters", "--json").stdout)
     assert {"name", "description", "basis"} == set(listed[0])
@@ -194,12 +196,12 @@ def test_an_empty_product_is_said_in_one_sentence(call, shape, more):
     result = call("explain", "naive", "--shape", shape, "--gpu", "h100", *more)
     assert result.exit_code == 0, result.stderr
     m, n, _ = shape.split("x")
-    said = f"The product is empty, C being {m}x{n}, so nothing is launched."
+    said = f"The product is empty: C is {m}x{n}, so nothing is launched."
     assert result.stdout.splitlines()[1:] == ["", said]
 
 
 def test_an_empty_product_is_said_in_json_too(call):
     found = json.loads(call("explain", "naive", "--shape", "0x128x16", "--json").stdout)
     assert [each["text"] for each in found["sentences"]] == [
-        "The product is empty, C being 0x128, so nothing is launched."
+        "The product is empty: C is 0x128, so nothing is launched."
     ]

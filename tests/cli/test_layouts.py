@@ -142,7 +142,7 @@ def test_a_rung_takes_the_layouts_that_it_reads(call):
     assert plan.entry == plain.plan(GemmProblem(9, 7, 5, transb=True), rung.default, board).entry
     refused = call("check", "naive", "--shape", "9x7x5", "--layout", "NT")
     assert refused.exit_code == 2
-    assert "'naive' takes NN, not NT" in refused.stderr
+    assert "'naive' supports NN, not NT" in refused.stderr
 
 
 def test_problems_of_another_layout_are_refused_and_plain_ones_laid_out(tmp_path):

@@ -60,7 +60,7 @@ def test_auto_says_why_it_took_the_emulator(call, fake, monkeypatch):
     monkeypatch.setattr("gemmkit.cli.watch.gpu_problem", lambda: "the driver finds no GPU")
     assert "RTX 3090: the driver finds no GPU." in call("ladder").stderr
     monkeypatch.setattr("gemmkit.cli.watch.gpu_problem", lambda: None)
-    assert "RTX 3090: the GPU here is another board." in call("ladder").stderr
+    assert "RTX 3090: this machine's GPU is another board." in call("ladder").stderr
 
 
 def test_ladder_passes_every_option_on(call, fake):

@@ -18,7 +18,7 @@ def test_show_has_idea_configuration_launch_resources_and_source(call):
     assert "TM 4 1, 2, 4, 8, 16 (also called stride)" in unwrapped
     assert "grid 64 × 64 × 1 = 4,096 blocks" in unwrapped
     assert "block 64 × 1 × 1 = 64 threads" in unwrapped
-    assert "66.67 % in theory" in unwrapped
+    assert "66.67 % theoretical" in unwrapped
     assert "registers" in unwrapped
     assert result.stdout.endswith(kernel.source)
 
@@ -65,14 +65,14 @@ def test_info_without_a_gpu(call, monkeypatch):
     result = call("info")
     assert result.exit_code == 0
     assert f"none: {problem}; kernels run on the emulator" in result.stdout
-    assert "Threads on RTX 3090" in result.stdout
+    assert "Thread hierarchy of RTX 3090" in result.stdout
     assert "NVRTC" in result.stdout
     assert all(board.name in result.stdout for board in BOARDS.values())
 
 
 def test_info_shows_the_limits_of_the_board_that_is_named(call):
     result = call("info", "--gpu", "H100")
-    assert "Threads on H100" in result.stdout
+    assert "Thread hierarchy of H100" in result.stdout
     assert "228 KiB per SM; 227 KiB per block" in result.stdout
     assert "64 warps per SM" in result.stdout
 

@@ -127,7 +127,7 @@ def test_ctrl_c_on_a_terminal_keeps_rows_and_records(tmp_path, monkeypatch):
     status, shown = _interrupted(command, b"naive 4096x4096x1024")
     assert status == 130
     assert "Traceback" not in shown
-    assert "Ended early: 1 of 2 runs are done." in shown
+    assert "Stopped early: 1 of 2 runs are complete." in shown
     assert shown.rstrip().endswith("interrupted")
     # The bar hides the cursor.
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")

@@ -20,7 +20,7 @@ def test_text_names_what_is_launched_and_why(call):
     assert lines["reason"] == decision.reason
     assert lines["source"] == decision.source
     assert "estimated" in lines["time"]
-    assert "next candidates" in result.stdout
+    assert "runners-up" in result.stdout
     for each in decision.alternatives:
         assert each.why in result.stdout
 

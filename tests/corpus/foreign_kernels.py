@@ -1,7 +1,7 @@
-"""Kernels in the styles that people bring, and the bugs that such kernels have.
+"""Kernels in the styles that users bring, and the bugs that such kernels have.
 
-Each `foreign/*.cu` is sound as it is; a bug changes a few of its words. The kernels are checked as
-a stranger would: by file, with a grid and a block, and mostly on the shapes that `check` chooses.
+Each `foreign/*.cu` is correct; a bug changes a few of its words. The kernels are checked as a user
+would check them: by file, with a grid and a block, and mostly on the shapes that `check` chooses.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TILES_8 = {"grid": "(N+7)/8,(M+7)/8", "block": "8,8"}
 
 @dataclass(frozen=True)
 class Foreign:
-    """How a kernel is brought: what `Kernel.from_file` and `check` are given with it.
+    """How a kernel is given to `Kernel.from_file` and `check`.
 
-    `shapes` are checked instead of the default ones where a bug is planted, to keep tests short.
+    `shapes` replace the default ones when a bug is planted, to keep tests short.
     """
 
     kernel: Mapping[str, Any]
@@ -72,10 +72,10 @@ FOREIGN = {
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug of a foreign kernel: `old`, which stands there exactly once, becomes `new`.
+    """A bug of a foreign kernel: `old`, which occurs exactly once, becomes `new`.
 
-    `expects` is what must be reported, one of them being enough: a check, or a wrong result.
-    `gpu` is the board that shows it, where not every board does.
+    `expects` lists what must be reported, one of them being enough: a check, or a wrong result.
+    `gpu` is the board that shows it, if not every board does.
     """
 
     kernel: str
@@ -230,10 +230,10 @@ BUGS = (
 
 
 def bring(name: str, folder: Path, bug: Bug | None = None) -> Kernel:
-    """The kernel as it is, or with a bug, written to `folder` and read from there.
+    """The kernel, with a bug if one is given, written to `folder` and read from there.
 
     Raises:
-        ValueError: the words that the bug changes do not stand in the file exactly once.
+        ValueError: `old` does not occur exactly once in the file.
     """
     text = (FOLDER / f"{name}.cu").read_text("utf-8")
     if bug is not None:

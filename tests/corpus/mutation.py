@@ -1,4 +1,4 @@
-"""`Mutation`: a bug planted in a kernel by changing a few words of its source, and the mutant."""
+"""`Mutation`: a bug planted in a kernel by changing a few words of its source."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import SourceFile
+from gemmkit.kernels.policy import STANDARD
 from gemmkit.problem import GemmProblem
 
 WRONG_RESULT = "wrong result"
 
-# Small tiles: quick to compile for the emulator, and more than one warp in a block.
+# Small tiles: quick to compile for the emulator, and more than one warp per block.
 _SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 _SMALL_WARPS = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 CONFIGS = {
@@ -23,19 +24,14 @@ CONFIGS = {
     "coarsening_1d": {"stride": 4},
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), _SMALL),
     "warp_tiled": _SMALL_WARPS,
+    "async_copy": {**_SMALL_WARPS, "stages": 3},
+    "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
+    "stream_k": {**_SMALL_WARPS, "stages": 3},
     "gemm_tiled": {**_SMALL_WARPS, "stages": 3},
     "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},
     "gemm_stream_k": {**_SMALL_WARPS, "stages": 3},
-}
-CONFIGS |= {
-    rung: CONFIGS[kernel]
-    for rung, kernel in (
-        ("async_copy", "gemm_tiled"),
-        ("split_k", "gemm_split_k"),
-        ("warp_reduce", "gemm_skinny"),
-        ("stream_k", "gemm_stream_k"),
-    )
 }
 
 
@@ -67,7 +63,7 @@ class Mutation:
         """The rung with the bug; a changed include is written to `folder`.
 
         Raises:
-            ValueError: `old` does not stand exactly once in the file.
+            ValueError: `old` does not occur exactly once in the file.
         """
         rung = find_kernel(self.kernel)
         sources = {f"{self.kernel}.cu": rung.source, **include_files()}
@@ -81,9 +77,15 @@ class Mutation:
             own.mkdir(parents=True, exist_ok=True)
             for name in include_files():
                 path = own / name
+                path.parent.mkdir(exist_ok=True)
                 # Another process may be reading it.
                 if not path.exists():
                     path.write_text(sources[name], "utf-8")
             dirs = (str(own),)
-        source = SourceFile(sources[f"{self.kernel}.cu"], f"{self.kernel}.cu", include_dirs=dirs)
+        source = SourceFile(
+            sources[f"{self.kernel}.cu"],
+            f"{self.kernel}.cu",
+            include_dirs=dirs,
+            options=(STANDARD,),
+        )
         return replace(rung, file=source)

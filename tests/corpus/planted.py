@@ -1,4 +1,4 @@
-"""The corpus of planted bugs: a list of small changes to the rungs, each of which breaks one."""
+"""The corpus of planted bugs: a list of small changes to kernels, each of which breaks one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import planted_async
 import planted_direct
+import planted_rung_async
+import planted_rung_skinny
+import planted_rung_split
 import planted_skinny
 import planted_split
 import planted_tiled
@@ -24,6 +27,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_direct.PLANTED,
     *planted_tiled.PLANTED,
     *planted_vector.PLANTED,
+    *planted_rung_async.PLANTED,
+    *planted_rung_split.PLANTED,
+    *planted_rung_skinny.PLANTED,
     *planted_async.PLANTED,
     *planted_split.PLANTED,
     *planted_skinny.PLANTED,
@@ -31,7 +37,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def clean_problems(kernel: str) -> dict[str, GemmProblem]:
-    """Problems on which a rung is run as it is: edges everywhere, and quads with padded rows."""
+    """Problems for an unchanged rung: partial tiles everywhere, and quads with padded rows."""
     problems = {
         "edges": GemmProblem(65, 67, 35),
         "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
@@ -41,15 +47,15 @@ def clean_problems(kernel: str) -> dict[str, GemmProblem]:
 
 
 def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecord:
-    """What the sanitizers and the reference say of a mutant, on the problem that shows its bug."""
+    """The sanitizers' and the reference's verdict on a mutant, on the problem that shows it."""
     kernel = mutation.mutant(folder)
     config = CONFIGS[mutation.kernel]
     return check(kernel, [mutation.problem], config=config, device=device)[0]
 
 
 def seen(record: CheckRecord) -> set[str]:
-    """The checks with a finding, and `WRONG_RESULT` where the result is wrong."""
+    """The checks with a finding, and `WRONG_RESULT` if the result is wrong."""
     found: set[str] = {finding.check for finding in record.findings}
-    # A launch that spoils the next one has failed, be its own result right.
+    # A launch that corrupts the next one has failed, even if its own result is correct.
     wrong = record.correct is False or record.verdict == "failed"
     return found | ({WRONG_RESULT} if wrong else set())

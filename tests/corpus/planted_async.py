@@ -1,4 +1,4 @@
-"""Bugs planted in the rung whose tiles are copied by cp.async, in a ring of three stages."""
+"""Bugs planted in the rung that copies tiles by cp.async, in a pipeline of three stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-_RING = "async_tiles.cuh"
+_RING = "mainloop/cp_async_fma.cuh"
 _WAIT = "cp_async_wait<STAGES - 2>();"
 _BARRIER = "__syncthreads();  // the tiles of this step are there"
 _PROBLEM = GemmProblem(64, 64, 32)
@@ -97,8 +97,8 @@ PLANTED = (
         name="rows of A padded to no multiple of a quad",
         kernel="gemm_tiled",
         problem=_PROBLEM,
-        old="PAD = 4",
-        new="PAD = 3",
+        old="PAD = TILE.pad",
+        new="PAD = TILE.pad - 1",
         expects=("memcheck",),
         file=_RING,
     ),
@@ -109,7 +109,7 @@ PLANTED = (
         old="(TRANSPOSED ? col * PITCH + row : row * PITCH + col)",
         new="(row * PITCH + col)",
         expects=("memcheck", "racecheck"),
-        file="cp_async.cuh",
+        file="mainloop/copy_walk.cuh",
     ),
     Mutation(
         name="no copy where the matrix ends",
@@ -118,14 +118,14 @@ PLANTED = (
         old="cp_async<VEC>(reinterpret_cast<float*>(place)",
         new="if (inside(TRANSPOSED ? col : row)) cp_async<VEC>(reinterpret_cast<float*>(place)",
         expects=("initcheck",),
-        file="cp_async.cuh",
+        file="mainloop/copy_walk.cuh",
     ),
     Mutation(
         name="results of the last step left out",
         kernel="gemm_tiled",
         problem=_PROBLEM,
-        old="max(feed.left - run, 0) : 0;",
-        new="max(feed.left - run, 0) : 1;",
+        old="max(feed.left - chunk, 0) : 0;",
+        new="max(feed.left - chunk, 0) : 1;",
         expects=(WRONG_RESULT,),
         file=_RING,
     ),

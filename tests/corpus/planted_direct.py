@@ -1,4 +1,4 @@
-"""Bugs planted in the rungs that keep one result a thread and use no shared memory."""
+"""Bugs planted in the rungs with one result per thread and no shared memory."""
 
 from __future__ import annotations
 

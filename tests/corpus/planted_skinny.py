@@ -6,10 +6,10 @@ from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-# Few rows, and few columns; neither side nor depth fills a tile, and k is cut in three.
+# Few rows, and few columns; m, n and k are not multiples of the tile, and k is split in three.
 _WIDE = GemmProblem(3, 70, 110)
 _TALL = GemmProblem(70, 3, 110)
-# Few rows that are aligned, so that all is copied to shared memory.
+# Few, aligned rows, so that everything is copied to shared memory.
 _COPIED = GemmProblem(5, 72, 112)
 
 PLANTED = (
@@ -20,7 +20,7 @@ PLANTED = (
         old="return (upper ? HALF : 0) +",
         new="return",
         expects=("initcheck", WRONG_RESULT),
-        file="skinny.cuh",
+        file="mainloop/skinny.cuh",
     ),
     Mutation(
         name="the sums of one warp left out",
@@ -101,6 +101,6 @@ PLANTED = (
         old="line < lines_left && k < own_left",
         new="k < own_left",
         expects=("memcheck",),
-        file="skinny.cuh",
+        file="mainloop/skinny.cuh",
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs planted in the rungs whose blocks share a result, by way of the workspace."""
+"""Bugs planted in the rungs whose blocks share a result through the workspace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-# Three parts of k, the first of them a step longer; every block's slices have work.
+# Three splits of k, the first of them one step longer; every block has work in each.
 _SPLIT = GemmProblem(64, 64, 64)
 # Two tiles, each shared by three blocks.
 _STREAM = GemmProblem(64, 128, 96)
@@ -20,7 +20,7 @@ PLANTED = (
         old="atom.acq_rel.gpu",
         new="atom.relaxed.gpu",
         expects=("racecheck",),
-        file="arrival.cuh",
+        file="epilogue/fix_up.cuh",
     ),
     Mutation(
         name="a count that does not release the part",
@@ -29,7 +29,7 @@ PLANTED = (
         old=".acq_rel.gpu",
         new=".acquire.gpu",
         expects=("racecheck",),
-        file="arrival.cuh",
+        file="epilogue/fix_up.cuh",
     ),
     Mutation(
         name="a count in the scope of the block",
@@ -38,7 +38,7 @@ PLANTED = (
         old=".acq_rel.gpu",
         new=".acq_rel.cta",
         expects=("racecheck",),
-        file="arrival.cuh",
+        file="epilogue/fix_up.cuh",
     ),
     Mutation(
         name="no barrier between the part and the count",
@@ -47,14 +47,14 @@ PLANTED = (
         old="__syncthreads();  // all of the part",
         new="//",
         expects=("racecheck",),
-        file="arrival.cuh",
+        file="epilogue/fix_up.cuh",
     ),
     Mutation(
         name="parts added up before all have arrived",
         kernel="gemm_split_k",
         problem=_SPLIT,
-        old="if (!arrives_last(arrivals + tile, parts)) return;",
-        new="arrives_last(arrivals + tile, parts);",
+        old="if (!is_last_part(args.semaphores + tile, parts)) return;",
+        new="is_last_part(args.semaphores + tile, parts);",
         expects=("initcheck", "racecheck"),
     ),
     Mutation(
@@ -69,8 +69,8 @@ PLANTED = (
         name="one counter for all tiles",
         kernel="gemm_split_k",
         problem=GemmProblem(64, 192, 64),
-        old="arrives_last(arrivals + tile, parts)",
-        new="arrives_last(arrivals, parts)",
+        old="is_last_part(args.semaphores + tile, parts)",
+        new="is_last_part(args.semaphores, parts)",
         expects=("initcheck", "racecheck"),
     ),
     Mutation(
@@ -80,7 +80,7 @@ PLANTED = (
         old="global.inc.u32 %0, [%1], %2",
         new="global.add.u32 %0, [%1], 1",
         expects=(WRONG_RESULT,),
-        file="arrival.cuh",
+        file="epilogue/fix_up.cuh",
     ),
     Mutation(
         name="longer first parts forgotten",
@@ -111,8 +111,8 @@ PLANTED = (
         name="parts added up before all have arrived",
         kernel="gemm_stream_k",
         problem=_STREAM,
-        old="if (!whole && arrives_last(arrivals + work.tile, parts)) {",
-        new="if (!whole) {\n      arrives_last(arrivals + work.tile, parts);",
+        old="if (!whole && is_last_part(args.semaphores + work.tile, parts)) {",
+        new="if (!whole) {\n      is_last_part(args.semaphores + work.tile, parts);",
         expects=("initcheck", "racecheck"),
     ),
     Mutation(

@@ -1,4 +1,4 @@
-"""Bugs planted in the rungs that copy tiles to shared memory float by float."""
+"""Bugs planted in the rungs that copy tiles to shared memory one float at a time."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ PLANTED = (
         problem=GemmProblem(32, 32, 8),
         old="__shared__ float Bs[BK][BN];",
         new="float (&Bs)[BK][BN] = reinterpret_cast<float (&)[BK][BN]>(As);",
-        # No race: each thread overwrites what it has itself put there.
+        # No race: each thread overwrites only what it wrote itself.
         expects=(WRONG_RESULT,),
     ),
     Mutation(

@@ -1,4 +1,4 @@
-"""Bugs planted in the rungs that move four floats at a time and cut blocks into warps."""
+"""Bugs planted in the rungs that move four floats at a time and divide blocks into warps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels as people bring them: every bug is found, and no sound kernel is flagged."""
+"""Kernels as users bring them: every bug is found, and no correct kernel is flagged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every planted bug is found, and no kernel as it is gives a finding."""
+"""Every planted bug is found, and no unchanged kernel has a finding."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_corpus_is_large_and_covers_every_kernel_and_check():
     assert len(MUTATIONS) >= LEAST_BUGS
     assert len({label(each) for each in MUTATIONS}) == len(MUTATIONS)
     per_kernel = Counter(each.kernel for each in MUTATIONS)
-    assert {kernel.name for kernel in (*LADDER[:9], *GEMMS)} <= set(per_kernel)
+    assert {kernel.name for kernel in (*LADDER, *GEMMS)} == set(per_kernel)
     assert min(per_kernel.values()) >= 3
     assert {word for each in MUTATIONS for word in each.expects} == {*CHECKS, WRONG_RESULT}
     assert any(each.file for each in MUTATIONS)

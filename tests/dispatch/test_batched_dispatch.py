@@ -22,7 +22,7 @@ TAKING = {"gemm_tiled", "gemm_split_k", "gemm_stream_k", "gemm_skinny", "typed"}
 SMALL = [
     each
     for each in CANDIDATES
-    if each.name == "gemm_tiled" and each.config["stages"] == 2 and each.config.bursts == 1
+    if each.name == "gemm_tiled" and each.config["stages"] == 2 and each.config.interleave == 1
 ]
 
 

@@ -42,9 +42,9 @@ def test_a_decision_says_what_is_launched():
 @pytest.mark.parametrize(
     ("shape", "told"),
     [
-        ("2049x2050x2049", ("the last 1 row and 2 columns", "of 4 runs of k apart")),
+        ("2049x2050x2049", ("the last 1 row and 2 columns", "4 chunks of k")),
         ("2048x2056x2048", ("the last 8 columns,",)),
-        ("16384", ("tiles in bands of rows",)),
+        ("16384", ("grouped rasterization",)),
     ],
 )
 def test_what_follows_from_the_problem_is_told(shape, told):

@@ -1,4 +1,4 @@
-"""Emulator tests run what they can on both executors."""
+"""Emulator tests run on both executors where possible."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Operands:
-    """Row-major matrices with their leading dimensions, C's initial content among them."""
+    """Row-major matrices with their leading dimensions, including C's initial content."""
 
     A: Floats
     B: Floats
@@ -46,7 +46,7 @@ def run_rung(
     arch: str = "sm_86",
     **config: int,
 ) -> tuple[Floats, Outcome]:
-    """C after the launch, and what the launch showed."""
+    """C after the launch, and the launch's execution."""
     kernel, gpu = find_kernel(name), find_board("RTX 3090")
     plan = kernel.plan(problem, kernel.configure(config), gpu)
     binary = compile_kernel(plan.source.text, plan.entry, arch, headers=include_files())

@@ -17,7 +17,7 @@ FLOATS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11, "f16x2": 5, "bf16x2": 8}
 
 
 def interesting_words(count: int, rng: np.random.Generator) -> NDArray[np.uint64]:
-    """64-bit words which, cut to any type, are often special values of it."""
+    """64-bit words that are often special values of any type they are cut to."""
     random = rng.integers(0, 2**64, count, np.uint64, endpoint=False)
     ends = np.array([0, 1, 2, 31, 32, 63, 64, 127, 128, 255, 2**64 - 1, 2**63], np.uint64)
     halves = [0x0000, 0x8000, 0x3C00, 0xBC00, 0x7C00, 0xFC00, 0x7E00, 0x0001, 0x83FF, 0x7BFF]
@@ -57,12 +57,12 @@ def dests_of(form: Form) -> list[PtxType]:
 
 
 def cut(words: NDArray[np.uint64], of: PtxType) -> NDArray[np.generic]:
-    """Raw bits of a type out of 64-bit words."""
+    """Raw bits of a type from 64-bit words."""
     return words % 2 == 1 if of.bits == 1 else words.astype(f"u{of.bytes}")
 
 
 def program(forms: Sequence[Form], *, truth: int = 0xE4) -> str:
-    """One instruction for each form, on operands of its own.
+    """One instruction per form, each on its own operands.
 
     Of the inputs p1, word [form][slot][lane] is the operand (the carry is the last slot); of the
     outputs p0, words [form][0][lane] and [form][1][lane] are its results.
@@ -143,7 +143,7 @@ def _store(name: str, of: PtxType | None, word: int) -> list[str]:
 
 
 def without_payloads(bits: NDArray[np.uint64], of: str) -> NDArray[np.uint64]:
-    """Every NaN made the same one; PTX promises no payload."""
+    """Every NaN replaced by one NaN; PTX guarantees no payload."""
     if of in ("f16x2", "bf16x2"):
         low, high = bits & np.uint64(0xFFFF), bits >> np.uint64(16) & np.uint64(0xFFFF)
         single = of.removesuffix("x2")

@@ -1,4 +1,4 @@
-"""The emulator's counts, and the compiler's figures, equal what Nsight Compute read on a GPU."""
+"""The emulator's counts, and the compiler's figures, equal those of Nsight Compute on a GPU."""
 
 import json
 from functools import cache
@@ -67,9 +67,9 @@ def test_counts_of_memory(gpu, launch):
     assert measured[loads] == pytest.approx(counted[loads], rel=0.02)
     both = measured[loads] + measured[stores]
     assert both == pytest.approx(counted[loads] + counted[stores], rel=0.02)
-    # Lines that the cache lacks add to those of the tag stage, most where a small product reads
-    # each once. Which of them share a bank of it depends on where a matrix lies, unless it is
-    # large; of stores to a small one above all.
+    # Cache misses add to the wavefronts of the tag stage, most if a small product reads each line
+    # once. Which lines share a tag bank depends on a matrix's address, unless it is large; most of
+    # all for stores to a small one.
     tags = TAG_WAVEFRONTS.format("ld")
     least = 1.0 if launch["shape"] in LARGE else 0.97
     most = 1.21 if launch["shape"] == "16x257x129" else 1.08
@@ -83,7 +83,7 @@ def test_counts_of_memory(gpu, launch):
 def test_resources_and_occupancy(gpu, launch):
     record, measured = emulated(gpu, launch), launch["metrics"]
     found, resources, spec = record.occupancy, record.resources, find_board(gpu)
-    # Of a kernel that has another default by now, the code is another too.
+    # A kernel whose default has changed since has different code.
     same = launch["config"] == find_kernel(launch["kernel"]).default.as_dict()
     if same and launch["compiler"] == record.environment["compiler"]:
         assert resources.registers == measured["launch__registers_per_thread"]

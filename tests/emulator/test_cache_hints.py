@@ -1,4 +1,4 @@
-"""Cache policies, priorities and prefetches: taken, and without effect on results and accesses."""
+"""Cache policies, priorities and prefetches: accepted, without effect on results and accesses."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ L1 = ("", ".L1::evict_normal", ".L1::evict_unchanged", ".L1::evict_first", ".L1:
 L1 += (".L1::no_allocate",)
 AHEAD = ("", ".L2::64B", ".L2::128B", ".L2::256B")
 
-# Two words of a lane's own at %mine, in shared memory at %own; values in %f1 to %f4 and %r1.
+# Two words per lane at %mine, in shared memory at %own; values in %f1 to %f4 and %r1.
 Writer = Callable[[random.Random, bool], str]
 
 
 def access(opcode: str, kind: str, operands: str, *, sized: bool = False) -> Writer:
-    """Writes an access in its plain form or with hints: the opcode is `opcode` + `kind`."""
+    """Formats an access in its plain form or with hints: the opcode is `opcode` + `kind`."""
 
     def text(rng: random.Random, hinted: bool) -> str:
         if not hinted:
@@ -75,7 +75,7 @@ ACCESSES = (
 
 
 def body(seed: int, hinted: bool) -> str:
-    """A program of 24 accesses in random order; with hints it has other lines between them."""
+    """A program of 24 accesses in random order; with hints there are other lines between them."""
     choices, hints = random.Random(seed), random.Random(seed + 1)
     lines = [
         "mul.wide.u32 %mine, %tid, 8; add.s64 %mine, %mine, %rd0;",
@@ -111,7 +111,7 @@ def outcome(executor: Executor, seed: int, hinted: bool) -> Outcome:
 
 
 def accesses(run: Outcome) -> dict[str, float]:
-    """All metrics of accesses, and how many instructions made them."""
+    """All metrics of accesses, and the number of instructions that made them."""
     made = tuple(f"ptx__inst_executed_op_{each}.sum" for each in ("load", "store", "atomic"))
     return {
         name: value
@@ -152,12 +152,18 @@ def test_every_kind_of_policy(executor: Executor, policy: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("discard.global.L2 [%rd0], 128;", "does not run 'discard.global.L2': it leaves what"),
-        ("prefetch.global.L3 [%rd0];", "does not know 'prefetch.global.L3'"),
-        ("prefetch.const.tensormap [%rd0];", "does not know 'prefetch.const.tensormap'"),
-        (f"ld.shared{HINT}.f32 %f1, [%r1], %rd3;", f"does not know 'ld.shared{HINT}.f32'"),
-        (f"atom.global.cas{HINT}.b32 %r1, [%rd0], %r2, %r3, %rd3;", "does not know 'atom.global.c"),
-        ("createpolicy.fractional.L2::evict_some.b64 %rd3;", "does not know 'createpolicy.frac"),
+        (
+            "discard.global.L2 [%rd0], 128;",
+            "does not support 'discard.global.L2': it leaves memory",
+        ),
+        ("prefetch.global.L3 [%rd0];", "does not support 'prefetch.global.L3'"),
+        ("prefetch.const.tensormap [%rd0];", "does not support 'prefetch.const.tensormap'"),
+        (f"ld.shared{HINT}.f32 %f1, [%r1], %rd3;", f"does not support 'ld.shared{HINT}.f32'"),
+        (
+            f"atom.global.cas{HINT}.b32 %r1, [%rd0], %r2, %r3, %rd3;",
+            "does not support 'atom.global.c",
+        ),
+        ("createpolicy.fractional.L2::evict_some.b64 %rd3;", "does not support 'createpolicy.frac"),
         (f"ld.global{HINT}.f32 %f1, [%rd0];", "does not take these operands"),
         (f"ld.global{HINT}.f32 %f1, [%rd0], %r3;", "does not take these operands"),
         ("ld.global.f32 %f1, [%rd0], %rd3;", "does not take these operands"),

@@ -1,4 +1,4 @@
-"""What `cooperative_groups` is used for in kernels, against its definition, without findings."""
+"""Uses of `cooperative_groups` in kernels, against their definition, without findings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ extern "C" __global__ void k(int* out) {
   auto warp = cg::tiled_partition<32>(block);
 """
 THREADS = 64
-# Lanes that are no multiple of 3, of each warp.
+# The lanes of each warp that are not multiples of 3.
 SOME = [[x for x in range(w, w + 32) if x % 3] for w in (0, 32)]
 
 
 def launch(body: str, tmp_path) -> np.ndarray:
-    """What 64 threads leave in `out`; the sanitizers find nothing."""
+    """`out` after a launch of 64 threads; the sanitizers find nothing."""
     source = SourceFile(HEAD + body + "\n}\n", "k.cu", "cuda", (str(tmp_path),), ())
     binary = compile_source(source, "k", "sm_86")
     memory = DeviceMemory()
@@ -41,7 +41,7 @@ def launch(body: str, tmp_path) -> np.ndarray:
 
 
 def among(groups: list[list[int]], value: Callable[[list[int], int], int]) -> list[int]:
-    """`value` of each group and place in it, by thread; 0 for threads of no group."""
+    """`value` of each group and rank in it, by thread; 0 for threads in no group."""
     wanted = [0] * THREADS
     for group in groups:
         for place, thread in enumerate(group):

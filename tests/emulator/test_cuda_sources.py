@@ -1,4 +1,4 @@
-"""CUDA C++ through NVRTC onto the executors: what others' kernels use beside plain arithmetic."""
+"""CUDA C++ through NVRTC on the executors: features that users' kernels use besides arithmetic."""
 
 from __future__ import annotations
 

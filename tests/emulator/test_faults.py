@@ -1,4 +1,4 @@
-"""What a kernel may not do ends the launch with an error that names the place."""
+"""A fault of a kernel ends the launch with an error that names the position."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.problem import GemmProblem
 
-# Ragged, tiny and aligned; an architecture of each PTX dialect. The tiny one runs the code of the
-# first.
+# Ragged, tiny and aligned shapes; an architecture of each PTX dialect. The tiny one runs the code
+# of the first.
 CASES = {
     "33x65x17": ("sm_86", GemmProblem(m=33, n=65, k=17, alpha=1.5, beta=-0.5)),
     "66x67x40": ("sm_90a", GemmProblem(m=66, n=67, k=40, lda=43, ldb=70, ldc=81)),
@@ -28,14 +28,14 @@ CASES = {
 # Tiles smaller than the defaults: less code to compile, more blocks and edges.
 TILES = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 WARP_TILES = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
-# One warp a tile; of blocks that share tiles there are many already.
+# One warp per tile; there are already many blocks that share tiles.
 WARP_TILE = {**WARP_TILES, "BM": 32, "BN": 32}
 CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), TILES),
     "warp_tiled": WARP_TILES,
     "async_copy": {**WARP_TILES, "stages": 3},
     "split_k": {**WARP_TILE, "BK": 16, "stages": 2, "split_k": 3},
-    "warp_reduce": {"BN": 32, "BK": 32, "split_k": 3},
+    "warp_reduce": {"BN": 32, "BK": 64},
     "stream_k": {**WARP_TILE, "stages": 2},
 }
 
@@ -58,7 +58,7 @@ def test_every_rung(kernel: str, case: str) -> None:
 
 
 def test_the_result_is_the_product() -> None:
-    """What both agree on is right."""
+    """The result that both agree on is correct."""
     problem = GemmProblem(m=33, n=65, k=17, alpha=1.5, beta=-0.5)
     operands = Operands.random(problem)
     C, _ = run_rung(ORACLE, "naive", problem, operands)

@@ -1,4 +1,4 @@
-"""`mma.sync` on every executor: the product, and where its elements lie."""
+"""`mma.sync` on every executor: the product, and the fragment layouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ FORMS = sorted(opcode for opcode in table() if opcode.startswith("mma.sync"))
 
 
 def program(opcode: str) -> str:
-    """Register i of lane j comes from word 32 i + j; those of the result go the same way."""
+    """Register i of lane j is loaded from word 32 i + j; the result's registers are stored
+    likewise."""
     bits = 64 if "f64" in opcode else 32
     dests, *sources = (spec.count for spec in table()[opcode].operands)
     lists, lines, at = [], [f"mad.wide.u32 %here, %tid, {bits // 8}, %rd0;"], dests
@@ -44,7 +45,7 @@ def bits_of(value: float, kind: str) -> int:
 
 @pytest.mark.parametrize("opcode", FORMS)
 def test_products(executor: Executor, opcode: str) -> None:
-    """Small integers, whose product is exact, put lane by lane where the PTX manual has them."""
+    """Small integers, whose product is exact, in the fragments of the PTX manual."""
     shape = opcode.split(".")[3]
     m, k = int(shape[1:].partition("n")[0]), int(shape.partition("k")[2])
     kind = opcode.split(".")[-3]

@@ -174,7 +174,7 @@ class TestDataFlow:
 
 
 class TestDivergence:
-    def test_both_sides_meet_again(self, executor: Executor) -> None:
+    def test_both_sides_reconverge(self, executor: Executor) -> None:
         body = """
             setp.lt.u32 %p1, %tid, 10;
             @%p1 bra LOW;
@@ -208,7 +208,7 @@ class TestDivergence:
         assert out.count("executed", "st.global.u32") == 0
 
     def test_loops_of_different_lengths(self, executor: Executor) -> None:
-        """Lane n adds 1 + 2 + ... + n + 1; each turn but the last parts one lane."""
+        """Lane n adds 1 + 2 + ... + n + 1; in each iteration but the last one lane diverges."""
         body = """
             mov.u32 %r1, 0;
             mov.u32 %r2, 0;
@@ -316,7 +316,7 @@ class TestBlocks:
         given = np.arange(128, dtype=np.uint32)
         assert np.array_equal(launch(executor, text, given, block=128).arrays[0], given[::-1])
 
-    def test_dynamic_shared_memory_starts_behind_the_static(self, executor: Executor) -> None:
+    def test_dynamic_shared_memory_starts_after_the_static(self, executor: Executor) -> None:
         outside = ".extern .shared .align 16 .b8 dynamic[];"
         body = """
             st.shared.u32 [static_part], 7;
@@ -358,7 +358,7 @@ class TestBlocks:
         assert out.arrays[0].tolist() == [0] * 32 + list(range(32, 96))
 
     def test_named_barriers_with_a_count(self, executor: Executor) -> None:
-        """Warp 0 only arrives; warp 1 waits for it; warp 2 takes no part."""
+        """Warp 0 only arrives; warp 1 waits for it; warp 2 does not participate."""
         body = """
             mov.u32 %r9, cell;
             setp.lt.u32 %p1, %tid, 32;
@@ -380,7 +380,7 @@ class TestBlocks:
         assert out.arrays[0].tolist() == [0] * 32 + [77] * 32 + [0] * 32
 
     def test_barriers_in_loops_are_used_again(self, executor: Executor) -> None:
-        """Each turn every warp passes its word on to the next one, round the block."""
+        """In each iteration every warp passes its word to the next one, around the block."""
         body = """
             mov.u32 %r9, cells;
             shr.u32 %r2, %tid, 5;
@@ -407,7 +407,7 @@ class TestBlocks:
 
 class TestCopyAsync:
     def test_copies_zero_fills_and_counts_what_is_read(self, executor: Executor) -> None:
-        """Lanes 0-9 read 16 bytes, 10-19 four of 16, others nothing, from nowhere."""
+        """Lanes 0-9 read 16 bytes, 10-19 four of 16, others nothing, from no valid address."""
         body = """
             mov.u32 %r9, tile;
             mad.lo.u32 %r2, %tid, 16, %r9;
@@ -440,7 +440,7 @@ class TestCopyAsync:
 
     @pytest.mark.parametrize("negated", [False, True])
     def test_an_ignored_source_is_not_read(self, executor: Executor, negated: bool) -> None:
-        """Lanes 0-10 read 16 bytes; the others ignore their source, which lies nowhere."""
+        """Lanes 0-10 read 16 bytes; the others ignore their source, an invalid address."""
         body = f"""
             mov.u32 %r9, tile;
             mad.lo.u32 %r2, %tid, 16, %r9;

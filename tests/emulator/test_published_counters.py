@@ -1,4 +1,4 @@
-"""Counters of a 1024³ product with 32×32 blocks that others read on GPUs, in full emulated runs."""
+"""Published counters of a 1024³ product with 32×32 blocks on GPUs, in full emulated runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmkit.problem import GemmProblem
 PROBLEM = GemmProblem(m=1024, n=1024, k=1024)
 LOADS = "pipe_lsu_mem_global_op_ld"
 STORES = "pipe_lsu_mem_global_op_st"
-# What the hardware adds to the passes that addresses need: it varies from run to run.
+# What the hardware adds to the wavefronts that addresses need: it varies from run to run.
 WAITS = 0.001
 
 

@@ -1,4 +1,4 @@
-"""Random graphs of branches: engine and oracle part and meet the same lanes at the same places."""
+"""Random graphs of branches: engine and oracle diverge and reconverge the same lanes."""
 
 from __future__ import annotations
 

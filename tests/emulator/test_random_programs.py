@@ -15,8 +15,8 @@ from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.table import table
 
-# Registers of each pool; a pool holds values of one meaning, so that the bits of a NaN, which PTX
-# leaves open, never turn up in a number of another kind.
+# Registers of each pool; a pool holds values of one kind, so that the bits of a NaN, which PTX
+# leaves undefined, never occur in a number of another kind.
 POOL_SIZE = 4
 POOLS = {
     **dict.fromkeys(("pred",), "pred"),
@@ -26,7 +26,7 @@ POOLS = {
     **{each: each for each in ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")},
 }
 WORDS = 8  # operands that a program starts with, for each lane
-# The sign of a NaN is one of its open bits.
+# The sign of a NaN is also undefined.
 LEFT_OUT = {"copy_sign"}
 
 
@@ -97,7 +97,7 @@ def programs(draw: st.DrawFn) -> str:
 
 
 def whole(body: str) -> tuple[str, list[str]]:
-    """The program with all registers loaded before and stored behind; their pools, in order."""
+    """The program with all registers loaded before and stored after it; their pools, in order."""
     pools = list(dict.fromkeys(POOLS.values()))
     declared, loads, stores, order = [], [], [], []
     for number, pool in enumerate(pools):
@@ -143,7 +143,7 @@ def whole(body: str) -> tuple[str, list[str]]:
     )
 
 
-# Without shrinking: each smaller example would be compiled too.
+# No shrinking: each smaller example would be compiled too.
 @settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
 @given(programs(), st.integers(0, 2**32 - 1), st.sampled_from([32, 32, 23]))
 def test_engine_and_oracle_agree(body: str, seed: int, threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Kernels that work on the bits of shared addresses: right or wrong as on the board."""
+"""Kernels that compute on the bits of shared addresses: right or wrong as on the board."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmkit.jit.compiler import compile_kernel
 
 TILES = np.arange(2048, dtype=np.uint32)
 
-# Two tiles of 4 KiB; whoever believes that they begin at a multiple of 8 KiB flips one bit.
+# Two tiles of 4 KiB; code that assumes an alignment of 8 KiB flips one bit.
 FLIPPED = """
 extern "C" __global__ void k(unsigned* out) {
     __shared__ __align__(8192) unsigned tiles[2048];
@@ -42,14 +42,14 @@ def test_without_an_offset_every_way_works(executor: Executor, flip: str) -> Non
 
 @pytest.mark.parametrize("flip", FLIPS)
 def test_with_the_offset_of_an_h100(executor: Executor, flip: str) -> None:
-    """0x400 | 4096 and 0x400 ^ 4096 are right while the sum carries nothing: all three agree."""
+    """0x400 | 4096 and 0x400 ^ 4096 are correct while the sum has no carry: all three agree."""
     found = flipped(executor, "sm_90a", flip)
     assert np.array_equal(found[:32], TILES[1024:][:32])
     assert set(found[32:64].tolist()) == {0x400}
 
 
 def test_a_flip_back_leaves_the_array(executor: Executor) -> None:
-    """The upper end of the first tile is in the next 4 KiB already, where the flip goes down."""
+    """The upper end of the first tile is already in the next 4 KiB, where the flip goes down."""
     source = FLIPPED.replace("4 * threadIdx.x FLIP", "3968 + 4 * threadIdx.x FLIP")
     source = source.replace("at = (", "at = ((").replace(" FLIP", ") ^ 4096")
     for arch, right in (("sm_86", True), ("sm_90a", False)):

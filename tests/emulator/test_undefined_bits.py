@@ -1,4 +1,5 @@
-"""Undefined bits of operands go the same way through each register form on engine and oracle."""
+"""Undefined bits of operands propagate the same way through each register form on engine and
+oracle."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use
 _STORE = re.compile(r"st\.global\.[bu](16|32|64) \[%out\+(\d+)\], (\S+);")
 # By instruction, operand and warp, the lanes in which undefined bits are used.
 Uses = dict[tuple[int, int, int], int]
-# Forms of each operation where any undefined bit spoils the whole result, and where not.
+# Forms of each operation in which any undefined bit makes the whole result undefined, and others.
 WHOLE, OTHERS = 1, 5
 
 
@@ -43,7 +44,7 @@ def sample() -> list[Form]:
 
 
 def by_bytes(store: re.Match[str]) -> str:
-    """A store, a byte at a time: each shows whether its own bits are defined."""
+    """A store, one byte at a time: each shows whether its own bits are defined."""
     bits, start, name = int(store[1]), int(store[2]), store[3]
     lines = []
     for byte in range(bits // 8):
@@ -75,7 +76,7 @@ def prepared(forms: list[Form]) -> tuple[DeviceMemory, LaunchRequest]:
 
 
 def uses_of(text: str, prepare: Callable[[], tuple[DeviceMemory, LaunchRequest]]) -> Uses:
-    """All uses of undefined bits in a kernel, by the engine; the oracle must see the same."""
+    """The engine's uses of undefined bits in a kernel; the oracle must find the same."""
     uses: Uses = defaultdict(int)
 
     def note(_: UndefinedUses, use: Use) -> None:
@@ -103,7 +104,7 @@ def test_every_kind_of_form() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> str:
-    """Branches anywhere, under which some lanes set and combine registers that others do not."""
+    """Arbitrary branches, under which some lanes set and combine registers that others do not."""
     count = draw(st.integers(2, 5))
     targets = [f"B{n}" for n in range(count)] + ["END"]
     lines = []

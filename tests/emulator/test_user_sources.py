@@ -1,4 +1,4 @@
-"""What users' own kernels are made of: whole `.cu` files through compiler and executors."""
+"""Whole `.cu` files like users' kernels, through compiler and executors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_tiles_in_dynamic_shared_memory(executor: Executor, arch: str, tmp_path:
     assert np.allclose(out.arrays[2], a @ b / 2, rtol=1e-5)
 
 
-def test_a_failed_assertion_is_told(executor: Executor, arch: str, tmp_path: Path) -> None:
+def test_a_failed_assertion_is_reported(executor: Executor, arch: str, tmp_path: Path) -> None:
     source = (
         "#include <assert.h>\n__global__ void k(float* C, int n) {\n"
         "  assert(C != nullptr);\n  assert(threadIdx.x < n);\n  C[threadIdx.x] = 1;\n}"

@@ -1,4 +1,4 @@
-"""Kernels whose threads work together are right in every order of their warps, on each executor."""
+"""Kernels whose threads cooperate are correct in every order of their warps, on each executor."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def test_reductions_at_barriers(executor: Executor, form: str, wanted: list[int]
 
 
 def test_reductions_at_barriers_in_a_loop_of_some_threads(executor: Executor) -> None:
-    """Lanes that left before are not asked; a warp that ended is not waited for."""
+    """Lanes that left before have no vote; a warp that ended is not waited for."""
     body = """
         mov.u32 %r1, 0;
         mov.u32 %r3, 0;
@@ -328,7 +328,7 @@ def test_reductions_at_barriers_in_a_loop_of_some_threads(executor: Executor) ->
 
 def test_a_reduction_at_a_barrier_takes_no_guard() -> None:
     body = "setp.lt.u32 %p1, %tid, 3;\n@%p1 bar.red.popc.u32 %r1, 0, %p1;"
-    with pytest.raises(UnsupportedInstruction, match="takes no guard"):
+    with pytest.raises(UnsupportedInstruction, match="cannot have a guard"):
         launch(ENGINE, kernel_ptx(body), np.zeros(1, np.uint32))
 
 

@@ -22,7 +22,7 @@ from gemmkit.kernels.production.gemm_grouped import KERNEL, vector_width
 from gemmkit.problem import BROADCAST, GemmProblem
 
 H100 = find_board("h100")
-TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, bursts=1, order=2)
+TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, interleave=1, order=2)
 
 # One smaller than a tile, several tiles with edges both ways, some without rows, columns or k.
 SHAPES = [(5, 7, 9), (0, 5, 6), (33, 65, 40), (64, 64, 0), (40, 0, 3), (50, 36, 17), (1, 1, 1)]
@@ -80,7 +80,7 @@ def test_alpha_of_zero_reads_neither_operand(device):
 
 def test_aligned_products_in_vectors(device):
     problem = GemmProblem.of_groups([(m, 4 * n, 4 * k) for m, n, k in SHAPES], beta=1.0)
-    assert ", 2, 4, A_B, " in KERNEL.plan(problem, TILES, H100).entry
+    assert "Access{.a = 4, .b = 4, .c = 4}, A_B, " in KERNEL.plan(problem, TILES, H100).entry
     check(problem, device, blocks=5)
 
 

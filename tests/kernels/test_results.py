@@ -29,7 +29,8 @@ CONFIGS = {
     "warp_tiled": SMALL_WARPS,
     **dict.fromkeys(("async_copy", "gemm_tiled"), TILED),
     **dict.fromkeys(("split_k", "gemm_split_k"), SPLIT),
-    **dict.fromkeys(("warp_reduce", "gemm_skinny"), SKINNY),
+    "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
+    "gemm_skinny": SKINNY,
     **dict.fromkeys(("stream_k", "gemm_stream_k"), STREAM),
 }
 

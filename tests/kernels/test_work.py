@@ -8,7 +8,6 @@ import pytest
 
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate
 from gemmkit.gpu import BOARDS, MathPipe, find_board
-from gemmkit.kernels import work as ways
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.cut import MOST_PARTS, useful_parts
 from gemmkit.kernels.plan import TileConfig, ceil_div
@@ -40,8 +39,8 @@ def test_a_launch_has_the_ctas_threads_and_memory_that_its_work_says(kernel):
             continue
         shape, found = kernel.launch(problem, config, H100), kernel.work(problem, config, H100)
         assert found.threads == math.prod(shape.block)
-        assert shape.shared_bytes <= max(found.shared_bytes, found.cut.strips.shared_bytes) + 2**17
-        if not found.cut.strips:
+        assert shape.shared_bytes <= found.shared_bytes + 2**17
+        if not any(shape.fringe):
             assert found.ctas == math.prod(shape.grid)
         assert (found.parts > 1) == (shape.arrivals > 0)
         steps = found.tiles * ceil_div(problem.k, config.BK or 1)
@@ -56,8 +55,8 @@ def test_every_multiply_add_is_demanded_of_a_pipe(kernel):
             continue
         found = kernel.work(problem, config, H100)
         made = found.ctas * found.steps * found.threads * found.demands.multiply_adds
-        # What takes the short side whole counts one row of it; strips are apart.
-        if not found.thin and not found.cut.strips:
+        # What takes the short side whole counts one row of it; residue tiles are apart.
+        if not found.thin and not any(kernel.launch(problem, config, H100).fringe):
             assert made >= problem.flops / 2
         assert found.demands.math in (
             MathPipe("float32"),
@@ -102,22 +101,15 @@ def test_wider_types_take_more_of_shared_memory_and_registers():
     assert wide.l2_bytes == 4 * narrow.l2_bytes
 
 
-def test_a_list_of_products_is_work_too():
-    single = GemmProblem(1, 1, 1)
-    listed = ways.tiles(single, STREAM, 132, 100)
-    alike = work("gemm_tiled", STREAM, GemmProblem(128 * 132, 256, 800))
-    assert (listed.ctas, listed.steps, listed.demands) == (alike.ctas, alike.steps, alike.demands)
-
-
 def test_whole_tiles():
     config = Candidate("gemm_tiled", STREAM).config
     found = work("gemm_tiled", config, GemmProblem(1000, 1000, 100))
     assert (found.ctas, found.tiles, found.steps, found.visits, found.parts) == (32, 32, 13, 1, 1)
 
 
-def test_strips_take_what_a_last_wave_leaves_empty():
+def test_residue_tiles_take_what_a_last_wave_leaves_empty():
     config = Candidate("gemm_tiled", STREAM).config
-    # 4 of 132 SMs are left: for as many tiles as the strips of one row and one column are worth.
+    # 4 of 132 SMs are left, for what the residue tiles of one row and one column are worth.
     some = work("gemm_tiled", config, GemmProblem(2049, 2049, 800))
     assert (some.ctas, some.tiles, some.parts) == (132, 132, 1)
     assert 100 < some.steps < 112  # and the rest of them take a round more

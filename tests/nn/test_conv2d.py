@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounded import Bounded, normal
+from bounded import check, normal
 
 from gemmkit.errors import UsageError
 from gemmkit.nn import conv2d
+from gemmkit.verify.running import Bounded
 
 METHODS = ["im2col", "implicit"]
 
@@ -53,7 +54,7 @@ def test_every_geometry(case, method):
     shape, weights, options = CASES[case]
     x, weight, bias = normal(*shape), normal(*weights), normal(weights[0])
     result = conv2d(x, weight, bias, **options, method=method, device="emulator")
-    reference(x, weight, bias, **options).check(result)
+    check(reference(x, weight, bias, **options), result)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -61,7 +62,7 @@ def test_the_activation_comes_after_the_bias_and_a_number_means_both_directions(
     x, weight, bias = normal(1, 3, 9, 9), normal(4, 3, 3, 3), normal(4)
     options = {"activation": "relu", "method": method, "device": "emulator"}
     result = conv2d(x, weight, bias, stride=2, padding=1, dilation=2, **options)
-    reference(x, weight, bias, (2, 2), (1, 1), (2, 2)).relu().check(result)
+    check(reference(x, weight, bias, (2, 2), (1, 1), (2, 2)).relu(), result)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -69,7 +70,7 @@ def test_inputs_stay_as_they_are(method):
     x, weight = normal(1, 3, 4, 5), normal(2, 3, 2, 2)
     x.flags.writeable = weight.flags.writeable = False
     result = conv2d(x, weight, method=method, device="emulator")
-    reference(x, weight, np.zeros(2)).check(result)
+    check(reference(x, weight, np.zeros(2)), result)
     assert result.flags.writeable
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounded import Bounded, normal
+from bounded import check, normal
 
 from emulated_gpu import STREAM, GpuArray, install
 from gemmkit.nn import fused
+from gemmkit.verify.running import Bounded
 
 BATCH, HIDDEN = 5, 70
 
@@ -23,16 +24,16 @@ def on_gpu(*arrays):
     return [GpuArray.of(array) for array in arrays]
 
 
-def check(expected, found):
+def check_all(expected, found):
     for one, other in zip(expected, found, strict=True):
-        one.check(other.values)
+        check(one, other.values)
 
 
 def test_lstm_cell(gpu):
     gates, c = normal(BATCH, 4 * HIDDEN), normal(BATCH, HIDDEN)
     i, f, g, o = Bounded.of(gates).parts(4)
     next_c = f.sigmoid() * Bounded.of(c) + i.sigmoid() * g.tanh()
-    check([o.sigmoid() * next_c.tanh(), next_c], fused.lstm_cell(*on_gpu(gates, c)))
+    check_all([o.sigmoid() * next_c.tanh(), next_c], fused.lstm_cell(*on_gpu(gates, c)))
     assert gpu.launches == [((1, BATCH, 1), STREAM)]
 
 
@@ -51,7 +52,7 @@ def test_gru_cell_reads_the_rows_of_one_step_of_many(gpu):
     n = (own[2] + r * state[2]).tanh()
     p, s, kept = on_gpu(p, s, h)
     h = Bounded.of(h)
-    check([n + z * (h - n)], fused.gru_cell(p[:, 1], s, kept))
+    check_all([n + z * (h - n)], fused.gru_cell(p[:, 1], s, kept))
 
 
 # Rows that are read thrice, and those of which a thread keeps four, eight or sixteen elements.
@@ -67,7 +68,7 @@ def test_softmax(gpu, causal, keys):
     if causal:
         # What lies behind the diagonal does not count.
         found.values[..., np.arange(9)[:, None] < np.arange(keys)] = np.nan
-    Bounded.of(expected).softmax().check(fused.softmax(found, causal=causal).values)
+    check(Bounded.of(expected).softmax(), fused.softmax(found, causal=causal).values)
     assert gpu.launches == [((18, 1, 1), STREAM)]
 
 
@@ -77,7 +78,7 @@ def test_softmax_of_rows_that_begin_at_odd_addresses(gpu):
     aligned, whole = on_gpu(scores, np.pad(scores.ravel(), (1, 0)))
     odd = GpuArray(whole.values[1:].reshape(scores.shape), whole.buffer)
     for each in (odd, aligned, odd):
-        expected.check(fused.softmax(each, causal=False).values)
+        check(expected, fused.softmax(each, causal=False).values)
 
 
 # One, two or four places that a thread stores at once.
@@ -102,7 +103,7 @@ def test_a_launch_is_prepared_once_and_follows_the_addresses(gpu):
         gates, c = normal(BATCH, 4 * HIDDEN, seed=seed), normal(BATCH, HIDDEN, seed=seed)
         i, f, g, _ = Bounded.of(gates).parts(4)
         next_c = f.sigmoid() * Bounded.of(c) + i.sigmoid() * g.tanh()
-        check([next_c], fused.lstm_cell(*on_gpu(gates, c))[1:])
+        check_all([next_c], fused.lstm_cell(*on_gpu(gates, c))[1:])
     assert len(gpu.launches) == 3
     assert len(gpu._functions) == 1
 

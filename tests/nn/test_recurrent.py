@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounded import Bounded, normal, stack
+from bounded import check, normal
 
 from gemmkit.errors import UsageError
 from gemmkit.nn import gru, lstm
+from gemmkit.verify.running import Bounded, stack
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 5, 12, 8
 
@@ -73,9 +74,9 @@ def test_lstm_of_two_layers(batch_first):
         given, (h, c), weights, batch_first=batch_first, device="emulator"
     )
     expected, expected_h, expected_c = lstm_reference(x, h, c, weights)
-    expected.check(output.swapaxes(0, 1) if batch_first else output)
-    expected_h.check(last_h)
-    expected_c.check(last_c)
+    check(expected, output.swapaxes(0, 1) if batch_first else output)
+    check(expected_h, last_h)
+    check(expected_c, last_c)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -85,18 +86,18 @@ def test_gru_of_two_layers(batch_first):
     given = x.swapaxes(0, 1) if batch_first else x
     output, last = gru(given, h, weights, batch_first=batch_first, device="emulator")
     expected, expected_last = gru_reference(x, h, weights)
-    expected.check(output.swapaxes(0, 1) if batch_first else output)
-    expected_last.check(last)
+    check(expected, output.swapaxes(0, 1) if batch_first else output)
+    check(expected_last, last)
 
 
 def test_no_biases_and_a_state_of_zeros():
     x, zeros = normal(STEPS, BATCH, INPUTS), np.zeros((1, BATCH, HIDDEN), np.float32)
     weights = weights_of(4, biases=False)
     output, _ = lstm(x, None, weights, device="emulator")
-    lstm_reference(x, zeros, zeros, weights)[0].check(output)
+    check(lstm_reference(x, zeros, zeros, weights)[0], output)
     weights = weights_of(3, biases=False)
     output, _ = gru(x, None, weights, device="emulator")
-    gru_reference(x, zeros, weights)[0].check(output)
+    check(gru_reference(x, zeros, weights)[0], output)
 
 
 def test_inputs_stay_as_they_are():
@@ -104,7 +105,7 @@ def test_inputs_stay_as_they_are():
     weights = weights_of(4)
     for each in (x, h, c, *weights[0]):
         each.flags.writeable = False
-    lstm_reference(x, h, c, weights)[0].check(lstm(x, (h, c), weights, device="emulator")[0])
+    check(lstm_reference(x, h, c, weights)[0], lstm(x, (h, c), weights, device="emulator")[0])
 
 
 @pytest.mark.parametrize(

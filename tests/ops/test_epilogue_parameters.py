@@ -9,7 +9,7 @@ import gemmkit.nn
 from emulated_gpu import GpuArray, install
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.devices.packing import entry_parameters
+from gemmkit.devices.packing import argument_offsets, entry_parameters
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import compile_plan
@@ -92,12 +92,17 @@ def test_every_rung_that_fuses_declares_and_passes_them_on(name):
 
 
 @pytest.mark.parametrize("name", ["warp_tiled", "gemm_split_k", "gemm_skinny", "gemm_stream_k"])
-def test_rungs_of_each_make_compile_with_them(name):
+def test_kernels_of_each_make_compile_with_them(name):
     kernel = find_kernel(name)
     problem = GemmProblem(3, 4, 4, epilogue=custom(*VALUES[0]))
     plan = kernel.plan(problem, kernel.default, BOARD)
     binary = compile_plan(plan, BOARD.arch)
-    assert len(entry_parameters(binary.ptx, binary.entry)) == len(plan.signature)
+    assert argument_offsets(binary, plan).keys() >= problem.epilogue.arguments.keys()
+    places = plan.structs or (None,) * len(plan.signature)
+    parameters = entry_parameters(binary.ptx, binary.entry)
+    assert len(parameters) == len(places)
+    for struct, parameter in zip(places, parameters, strict=True):
+        assert struct is None or struct.size == parameter.size
 
 
 @pytest.mark.parametrize("name", ["naive", "shared_tiling"])

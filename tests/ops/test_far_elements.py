@@ -19,7 +19,7 @@ ROWS = 64
 APART = 2**31 // 60 + 4
 
 TILES = {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
-RING = {**TILES, "stages": 2, "bursts": 1, "order": 2}
+RING = {**TILES, "stages": 2, "interleave": 1, "order": 2}
 CONFIGS = {
     "gemm_tiled": RING,
     "gemm_split_k": {**RING, "split_k": 2, "slice_k": 1},

@@ -20,7 +20,7 @@ from gemmkit.kernels.plan import TileConfig
 from gemmkit.ops import grouped_gpu
 from gemmkit.ops.tables import Tables
 
-TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, bursts=1, order=2)
+TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, interleave=1, order=2)
 CHOICE = Choice(find_kernel("gemm_grouped"), TILES, "for the test", "heuristic", 1.0)
 
 

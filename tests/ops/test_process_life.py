@@ -197,7 +197,7 @@ for statement in ("import gemmkit", "from gemmkit.ops.matmul import matmul", "im
     try:
         exec(statement)
     except ImportError as error:
-        assert "the main interpreter of a process alone" in str(error), error
+        assert "only in the main interpreter of a process" in str(error), error
     else:
         raise SystemExit(statement)
 assert "numpy" not in sys.modules

@@ -12,6 +12,8 @@ from gemmkit.bench.suites import find_suite
 from gemmkit.record import (
     ConditionsRecord,
     DeviceRecord,
+    LayerRecord,
+    Part,
     PeerRecord,
     ProfileRecord,
     Record,
@@ -25,6 +27,7 @@ from gemmkit.report.comparison import (
     next_tile_share,
     profile_table,
 )
+from gemmkit.report.kinds import kinds_table
 from gemmkit.report.performance import performance
 from gemmkit.report.readme import render
 from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
@@ -131,8 +134,8 @@ def test_a_table_for_each_suite(suites):
     assert "square (M = N = K from 256 to 16384), fp32, on H100" in square
     row = next(line for line in square.splitlines() if line.strip().startswith("256³"))
     assert row.split()[-6:] == ["41.32", "1.210", "1.30", "2.50", "1,980", "650"]
-    assert "geometric mean 0.993, least 0.900; below 1 at 512³, 1024³." in square
-    assert "Largest error over cuBLAS's on the same inputs: at most 1.50." in square
+    assert "geometric mean 0.993, minimum 0.900; below 1 at 512³, 1024³." in square
+    assert "Largest error relative to cuBLAS's on the same inputs: at most 1.50." in square
     assert "skinny (M of 1 to 16 rows, N = K)" in skinny
     assert "torch" not in skinny
     assert "+1.0 %" in fused
@@ -145,7 +148,7 @@ def test_what_is_wrong_is_told(compared):
     text = table.to_text().plain
     assert "WRONG at 8³: C[1, 1] is 3." in text
     assert "torch (default) is wrong at 8³: C[0, 0] is nan." in text
-    assert "shapes of your own" in text
+    assert "other shapes" in text
     assert "geometric mean" not in text
 
 
@@ -163,7 +166,7 @@ def test_shares(suites):
     assert "naive" in text
     row = next(line for line in text.splitlines() if line.strip().startswith("256³"))
     assert row.split()[2:10] == ["50.00", "66.9", "80.0", "1,500", "45.0", "50.0", "1.050", "100.0"]
-    assert "A device-to-device copy moves 3,000 GB/s here." in text
+    assert "A device-to-device copy reaches 3,000 GB/s." in text
     without = msgspec.structs.replace(suites[0], profile=None)
     assert "–" in profile_table([without]).to_text().plain
 
@@ -223,3 +226,127 @@ def test_pictures_name_what_they_show(suites):
     elsewhere = DeviceRecord(kind="cuda", gpu="no such board")
     strange = [msgspec.structs.replace(each, device=elsewhere) for each in waves]
     assert "peak × whole waves" not in words(waves_svg(strange))
+
+
+def layer(make_record, **changes):
+    name, sizes = changes.pop("name", "lstm"), changes.pop("sizes", "64 steps")
+    parts = {"gemm_stream_k": Part(64, 6.0), "lstm_cell": Part(64, 2.0)}
+    peers = [
+        peer("torch", "eager", 1.25, call_us=times(75.0), max_error=5e-7),
+        peer("torch", "compiled", 1.1, call_us=times(150.0)),
+    ]
+    fields = {
+        "suite": "layers",
+        "kernel": f"nn.{name}",
+        "device": DeviceRecord(kind="cuda", gpu="H100"),
+        "time_us": times(10.0),
+        "tflops": 30.0,
+        "max_error": 1e-6,
+        "ratio_error": 1e-6,
+        "ratio_bound": 2e-5,
+        "peers": tuple(peers),
+        "layer": LayerRecord(
+            name=name,
+            sizes=sizes,
+            flops=3e8,
+            minimal_bytes=1_000_000,
+            call_us=times(150.0),
+            parts=parts,
+        ),
+    }
+    return make_record(**(fields | changes))
+
+
+def test_layers_have_both_ways_of_timing_in_a_row(make_record):
+    record = layer(make_record)
+    (table,) = comparison_tables([record, layer(make_record, name="linear", sizes="8x8 -> 8")])
+    row = next(line for line in table.to_markdown().splitlines() if line.startswith("| lstm"))
+    limiter = "64 products: 75% of the time, 75% of the fp32 peak; lstm_cell: 25% of the time"
+    assert row == (
+        "| lstm | 64 steps | 1.0e-06 / 2.0e-05 | 30.0 | 10.0 | 10.0 to 10.0 | 1.25 | 1.10 | 150.0 "
+        f"| 0.50 | 1.00 | 2.0 | {limiter} |"
+    )
+    assert "layers (layers of gemmkit.nn beside PyTorch's), fp32, on H100" in table.to_text().plain
+
+
+def test_layers_of_which_less_is_known(make_record):
+    eager = peer("torch", "eager", 1.25, max_error=None, error_ratio=0.05)
+    known = layer(make_record).layer
+    record = layer(
+        make_record,
+        max_error=None,
+        error_bound=None,
+        ratio_bound=None,
+        error_ratio=0.1,
+        peers=(eager,),
+        layer=msgspec.structs.replace(known, call_us=None, parts={}),
+    )
+    (table,) = comparison_tables([record])
+    row = table.to_markdown().splitlines()[-1]
+    assert row == "| lstm | 64 steps | 30.0 | 10.0 | 10.0 to 10.0 | 1.25 | – | – | 2.0 | – |"
+    wrong = msgspec.structs.replace(record, correct=False, check="C[0, 0] is nan")
+    (table,) = comparison_tables([wrong])
+    assert "lstm WRONG" in table.to_text().plain
+    assert "WRONG: nn.lstm 64 steps: C[0, 0] is nan." in table.to_text().plain
+
+
+def typed(compared, dtype, layout, ratio, **changes):
+    record = compared("typed", (512, 512, 512), ratio, **changes)
+    kind = {"dtype": dtype, "out_dtype": dtype, "layout": layout}
+    return msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, **kind))
+
+
+def test_types_and_layouts_have_tables_of_their_own(compared):
+    torch = [peer("torch", "default", 0.5), peer("gemmkit", "candidate", 0.9)]
+    records = [
+        typed(compared, "float16", "nn", 1.5),
+        typed(compared, "float16", "tn", 1.2),
+        typed(compared, "float16", "nn", 0.75, tflops=70.0),
+        typed(compared, "float64", "nn", None, peers=torch, correct=False),
+    ]
+    tables = comparison_tables(records)
+    kinds = [table.to_text().plain.strip().partition("\n")[0] for table in tables]
+    topic = "typed (float64, float16 and bfloat16 in three layouts)"
+    assert kinds == [f"{topic}, {kind}, on H100" for kind in ("fp16", "fp16 TN", "fp64")]
+    assert [len(table.rows) for table in tables] == [2, 1, 1]
+    assert "over\nplain" not in [column.title for column in tables[2].columns]
+    rows = kinds_table(records).to_markdown().splitlines()[2:]
+    assert rows == [
+        "| typed | fp16 | NN | 2 | 70.0 | 66.7 | 1.06 | 0.75 | 512³ | none |",
+        "| typed | fp16 | TN | 1 | 50.0 | 41.7 | 1.20 | 1.20 | 512³ | none |",
+        "| typed | fp64 | NN | 1 | 50.0 | 100.0 | 0.50 | 0.50 | 512³ | 1 |",
+    ]
+    text = performance(records, "pictures/x").markdown
+    assert "**Compared on an H100, fp16, fp64**" in text
+    assert "| M x N x K | types | kernel |" in text
+    assert "| 512³ | fp16 | `naive, TN` |" in text
+
+
+def test_linear_has_a_column_for_each_way(compared):
+    name = "cuBLAS (cublasLtMatmul, BIAS, heuristic {} of 8: tile 64x64)".format
+    peers = [
+        peer("cublas", "default", 1.3, name=name(1)),
+        peer("cublas", "best", 1.2, name=name(4)),
+        peer("linear", "eager", 2.5),
+        peer("linear", "compiled", 2.25),
+    ]
+    records = [compared("fused", (512, 512, 512), 1.2, peers=peers)] * 2
+    (table,) = comparison_tables(records)
+    titles = [column.one_line for column in table.columns]
+    assert titles[-4:-2] == ["× linear eager", "× linear compiled"]
+    row = next(line for line in table.to_text().plain.splitlines() if "512³" in line)
+    assert row.split()[-4:-2] == ["2.50", "2.25"]
+    assert "The fastest of cuBLAS's candidates: heuristic 4 2 times." in table.to_text().plain
+    assert "| × linear, eager | × linear, compiled |" in performance(records, "x").markdown
+
+
+def test_sizes_of_one_type_and_layout_are_drawn(compared):
+    def square(size, dtype):
+        record = typed(compared, dtype, "nn", 1.2)
+        problem = msgspec.structs.replace(record.problem, m=size, n=size, k=size)
+        return msgspec.structs.replace(record, suite="square", problem=problem)
+
+    halves = [square(size, "float16") for size in (256, 512)]
+    drawn = performance(halves, "x").pictures["-square"]
+    assert "TFLOP/s (fp16)" in words(drawn)
+    assert performance([*halves, square(256, "float64")], "x").pictures == {}

@@ -40,7 +40,7 @@ def pick(seen, array, kind):
 def test_one_lane_a_line(uncoalesced):
     text = address_map(uncoalesced, pick(uncoalesced, "A", "load")).plain
     assert "load of A: ld.global.f32 at naive_uncoalesced.cu:" in text
-    assert "32 lanes of 4 bytes: 32 sectors in 32 lines" in text
+    assert "32 lanes × 4 bytes: 32 sectors in 32 lines" in text
     assert "A[1][0] │  1 ·· ·· ·· ·· ·· ·· ··│" in text
     assert "and 26 more lines" in text
 
@@ -67,9 +67,9 @@ def test_banks_without_conflicts(vectorized):
 
 def test_tiles_stand_as_in_the_product(vectorized):
     text = tile_map(vectorized).plain
-    assert "B, 16 × 64: who fetches it" in text
-    assert "A, 64 × 16: who fetches it" in text
-    assert "C, 64 × 64: who stores it" in text
+    assert "B, 16 × 64: the threads that load it" in text
+    assert "A, 64 × 16: the threads that load it" in text
+    assert "C, 64 × 64: the threads that store it" in text
     rows = text.splitlines()
     first = rows[rows.index(next(row for row in rows if "C, 64" in row)) + 1]
     # Every second element: lanes of A's vectors, then 8 results wide threads of C.
@@ -109,7 +109,7 @@ def test_figures_are_saved_in_both_formats(uncoalesced, tmp_path):
     with pytest.raises(UsageError, match=r"must end in \.svg or \.png"):
         picture.save(tmp_path, "gif")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot make the folder"):
+    with pytest.raises(UsageError, match="cannot create the folder"):
         picture.save(tmp_path / "file")
 
 

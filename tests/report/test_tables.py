@@ -50,8 +50,8 @@ def test_emulated_ladder_shows_counters_and_says_that_nothing_was_timed(make_rec
 def test_timed_ladder_compares_with_the_rung_before_and_with_the_peer(timed):
     table = ladder_table([timed(200.0, 0.25), timed(50.0, 0.5)])
     first, second = cells(table)
-    assert first["× rung before"] == MISSING
-    assert second["× rung before"] == "4.00"
+    assert first["× previous rung"] == MISSING
+    assert second["× previous rung"] == "4.00"
     assert [first["× cuBLAS"], second["× cuBLAS"]] == ["0.25", "0.50"]
     assert second["median µs"] == "50.0"
     assert second["TFLOP/s"] == "1.25"
@@ -62,7 +62,7 @@ def test_timed_ladder_compares_with_the_rung_before_and_with_the_peer(timed):
 def test_a_rung_is_not_compared_across_problems(timed):
     fused = msgspec.structs.replace(timed(1.0).problem, epilogue="bias")
     rows = cells(ladder_table([timed(200.0, 1.0), timed(50.0, 1.0, problem=fused)]))
-    assert rows[1]["× rung before"] == MISSING
+    assert rows[1]["× previous rung"] == MISSING
     assert rows[1]["kernel"] == "naive + bias"
 
 

@@ -49,7 +49,7 @@ def test_a_line_for_each_problem():
     first, second = ([cell.text for cell in row.cells] for row in table.rows)
     assert first == ["64x64x64", "naive:BM=32,BN=32", "10.00", "0.05", "+5.0 %", "42", "3", "60"]
     assert second[:3] == ["64x64x64 relu", "–", "–"]
-    assert table.rows[1].note == "Nothing was timed: give it a longer --budget."
+    assert table.rows[1].note == "Nothing was timed: use a longer --budget."
     assert "5,000 refused by the kernel's rule; 1,200 not tried" in table.footnotes[0]
     assert "/tmp/store.sqlite3" in table.footnotes[-1]
 
@@ -59,7 +59,7 @@ def test_a_line_for_each_problem():
     [
         ("budget", ""),
         ("all tried", "All configurations were tried."),
-        ("interrupted", "Interrupted: the same command goes on from here."),
+        ("interrupted", "Interrupted: the same command continues from here."),
     ],
 )
 def test_how_it_ended_is_told(ended, note):
@@ -74,9 +74,9 @@ def test_what_was_tried_is_counted():
     }
     assert lines == {
         "timed": "2",
-        "of these, in turn with the other leaders": "1",
+        "of these, in the finals": "1",
         "did not compile": "1",
-        "stale: the kernel or the compiler has changed since": "1,200",
+        "stale: the kernel or the compiler has changed": "1,200",
     }
 
 
@@ -106,18 +106,21 @@ def test_estimates_are_held_against_times():
     cells = [[cell.text for cell in row.cells] for row in table.rows]
     assert cells[0] == ["1.0 to 4.0", "4", "1.2", "3.1"]
     assert len(cells) == 5
-    assert "20% off in the median, with a rank correlation of 1.00" in table.footnotes[0]
+    (note,) = table.footnotes
+    assert "The median error of the estimates is 20%, their rank correlation 1.00" in note
 
 
 def test_reasons_are_the_strongest():
     reasons = [Sentence(text=f"Reason {n}.", evidence=()) for n in range(9)]
     text = tuning.reasons_text("runner-up", 10.0, 10.5, reasons)
-    assert text.startswith("The winner beside the runner-up: measured 10.00 µs against 10.50 µs.")
+    assert text.startswith("The winner vs. the runner-up: measured 10.00 µs vs. 10.50 µs.")
     assert text.count("- Reason") == 6
-    assert tuning.reasons_text("by default", 10.0, None, []).startswith("Beside its default.")
+    assert tuning.reasons_text("by default", 10.0, None, []).startswith(
+        "The winner vs. its default."
+    )
 
 
 def test_a_store_is_listed_with_what_is_stale():
     table = tuning.store_table([entry(origin="imported")], {"other source": 4}, "/tmp/s")
     assert [cell.text for cell in table.rows[0].cells][-1] == "imported"
-    assert table.footnotes == ("Stale trials, kept and not used: 4 of other source.",)
+    assert table.footnotes == ("Stale trials, kept but not used: 4 of other source.",)

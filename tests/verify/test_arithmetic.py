@@ -103,7 +103,7 @@ MMA += "\nmov.f32 %f9, %f5;"
             + MMA.format("m16n8k8", "f32.tf32.tf32.f32", "{%r1,%r1,%r1,%r1}, {%r2,%r2}"),
             (Rounded(FORMATS["tf32"], 2),),
         ),
-        # The tensor core cuts fp32 numbers off.
+        # The tensor core truncates fp32 numbers.
         (
             "mov.b32 %r1, %f1; mov.b32 %r2, %f2;\nL:"
             + MMA.format("m16n8k8", "f32.tf32.tf32.f32", "{%r1,%r1,%r1,%r1}, {%r2,%r2}"),

@@ -1,4 +1,4 @@
-"""Each hypothesis about a wrong result is claimed where it holds, and not where it nearly does."""
+"""Each hypothesis about a wrong result is reported if it holds, and not if it only nearly does."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ SCALED = GemmProblem(33, 29, 37, alpha=-1.5, beta=0.5)
 PADDED = GemmProblem(33, 29, 37, alpha=-1.5, beta=0.5, lda=40, ldb=31, ldc=35)
 FUSED = GemmProblem(33, 29, 16, epilogue=Epilogue.parse("bias+relu"))
 
-# Stands for the canary in results of float64, which cannot hold it.
+# Represents the canary in results of float64, which cannot hold it.
 UNWRITTEN = 98765.0
 
 
 class Case:
-    """Inputs of a problem with its right result, to be made wrong."""
+    """Inputs of a problem with its correct result, to be made wrong."""
 
     def __init__(self, problem, kind="normal"):
         self.problem, self.inputs = problem, make_inputs(problem, 3, kind)
@@ -62,7 +62,7 @@ def untiled(parts):
 
 
 def only(chosen, other):
-    """A fault that is in a part of the result alone."""
+    """A fault in a part of the result only."""
 
     def wrong(case):
         value = case.right.copy()
@@ -149,7 +149,8 @@ FAULTS = {
         SCALED,
         lambda c: c.finish(c.a[:, :32] @ c.b[:32]),
         "k short",
-        "k is short by 5: the last 5 steps (k = 32 to 36, what is past the last whole step of 32)",
+        "k is short by 5: the last 5 steps (k = 32 to 36, the residue past the last whole "
+        "step of 32)",
     ),
     "first tile of k": (PLAIN, lambda c: c.a[:, 8:] @ c.b[8:], "k short", "the first 8 steps"),
     "a tile of k": (
@@ -284,10 +285,10 @@ def test_a_fault_is_recognised(cases, name):
     assert words in " ".join((diagnosis.summary, *diagnosis.details))
 
 
-# Of the others a single element is a finding of its own: a part that is not written, say.
+# For the others a single element is a finding by itself: a part that is not written, for example.
 @pytest.mark.parametrize("name", sorted(FAULTS.keys() - {"NaN", "right half", "half precision"}))
 def test_a_near_miss_is_not_claimed(cases, name):
-    """One more wrong element, which the hypothesis does not explain, and it is not claimed."""
+    """With one more wrong element that the hypothesis does not explain, it is not reported."""
     problem, fault, hypothesis, _ = FAULTS[name]
     value = np.array(fault(cases[problem]))
     value[7, 5] = cases[problem].right[7, 5] + 0.37
@@ -313,7 +314,7 @@ def test_noise_fits_no_hypothesis(cases):
 
 
 def test_one_wrong_element_proves_little(cases):
-    """Of many possible ranges of k some fits a single number nearly: that is no explanation."""
+    """Of many possible ranges of k some nearly fit a single number: that is no explanation."""
     case, rng = cases[CUBE], np.random.default_rng(1)
     for change in rng.normal(size=40):
         value = case.right.copy()
@@ -345,7 +346,7 @@ def test_a_result_computed_from_poison_counts_as_written():
 
 
 def test_a_layout_is_recognised_by_its_leading_dimension():
-    """Lines as far apart as the argument says reach past the end of the matrix."""
+    """Lines with the argument's leading dimension reach past the end of the matrix."""
     problem = GemmProblem(30, 34, 32)
     case = Case(problem)
     storage = np.zeros(2048)
@@ -368,7 +369,7 @@ def test_errors_that_follow_c_are_no_rounding():
     assert "rounding" not in summary
 
 
-def test_parts_with_different_faults_are_told_apart(cases):
+def test_parts_with_different_faults_are_distinguished(cases):
     case = cases[PLAIN]
     value = -case.right
     value[:, 20:] = UNWRITTEN
@@ -403,7 +404,7 @@ def test_sampled_results_are_explained_by_what_was_compared():
 
 
 def test_errors_bounds_and_ratios_come_in_pairs():
-    """A large error with room to its bound, and a small one near its own: two elements."""
+    """A large error far below its bound, and a small one close to its own: two elements."""
     problem = GemmProblem(2, 2, 4)
     inputs = make_inputs(problem)
     inputs.a[:4] *= 1000
@@ -442,7 +443,7 @@ def read_past_the_end(storage, rows, columns, ld):
 def test_a_layout_is_recognised_where_its_lines_end_past_the_operand(
     shape, lengths, turned, advice
 ):
-    """lda = K and A[p * lda + row]: where K > M most of what is read lies past the end of A."""
+    """lda = K and A[p * lda + row]: if K > M most of what is read is past the end of A."""
     p = GemmProblem(*shape, **lengths)
     case = Case(p)
     a = read_past_the_end(case.inputs.a, p.m, p.k, p.lda) if "A" in turned else case.a
@@ -459,7 +460,7 @@ def test_a_layout_is_recognised_where_its_lines_end_past_the_operand(
 
 
 def test_one_line_of_an_operand_and_zeros_is_no_layout():
-    """That of A[p * lda] is the first step of k alone, which is what is said."""
+    """A[p * lda] alone is the first step of k, which is reported."""
     case = Case(GemmProblem(1, 33, 33))
     diagnosis = case.judge(case.a[:, :1] @ case.b[:1]).diagnosis
     assert diagnosis.hypothesis == "k short"
@@ -482,7 +483,7 @@ SINGLE = {
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_a_single_wrong_element_is_told(cases, name):
+def test_a_single_wrong_element_is_described(cases, name):
     at, fault, words = SINGLE[name]
     value = cases[PLAIN].right.copy()
     value[at] = fault(cases[PLAIN], at)
@@ -491,14 +492,14 @@ def test_a_single_wrong_element_is_told(cases, name):
     assert words in " ".join((diagnosis.summary, *diagnosis.details))
 
 
-def test_previous_contents_of_a_single_element_are_told():
+def test_previous_contents_of_a_single_element_are_described():
     case = Case(SCALED)
     value = case.right.copy()
     value[3, 4] = case.c[3, 4]
-    assert "what it held before" in case.judge(value).diagnosis.summary
+    assert "its previous contents" in case.judge(value).diagnosis.summary
 
 
-def test_a_few_wrong_elements_are_told_one_by_one(cases):
+def test_a_few_wrong_elements_are_described_one_by_one(cases):
     case = cases[PLAIN]
     value = case.right.copy()
     value[5, 5], value[0, 0], value[9, 2] = case.right[5, 6], case.right[0, 0] - 2, 0.0
@@ -512,6 +513,6 @@ def test_a_few_wrong_elements_are_told_one_by_one(cases):
     assert diagnosis.places == ((0, 0), (5, 5), (9, 2))
 
 
-def test_many_wrong_elements_are_not_told_one_by_one(cases):
+def test_many_wrong_elements_are_not_described_one_by_one(cases):
     value = cases[PLAIN].right + np.random.default_rng(0).normal(size=(40, 24))
     assert cases[PLAIN].judge(value).diagnosis.places == ()

@@ -4,8 +4,8 @@ import pytest
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.storage import layouts, matrix, storage_size
-from gemmkit.verify import bands
 from gemmkit.verify import inputs as inputs_module
+from gemmkit.verify import row_blocks
 from gemmkit.verify.encoding import CANARIES, canaries
 from gemmkit.verify.inputs import make_inputs
 
@@ -25,9 +25,9 @@ def test_same_seed_same_inputs(kind):
 
 
 @pytest.mark.parametrize("kind", ["normal", "integer"])
-def test_large_matrices_are_drawn_in_bands_of_their_own(monkeypatch, kind):
+def test_large_matrices_are_drawn_in_row_blocks(monkeypatch, kind):
     monkeypatch.setattr(inputs_module, "ONE_STREAM_ELEMENTS", 100)
-    monkeypatch.setattr(bands, "BAND_ELEMENTS", 90)
+    monkeypatch.setattr(row_blocks, "BLOCK_ELEMENTS", 90)
     problem = GemmProblem(40, 30, 20)
     first, second = (make_inputs(problem, 3, kind) for _ in range(2))
     assert np.array_equal(first.a, second.a)
@@ -37,18 +37,20 @@ def test_large_matrices_are_drawn_in_bands_of_their_own(monkeypatch, kind):
     assert kind == "normal" or set(np.abs(first.a)) <= {1, 2, 3, 4}
 
 
-def test_bands_cover_each_row_once(monkeypatch):
-    monkeypatch.setattr(bands, "BAND_ELEMENTS", 90)
+def test_row_blocks_cover_each_row_once(monkeypatch):
+    monkeypatch.setattr(row_blocks, "BLOCK_ELEMENTS", 90)
     seen = np.zeros(40, int)
 
     def visit(rows):
         seen[rows] += 1
 
-    bands.over_bands(40, 30, visit)
+    row_blocks.for_each_row_block(40, 30, visit)
     assert (seen == 1).all()
-    bands.over_bands(0, 30, visit)
+    row_blocks.for_each_row_block(0, 30, visit)
     with pytest.raises(ValueError, match="broken"):
-        bands.over_bands(40, 30, lambda rows: (_ for _ in ()).throw(ValueError("broken")))
+        row_blocks.for_each_row_block(
+            40, 30, lambda rows: (_ for _ in ()).throw(ValueError("broken"))
+        )
 
 
 def test_storage_is_exact_and_padding_holds_canaries():
@@ -68,9 +70,9 @@ def test_storage_is_exact_and_padding_holds_canaries():
     [
         ({}, (4 * 15, 4 * 21, 4 * 35), (0, 0, 0)),
         ({"stride_a": 20, "stride_c": 40}, (75, 84, 155), (15, 0, 15)),
-        # Shared by all, or overlapping: windows that move on by a row.
+        # Shared by all, or overlapping: windows that advance by a row.
         ({"stride_b": BROADCAST, "stride_a": 3}, (24, 21, 140), (0, 0, 0)),
-        # Side by side, as heads of attention lie.
+        # Interleaved, as heads of attention are.
         ({"ldc": 30, "stride_c": 7}, (60, 84, 4 * 30 + 28), (0, 0, 8)),
     ],
 )

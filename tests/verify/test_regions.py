@@ -1,4 +1,4 @@
-"""Where wrong elements lie, in words."""
+"""Descriptions of where wrong elements are."""
 
 import numpy as np
 import pytest

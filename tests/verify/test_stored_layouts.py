@@ -1,4 +1,4 @@
-"""Inputs and references of transposed operands: the same product, stored otherwise."""
+"""Inputs and references of transposed operands: the same product, stored differently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_elements_lie_where_the_layout_says(layout, pitches):
     swapped = (problem.transa, problem.transb, problem.transc)
     leading = (problem.lda, problem.ldb, problem.ldc)
     for x, storage, swap, ld in zip(
-        matrices(problem, inputs), storages, swapped, leading, strict=True
+        (each[:] for each in matrices(problem, inputs)), storages, swapped, leading, strict=True
     ):
         rows, columns = x.shape
         for row in range(rows):
@@ -45,7 +45,7 @@ def test_elements_lie_where_the_layout_says(layout, pitches):
 def test_a_right_product_passes_and_its_transpose_does_not(layout, kind, method):
     problem = GemmProblem(24, 24, 9, alpha=-1.5, beta=0.5, ldc=27).laid_out(layout)
     inputs = make_inputs(problem, 3, kind)
-    a, b, c = matrices(problem, inputs)
+    a, b, c = (each[:] for each in matrices(problem, inputs))
     wanted = -1.5 * (a.astype(float) @ b) + 0.5 * c
 
     def stored(values):
@@ -61,7 +61,7 @@ def test_a_right_product_passes_and_its_transpose_does_not(layout, kind, method)
 def test_writes_between_the_columns_of_a_column_major_c_are_seen():
     problem = GemmProblem(7, 6, 5, transc=True, ldc=9)
     inputs = make_inputs(problem)
-    a, b, _ = matrices(problem, inputs)
+    a, b, _ = (each[:] for each in matrices(problem, inputs))
     result = inputs.c.copy()
     layouts(problem)[2].view(result)[0] = a @ b
     assert check(problem, inputs, result).correct

@@ -1,4 +1,4 @@
-"""Bounds of all types and epilogues hold for sums in every order, and are not idle."""
+"""Bounds of all types and epilogues hold for sums in every order, and are not vacuous."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import further_layouts, layouts
-from gemmkit.verify import Reference, make_inputs
+from gemmkit.verify import Reference, encoding, make_inputs
+from gemmkit.verify.bounds import is_exact
 from gemmkit.verify.encoding import CANARIES, STORAGE, canaries, decode, encode, is_canary
-from gemmkit.verify.inputs import matrices, residual_numbers
+from gemmkit.verify.inputs import matrices, residual_matrix
 from gemmkit.verify.reference import ACTIVATIONS, evaluate
 
 TYPES = ["float32", "float64", "float16", "bfloat16"]
 
 
 def kernel(problem, inputs, order=None, change=lambda x: x):
-    """C and the auxiliary output as a kernel might compute them, and leave them in storage."""
+    """C and the auxiliary output as a kernel might compute and store them."""
     sums = np.float64 if problem.sum_dtype == "float64" else np.float32
-    a, b, c = (each.astype(sums) for each in matrices(problem, inputs))
+    a, b, c = (each[:].astype(sums) for each in matrices(problem, inputs))
     total = np.zeros((problem.m, problem.n), sums)
     for step in np.arange(problem.k) if order is None else order:
         total += np.outer(a[:, step], b[step])
@@ -34,9 +35,9 @@ def kernel(problem, inputs, order=None, change=lambda x: x):
         total += bias[:, None] if problem.epilogue.bias == "row" else bias
     values = ACTIVATIONS[str(problem.epilogue.activation)](total.astype(float)).astype(sums)
     values = change(values * sums(problem.epilogue.scale))
-    residual = residual_numbers(problem, inputs)
+    residual = residual_matrix(problem, inputs)
     if residual is not None:
-        values = values + residual.astype(sums)
+        values = values + residual[:].astype(sums)
     stored = []
     for storage, layout, what in (
         (inputs.c, layouts(problem)[2], values),
@@ -85,7 +86,7 @@ def test_a_lost_product_lies_outside(dtype, epilogue):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_exact_sums_are_rounded_once(dtype):
-    """Integers give one right result: the next number up is wrong."""
+    """Integers have one correct result: the next number up is wrong."""
     problem = GemmProblem(5, 6, 200, beta=2.0, dtype=dtype, epilogue=Epilogue(bias="row"))
     inputs = make_inputs(problem, kind="integer")
     reference = Reference(problem, inputs)
@@ -127,7 +128,7 @@ def test_a_wrong_auxiliary_output_is_found():
 @pytest.mark.parametrize("epilogue", EPILOGUES[:1] + EPILOGUES[3:], ids=str)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_sampled_checks_of_all_types(dtype, epilogue):
-    """Rows that are not sampled are checked too, where the epilogue is linear or a ReLU."""
+    """Rows that are not sampled are checked too, if the epilogue is linear or a ReLU."""
     problem = GemmProblem(60, 50, 40, dtype=dtype, epilogue=epilogue, beta=0.5)
     inputs = make_inputs(problem, kind="integer")
     reference = Reference(problem, inputs, "sampled")
@@ -149,7 +150,7 @@ def test_fp64_results_are_compared_with_more_than_fp64():
     rng = np.random.default_rng(0)
     problem = GemmProblem(6, 5, 2000, dtype="float64", alpha=-0.7)
     inputs = make_inputs(problem, int(rng.integers(100)))
-    a, b = (each.astype(np.longdouble) for each in matrices(problem, inputs)[:2])
+    a, b = (each[:].astype(np.longdouble) for each in matrices(problem, inputs)[:2])
     best = np.longdouble(-0.7) * (a @ b)
     expected = evaluate(problem, inputs)
     unit = 2.0**-53
@@ -196,3 +197,22 @@ def test_custom_activations_have_no_bound():
     problem = GemmProblem(1, 1, 1, epilogue=Epilogue.custom("x * x"))
     with pytest.raises(UsageError, match="no known error bound"):
         Reference(problem, make_inputs(replace(problem, epilogue=Epilogue())))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_only_what_is_compared_is_decoded(monkeypatch, dtype):
+    problem = GemmProblem(96, 80, 64, dtype=dtype, out_dtype=dtype)
+    inputs = make_inputs(problem, seed=1)
+    decoded: list[int] = []
+
+    def counting(stored, dtype):
+        decoded.append(stored.size)
+        return decode(stored, dtype)
+
+    monkeypatch.setattr(encoding, "decode", counting)
+    expected = evaluate(problem, inputs, np.array([0, 95]))
+    assert expected.values.shape == (2, 80)
+    assert sorted(decoded) == [2 * 64, 64 * 80]  # two rows of A, all of B, nothing of C
+    decoded.clear()
+    assert is_exact(problem, make_inputs(problem, 1, "integer"))
+    assert sum(decoded) <= 2 * (96 * 64 + 64 * 80)  # nothing of C, since β is 0

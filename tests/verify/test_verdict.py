@@ -90,7 +90,7 @@ def test_random_errors_stay_far_below_the_bound(k):
 
 
 def spoil(name, problem, reference, result):
-    """A wrong result made from a right one; the storage is changed in place."""
+    """A wrong result made from a correct one; the storage is changed in place."""
     c = matrix(result, problem.m, problem.n, problem.ldc)
     product = reference.products[0]
     bound = product.rounding.before(product.blocks[0][2].magnitude)
@@ -344,7 +344,7 @@ def test_every_product_of_a_batch_is_checked(method):
         assert not seen.correct
         assert f"1 of 3 products are wrong; number {number}: C[4, 2]" in seen.detail
         assert seen.max_error == 1
-    # Nobody may write into the ends of rows, nor between two matrices.
+    # Nothing may be written to the padding of rows, nor between two matrices.
     for place in (5, 41, 43, 44 + 6):
         broken = result.copy()
         broken[place] = 0.0

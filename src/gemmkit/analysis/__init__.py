@@ -1,4 +1,4 @@
-"""Why a kernel is as fast as it is: figures that follow from code, counters and board."""
+"""Performance analysis of a kernel from its code, its counters and the board."""
 
 from gemmkit.analysis.loads import Loads, count_loads
 from gemmkit.analysis.occupancy import Occupancy, occupancy

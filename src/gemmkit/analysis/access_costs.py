@@ -1,6 +1,6 @@
-"""What each memory instruction of a kernel costs in the L1 and in shared memory.
+"""The cost of each memory instruction of a kernel in the L1 and in shared memory.
 
-The rules are those read off an H100; costs are means over the requests of one watched block.
+The rules were measured on an H100; costs are means over the requests of one traced block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemmkit.emulator.counters.rules import (
 )
 from gemmkit.emulator.watching import WatchedAccess
 
-# What an access of 32, 64 or 128 bits a lane holds the L1 at least, in cycles: measured on an H100.
+# Minimum L1 cycles of an access of 32, 64 or 128 bits per lane, measured on an H100.
 _LOAD_FLOOR = {4: 1.1, 8: 2.1, 16: 4.1}
 _STORE_FLOOR = {4: 2.06, 8: 3.06, 16: 5.06}
 _DATA_PATH_BYTES = 128
@@ -30,13 +30,13 @@ _DATA_PATH_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class AccessCost:
-    """What one memory instruction costs for each request of a warp, on average.
+    """The mean cost of one memory instruction per request of a warp.
 
-    `data_cycles` is how long it holds the data path that shared memory and L1 have in common,
-    `tag_cycles` the L1's tag stage, in cycles of an SM. `sectors` are 32-byte sectors of global
-    memory. `first_touch` is the share of its executions that need a sector which no warp of the
-    block has asked for before. `written` says whether the block stores to the same array: what it
-    reads there no other block has read before.
+    `data_cycles` is the time in the data path that shared memory and L1 share, `tag_cycles` that in
+    the L1's tag stage, in cycles of an SM. `sectors` are 32-byte sectors of global memory.
+    `first_touch` is the share of its executions that need a sector which no warp of the block has
+    requested before. `written` says whether the block stores to the same array, so that no other
+    block has read it before.
     """
 
     space: str
@@ -49,15 +49,15 @@ class AccessCost:
 
 
 def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost]:
-    """The cost of each memory instruction that a block was seen to execute, by its number.
+    """The cost of each memory instruction that the traced block executed, by its number.
 
     Args:
         seen: all requests of the block.
-        widths: bytes per lane, for accesses that the machine makes wider than they are written.
+        widths: bytes per lane, for accesses that the machine code widens.
     """
     requests: defaultdict[int, list[WatchedAccess]] = defaultdict(list)
     touched: set[tuple[str, int]] = set()
-    # Which executions of an instruction, counted over a warp, had some warp ask for a new sector.
+    # Executions of an instruction, per warp, in which some warp requested a new sector.
     fresh: defaultdict[int, set[int]] = defaultdict(set)
     turns: defaultdict[tuple[int, int], int] = defaultdict(int)
     for access in seen.accesses:
@@ -107,26 +107,27 @@ def _cycles(
     lanes = [each for each, takes in zip(addresses, active, strict=True) if takes]
     sectors, tags = global_sectors(lanes, nbytes), tag_wavefronts(lanes, nbytes)
     if access.kind == "copy":
-        # Through the L1 the rule is known; past it, what the bytes need.
+        # The rule is known for accesses through the L1; others take what their bytes need.
         passes = nbytes * len(lanes) / _DATA_PATH_BYTES
         if target is not None and ".ca." in access.opcode:
             passes = copy_wavefronts(addresses_of(target), addresses, active, nbytes)[0]
         return float(passes), float(tags), sectors
-    # The L1's data lie in banks as shared memory's do, and no lanes are merged.
+    # The L1's data has the same banks as shared memory, but lanes are not merged.
     banks = shared_wavefronts(addresses, active, nbytes, store=True)[0]
     floor = (_STORE_FLOOR if store else _LOAD_FLOOR).get(nbytes, 1.1)
     return max(float(banks), floor), float(tags), sectors
 
 
 def addresses_of(access: WatchedAccess) -> list[int]:
-    """The lanes' addresses; of global arrays from their start, so that no run differs."""
+    """The lanes' addresses; for global arrays offsets from their start, so runs are
+    reproducible."""
     if access.space == "global":
         return [offset or 0 for offset in access.offsets]
     return [0 if offset is None else access.base + offset for offset in access.offsets]
 
 
 def _copy_targets(seen: Trace) -> dict[tuple[int, int], WatchedAccess]:
-    """The shared side of each cp.async, by instruction and place among its requests."""
+    """The shared side of each cp.async, by instruction and index among its requests."""
     places: defaultdict[int, int] = defaultdict(int)
     found = {}
     for access in seen.accesses:
@@ -137,7 +138,7 @@ def _copy_targets(seen: Trace) -> dict[tuple[int, int], WatchedAccess]:
 
 
 def units(access: WatchedAccess, unit: int) -> Iterator[int]:
-    """The aligned units of memory that the lanes touch, by number from the array's start."""
+    """The aligned units of memory that the lanes access, by index from the array's start."""
     nbytes = access.bytes_per_lane
     for offset in access.offsets:
         if offset is not None:

@@ -1,4 +1,4 @@
-"""How far predicted times are off, over rows that were measured too."""
+"""The accuracy of predicted times, over rows that were also measured."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch, predicted beside measured; one JSON line.
+    """One launch, predicted and measured; one JSON line.
 
-    Times are in microseconds, speeds in TFLOP/s. `fitted` marks rows that the model's two fitted
-    figures were chosen on. `measured_us` is null where only a speed was published.
+    Times are in microseconds, speeds in TFLOP/s. `fitted` marks rows used to fit the model's
+    parameters. `measured_us` is null if only a speed was published.
     """
 
     board: str
@@ -35,13 +35,13 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """Predicted over measured time, less 1: negative where the model is too fast."""
+        """Predicted over measured time, minus 1: negative if the model is too fast."""
         return self.measured_tflops / self.predicted_tflops - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Of some rows: median and 90th percentile of |error|, the worst error, rank correlation.
+    """Statistics of rows: median and 90th percentile of |error|, worst error, rank correlation.
 
     Errors are relative, of times; `rank_correlation` is Spearman's, of TFLOP/s.
     """
@@ -54,7 +54,7 @@ class Accuracy:
 
 
 def accuracy(rows: Sequence[PredictedRow]) -> Accuracy:
-    """Summarise rows; there must be one at least."""
+    """Summarize rows; there must be at least one."""
     errors = np.array([row.error for row in rows])
     size = np.abs(errors)
     measured = _ranks(np.array([row.measured_tflops for row in rows]))
@@ -71,7 +71,7 @@ def accuracy(rows: Sequence[PredictedRow]) -> Accuracy:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 0, the mean of their places for equal values."""
+    """Ranks from 0; equal values get the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     places: NDArray[np.float64] = last - (counts + 1) / 2

@@ -1,8 +1,8 @@
-"""`BlockProfile`: what one block of a kernel does, taken from short emulated runs.
+"""`BlockProfile`: the work of one block of a kernel, from short emulated runs.
 
-Two runs that differ in depth give every count as `a + b·K`; one watched block gives what each
-memory instruction costs and which bytes the block needs at all. Where blocks are more or fewer than
-tiles of C, the runs keep their ratio, and a block's depth is K times the tiles that it has.
+Two runs with different depths give every count as `a + b·K`; one traced block gives the cost of
+each memory instruction and the bytes that the block needs. If the numbers of blocks and tiles of C
+differ, the runs keep their ratio, and a block's depth is K times its number of tiles.
 """
 
 from __future__ import annotations
@@ -33,32 +33,31 @@ from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
-from gemmkit.kernels.skinny import is_tall
+from gemmkit.kernels.production.gemm_skinny import is_tall
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
-# Steps of k of the launch that shows how a grid covers C.
+# k steps of the launch that determines how a grid covers C.
 _STEP = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockProfile:
-    """What one block does, for any depth K.
+    """The work of one block, for any depth K.
 
     `executed_at` are the instructions that its warps execute, per PTX instruction, at the two
     `depths` (of a block). `costs` maps memory instructions to their cost; of shared accesses that
     ptxas merges, the first stands for all, and the others are in `merged_away`. `rows` and
-    `columns` are those of C that the block computes, `tiles` how many of these it has on average: a
-    part of one where blocks share it, several where a block stays for more. `loaded_bytes_per_k`
-    are distinct bytes, in whole sectors, that it reads from A and B for each step of k of a tile;
-    `stored_bytes` are those that it writes, with what goes by way of a workspace both ways.
-    `columns_on_x` says whether blocks that follow each other compute neighbouring columns.
-    `unroll` is how often ptxas repeats the body of a short loop, `ffma_issue` the cycles in which
-    its multiply-adds issue, `shared_load_share` the loads from shared memory that its main loop
-    makes, over those of the PTX after merging: less than 1 where ptxas merges loads of several
-    turns. All three are read off the machine code, whose `main_loop` is None where it cannot be
-    read. `turns_of_warps` and `turns_of_schedulers` are more than 1 where barriers make warps take
-    turns: the shared loads of the warp (or scheduler) that has most of them between two barriers,
-    over the mean.
+    `columns` are those of C that the block computes, `tiles` the mean number of tiles per block:
+    less than one if blocks share a tile, more than one in a persistent kernel. `loaded_bytes_per_k`
+    are distinct bytes, in whole sectors, that it reads from A and B per k step of a tile;
+    `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
+    `columns_on_x` says whether consecutive blocks compute adjacent columns. `unroll` is the unroll
+    factor of a short loop by ptxas, `ffma_issue` the issue cycles of its multiply-adds,
+    `shared_load_share` the shared-memory loads of its main loop over those of the PTX after
+    merging: less than 1 if ptxas merges loads of several iterations. All three come from the
+    machine code, whose `main_loop` is None if it cannot be read. `turns_of_warps` and
+    `turns_of_schedulers` are more than 1 if barriers make warps take turns: the maximum of shared
+    loads per warp (or scheduler) between two barriers, over the mean.
     """
 
     plan: LaunchPlan
@@ -84,7 +83,7 @@ class BlockProfile:
     turns_of_schedulers: float
 
     def executed(self, k: int) -> NDArray[np.float64]:
-        """Executions by the block's warps of each instruction, at depth k."""
+        """Executions of each instruction by the block's warps, at depth k."""
         (low, high), (at_low, at_high) = self.depths, self.executed_at
         if high == low:
             return at_low
@@ -96,7 +95,7 @@ class BlockProfile:
         return self.loaded_bytes_per_k * self.tiles * k
 
     def requested_bytes(self, k: int) -> float:
-        """Bytes of the sectors that its warps ask for in global loads, each as often as asked."""
+        """Bytes of the sectors that its warps request in global loads, with repetitions."""
         executed = self.executed(k)
         return SECTOR_BYTES * sum(
             float(executed[number]) * cost.sectors
@@ -105,7 +104,7 @@ class BlockProfile:
         )
 
     def shared_wavefronts(self, k: int) -> float:
-        """Passes over the banks of shared memory, at depth k."""
+        """Shared-memory wavefronts, at depth k."""
         executed = self.executed(k)
         return sum(
             float(executed[number]) * cost.data_cycles
@@ -123,16 +122,16 @@ def profile_block(
     binary: Binary | None = None,
     cache_dir: Path | None = None,
 ) -> BlockProfile:
-    """Profile the first block of a launch; the strips of a fringe are left out.
+    """Profile the first block of a launch, without residue tiles.
 
     Of groups it is a block of `GemmProblem.typical`.
 
     Args:
-        kernel: what to profile.
-        problem: what it computes; the runs are cut down in all three sizes.
+        kernel: the kernel to profile.
+        problem: what it computes; the runs are reduced in all three sizes.
         spec: the board to compile for.
-        config: the kernel's default where none is given.
-        binary: the kernel, where it is compiled already for this problem and configuration.
+        config: by default the kernel's own.
+        binary: the kernel, if it is already compiled for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
@@ -155,7 +154,7 @@ def profile_block(
     board = _cut_board(spec, kernel, config, problem, small)
 
     def compiled(plan: LaunchPlan) -> Binary:
-        """The same code where it is the same instance: compilation is not always repeatable."""
+        """The same code if it is the same instance: compilation is not always repeatable."""
         same = plan.entry == whole.entry
         return given if same else compile_plan(plan, spec.arch, cache_dir=cache_dir)
 
@@ -222,7 +221,7 @@ def _of_groups(
 
 
 def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:
-    """Rows and columns of a tile of C; a kernel for skinny products tells its long side alone."""
+    """Rows and columns of a tile of C; a kernel for skinny products defines only its long side."""
     if config.BM is not None and config.BN is not None:
         return config.BM, config.BN
     long = config.BM or config.BN or 1
@@ -230,7 +229,7 @@ def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:
 
 
 def _tiles(kernel: Kernel, config: TileConfig, problem: GemmProblem, plan: LaunchPlan) -> float:
-    """Tiles of C for each block; one where blocks do not work together."""
+    """Tiles of C per block; one if blocks do not share tiles."""
     if "workspace" not in kernel.signature or not plan.blocks:
         return 1.0
     rows, columns = _tile(config, problem)
@@ -240,7 +239,7 @@ def _tiles(kernel: Kernel, config: TileConfig, problem: GemmProblem, plan: Launc
 def _cut_board(
     spec: GpuSpec, kernel: Kernel, config: TileConfig, problem: GemmProblem, small: GemmProblem
 ) -> GpuSpec:
-    """A board as much smaller as the problem, for kernels whose blocks follow from its SMs."""
+    """A board scaled down like the problem, for kernels whose grid depends on the number of SMs."""
     if "workspace" not in kernel.signature:
         return spec
     rows, columns = _tile(config, problem)
@@ -263,9 +262,9 @@ def _executed(
 def _columns_on_x(
     kernel: Kernel, config: TileConfig, spec: GpuSpec, rows: int, columns: int
 ) -> bool:
-    """Whether blocks that follow each other in the grid lie side by side in a row of C.
+    """Whether consecutive blocks of the grid are adjacent in a row of C.
 
-    That is what most kernels do, and what is taken of one that refuses the small problem.
+    This is true of most kernels, and assumed for one that refuses the small problem.
     """
     try:
         probe = kernel.plan(GemmProblem(2 * rows, 3 * columns, _STEP), config, spec)
@@ -280,9 +279,9 @@ def _machine_code(
     per_depth: NDArray[np.float64],
     merged_away: frozenset[int],
 ) -> tuple[int, float, float]:
-    """How often ptxas repeats short loops, cycles of a multiply-add, share of shared loads left.
+    """Unroll factor of short loops by ptxas, cycles per multiply-add, remaining shared loads.
 
-    `per_depth` are executions of each instruction that a deeper k adds.
+    `per_depth` are the additional executions of each instruction with a deeper k.
     """
     if found is None or not found.total:
         return 1, MEASURED_FFMA_ISSUE, 1.0
@@ -329,7 +328,7 @@ def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
         return 1.0, 1.0
 
     def most(shares: int) -> float:
-        """As if these many shared the work, warp after warp."""
+        """The imbalance if this many units share the work, warp by warp."""
         busiest = sum(
             max(float(each[place::shares].sum()) for place in range(shares))
             for each in loads.values()

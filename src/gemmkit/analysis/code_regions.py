@@ -1,4 +1,4 @@
-"""The code of a kernel that runs, by its loops, and what there is in each."""
+"""The executed code of a kernel, grouped by loops."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Basic blocks that run and have the same innermost loop, or none.
+    """Executed basic blocks with the same innermost loop, or none.
 
-    `pieces` are their instructions, cut after each barrier; `body` all blocks of the loop, those
-    of loops inside it too; `innermost` says whether none of these runs.
+    `pieces` are their instructions, split after each barrier; `body` all blocks of the loop,
+    including nested loops; `innermost` says whether no nested loop is executed.
     """
 
     blocks: tuple[int, ...]
@@ -30,7 +30,7 @@ class Region:
 
 
 def regions_of(profile: BlockProfile) -> list[Region]:
-    """What runs, by innermost loop, in its order."""
+    """The executed regions, by innermost loop, in program order."""
     flow, executed = profile.flow, profile.executed_at[1]
     order = _reverse_postorder(flow)
     bodies = _loops(flow, order)
@@ -55,7 +55,7 @@ def regions_of(profile: BlockProfile) -> list[Region]:
 
 
 def loop_around(regions: Sequence[Region], inner: Region) -> int | None:
-    """The place of the smallest loop around another; None where there is none."""
+    """The index of the smallest enclosing loop; None if there is none."""
     outside = [
         place
         for place, region in enumerate(regions)
@@ -94,7 +94,7 @@ def loads_from_shared(profile: BlockProfile, numbers: Sequence[int]) -> bool:
 
 
 def _pieces(profile: BlockProfile, blocks: Sequence[int]) -> list[list[int]]:
-    """The instructions of these basic blocks, cut after each barrier."""
+    """The instructions of these basic blocks, split after each barrier."""
     pieces: list[list[int]] = [[]]
     for block in blocks:
         for number in range(profile.flow.blocks[block].start, profile.flow.blocks[block].end):

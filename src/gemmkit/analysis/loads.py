@@ -1,7 +1,7 @@
-"""What a kernel reads for each result, from counters: loads, requests and sectors.
+"""Loads, requests and sectors per result, from counters.
 
-Copies that go past the registers (cp.async) count as loads, so that kernels with and without them
-can be compared.
+Asynchronous copies (cp.async) count as loads, so that kernels with and without them can be
+compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gemmkit.kernels.plan import TileConfig, ceil_div
 
 WORD_BYTES = 4
 
-# The first two take in what cp.async copies; of the bytes each kind has its own.
+# The first two include cp.async; bytes are counted separately.
 GLOBAL_REQUESTS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",)
 GLOBAL_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
 GLOBAL_BYTES = (
@@ -29,8 +29,8 @@ SHARED_WAVEFRONTS = ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",)
 class Loads:
     """Sums over a launch.
 
-    `global_per_result` and `shared_per_result` are 32-bit words that threads loaded, for each
-    element of C: 2K for a naive kernel, 2K/T with tiles of T×T. None where there is no result.
+    `global_per_result` and `shared_per_result` are 32-bit words that threads loaded per element of
+    C: 2K for a naive kernel, 2K/T with tiles of T×T. None if there is no result.
     """
 
     global_requests: int
@@ -41,12 +41,12 @@ class Loads:
 
     @property
     def sectors_per_request(self) -> float | None:
-        """32-byte sectors that a global-load request of a warp touches; None without requests."""
+        """32-byte sectors per global-load request of a warp; None without requests."""
         return self.global_sectors / self.global_requests if self.global_requests else None
 
 
 def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
-    """Read the loads out of counters with Nsight Compute's names; None where nothing was counted.
+    """Compute the loads from counters with Nsight Compute's names; None if nothing was counted.
 
     Args:
         counters: metric name to value.
@@ -71,17 +71,16 @@ def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
 
 
 def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float, float] | None:
-    """32-bit words loaded for each result, global and shared, as the kernel's idea says.
+    """32-bit words loaded per result, global and shared, by the kernel's formula.
 
-    A block fetches BM + BN words of each step along k for BM·BN results: k/BM + k/BN, which is
-    2k/T for square tiles. Out of shared memory a thread takes TM + TN words for TM·TN results: k
-    (1/TM + 1/TN). Without tiles a result takes its row and its column, 2k words. Where k is cut,
-    its parts are read once more to be added: those of blocks by the last one to arrive, those of
-    slices by their block.
+    A block loads BM + BN words per k for BM·BN results: k/BM + k/BN, which is 2k/T for square
+    tiles. From shared memory a thread loads TM + TN words for TM·TN results: k (1/TM + 1/TN).
+    Without tiles a result needs its row and its column, 2k words. If k is split, the partial sums
+    are read once more: those of blocks by the last one to arrive, those of slices by their block.
 
-    The formulas hold where the tiles divide the matrices; of a `stream_k` whose tiles are cut, the
-    parts are not in them, for they depend on the board. None for a user's own kernel, or
-    one without tiles of A.
+    The formulas hold for sizes that are multiples of the tile. For `stream_k` they do not include
+    partial sums of shared tiles, which depend on the board. None for a user's kernel, or one
+    without tiles of A.
     """
     if kernel.user_defined or config.BM is None or config.BN is None:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe
 
 # Cycles of a multiply-add in the 8×8 outer products of a compiled kernel, which reach 88 % of the
-# peak: for kernels whose machine code cannot be read.
+# peak; used for kernels whose machine code cannot be read.
 MEASURED_FFMA_ISSUE = 1 / 0.88
 
 
@@ -23,13 +23,12 @@ class Machine:
     `ffma_issue` is the issue cycles of a multiply-add, more than one where the banks of the
     register file hold it up.
 
-    Three figures are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
-    (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is how many times the
-    latency of one load a tile takes: a barrier waits for the last of hundreds of sectors, out of as
-    many pages of DRAM, or from the farthest slice of the L2.
-    `latency_exponent` says how fast latency fades as more warps fill the gaps, `unit_exponent` how
-    little units that work side by side hold each other up. Infinite exponents would give the longer
-    of two times.
+    Three parameters are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
+    (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is the latency of a
+    tile relative to that of one load: a barrier waits for the last of hundreds of sectors, from as
+    many pages of DRAM, or from the farthest slice of the L2. `latency_exponent` says how fast
+    latency is hidden as more warps fill the gaps, `unit_exponent` how little concurrent units
+    interfere. With infinite exponents the longer of two times would count alone.
     """
 
     alu_latency: float = 4.0
@@ -61,7 +60,7 @@ _MACHINES = {
 
 
 def machine_of(spec: GpuSpec) -> Machine:
-    """The figures of a board's generation; those of the H100 where it has none of its own."""
+    """The constants of a board's generation; those of the H100 if there are none."""
     capability = spec.capability
     return _MACHINES.get((capability.major, capability.minor), _DEFAULT)
 

@@ -11,9 +11,9 @@ from gemmkit.record import AccessCounts
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """Sums over the accesses of one kind to one array, at one line or (`line` None) at all.
+    """Sums over the accesses of one kind to one array, at one line or (`line` None) at all lines.
 
-    Counts are those of `AccessCounts`; `data_bytes` is what all lanes asked for.
+    Counts are those of `AccessCounts`; `data_bytes` is what all lanes requested.
     """
 
     file: str
@@ -33,30 +33,30 @@ class MemoryRow:
 
     @property
     def sectors_per_request(self) -> float | None:
-        """32-byte sectors that a request touches; None without requests."""
+        """32-byte sectors per request; None without requests."""
         return self.sectors / self.requests if self.requests else None
 
     @property
     def ideal_sectors_per_request(self) -> float | None:
-        """What the distinct bytes of a request need at least; None without requests."""
+        """The minimum for the distinct bytes of a request; None without requests."""
         return self.ideal_sectors / self.requests if self.requests else None
 
     @property
     def wavefronts_per_instruction(self) -> float | None:
-        """Passes over the banks for each instruction of the machine; None without any."""
+        """Wavefronts per machine instruction; None without any."""
         return self.wavefronts / self.instructions if self.instructions else None
 
 
 def memory_table(accesses: Iterable[AccessCounts]) -> tuple[MemoryRow, ...]:
-    """A row for each source line, array and kind of access, in the order of the source.
+    """A row per source line, array and kind of access, in source order.
 
-    Accesses that no lane made are left out.
+    Accesses without active lanes are left out.
     """
     return _rows(accesses, lambda each: (each.file, each.line, each.array, each.space, each.kind))
 
 
 def array_table(accesses: Iterable[AccessCounts]) -> tuple[MemoryRow, ...]:
-    """A row for each array and kind of access, without lines."""
+    """A row per array and kind of access, without lines."""
     return _rows(accesses, lambda each: ("", None, each.array, each.space, each.kind))
 
 

@@ -1,4 +1,4 @@
-"""Every metric that gemmkit gives without a GPU: counted, static, and predicted."""
+"""Every metric that gemmkit provides without a GPU: counted, static, and predicted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmkit.emulator.counters.metrics import METRICS
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric; `basis` begins with how it is obtained, and goes on with its limits."""
+    """A metric; `basis` says how it is obtained, and what its limits are."""
 
     name: str
     description: str
@@ -35,12 +35,12 @@ def metric_list() -> tuple[MetricInfo, ...]:
     by_part = (
         MetricInfo(
             name=IDEAL_SECTORS,
-            description="sectors that the distinct bytes of a request need at least, by operand",
+            description="minimum number of sectors for the distinct bytes of a request, by operand",
             basis=COUNTED,
         ),
         MetricInfo(
             name=PREDICTED_TERM,
-            description="what one resource alone would take of the launch's time",
+            description="the time that the launch would take if only one resource limited it",
             basis=PREDICTED,
         ),
     )

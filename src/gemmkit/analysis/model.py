@@ -1,11 +1,11 @@
-"""A predicted time of a kernel on a board, from its code alone, and what limits it.
+"""The predicted time of a kernel on a board, from its code alone, and what limits it.
 
-An SM holds some blocks at once. One block alone takes as long as its warps' chains of dependent
-instructions allow (`warp_time`); many take as long as the busiest unit of the SM needs for them
-all. The two are joined so that latency counts in full for one block and fades as others fill the
-gaps. Nothing here was measured on the board asked for: every figure is a prediction.
+An SM holds several blocks at once. One block alone takes as long as its warps' chains of dependent
+instructions (`warp_time`); many take as long as the busiest unit of the SM needs for all of them.
+The two are combined so that latency counts in full for one block and is hidden as others fill the
+gaps. Nothing here was measured on the requested board: every figure is a prediction.
 
-Three figures are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
+Three parameters are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
 `Machine.unit_exponent`); everything else is a published or measured constant.
 """
 
@@ -42,7 +42,7 @@ _MATH_TYPES: dict[str, MathType] = {"f64": "float64", "f16": "float16", "bf16": 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that takes time: what it is, and the microseconds if nothing else took any."""
+    """One component of the time, with the microseconds that it would take alone."""
 
     name: str
     microseconds: float
@@ -91,24 +91,23 @@ def predict(
     binary: Binary | None = None,
     cache_dir: Path | None = None,
 ) -> Prediction:
-    """Predict the time of one launch on a board, with operands that start in DRAM.
+    """Predict the time of one launch on a board, with operands initially in DRAM.
 
     Args:
-        kernel: what to launch.
+        kernel: the kernel to launch.
         problem: what it computes.
         spec: the board.
-        config: the kernel's default where none is given.
-        binary: the kernel, where it is compiled already for this problem and configuration.
+        config: by default the kernel's own.
+        binary: the kernel, if it is already compiled for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem or the configuration.
-        UsageError: the problem is empty or a batch, or no assembler has told the kernel's
-            registers.
+        UsageError: the problem is empty or a batch, or the kernel's register count is unknown.
         DeviceError: the kernel failed when a block of it was run.
     """
     if not problem.flops:
-        raise UsageError(f"{problem.shape} has nothing to multiply, so nothing to predict")
+        raise UsageError(f"{problem.shape} is empty, so there is nothing to predict")
     refuse_batch(problem)
     profile = profile_block(
         kernel, problem, spec, config=config, binary=binary, cache_dir=cache_dir
@@ -117,15 +116,15 @@ def predict(
 
 
 def refuse_batch(problem: GemmProblem) -> None:
-    """See that there is one product, for what looks at one only.
+    """Refuse a batch, for analyses of a single product.
 
     Raises:
-        UsageError: there are more, or none.
+        UsageError: the problem is a batch, or an empty one.
     """
     if problem.batch != 1:
         raise UsageError(
-            f"{problem.shape} is a batch, and only single products are explained and predicted: "
-            f"ask for {problem.single.shape}"
+            f"{problem.shape} is a batch, but only single products can be explained and predicted: "
+            f"use {problem.single.shape}"
         )
 
 
@@ -136,17 +135,17 @@ def predict_profile(
     *,
     machine: Machine | None = None,
 ) -> Prediction:
-    """`predict` for a block that is profiled already, for this problem and board.
+    """`predict` for a block that is already profiled, for this problem and board.
 
-    `machine` takes the place of what is known of the board's generation.
+    `machine` overrides the constants of the board's generation.
 
     Raises:
-        UsageError: a block does not fit an SM, or nothing is known of its registers.
+        UsageError: a block does not fit on an SM, or its register count is unknown.
     """
     occupied = launch_occupancy(profile.plan, profile.binary, spec)
     if not occupied.blocks_per_sm:
         raise UsageError(
-            f"'{profile.plan.kernel}': a block does not fit an SM of {spec.name} "
+            f"'{profile.plan.kernel}': a block does not fit on an SM of {spec.name} "
             f"({occupied.limiter})"
         )
     return _Model(profile, problem, spec, occupied, machine or machine_of(spec)).prediction()
@@ -154,7 +153,7 @@ def predict_profile(
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """Cycles of each unit of an SM that one warp asks for: throughput, not latency.
+    """Cycles that one warp occupies each unit of an SM: throughput, not latency.
 
     `fma`, `tensor`, `slots` and `waits` (of multiply-adds, for registers) are of one scheduler,
     which serves a quarter of the warps; `data` and `tag` are of the SM's one L1.
@@ -188,12 +187,12 @@ class _Model:
         self.machine = replace(machine, ffma_issue=max(profile.ffma_issue, pipe_cycles(spec)))
         self.executed: NDArray[np.float64] = profile.executed(problem.mean_k) / profile.warps
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
-        # Blocks that the busiest SM gets; one that ends makes room for the next.
+        # Blocks on the busiest SM; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
         self._found: dict[float, list[tuple[Segment, float]]] = {}
 
     def prediction(self) -> Prediction:
-        cycles = self._waves() + self._meeting
+        cycles = self._waves() + self._fix_up
         compute_us = cycles / self.spec.clock_mhz
         dram_us = self._dram_us()
         microseconds = self.spec.pipes.launch_us + self._joined(compute_us, dram_us)
@@ -214,7 +213,7 @@ class _Model:
     # --- time ------------------------------------------------------------------------------
 
     def _waves(self) -> float:
-        """The busiest SM's cycles: a first wave that finds nothing cached, then full ones."""
+        """The busiest SM's cycles: a first wave with cold caches, then warm ones."""
         resident = self.occupied.blocks_per_sm
         first = min(self.blocks, resident)
         full, rest = divmod(self.blocks - first, resident)
@@ -230,11 +229,11 @@ class _Model:
         return cycles
 
     @property
-    def _meeting(self) -> float:
+    def _fix_up(self) -> float:
         """Cycles in which the last block of a tile increments the counter and adds up all parts.
 
-        Fence, count and first read are a way to the L2 each, one after the other; then come the
-        parts, as fast as one SM takes them in.
+        Fence, increment and first read are one L2 round trip each, in sequence; the parts then
+        arrive at the bandwidth of one SM.
         """
         plan = self.profile.plan
         if not plan.arrivals:
@@ -244,21 +243,21 @@ class _Model:
 
     @property
     def _warm_latency(self) -> float:
-        """Cycles of a miss once a wave of blocks has been there: the L2 has it, or the most."""
+        """Cycles of an L1 miss after the first wave, when the L2 holds all or most operands."""
         near, far = self.machine.l2_latency, self.machine.dram_latency
         return near + self.traffic.reread * (far - near)
 
     def _chain(self, memory_latency: float) -> float:
-        """Cycles of one warp that has the SM for itself."""
+        """Cycles of one warp that has the SM to itself."""
         return sum(turns * each.latency for each, turns in self._segments(memory_latency))
 
     def _together(self, blocks: int, memory_latency: float) -> float:
-        """Cycles of so many blocks that run side by side on one SM."""
+        """Cycles of this many concurrent blocks on one SM."""
         alone = self._block_alone(memory_latency)
         return self._faded(alone, self._throughput(1), self._throughput(blocks))
 
     def _block_alone(self, memory_latency: float) -> float:
-        """Cycles of one block, barrier after barrier."""
+        """Cycles of one block, from barrier to barrier."""
         warps, cycles = self.profile.warps, 0.0
         for segment, turns in self._segments(memory_latency):
             demand = self._demand(segment.instructions)
@@ -268,7 +267,7 @@ class _Model:
         return cycles
 
     def _throughput(self, blocks: int) -> float:
-        """Cycles of the units for so many blocks, with no latency at all."""
+        """Cycles of the units for this many blocks, without latency."""
         busy = self._busiest(self._whole, blocks * self.profile.warps)
         return self._joined(busy, blocks * self._l2_cycles)
 
@@ -282,7 +281,7 @@ class _Model:
         )
 
     def _segments(self, memory_latency: float) -> list[tuple[Segment, float]]:
-        """Segments that run at all, and how often each warp runs through them."""
+        """Segments that are executed, and how often each warp executes them."""
         if memory_latency not in self._found:
             found = segments(self.profile, self.machine, memory_latency)
             turns = [(segment, float(self.executed[segment.head])) for segment in found]
@@ -291,7 +290,7 @@ class _Model:
         return self._found[memory_latency]
 
     def _demand(self, numbers: tuple[int, ...]) -> _Demand:
-        """Of one warp, over a whole launch, for these instructions."""
+        """The demand of one warp over a whole launch, for these instructions."""
         profile, executed = self.profile, self.executed
         here = [number for number in numbers if number not in profile.merged_away]
         fma = tensor = slots = waits = data = tag = 0.0
@@ -341,7 +340,7 @@ class _Model:
         return self.traffic.dram_bytes / rate
 
     def _joined(self, *times: float) -> float:
-        """Time of units that work side by side: the longest, and more where others come near."""
+        """Time of concurrent units: the longest, plus an overhead if others are nearly as long."""
         longest, power = max(times), self.machine.unit_exponent
         if longest == 0:
             return 0.0
@@ -349,9 +348,9 @@ class _Model:
         return float(longest * shares ** (1 / power))
 
     def _faded(self, alone: float, one: float, many: float) -> float:
-        """Time of many like things, one of which takes `alone`; the units take `one` and `many`.
+        """Time of many equal tasks, each `alone` by itself; the units take `one` and `many`.
 
-        It is `alone` for one, and comes close to `many` where that is much longer.
+        It is `alone` for one, and approaches `many` if that is much longer.
         """
         power = self.machine.latency_exponent
         total = alone**power + max(many**power - one**power, 0.0)
@@ -366,10 +365,10 @@ class _Model:
         more_waves = math.ceil(self.blocks / self.occupied.blocks_per_sm) - 1
         chain = self._chain(self.machine.dram_latency)
         chain += more_waves * self._chain(self._warm_latency)
-        meeting = Term(
-            "parts that come together",
-            self._meeting / clock,
-            "the count of blocks that share a tile, and the last one's sum of their parts",
+        fix_up = Term(
+            "the fix-up of shared tiles",
+            self._fix_up / clock,
+            "blocks that share a tile signal their arrival, and the last one adds their parts",
         )
         tensor = Term(
             "the tensor cores",
@@ -377,34 +376,34 @@ class _Model:
             "products of small matrices, at the rate that mma.sync reaches",
         )
         return [
-            *([meeting] if meeting.microseconds else []),
+            *([fix_up] if fix_up.microseconds else []),
             *([tensor] if tensor.microseconds else []),
             Term(
                 "the FMA pipe",
                 on_scheduler * whole.fma / clock,
-                "multiply-adds, with the cycles in which they wait for the register file's banks",
+                "multiply-adds, including waits for the banks of the register file",
             ),
             Term(
                 "issue slots",
                 on_scheduler * whole.slots / clock,
-                "instructions of all kinds, one a cycle and scheduler",
+                "instructions of all kinds, one per cycle and scheduler",
             ),
             Term(
                 "the data path of shared memory and L1",
                 warps * whole.data / clock,
-                "wavefronts of shared and global accesses, one a cycle and SM",
+                "wavefronts of shared and global accesses, one per cycle and SM",
             ),
             Term(
                 "the L1's tag stage",
                 warps * whole.tag / clock,
-                "cache lines that global accesses look up",
+                "lookups of cache lines by global accesses",
             ),
             Term(
                 "L2 bandwidth",
                 self.blocks * self._l2_cycles / clock,
-                "bytes between L2 and the SMs",
+                "traffic between L2 and the SMs",
             ),
-            Term("DRAM bandwidth", dram_us, "bytes between L2 and DRAM"),
+            Term("DRAM bandwidth", dram_us, "traffic between L2 and DRAM"),
             Term(
                 "latency",
                 chain / clock,

@@ -1,4 +1,4 @@
-"""Reads what Nsight Compute exports: the metrics of each launch of an `ncu --csv --page raw`."""
+"""Reads Nsight Compute's exports: the metrics of each launch from `ncu --csv --page raw`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from gemmkit.errors import UsageError
 
 _NAME = "Kernel Name"
-# Columns that name the launch and are no metrics.
+# Columns that identify the launch and are not metrics.
 _ABOUT = frozenset([
     *("ID", "Process ID", "Process Name", "Host Name", "thread Domain:Push/Pop_Range:PL_Type"),
     *("Context", "Stream", "Device", "CC", "Block Size", "Grid Size", "Section Name", _NAME),
 ])  # fmt: skip
 _OTHER_PAGES = frozenset(["Metric Name", "Metric Value", "Source", "SASS", "#"])
-# What ncu's units stand for, in the base unit that gemmkit's metrics have.
+# ncu's units in the base units of gemmkit's metrics.
 _SCALES = {
     "Kbyte": 1e3,
     "Mbyte": 1e6,
@@ -40,7 +40,7 @@ class MeasuredLaunch:
 
 
 def read_report(path: Path) -> tuple[MeasuredLaunch, ...]:
-    """The launches of an export, in order; metrics that are no numbers are left out.
+    """The launches of an export, in order; metrics that are not numbers are left out.
 
     Lines of ncu's own messages around the table are skipped. Times become microseconds, byte
     counts bytes.
@@ -53,12 +53,12 @@ def read_report(path: Path) -> tuple[MeasuredLaunch, ...]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file: give an export of ncu") from error
+        raise UsageError(f"{path} is not a text file: use an export of ncu") from error
     rows = list(csv.reader(line for line in lines if line.startswith('"')))
-    # Other pages of a report, and a raw one without `--page raw`, have a launch in many rows.
+    # Other pages of a report have several rows per launch.
     if not rows or _NAME not in rows[0] or _OTHER_PAGES & {*rows[0]}:
         raise UsageError(
-            f"{path} holds no table of raw metrics: write one with `ncu --csv --page raw`"
+            f"{path} has no table of raw metrics: write one with `ncu --csv --page raw`"
         )
     head, units, launches = rows[0], rows[1:2], rows[2:]
     if units and units[0][0]:

@@ -21,16 +21,16 @@ Limiter = Literal["warps", "blocks", "registers", "shared memory", "barriers"]
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What of an SM a kernel can fill.
+    """The theoretical occupancy of a launch.
 
-    `theoretical` is resident warps over the most that the SM can hold, 0 to 1. `waves_per_sm` is
-    the grid's blocks over the blocks that the whole board holds at once. `limits` are the blocks
-    an SM that each resource alone allows, in the order warps, blocks, registers, shared memory,
-    barriers; `limiter` is the resource that allows the fewest, of equals the first. A block that
-    does not fit at all has no waves, no warps and zero occupancy.
+    `theoretical` is resident warps over the maximum of the SM, 0 to 1. `waves_per_sm` is the grid's
+    blocks over the blocks that the whole board holds at once. `limits` are the blocks per SM that
+    each resource alone allows, in the order warps, blocks, registers, shared memory, barriers;
+    `limiter` is the resource that allows the fewest, the first of equals. A block that does not fit
+    has no waves, no warps and zero occupancy.
 
-    `full_waves` are those waves that fill the board; `tail_idle` is the share of the last wave's
-    places, 0 to 1, that stay empty while it runs (0 where the grid ends with a full wave).
+    `full_waves` are the waves that fill the board; `tail_idle` is the share of block slots, 0 to 1,
+    that are empty in the last wave (0 if the grid ends with a full wave).
     """
 
     theoretical: float
@@ -52,23 +52,21 @@ def launch_occupancy(plan: LaunchPlan, binary: Binary, spec: GpuSpec) -> Occupan
     """Theoretical occupancy of a compiled plan.
 
     Raises:
-        UsageError: nothing is known of the registers that the kernel takes.
+        UsageError: the register count of the kernel is unknown.
     """
     barriers = barriers_from_log(binary.log, binary.entry)
     return occupancy(spec, **launch_resources(plan, binary), barriers=barriers)
 
 
 def launch_resources(plan: LaunchPlan, binary: Binary) -> dict[str, int]:
-    """What a compiled plan takes, as `occupancy` and `what_if` take it.
+    """The resources of a compiled plan, as arguments of `occupancy` and `what_if`.
 
     Raises:
-        UsageError: nothing is known of the registers that the kernel takes.
+        UsageError: the register count of the kernel is unknown.
     """
     used = binary.resources
     if used is None:
-        raise UsageError(
-            f"'{plan.kernel}': no assembler has told its registers, so that its occupancy is open"
-        )
+        raise UsageError(f"'{plan.kernel}': its register count is unknown, and so is its occupancy")
     return {
         "registers": used.registers,
         "threads": plan.threads_per_block,
@@ -90,18 +88,18 @@ def occupancy(
 
     Args:
         spec: the board.
-        registers: 32-bit registers of one thread.
-        threads: threads of one block.
-        shared_bytes: static and dynamic shared memory of one block, in bytes.
-        blocks: blocks of the grid.
-        barriers: numbered barriers of one block (`bar.sync 0` to `bar.sync 15`).
+        registers: 32-bit registers per thread.
+        threads: threads per block.
+        shared_bytes: static and dynamic shared memory per block, in bytes.
+        blocks: blocks in the grid.
+        barriers: numbered barriers per block (`bar.sync 0` to `bar.sync 15`).
 
     Raises:
         UsageError: a count is negative, or a block has no thread.
     """
     if threads < 1 or min(registers, shared_bytes, blocks, barriers) < 0:
         raise UsageError(
-            f"no such launch: {blocks} blocks of {threads} threads, {registers} registers each, "
+            f"invalid launch: {blocks} blocks of {threads} threads, {registers} registers each, "
             f"{shared_bytes} bytes of shared memory"
         )
     capability = spec.capability
@@ -136,7 +134,7 @@ def _blocks_by_warps(capability: ComputeCapability, threads: int, warps: int) ->
 
 
 def _blocks_by_registers(capability: ComputeCapability, registers: int, warps: int) -> int:
-    """A warp's registers come from the one sub-partition that it lives on."""
+    """A warp's registers come from its own sub-partition."""
     if registers > capability.max_registers_per_thread:
         return 0
     if registers == 0:
@@ -161,7 +159,7 @@ def _blocks_by_shared_memory(capability: ComputeCapability, shared_bytes: int) -
 
 
 def _blocks_by_barriers(capability: ComputeCapability, barriers: int) -> int:
-    """Barriers are a resource of their own from compute capability 9.0 on."""
+    """Barriers are a separate resource from compute capability 9.0 on."""
     if capability.barriers_per_sm is None or barriers == 0:
         return capability.max_blocks_per_sm
     return capability.barriers_per_sm // barriers

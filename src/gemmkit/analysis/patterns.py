@@ -1,4 +1,4 @@
-"""How one request of a warp falls on cache lines, on the banks of shared memory, and on tiles."""
+"""How a request of a warp maps to cache lines, to shared-memory banks, and to tiles."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _STORES = ("store", "atomic")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A 128-byte cache line: its byte offset in the array, and for each word who touches it."""
+    """A 128-byte cache line: its byte offset in the array, and the lanes that access each word."""
 
     offset: int
     words: tuple[Lanes, ...]
 
 
 def lines_of(access: WatchedAccess) -> tuple[Line, ...]:
-    """The lines that a request touches, by address."""
+    """The lines that a request accesses, by address."""
     touched: defaultdict[int, list[int]] = defaultdict(list)
     for lane, offset in enumerate(access.offsets):
         if offset is not None:
@@ -57,25 +57,25 @@ def lines_of(access: WatchedAccess) -> tuple[Line, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of a shared-memory request: for each bank the words it serves, and for whom."""
+    """A phase of a shared-memory request: for each bank, the lanes of each word that it serves."""
 
     banks: tuple[tuple[Lanes, ...], ...]
 
     @property
     def lanes(self) -> int:
-        """How many lanes the phase serves."""
+        """The number of lanes that the phase serves."""
         return len({lane for words in self.banks for lanes in words for lane in lanes})
 
     @property
     def wavefronts(self) -> int:
-        """Passes that the phase takes: the most words in one bank."""
+        """Wavefronts of the phase: the maximum number of words in one bank."""
         return max(len(words) for words in self.banks)
 
 
 def phases_of(access: WatchedAccess) -> tuple[Phase, ...]:
     """The phases in which shared memory serves a request.
 
-    Of a cp.async, the side that writes to shared memory.
+    For a cp.async, the side that writes to shared memory.
     """
     addresses = bank_addresses(access)
     active = [offset is not None for offset in access.offsets]
@@ -103,10 +103,10 @@ def _words(address: int, nbytes: int) -> range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ownership:
-    """Which thread of a block touches which elements of A, B or C.
+    """The thread map of a block's elements of A, B or C.
 
-    `threads[i, j]` is the lowest thread that touches element (row + i, col + j), -1 where none
-    does; `sharers` is the most threads that touch one element.
+    `threads[i, j]` is the lowest thread that accesses element (row + i, col + j), -1 if none does;
+    `sharers` is the maximum number of threads that access one element.
     """
 
     array: str
@@ -117,17 +117,17 @@ class Ownership:
 
 
 def stores_result(trace: Trace) -> bool:
-    """Whether the block stores elements of C; where blocks share a tile, the last one does."""
+    """Whether the block stores elements of C; if blocks share a tile, only the last one does."""
     return any(each.array == "C" and each.kind in _STORES for each in trace.accesses)
 
 
 def ownership(trace: Trace, array: str, *, deepest: int = 8) -> Ownership:
-    """Who stores C, or who fetches A or B before the block's first barrier.
+    """The threads that store C, or that load A or B before the block's first barrier.
 
-    Of a kernel without barriers only the first `deepest` columns of A and rows of B are looked at.
+    For a kernel without barriers, only the first `deepest` columns of A and rows of B count.
 
     Raises:
-        UsageError: the block never touches that matrix.
+        UsageError: the block never accesses that matrix.
     """
     kinds = _STORES if array == "C" else ("load", "copy")
     touched: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
@@ -144,7 +144,7 @@ def ownership(trace: Trace, array: str, *, deepest: int = 8) -> Ownership:
                 if place is not None and {"A": place[1], "B": place[0]}.get(array, 0) < deepest:
                     touched[place].add(32 * access.warp + lane)
     if not touched:
-        raise UsageError(f"block 0 of '{trace.kernel}' does not touch {array}")
+        raise UsageError(f"block 0 of '{trace.kernel}' does not access {array}")
     places = np.array(sorted(touched))
     (row, col), (last_row, last_col) = places.min(axis=0), places.max(axis=0)
     threads = np.full((last_row - row + 1, last_col - col + 1), -1, np.int64)

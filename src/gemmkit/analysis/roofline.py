@@ -1,4 +1,4 @@
-"""The roofline: how fast a board could run work of a given intensity, at each level of memory.
+"""The roofline: the attainable speed of a board at a given intensity, per level of memory.
 
 After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (2009),
 with a roof for each level: attainable = min(peak, intensity × bandwidth).
@@ -16,7 +16,7 @@ from gemmkit.problem import GemmProblem
 
 Level = Literal["DRAM", "L2", "shared memory"]
 
-# Bytes that one wavefront can move: a word in each bank.
+# Bytes per wavefront: one word per bank.
 WAVEFRONT_BYTES = BANKS * WORD_BYTES
 SHARED_WAVEFRONTS = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
@@ -30,7 +30,7 @@ _GLOBAL_SECTORS = (
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """One level's bandwidth in 1e9 bytes per second, and where the figure comes from."""
+    """One level's bandwidth in 1e9 bytes per second, and the source of the figure."""
 
     level: Level
     gb_per_s: float
@@ -51,11 +51,11 @@ class Roofline:
         return next(each.gb_per_s for each in self.ceilings if each.level == level)
 
     def attainable(self, level: Level, intensity: float) -> float:
-        """TFLOP/s under the roof of a level, at so many FLOP for each of its bytes."""
+        """TFLOP/s under the roof of a level, at an intensity in FLOP per byte."""
         return min(self.peak_tflops, intensity * self.bandwidth(level) / 1e3)
 
     def ridge(self, level: Level) -> float:
-        """The intensity, in FLOP per byte, from which on the peak is the limit."""
+        """The intensity, in FLOP per byte, above which the peak is the limit."""
         return 1e3 * self.peak_tflops / self.bandwidth(level)
 
 
@@ -90,11 +90,11 @@ def intensities(
 
     Args:
         problem: what is computed.
-        counters: of the whole launch, by Nsight Compute's names. Shared memory's bytes are its
+        counters: of the whole launch, by Nsight Compute's names. Shared-memory bytes are
             wavefronts × 128, so that a bank conflict counts as bytes that could have moved.
         dram_bytes: bytes to and from DRAM; by default each operand once (`minimal_bytes`).
-        l2_bytes: bytes between L2 and the SMs; by default the sectors that warps ask for in global
-            accesses, of which the L1 may hold some: a lower bound of the intensity.
+        l2_bytes: bytes between L2 and the SMs; by default the sectors that warps request in global
+            accesses, some of which may hit in the L1: a lower bound of the intensity.
         shared_bytes: bytes of shared memory's wavefronts, by default the counted ones'.
     """
 

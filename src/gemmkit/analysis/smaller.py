@@ -1,7 +1,7 @@
-"""Smaller problems that stand for a large one: what short emulated runs of a kernel compute.
+"""Smaller problems that represent a large one, for short emulated runs of a kernel.
 
-A kernel for square matrices gets a smaller square. A user's kernel gets rows that lie as tightly as
-the problem's: it may take an extent for a leading dimension that is passed to it beside.
+A kernel for square matrices gets a smaller square. A user's kernel gets contiguous rows if the
+problem has them, because it may use an extent as the leading dimension.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, Signature, TileConfig
 from gemmkit.problem import GemmProblem
 
-# Rows and columns of C in the short runs: at most two of these, and as the problem's modulo one.
+# Rows and columns of C in the short runs: at most twice this, congruent to the problem's.
 _PERIOD = 256
-# Every kernel's step along k divides this, so that two depths apart by it differ by whole steps.
+# A multiple of every kernel's step along k: depths this far apart differ by whole steps.
 _STEP = 64
-# A few tiles deep: enough to see a whole step of every kernel's loop.
+# A few tiles deep: enough for a whole step of every kernel's loop.
 TRACED_DEPTH = 64
-# The same where A's rows are as long as K, so that a smaller K moves them together.
+# The same if A's rows are as long as K, so that a smaller K changes their distance.
 TRACED_DEPTH_TIGHT = 256
-# More than the first block of any kernel has, so that large matrices take little memory.
+# More rows than the first block of any kernel has, to save memory with large matrices.
 TRACED_ROWS = 1024
-# The same of a kernel for square matrices, whose columns shrink along.
+# The same for a kernel for square matrices, whose columns shrink too.
 TRACED_SQUARE = 512
 
 
 def takes_squares_only(
     kernel: Kernel, problem: GemmProblem, config: TileConfig, gpu: GpuSpec
 ) -> bool:
-    """Whether a kernel takes this square problem, and refuses to have its k halved or doubled."""
+    """Whether a kernel accepts this square problem, but not with k halved or doubled."""
     if not kernel.user_defined or not problem.m == problem.n == problem.k:
         return False
     try:
@@ -45,13 +45,13 @@ def takes_squares_only(
 def short_runs(
     problem: GemmProblem, tiles: float, kernel: Kernel, *, square: bool
 ) -> tuple[GemmProblem, GemmProblem]:
-    """Two problems that differ in depth, or one twice where the problem is small itself.
+    """Two problems that differ in depth, or the same one twice if the problem is small.
 
     Args:
-        problem: what they stand for.
-        tiles: of C for each block; where blocks share tiles, k is deeper, so that each has steps.
-        kernel: what computes them.
-        square: whether it takes square matrices only.
+        problem: the problem that they represent.
+        tiles: tiles of C per block; if blocks share tiles, k is deeper, so that each has steps.
+        kernel: the kernel.
+        square: whether it accepts only square matrices.
     """
     if square:
         rest = problem.k % _PERIOD
@@ -69,10 +69,10 @@ def short_runs(
 
 
 def shallow(problem: GemmProblem, plan: LaunchPlan, block: int, *, user: bool) -> GemmProblem:
-    """What one watched block computes.
+    """The problem for one traced block.
 
-    The depth is cut to `TRACED_DEPTH` with the rows of A as far apart as they were, or to
-    `TRACED_DEPTH_TIGHT` where they are as long as k; for the first block also m, to `TRACED_ROWS`.
+    The depth is reduced to `TRACED_DEPTH` with the same leading dimension of A, or to
+    `TRACED_DEPTH_TIGHT` if that equals k; for the first block also m, to `TRACED_ROWS`.
     """
     m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
     lda, ldb, ldc = _kept_rows(problem, plan.signature, user=user)
@@ -81,7 +81,7 @@ def shallow(problem: GemmProblem, plan: LaunchPlan, block: int, *, user: bool) -
 
 
 def shallow_square(problem: GemmProblem) -> GemmProblem:
-    """The same for a kernel that takes square matrices only, for the first block."""
+    """The same for a kernel that accepts only square matrices, for the first block."""
     extent = min(problem.k, TRACED_SQUARE + problem.k % _PERIOD)
     return _tight(problem, extent, extent, extent)
 
@@ -89,7 +89,7 @@ def shallow_square(problem: GemmProblem) -> GemmProblem:
 def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
     """The same with fewer rows, columns and steps of k.
 
-    Rows stay as far apart as they were where a rung is passed how far, or where they are not tight.
+    Leading dimensions are kept if a rung receives them as arguments, or if rows are padded.
     """
 
     def clip(extent: int) -> int:
@@ -101,7 +101,7 @@ def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
 
 
 def _kept_rows(problem: GemmProblem, signature: Signature, *, user: bool) -> tuple[int, int, int]:
-    """The leading dimensions that stay as they are when extents shrink, 0 for the tight ones."""
+    """The leading dimensions that are kept when extents shrink, 0 for contiguous rows."""
 
     def kept(name: str, tight: int) -> int:
         given: int = getattr(problem, name)

@@ -1,4 +1,4 @@
-"""`Trace`: which addresses the lanes of each warp of one block touch, instruction by instruction.
+"""`Trace`: the addresses that the lanes of each warp of one block access, per instruction.
 
 One block of the launch runs alone, and every memory request is kept.
 """
@@ -32,12 +32,12 @@ def sectors(access: WatchedAccess) -> int:
 
 
 def bank_addresses(access: WatchedAccess) -> list[int]:
-    """The lanes' addresses in shared memory; 0 for a lane that takes no part."""
+    """The lanes' addresses in shared memory; 0 for an inactive lane."""
     return [0 if offset is None else access.base + offset for offset in access.offsets]
 
 
 def wavefronts(access: WatchedAccess) -> int:
-    """Passes over the banks for a load or store of shared memory; 0 elsewhere and for cp.async."""
+    """Wavefronts of a shared-memory load or store; 0 elsewhere and for cp.async."""
     if access.space != "shared" or access.kind == "copy":
         return 0
     active = [offset is not None for offset in access.offsets]
@@ -49,7 +49,7 @@ def wavefronts(access: WatchedAccess) -> int:
 class Trace:
     """All requests of one block, in the order in which its warps ran.
 
-    `problem` is the one that ran: as deep as it takes to see every access, no deeper.
+    `problem` is the one that ran: deep enough to show every access, but no deeper.
     """
 
     kernel: str
@@ -77,10 +77,11 @@ class Trace:
         return (col, row) if transposed else (row, col)
 
     def representatives(self, warp: int = 0) -> tuple[WatchedAccess, ...]:
-        """A warp's accesses that differ by array, kind, source line or pattern, first use first.
+        """A warp's accesses that differ by array, kind, source line or pattern, in order of first
+        use.
 
-        The pattern is how far apart the lanes' addresses lie, so that of the instructions of an
-        unrolled loop only one remains.
+        The pattern is the differences of the lanes' addresses, so that an unrolled loop counts as
+        one access.
         """
         chosen: dict[tuple[object, ...], WatchedAccess] = {}
         for access in self.accesses:
@@ -108,12 +109,12 @@ def trace(
     """Run one block of a launch and keep every memory request.
 
     Args:
-        kernel: what to run.
-        problem: what to compute, of groups the `typical` one, cut down as `smaller.shallow` says.
+        kernel: the kernel to run.
+        problem: the problem, reduced by `smaller.shallow`; for groups the `typical` one.
         gpu: the board to compile for.
-        config: the kernel's default where none is given.
+        config: by default the kernel's own.
         block: number of the block in the grid, x fastest.
-        binary: the kernel, where it is compiled already for this problem and configuration.
+        binary: the kernel, if it is already compiled for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:

@@ -12,11 +12,11 @@ from gemmkit.analysis.roofline import WAVEFRONT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
-# A line of A holds so many steps of k; what the resident blocks read in them must fit the L1, or
-# else sectors that one warp has fetched are gone before the next one asks for them.
+# k steps per cache line of A; what the resident blocks read in them must fit in the L1, or else
+# sectors that one warp has fetched are evicted before the next one requests them.
 _LINE_STEPS = 32
-# The share of the L2 in which operands stay from wave to wave, beside results and what the other
-# half of a split L2 holds twice.
+# The share of the L2 that keeps operands from wave to wave; the rest holds results and what a
+# split L2 duplicates.
 _L2_SHARE = 0.6
 
 
@@ -25,7 +25,7 @@ class Traffic:
     """Bytes of one launch: in shared memory, between L2 and the SMs, and between L2 and DRAM.
 
     Those of shared memory are what its wavefronts could have moved, 128 bytes each. `reread` is
-    the share of the L2's reads, 0 to 1, that go on to DRAM after the first wave.
+    the share of L2 reads, 0 to 1, that miss to DRAM after the first wave.
     """
 
     shared_bytes: float
@@ -39,9 +39,9 @@ def traffic(
 ) -> Traffic:
     """Traffic of a launch.
 
-    From the L2 comes what each block reads, each sector once where the L1 can hold a line of every
-    row in use, else each as often as warps ask for it. From DRAM comes each operand once where the
-    L2 can keep both; else each wave of blocks fetches the rows and columns that it covers.
+    L2 traffic is what each block reads: each sector once if the L1 can hold a line of every row in
+    use, otherwise as often as warps request it. DRAM traffic is each operand once if the L2 can
+    keep both; otherwise each wave of blocks fetches the rows and columns that it covers.
     """
     blocks = profile.plan.blocks
     resident = max(occupied.blocks_per_sm, 1)
@@ -66,15 +66,15 @@ def traffic(
 
 
 def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: int, places: int) -> float:
-    """Operands that all waves fetch, when nothing outlives a wave, and C."""
+    """Operands that all waves fetch if nothing stays in the L2 between waves, plus C."""
     across, down = profile.columns, profile.rows
     grid_wide = profile.plan.grid[0]
     if not profile.columns_on_x:
         across, down = down, across
     if profile.tiles != 1:
         grid_wide = math.ceil(problem.n / across)
-    # Blocks that share a tile, each on its part of k, come waves apart; those with several tiles
-    # make as many waves.
+    # Blocks that share a tile may run in different waves; blocks with several tiles make as many
+    # waves.
     depth, turns = problem.k * min(profile.tiles, 1.0), max(profile.tiles, 1.0)
     in_wave = min(places, blocks)
     wide = min(in_wave, grid_wide)

@@ -1,8 +1,8 @@
-"""How long one warp of a kernel takes alone: its chain of dependent instructions, and barriers.
+"""The time of one warp of a kernel alone: its chain of dependent instructions, and barriers.
 
-The PTX of each loop is laid out as a compiler would schedule it. Between two barriers, an
-instruction starts as soon as what it reads is there, branches around single accesses being
-turned into predicates; nothing moves over a barrier or around a loop's end.
+The PTX of each loop is scheduled as a compiler would do it. Between two barriers, an instruction
+starts as soon as its operands are available, with branches around single accesses turned into
+predicates; nothing moves across a barrier or the end of a loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
 from gemmkit.jit.issue_order import Latencies, barriers, turn_cycles
 
-# The state of a software pipeline repeats after a few turns of its loop.
+# The state of a software pipeline repeats after a few iterations of its loop.
 _TURNS = 6
 
 
@@ -38,8 +38,8 @@ _TURNS = 6
 class Segment:
     """A stretch of code between two barriers, or between a barrier and a loop's end.
 
-    `latency` is the cycles that one warp alone needs for it, `instructions` are those in it.
-    `head` is the first of them: a warp runs through the segment as often as it executes that one.
+    `latency` is the cycles that one warp alone needs for it, `instructions` are its instructions.
+    `head` is the first of them: a warp executes the segment as often as that instruction.
     """
 
     head: int
@@ -49,8 +49,8 @@ class Segment:
 
 @dataclass(slots=True)
 class _Walk:
-    """State of the dataflow walk: when each register is ready, the last store to global memory
-    started, and copies under way."""
+    """State of the dataflow walk: when each register is ready, the start of the last store to
+    global memory, and copies in flight."""
 
     ready: defaultdict[Register, float] = field(default_factory=lambda: defaultdict(float))
     stored: float = 0.0
@@ -59,12 +59,12 @@ class _Walk:
 
 
 def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> list[Segment]:
-    """All segments of a kernel that its warps run through, innermost loops apart.
+    """All segments that the warps of a kernel execute, with innermost loops separate.
 
     Args:
         profile: of the kernel.
         machine: the latencies.
-        memory_latency: cycles until a sector is there that the SM does not hold yet.
+        memory_latency: cycles of a load that misses in the L1.
     """
     regions = regions_of(profile)
     walked = [_walked(profile, machine, memory_latency, region) for region in regions]
@@ -82,9 +82,9 @@ def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> 
 
 
 def _in_turns(profile: BlockProfile, looping: Sequence[Segment]) -> list[Segment]:
-    """The segments of loops, where barriers make warps multiply in turns.
+    """The segments of loops in which barriers make warps multiply in turns.
 
-    A warp waits for the others as long as they multiply without it, and does its other work then.
+    A warp waits while the others multiply, and does its other work in that time.
     """
     more = profile.turns_of_warps - 1
     multiplies = [loads_from_shared(profile, each.instructions) for each in looping]
@@ -103,7 +103,7 @@ def _in_turns(profile: BlockProfile, looping: Sequence[Segment]) -> list[Segment
 def _walked(
     profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
 ) -> list[float]:
-    """Cycles of each piece of a region as its PTX allows, in the steady state of a loop."""
+    """Cycles of each piece of a region according to its PTX, in the steady state of a loop."""
     copies = profile.unroll if region.loops and len(region.pieces) == 1 else 1
     memory_latency = _arrival(profile, machine, memory_latency, region)
     walk, clock = _Walk(), 0.0
@@ -119,7 +119,7 @@ def _walked(
 def _arrival(
     profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
 ) -> float:
-    """Cycles until what a region loads is there: a tile, where a barrier collects it."""
+    """Latency of a region's loads: that of a tile if a barrier waits for it."""
     return memory_latency * (machine.tile_spread if barriers_in(profile, region) else 1.0)
 
 
@@ -130,7 +130,7 @@ def _machine_turns(
     regions: Sequence[Region],
     walked: Sequence[Sequence[float]],
 ) -> dict[int, float]:
-    """Cycles of one turn of regions by their machine code, which issues in order."""
+    """Cycles per iteration of regions according to their machine code, which issues in order."""
     code = profile.main_loop
     if code is None:
         return {}
@@ -140,7 +140,7 @@ def _machine_turns(
         around, pieces, spent = loop_around(regions, region), region.pieces, 0.0
         far = _arrival(profile, machine, memory_latency, region)
         if around is not None and barriers(loop.words) and not barriers_in(profile, region):
-            # ptxas has unrolled this loop in full: its machine code is that of the loop around it.
+            # ptxas has fully unrolled this loop: its machine code is that of the enclosing loop.
             pieces = [*pieces, *regions[around].pieces]
             spent = sum(walked[around])
             far = _arrival(profile, machine, memory_latency, regions[around])
@@ -150,7 +150,7 @@ def _machine_turns(
     main = max(found, key=lambda place: adds_of(profile, regions[place]), default=None)
     around = None if main is None else loop_around(regions, regions[main])
     if around is not None and code.around:
-        # Of several tiles' loads, the next step waits for the last.
+        # With loads of several tiles, the next step waits for the last.
         far = _arrival(profile, machine, memory_latency, regions[around])
         seen = _memory(profile, machine, far, regions[around].pieces)
         found[around] = turn_cycles(code.around, seen(np.max))
@@ -158,10 +158,10 @@ def _machine_turns(
 
 
 def _machine_loops(profile: BlockProfile, regions: Sequence[Region]) -> dict[int, Loop]:
-    """The machine code of innermost loops that multiply and add, by their places among the regions.
+    """The machine code of innermost loops with multiply-adds, by their index among the regions.
 
-    One stands for each where both codes have as many, in their order; else the largest for the
-    one that multiplies most.
+    If PTX and machine code have equally many, they correspond in order; otherwise the largest
+    corresponds to the one with the most multiply-adds.
     """
     code = profile.main_loop
     multiplying = [
@@ -184,7 +184,7 @@ def _memory(
     memory_latency: float,
     pieces: Sequence[Sequence[int]],
 ) -> Callable[[Callable[[list[float]], float]], Latencies]:
-    """The latencies that a loop sees, of its loads' latencies their mean or maximum."""
+    """The latencies in a loop, with the mean or maximum over its loads."""
     seen: defaultdict[str, list[float]] = defaultdict(list)
     for number in (each for piece in pieces for each in piece):
         cost = profile.costs.get(number)
@@ -203,7 +203,7 @@ def _memory(
 
 
 def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
-    """Issue slots that a PTX instruction takes as machine code, by this conversion.
+    """Issue slots of a PTX instruction in machine code, by these rules.
 
     A multiply-add takes `Machine.ffma_issue`. Accesses that are part of another, address
     conversions, and branches forward, which become predicates, take none. Moves between registers
@@ -242,7 +242,7 @@ def _run(
     walk: _Walk,
     start: float,
 ) -> float:
-    """The end of a piece that begins at `start`."""
+    """The end of a piece that starts at `start`."""
     end, slots = start, 0.0
     for number in piece:
         action = profile.actions[number]
@@ -252,7 +252,7 @@ def _run(
         begin = max(begin, _waits(action, walk))
         cost = profile.costs.get(number)
         if cost is not None and (cost.space, cost.kind) == ("global", "load"):
-            # No compiler moves a load before a store that may be to the same place.
+            # No compiler moves a load before a store that might alias.
             if ".nc" not in action.instruction.opcode:
                 begin = max(begin, walk.stored)
         elif cost is not None and (cost.space, cost.kind) == ("global", "store"):
@@ -274,7 +274,7 @@ def _run(
 
 
 def _waits(action: Action, walk: _Walk) -> float:
-    """When the copies are there that an instruction waits for."""
+    """When the copies complete that an instruction waits for."""
     if action.operation != "copy_async_wait":
         return 0.0
     left = next((each.value for each in action.sources if isinstance(each, Immediate)), 0)

@@ -1,6 +1,6 @@
-"""How occupancy would change with registers, shared memory or block size, the others as they are.
+"""How occupancy would change with registers, shared memory or block size, one at a time.
 
-Occupancy is a staircase in each of the three: what counts is the next step on either side.
+Occupancy is a staircase in each of the three: what matters is the next step on either side.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A run of values, `first` to `last`, with the same occupancy (0 to 1)."""
+    """A range of values, `first` to `last`, with the same occupancy (0 to 1)."""
 
     first: int
     last: int
@@ -35,14 +35,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Occupancy over one quantity; `here` is where the kernel stands, which is one of `points`."""
+    """Occupancy over one quantity; `here` is the kernel's own value, one of `points`."""
 
     quantity: Quantity
     points: tuple[Point, ...]
     here: Point
 
     def steps(self) -> tuple[Step, ...]:
-        """The staircase: neighbouring points of equal occupancy taken together."""
+        """The staircase: adjacent points of equal occupancy combined."""
         found: list[Step] = []
         for point in self.points:
             if found and found[-1].theoretical == point.theoretical:
@@ -53,12 +53,12 @@ class Curve:
 
     @property
     def next_gain(self) -> Step | None:
-        """The nearest step with a higher occupancy; None where there is none."""
+        """The nearest step with a higher occupancy; None if there is none."""
         return self._nearest(lambda step: step.theoretical > self.here.theoretical)
 
     @property
     def next_loss(self) -> Step | None:
-        """The nearest step with a lower occupancy; None where there is none."""
+        """The nearest step with a lower occupancy; None if there is none."""
         return self._nearest(lambda step: step.theoretical < self.here.theoretical)
 
     def _nearest(self, wanted: Callable[[Step], bool]) -> Step | None:
@@ -70,7 +70,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The three curves of one kernel on one board, and its occupancy as it is."""
+    """The three curves of one kernel on one board, and its actual occupancy."""
 
     board: str
     here: Occupancy
@@ -89,16 +89,16 @@ def what_if(
 ) -> WhatIf:
     """Occupancy over registers per thread, shared bytes per block, and threads per block.
 
-    Registers run over all counts that a thread may have, shared memory over the board's
-    allocation units, block sizes over whole warps; the kernel's own value is always among them.
-    The registers of a thread are taken to stay as they are when the block size changes.
+    Registers range over all counts that a thread may have, shared memory over the board's
+    allocation units, block sizes over whole warps; the kernel's own value is always included.
+    Registers per thread are assumed not to change with the block size.
 
     Args:
         spec: the board.
-        registers: 32-bit registers of one thread.
-        threads: threads of one block.
-        shared_bytes: static and dynamic shared memory of one block, in bytes.
-        blocks: blocks of the grid, which the waves of `WhatIf.here` follow from.
+        registers: 32-bit registers per thread.
+        threads: threads per block.
+        shared_bytes: static and dynamic shared memory per block, in bytes.
+        blocks: blocks in the grid, for the waves of `WhatIf.here`.
 
     Raises:
         UsageError: a count is negative, or a block has no thread.

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from gemmkit.analysis.math_pipe import math_pipe
+from gemmkit.bench.compare_layers import TORCH, LayerComparison
 from gemmkit.bench.conditions import Conditions, Probe, watched
 from gemmkit.bench.copy_speed import copy_gb_per_s
 from gemmkit.bench.ladder import compile_plans
-from gemmkit.bench.peers import CUBLAS, GEMMKIT, PLAIN, Entrant, Peer, entrants, open_peers
+from gemmkit.bench.peers import (
+    CANDIDATE,
+    CUBLAS,
+    GEMMKIT,
+    PLAIN,
+    Entrant,
+    Peer,
+    entrants,
+    open_peers,
+)
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import make_record
-from gemmkit.bench.shares import profile
+from gemmkit.bench.shares import shares
+from gemmkit.bench.tasks import Task
 from gemmkit.bench.timer import SECONDS, Contender, time_in_turn
 from gemmkit.bench.workload import Workload, launching
 from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.management import management_probes
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedProblem
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
@@ -53,14 +65,6 @@ Choose = Callable[[GemmProblem, GpuSpec], Sequence[Choice]]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A problem, and the suite that it belongs to, if any."""
-
-    problem: GemmProblem
-    suite: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Pick:
     """A choice that was made by hand."""
 
@@ -79,43 +83,56 @@ def compare(
     seconds: float = SECONDS,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
+    every: bool = False,
+    functions: Any = None,
 ) -> list[Record]:
     """Measure what `choose` takes for each problem, beside its peers; a record for each.
 
     All contenders of a problem are checked on the same inputs, and timed in turn over the same
     buffers. Where the problem has an epilogue, the plain product of the same matrices is timed
     with them. A problem that no choice takes is left out, as is a peer that fails on a problem,
-    and `progress` receives the reason.
+    and `progress` receives the reason. Layers come last, and are compared with PyTorch's own.
 
     Args:
         tasks: what to measure, in this order.
         choose: gives the kernels for a problem on the device's board.
         device: where.
-        against: peers' names: "cublas", "torch", "triton".
+        against: peers' names: "cublas", "torch", "linear", "triton"; of layers "torch" alone.
         seed: of the inputs.
         seconds: time to spend on samples of one problem, warm-up apart.
         progress: receives what happens; a record as soon as it is there.
         cache_dir: root of the compiler's cache; by default the user's.
+        every: time all that `choose` gives: the first is what is compared, and the others are
+            entries beside it. By default the fastest of them is taken.
+        functions: what computes layers, `gemmkit.nn`.
 
     Raises:
-        UsageError: a peer is unknown or not installed.
+        UsageError: a peer is unknown or not installed, or there are layers without `functions` or
+            without PyTorch to compare them with.
         CompileError: a kernel does not compile.
         DeviceError: there is not enough memory, or a kernel failed.
     """
     progress = progress or Progress()
-    peers = open_peers(against, device)
+    layers = [task for task in tasks if task.layer is not None]
+    products = [task for task in tasks if task.layer is None]
+    if layers and (functions is None or TORCH not in against):
+        raise UsageError(f"layers are compared with '{TORCH}' alone: name it among the peers")
+    peers = open_peers(against, device) if products else []
     progress.opened(device, "")
-    runs = [each for task in tasks if (each := _plan(task, choose, device.spec, progress))]
+    runs = [each for task in products if (each := _plan(task, choose, device.spec, progress))]
     plans = [planned.plan for run in runs for planned in (*run.picks, *run.plain)]
     compiled = compile_plans(plans, device.spec, progress, cache_dir)
     binaries = dict(zip(plans, compiled, strict=True))
-    measuring = _Measuring(device, peers, binaries, seed, seconds, progress)
+    measuring = _Measuring(device, peers, binaries, seed, seconds, progress, every=every)
     records = []
+    total = len(runs) + len(layers)
     for number, run in enumerate(runs):
-        progress.started(run.picks[0].choice.kernel, run.task.problem, number, len(runs))
+        progress.started(run.picks[0].choice.kernel, run.task.problem, number, total)
         record = measuring.measure(run)
         progress.finished(record)
         records.append(record)
+    if layers:
+        records += measuring.layers(layers, functions, (len(runs), total))
     return records
 
 
@@ -189,9 +206,12 @@ class _Measuring:
         seed: int,
         seconds: float,
         progress: Progress,
+        *,
+        every: bool,
     ) -> None:
         self.device, self.peers, self.binaries = device, peers, binaries
         self.seed, self.seconds, self.progress = seed, seconds, progress
+        self.every = every
 
     @cached_property
     def copy_gb_per_s(self) -> float | None:
@@ -207,7 +227,7 @@ class _Measuring:
         """One problem: judge, find the fastest candidates, time in turn."""
         device, problem = self.device, run.task.problem
         workload = Workload(problem, device, self.seed)
-        pick, ours = self._fastest(run.picks, workload)
+        pick, ours = self._fastest(run.picks[:1] if self.every else run.picks, workload)
         binary = self.binaries[pick.plan]
         launch, verdict = workload.run(binary, pick.plan)
         entries = self._entries(run, workload)
@@ -233,8 +253,39 @@ class _Measuring:
             conditions=conditions.record(),
             environment=record.environment | {"against": [each.vendor for each in self.peers]},
         )
-        shares = profile(record, problem, device.spec, binary, self.copy_gb_per_s)
-        return msgspec.structs.replace(record, profile=shares)
+        spent = shares(
+            record,
+            problem.minimal_bytes,
+            device.spec,
+            pipe=math_pipe(binary.ptx, problem),
+            binary=binary,
+            copy_gb_per_s=self.copy_gb_per_s,
+        )
+        return msgspec.structs.replace(record, profile=spent)
+
+    def layers(
+        self, tasks: Sequence[Task], functions: Any, place: tuple[int, int]
+    ) -> Iterator[Record]:
+        """Records of layers, all of which are measured before the first is taken apart; `place`
+        says how many runs are over, and of how many."""
+        comparison = LayerComparison(
+            self.device,
+            functions,
+            seed=self.seed,
+            seconds=self.seconds,
+            progress=self.progress,
+            probes=self.probes,
+            copy_gb_per_s=self.copy_gb_per_s,
+        )
+        measured = []
+        for number, task in enumerate(tasks, place[0]):
+            if task.layer is not None:
+                self.progress.measuring(f"{task.layer.name} {task.layer.sizes}", number, place[1])
+                measured.append((task.layer, comparison.measure(task.layer, task.suite)))
+        for layer, record in measured:
+            whole = comparison.with_parts(layer, record)
+            self.progress.finished(whole)
+            yield whole
 
     def _fastest(
         self, planned: Sequence[_Planned], workload: Workload
@@ -250,6 +301,8 @@ class _Measuring:
     def _entries(self, run: _Run, workload: Workload) -> list[Entrant]:
         """What each peer sends, and the plain product where there is an epilogue."""
         found: list[Entrant] = []
+        if self.every:
+            found += [self._candidate(each, workload) for each in run.picks[1:]]
         if run.plain:
             found.append(self._plain(run, workload))
         for peer in self.peers:
@@ -262,6 +315,21 @@ class _Measuring:
                 where = f"{peer.vendor} left out at {workload.problem.shape}"
                 self.progress.note(f"{where}: {type(error).__name__}: {reason}")
         return found
+
+    def _candidate(self, planned: _Planned, workload: Workload) -> Entrant:
+        binary, plan = self.binaries[planned.plan], planned.plan
+        _, verdict = workload.run(binary, plan)
+        contender = workload.contender(self.device, binary, plan)
+        kernel, config = planned.choice.kernel, planned.choice.config
+        return Entrant(
+            GEMMKIT,
+            CANDIDATE,
+            kernel.label(config),
+            1,
+            contender,
+            verdict,
+            config=config.as_dict(),
+        )
 
     def _plain(self, run: _Run, workload: Workload) -> Entrant:
         planned, contender = self._fastest(run.plain, workload)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gemmkit.bench.baseline import Arguments, Baseline
+from gemmkit.bench.baseline import Arguments, Baseline, Way, arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
+from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.run import finite
 from gemmkit.bench.timer import Contender
 from gemmkit.bench.torch_peer import TorchBaseline
@@ -23,7 +24,7 @@ HOW_TO_GET = (
     "and PyTorch does too"
 )
 CUBLAS, GEMMKIT = "cublas", "gemmkit"
-DEFAULT, BEST, PLAIN = "default", "best", "plain"
+DEFAULT, BEST, PLAIN, CANDIDATE = "default", "best", "plain", "candidate"
 
 
 def find_baseline(device: TimedDevice) -> Baseline | None:
@@ -53,6 +54,10 @@ LIBRARIES = {
         TorchBaseline,
         "no PyTorch with CUDA to compare with: `pip install 'gemmkit[torch]'` brings it",
     ),
+    "linear": Library(
+        LinearBaseline,
+        "no PyTorch with CUDA to compare with: `pip install 'gemmkit[torch]'` brings it",
+    ),
     "triton": Library(
         TritonBaseline,
         "no Triton to compare with: PyTorch for Linux brings it, `pip install 'gemmkit[torch]'`",
@@ -76,7 +81,8 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One way of a peer to a problem, judged already; `name`, `choice` as in `PeerRecord`."""
+    """One way of a peer to a problem, judged already; fields of the same names as in
+    `PeerRecord`."""
 
     vendor: str
     choice: str
@@ -84,6 +90,8 @@ class Entrant:
     candidates: int
     contender: Contender
     verdict: Verdict
+    ranking: tuple[str, ...] = ()
+    config: dict[str, int] = field(default_factory=dict)
 
     def record(self, problem: GemmProblem, times: TimeRecord, ours: TimeRecord) -> PeerRecord:
         """What was seen of it, beside the kernel's own times."""
@@ -99,6 +107,9 @@ class Entrant:
             max_error=finite(self.verdict.max_error),
             error_ratio=finite(self.verdict.error_ratio),
             check=self.verdict.detail or self.verdict.method,
+            arithmetic=self.verdict.arithmetic,
+            ranking=self.ranking,
+            config=self.config,
         )
 
 
@@ -138,28 +149,43 @@ def _open(name: str, device: TimedDevice) -> Peer:
 def entrants(peer: Peer, workload: Workload, device: TimedDevice) -> list[Entrant]:
     """What a peer sends: its own choice, and the fastest of its candidates; each is judged.
 
-    They are two entries with one contender where they are the same.
+    They are two entries with one contender where they are the same. Of a peer whose ways have names
+    for their choice, each is an entry.
 
     Raises:
         Exception: whatever the library raises; not all have errors of their own.
     """
-    candidates = workload.candidates(peer.baseline)
-    own, best = next(iter(candidates)), workload.ranked(device, candidates)[0]
-    chosen = [(BEST, best)]
-    if peer.chooses:
-        chosen = [(DEFAULT, own)] if len(candidates) == 1 else [(DEFAULT, own), (BEST, best)]
+    ways = workload.candidates(peer.baseline)
+    chosen = [(way.choice, name) for name, way in ways.items() if way.choice]
+    ranking: tuple[str, ...] = ()
+    if not chosen:
+        ranking = tuple(workload.ranked(device, {name: way.works for name, way in ways.items()}))
+        chosen = [(BEST, ranking[0])]
+        if peer.chooses:
+            own = (DEFAULT, next(iter(ways)))
+            chosen = [own] if len(ways) == 1 else [own, *chosen]
     names = dict.fromkeys(name for _, name in chosen)
-    verdicts = {name: _judge(peer, name, workload, device) for name in names}
+    verdicts = {name: _judge(peer, name, ways[name], workload, device) for name in names}
     return [
-        Entrant(peer.vendor, choice, name, len(candidates), candidates[name], verdicts[name])
+        Entrant(
+            peer.vendor,
+            choice,
+            name,
+            1 if ways[name].choice else len(ways),
+            ways[name].works,
+            verdicts[name],
+            ranking if choice == BEST and len(ranking) > 1 else (),
+        )
         for choice, name in chosen
     ]
 
 
-def _judge(peer: Peer, name: str, workload: Workload, device: TimedDevice) -> Verdict:
-    """Whether one candidate of a peer is right."""
+def _judge(peer: Peer, name: str, way: Way, workload: Workload, device: TimedDevice) -> Verdict:
+    """Whether one candidate of a peer is right, by the bound of its own roundings."""
+    problem = workload.problem
 
     def compute(arguments: Arguments) -> None:
-        peer.baseline.candidates(workload.problem, [arguments])[name][0](device.stream)
+        fresh = peer.baseline.candidates(problem, [arguments])[name]
+        (fresh.judged or fresh.works)[0](device.stream)
 
-    return workload.judge(compute)
+    return workload.judge(compute, arithmetic=arithmetic_of(problem, way.stored))

@@ -39,6 +39,9 @@ class Progress:
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """A kernel begins, `done` of `total` runs being over."""
 
+    def measuring(self, layer: str, done: int, total: int) -> None:
+        """A layer begins, in place of a kernel, `done` of `total` runs being over."""
+
     def launched(self, fraction: float) -> None:
         """So much of the current launch is emulated, 0 to 1."""
 

@@ -1,13 +1,17 @@
-"""`SUITES`: named sets of problems to measure a library of products on."""
+"""`SUITES`: named sets of problems and layers to measure, in any types and layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
 
 from gemmkit.bench import sweep
+from gemmkit.bench.layer import Layer
+from gemmkit.bench.layers import LAYERS as MEASURED_LAYERS
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError, unknown_name
-from gemmkit.problem import GemmProblem, read_problem
+from gemmkit.problem import Dtype, GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
@@ -36,6 +40,28 @@ LAYERS = (
 )
 
 FUSED = (512, 1024, 2048, 4096, 8192)
+# What else is fused, at the edges of these cubes.
+FURTHER_FUSED = (1024, 4096)
+FURTHER_EPILOGUES = (
+    Epilogue("column"),
+    Epilogue("column", "gelu"),
+    Epilogue("column", "gelu_tanh"),
+    Epilogue("column", "silu"),
+    Epilogue("column", residual=True),
+    Epilogue("column", "relu", residual=True),
+    Epilogue("column", "gelu_tanh", auxiliary=True),
+    Epilogue(scale=0.5),
+)
+
+# Types that have kernels of their own, in the layouts of a layer's forward and backward passes:
+# large and small cubes, and products with few tiles.
+TYPES: tuple[Dtype, ...] = ("float64", "float16", "bfloat16")
+TYPED_LAYOUTS = ("nn", "nt", "tn")
+TYPED = (
+    *((size, size, size) for size in (256, 512, 1024, 2048, 4096)),
+    (64, 64, 4096),
+    (512, 4096, 4096),
+)
 
 # Between one block's tile and several waves of large tiles, in steps smaller than those.
 WAVES = range(1024, 3072 + 1, 64)
@@ -73,10 +99,26 @@ SUITES: dict[str, tuple[GemmProblem, ...]] = {
     "one-past": _cubes(ONE_PAST),
     "skinny": tuple(GemmProblem(m, n, n) for n in SKINNY_N for m in SKINNY_M),
     "llm": tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
-    "fused": _cubes(FUSED, "bias+relu"),
+    "fused": (
+        *_cubes(FUSED, "bias+relu"),
+        *(
+            replace(problem, epilogue=epilogue)
+            for epilogue in FURTHER_EPILOGUES
+            for problem in _cubes(FURTHER_FUSED)
+        ),
+    ),
     "waves": _slabs(WAVES, WAVES_K),
     "batched": tuple(map(read_problem, BATCHES)),
+    "typed": tuple(
+        GemmProblem(m, n, k, dtype=dtype).laid_out(layout)
+        for dtype in TYPES
+        for layout in TYPED_LAYOUTS
+        for m, n, k in TYPED
+    ),
 }
+
+# Suites of what is more than a product: PyTorch's functions are the only peers.
+LAYER_SUITES: dict[str, tuple[Layer, ...]] = {"layers": MEASURED_LAYERS}
 
 # What each suite is for, in a few words.
 TOPICS = {
@@ -87,19 +129,52 @@ TOPICS = {
     "one-past": "M = N = K one past a multiple of 128",
     "skinny": "M of 1 to 16 rows, N = K",
     "llm": "layers of transformers, 1 to 2048 tokens",
-    "fused": "bias and ReLU fused, M = N = K",
+    "fused": "bias, activations, residual and scale fused, M = N = K",
     "waves": "M = N in steps of 64, K = 1024: quantisation by tiles and waves",
     "batched": "batches of small products, and those of attention",
+    "typed": "float64, float16 and bfloat16 in three layouts",
+    "layers": "layers of gemmkit.nn beside PyTorch's",
 }
 
 
 def find_suite(name: str) -> tuple[GemmProblem, ...]:
-    """The problems of that suite, row-major and of float32.
+    """The problems of that suite: row-major and of float32, unless it is of types and layouts.
 
     Raises:
-        UsageError: there is none; the text lists the nearest names, or all.
+        UsageError: there is none; the text lists the nearest names, or all. Or it is of layers.
     """
+    if name in LAYER_SUITES:
+        raise UsageError(f"'{name}' is a suite of layers: only `gemmkit bench` takes it")
     try:
         return SUITES[name]
     except KeyError:
-        raise UsageError(unknown_name("suite", name, SUITES)) from None
+        raise UsageError(unknown_name("suite", name, [*SUITES, *LAYER_SUITES])) from None
+
+
+def variants(
+    problems: Iterable[GemmProblem],
+    dtypes: Sequence[str] = (),
+    out_dtype: str | None = None,
+    layouts: Sequence[str] = (),
+) -> list[GemmProblem]:
+    """The problems in each of these types and layouts, by type first, each once.
+
+    Args:
+        problems: in their own types and layouts, which stay where none are given.
+        dtypes: of A and B.
+        out_dtype: of C, by default that of A and B.
+        layouts: in the form of `GemmProblem.layout`.
+
+    Raises:
+        UnsupportedType: there is no such type.
+    """
+    given = list(problems)
+    found: dict[GemmProblem, None] = {}
+    for dtype, layout in product(dtypes or (None,), layouts or (None,)):
+        for each in given:
+            problem = each
+            if dtype is not None or out_dtype is not None:
+                kind = each.dtype if dtype is None else dtype
+                problem = replace(problem, dtype=kind, out_dtype=out_dtype)  # type: ignore[arg-type]
+            found[problem if layout is None else problem.laid_out(layout)] = None
+    return list(found)

@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import numpy as np
 
-from gemmkit.devices.device import Replay, TimedDevice, Work
+from gemmkit.devices.device import Replay, Work
 from gemmkit.record import TimeRecord
 
 # Long enough that reading the clock and starting the graph are a fraction of a percent.
@@ -28,12 +29,24 @@ MIN_SAMPLES, MAX_SAMPLES = 5, 200
 LOOK_MARGIN, LONG_LOOK_MARGIN, LONG_US = 1.25, 1.08, 2e4
 LEAST_SAMPLES = 3
 
+
+class Recorder(Protocol):
+    """What the timer needs of a device: a stream, and launches recorded to be replayed."""
+
+    @property
+    def stream(self) -> Any:
+        """Where works are put that are not recorded."""
+
+    def record(self, works: Sequence[Work], kept: Sequence[object] = ()) -> Replay:
+        """As of `TimedDevice`."""
+
+
 # One contender: the same launch on each of several sets of buffers, which it takes in rotation.
 Contender = Sequence[Work]
 
 
 def time_in_turn(
-    device: TimedDevice,
+    device: Recorder,
     contenders: Sequence[Contender],
     *,
     seconds: float = SECONDS,
@@ -61,7 +74,7 @@ def time_in_turn(
 
 
 def fastest_first(
-    device: TimedDevice,
+    device: Recorder,
     contenders: Sequence[Contender],
     *,
     seconds: float,
@@ -91,7 +104,7 @@ def fastest_first(
 class _Recorded:
     """A contender as a graph: at first of one launch on each set of buffers."""
 
-    def __init__(self, device: TimedDevice, contender: Contender, kept: Sequence[object]) -> None:
+    def __init__(self, device: Recorder, contender: Contender, kept: Sequence[object]) -> None:
         self._device, self._contender, self._kept = device, contender, kept
         # Once outside of a recording: libraries load code and take workspaces on first use.
         contender[0](device.stream)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from gemmkit.bench.baseline import Arguments
+from gemmkit.bench.baseline import Arguments, Way, stored_steps
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 from gemmkit.storage import Layout, further_layouts, layouts
+from gemmkit.verify.arithmetic import Step
 
 
 class TorchBaseline:
-    """torch.addmm, or torch.baddbmm for batches, fp32 in IEEE arithmetic; both call cuBLAS.
+    """torch.addmm, or torch.baddbmm for batches, in the arithmetic of `in_fp32`; both call cuBLAS.
 
-    An epilogue takes kernels of its own.
+    An epilogue takes kernels of its own, each of which stores its result in C.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -25,41 +27,30 @@ class TorchBaseline:
     """
 
     def __init__(self, device: TimedDevice) -> None:
-        import torch
+        self._torch, self._ordinal = cuda_torch(), device.stream.device.device_id
+        self.name = f"cuBLAS through PyTorch {self._torch.__version__}"
 
-        if not torch.cuda.is_available():
-            raise RuntimeError("this PyTorch has no CUDA")
-        self._torch, self._ordinal = torch, device.stream.device.device_id
-        self.name = f"cuBLAS through PyTorch {torch.__version__}"
-
-    def candidates(
-        self, problem: GemmProblem, arguments: Sequence[Arguments]
-    ) -> dict[str, list[Work]]:
+    def candidates(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
         """One way: the product, then the epilogue's parts if it has any.
 
         Raises:
             UnsupportedProblem: A and C have different types, or the activation is the user's own.
         """
-        if problem.dtype != problem.result_dtype:
-            raise UnsupportedProblem(
-                f"PyTorch multiplies {problem.dtype} to {problem.dtype}, not {problem.result_dtype}"
-            )
-        if isinstance(problem.epilogue.activation, Custom):
-            raise UnsupportedProblem("PyTorch has no such activation")
+        refuse_foreign(problem)
         separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
-        return {self.name + separate: [self._addmm(problem, each) for each in arguments]}
+        works = [self._addmm(problem, each) for each in arguments]
+        return {self.name + separate: Way(works, stored_steps(problem.epilogue))}
 
     def _addmm(self, problem: GemmProblem, bound: Arguments) -> Work:
         torch = self._torch
         a, b, c = operand_tensors(torch, self._ordinal, problem, bound)
-        finish = self._epilogue(problem, bound, c)
+        finish = self._finishing(problem, bound)
         multiply, add = torch.mm, torch.addmm
         if problem.batch != 1:
             multiply, add = torch.bmm, torch.baddbmm
 
         def enqueue(stream: Any) -> None:
-            outer = torch.cuda.ExternalStream(int(stream.handle), device=self._ordinal)
-            with _without_tf32(torch.backends.cuda.matmul), torch.cuda.stream(outer):
+            with on_stream(torch, stream, self._ordinal):
                 if problem.beta == 0 and problem.alpha == 1:
                     multiply(a, b, out=c)
                 else:
@@ -68,42 +59,105 @@ class TorchBaseline:
 
         return enqueue
 
-    def _epilogue(self, problem: GemmProblem, bound: Arguments, c: Any) -> Callable[[], None]:
-        """What is done to C, in place, after the product."""
+    def rest(
+        self, problem: GemmProblem, arguments: Sequence[Arguments], done: Sequence[Step]
+    ) -> list[Work]:
+        """What is left to do to each C after another library's kernel has done some steps.
+
+        Raises:
+            UnsupportedProblem: the activation is the user's own.
+        """
+        torch = self._torch
+        if isinstance(problem.epilogue.activation, Custom):
+            raise UnsupportedProblem("PyTorch has no such activation")
+
+        def work(bound: Arguments) -> Work:
+            finish = self._finishing(problem, bound, done)
+
+            def enqueue(stream: Any) -> None:
+                with on_stream(torch, stream, self._ordinal):
+                    finish()
+
+            return enqueue
+
+        return [work(each) for each in arguments]
+
+    def _finishing(
+        self, problem: GemmProblem, bound: Arguments, done: Sequence[Step] = ("product",)
+    ) -> Callable[[], None]:
+        """What is left to do to C, in place and on the current stream, after the steps that are
+        `done`."""
         torch, epilogue = self._torch, problem.epilogue
-        further = {
-            name: matrix_tensor(torch, self._ordinal, problem, layout, bound[name])
-            for name, layout in zip(
-                ("residual", "auxiliary"), further_layouts(problem), strict=True
-            )
-            if getattr(epilogue, name)
-        }
-        bias = None
-        if epilogue.bias:
-            rows, columns = (problem.m, 1) if epilogue.bias == "row" else (1, problem.n)
-            layout = Layout(1, rows, columns, columns, 0)
-            bias = matrix_tensor(torch, self._ordinal, problem.single, layout, bound["bias"])
-        functions = torch.nn.functional
-        activations: dict[str, Callable[[], object]] = {
-            "relu": c.relu_,
-            "gelu": lambda: c.copy_(functions.gelu(c)),
-            "gelu_tanh": lambda: c.copy_(functions.gelu(c, approximate="tanh")),
-            "silu": lambda: functions.silu(c, inplace=True),
-        }
+        c = operand_tensors(torch, self._ordinal, problem, bound)[2]
+        further = further_tensors(torch, self._ordinal, problem, bound)
+        activate = activations(torch, "_").get(str(epilogue.activation))
 
         def finish() -> None:
-            if bias is not None:
-                c.add_(bias)
-            if epilogue.auxiliary:
-                further["auxiliary"].copy_(c)
-            if epilogue.activation != "none":
-                activations[str(epilogue.activation)]()
+            if "bias" in further and "bias" not in done:
+                c.add_(further["bias"])
+            if "activation" not in done:
+                if epilogue.auxiliary:
+                    further["auxiliary"].copy_(c)
+                if activate is not None:
+                    activate(c)
             if epilogue.scale != 1:
                 c.mul_(epilogue.scale)
             if epilogue.residual:
                 c.add_(further["residual"])
 
         return finish
+
+
+def cuda_torch() -> Any:
+    """PyTorch.
+
+    Raises:
+        ImportError: it is not installed.
+        RuntimeError: it is, but without CUDA.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("this PyTorch has no CUDA")
+    return torch
+
+
+def refuse_foreign(problem: GemmProblem) -> None:
+    """See that PyTorch has the product's types and its activation.
+
+    Raises:
+        UnsupportedProblem: it has not.
+    """
+    if problem.dtype != problem.result_dtype:
+        raise UnsupportedProblem(
+            f"PyTorch multiplies {problem.dtype} to {problem.dtype}, not {problem.result_dtype}"
+        )
+    if isinstance(problem.epilogue.activation, Custom):
+        raise UnsupportedProblem("PyTorch has no such activation")
+
+
+def activations(torch: Any, suffix: str = "") -> dict[str, Callable[[Any], Any]]:
+    """PyTorch's functions by `Epilogue`'s names; with the suffix `_` those that work in place."""
+    functions = {name: getattr(torch.ops.aten, name + suffix) for name in ("relu", "gelu", "silu")}
+    return {**functions, "gelu_tanh": partial(functions["gelu"], approximate="tanh")}
+
+
+def further_tensors(
+    torch: Any, ordinal: int, problem: GemmProblem, bound: Arguments
+) -> dict[str, Any]:
+    """Bias, residual and auxiliary output by name, of those that the epilogue has."""
+    epilogue = problem.epilogue
+    names = "residual", "auxiliary"
+    found = {
+        name: matrix_tensor(torch, ordinal, problem, layout, bound[name])
+        for name, layout in zip(names, further_layouts(problem), strict=True)
+        if getattr(epilogue, name)
+    }
+    if epilogue.bias:
+        rows, columns = (problem.m, 1) if epilogue.bias == "row" else (1, problem.n)
+        layout = Layout(1, rows, columns, columns, 0)
+        found["bias"] = matrix_tensor(torch, ordinal, problem.single, layout, bound["bias"])
+    return found
 
 
 def operand_tensors(
@@ -170,13 +224,28 @@ class _DeviceArray:
 
 
 @contextmanager
-def _without_tf32(settings: Any) -> Iterator[None]:
-    """Multiply in IEEE fp32 whatever the program has set; newer releases renamed the setting."""
+def on_stream(torch: Any, stream: Any, ordinal: int) -> Iterator[None]:
+    """Put PyTorch's work on a stream of CUDA's, in the arithmetic of `in_fp32`."""
+    outer = torch.cuda.ExternalStream(int(stream.handle), device=ordinal)
+    with in_fp32(torch.backends.cuda.matmul), torch.cuda.stream(outer):
+        yield
+
+
+@contextmanager
+def in_fp32(settings: Any) -> Iterator[None]:
+    """Multiply fp32 in IEEE arithmetic and add up 16-bit products in fp32 whatever the program has
+    set; newer releases renamed the first setting."""
     renamed = hasattr(settings, "fp32_precision")
-    name, exact = ("fp32_precision", "ieee") if renamed else ("allow_tf32", False)
-    previous = getattr(settings, name)
-    setattr(settings, name, exact)
+    exact: dict[str, Any] = {"fp32_precision": "ieee"} if renamed else {"allow_tf32": False}
+    for kind in ("fp16", "bf16"):
+        name = f"allow_{kind}_reduced_precision_reduction"
+        if hasattr(settings, name):
+            exact[name] = False
+    previous = {name: getattr(settings, name) for name in exact}
+    for name, value in exact.items():
+        setattr(settings, name, value)
     try:
         yield
     finally:
-        setattr(settings, name, previous)
+        for name, value in previous.items():
+            setattr(settings, name, value)

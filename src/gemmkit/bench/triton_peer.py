@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gemmkit.bench.baseline import Arguments
-from gemmkit.bench.torch_peer import device_tensor, operand_tensors
+from gemmkit.bench.baseline import Arguments, Way
+from gemmkit.bench.torch_peer import cuda_torch, device_tensor, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
@@ -54,20 +54,16 @@ class TritonBaseline:
     """
 
     def __init__(self, device: TimedDevice) -> None:
-        import torch
         import triton
 
-        if not torch.cuda.is_available():
-            raise RuntimeError("this PyTorch has no CUDA")
+        self._torch = cuda_torch()
         from gemmkit.bench.triton_kernel import matmul
 
-        self._torch, self._matmul = torch, matmul
+        self._matmul = matmul
         self._ordinal = device.stream.device.device_id
         self.name = f"Triton {triton.__version__}"
 
-    def candidates(
-        self, problem: GemmProblem, arguments: Sequence[Arguments]
-    ) -> dict[str, list[Work]]:
+    def candidates(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
         """A way for each configuration that suits the shape; the first launch compiles it.
 
         Raises:
@@ -85,7 +81,7 @@ class TritonBaseline:
         if problem.batch > MAX_GRID_YZ:
             raise UnsupportedProblem(f"its grid has room for {MAX_GRID_YZ:,} products of a batch")
         return {
-            f"{self.name} ({tiles})": [self._work(problem, tiles, each) for each in arguments]
+            f"{self.name} ({tiles})": Way([self._work(problem, tiles, each) for each in arguments])
             for tiles in suitable(problem)
         }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gemmkit.bench.baseline import Arguments, Baseline
+from gemmkit.bench.baseline import Arguments, Baseline, Way
 from gemmkit.bench.timer import Contender, fastest_first
 from gemmkit.devices.device import (
     Buffer,
@@ -26,6 +26,7 @@ from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import Stored
 from gemmkit.verify import Arithmetic, InputKind, Inputs, Reference, Verdict, make_inputs
+from gemmkit.verify.arithmetic import FP32
 from gemmkit.verify.bounds import exact_sums
 from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
 from gemmkit.verify.roundings import arithmetic_for
@@ -68,6 +69,8 @@ class Workload:
                 f"the host has not enough memory for the matrices of {problem.shape}"
             ) from None
         self._narrow: dict[Arithmetic, list[Case]] = {}
+        # Integers whose sums stay below a limit, by that limit.
+        self._integers: dict[int, Case] = {}
         self.kept: list[Buffer] = []
         # What the last kernel printed in the first of its launches.
         self.printed: tuple[str, ...] = ()
@@ -103,18 +106,23 @@ class Workload:
             found = [case.under(arithmetic) for case in self.cases]
             limit = min(exact_sums(self.problem, arithmetic), INTEGER_SUM_LIMIT)
             if limit and arithmetic.tolerance is None:
-                case = Case.make(self.problem, self.device, self.seed, "integer", limit)
-                found = [found[0], case.under(arithmetic)]
+                if limit not in self._integers:
+                    case = Case.make(self.problem, self.device, self.seed, "integer", limit)
+                    self._integers[limit] = case
+                found = [found[0], self._integers[limit].under(arithmetic)]
             self._narrow[arithmetic] = found
         return self._narrow[arithmetic]
 
     def judge(
-        self, compute: Callable[[Arguments], None], problem: GemmProblem | None = None
+        self,
+        compute: Callable[[Arguments], None],
+        problem: GemmProblem | None = None,
+        arithmetic: Arithmetic = FP32,
     ) -> Verdict:
         """Whether what `compute` leaves in C, given the arguments by name, is right.
 
         It runs on poisoned output once for each case of inputs. `problem` is the workload's own,
-        or the same with another epilogue.
+        or the same with another epilogue, `arithmetic` the one in which `compute` computes.
 
         Raises:
             DeviceError: the launch failed.
@@ -123,7 +131,7 @@ class Workload:
         return _worst(
             [
                 case.reference_of(problem).check(*case.computed(problem, self.device, compute))
-                for case in self.cases
+                for case in self._cases_for(arithmetic)
             ]
         )
 
@@ -179,20 +187,20 @@ class Workload:
         """The fastest of a baseline's candidates and its name, found once for each baseline."""
         if baseline not in self._peers:
             candidates = self.candidates(baseline)
-            name = self.ranked(device, candidates)[0]
-            self._peers[baseline] = name, candidates[name]
+            name = self.ranked(device, {key: way.works for key, way in candidates.items()})[0]
+            self._peers[baseline] = name, candidates[name].works
         return self._peers[baseline]
 
-    def candidates(self, baseline: Baseline) -> dict[str, list[Work]]:
+    def candidates(self, baseline: Baseline) -> dict[str, Way]:
         """A baseline's ways to compute the problem, on each set of buffers.
 
         Raises:
-            UnsupportedProblem: it has none; none is given products of different shapes.
+            UnsupportedProblem: it has none, or the problem has groups.
         """
         if self.problem.groups is not None:
             raise UnsupportedProblem(
-                f"{baseline.name} is compared at products of one shape: `benchmarks/grouped.py` "
-                "compares launches of different shapes"
+                f"{baseline.name} is compared on products of one shape: use "
+                "`benchmarks/grouped.py` for groups"
             )
         return baseline.candidates(self.problem, self.rotating)
 
@@ -303,7 +311,9 @@ class Case:
         if problem == self.reference.problem:
             return self.reference
         if problem not in self.others:
-            self.others[problem] = Reference(problem, self.inputs.for_epilogue(problem.epilogue))
+            inputs = self.inputs.for_epilogue(problem.epilogue)
+            arithmetic = self.reference.arithmetic
+            self.others[problem] = Reference(problem, inputs, arithmetic=arithmetic)
         return self.others[problem]
 
 

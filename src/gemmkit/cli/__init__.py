@@ -1,7 +1,7 @@
-"""The command line: one file a verb, imported when the verb is called.
+"""The command line: one file per command, imported when the command is called.
 
-Exit status: 0 all well; 1 a kernel gave a wrong result, or a check found something; 2 an error,
-with one message; 130 interrupted.
+Exit status: 0 success; 1 a wrong result or a finding; 2 an error, with one message; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gemmkit import __version__
 from gemmkit.errors import GemmkitError, unknown_name
 from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, has_raised, raise_again
 
-# Each verb and its line in `gemmkit --help`; `gemmkit.cli.<verb>` has the command.
+# Each command and its line in `gemmkit --help`; it is defined in `gemmkit.cli.<name>`.
 VERBS = {
     "ladder": "Run every kernel on one problem, check it, and show what each step changes.",
     "sweep": "Run kernels on many sizes, as a table of errors, times and GFLOP/s.",
     "bench": "Measure one kernel, or compare with cuBLAS, PyTorch and Triton over a suite.",
-    "check": "Look for bugs in a kernel: wrong results, bad accesses, races, deadlocks.",
-    "explain": "Explain a kernel: counters, occupancy, predicted speed, and why it beats another.",
+    "check": "Check a kernel for wrong results, invalid accesses, races and deadlocks.",
+    "explain": "Explain a kernel: counters, occupancy, predicted speed, comparison with another.",
     "counters": "List every metric: what it is, how it is obtained, and its limits.",
-    "tune": "Find the fastest configuration for a shape on this GPU, and remember it.",
-    "which": "Tell which kernel and configuration a problem gets, and why the others lose.",
+    "tune": "Find and store the fastest configuration for a shape on this GPU.",
+    "which": "Show which kernel and configuration a problem gets, and why the others lose.",
     "show": "Show one kernel: idea, configuration, source, PTX, SASS, resources.",
-    "info": "Show GPU, compiler, known boards and caches, and what is missing.",
+    "info": "Show GPU, compiler, known boards, caches and missing components.",
     "build": "Compile all kernels for a board ahead of time.",
 }
 
@@ -38,10 +38,10 @@ FAILED = 2
 
 
 class Verbs(click.Group):
-    """A group whose commands are imported one at a time, and whose errors are one message."""
+    """A group that imports its commands lazily and reports an error as one message."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The verbs, in the order of `VERBS`."""
+        """The commands, in the order of `VERBS`."""
         return list(VERBS)
 
     def get_command(
@@ -49,7 +49,7 @@ class Verbs(click.Group):
         ctx: click.Context,  # noqa: ARG002
         cmd_name: str,
     ) -> click.Command | None:
-        """Import the verb's file."""
+        """Import the command's file."""
         if cmd_name not in VERBS:
             return None
         command = importlib.import_module(f"gemmkit.cli.{cmd_name}").command
@@ -59,10 +59,10 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; for an unknown one, suggest the nearest.
+        """Find the command; for an unknown one, suggest the nearest.
 
         Raises:
-            click.UsageError: there is no such verb.
+            click.UsageError: there is no such command.
         """
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             raise click.UsageError(unknown_name("command", args[0], VERBS), ctx)
@@ -73,12 +73,12 @@ class Verbs(click.Group):
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
-        """List the verbs without importing them."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; any failure becomes a message and an exit status."""
+        """Run the command; any failure becomes a message and an exit status."""
         try:
             raise_again()
             return super().invoke(ctx)
@@ -109,7 +109,7 @@ def _message(error: Exception) -> str:
         return str(error)
     return (
         f"unexpected {type(error).__name__}: {error}\n"
-        "This is a defect of gemmkit; --debug shows where it happened."
+        "This is a bug in gemmkit; --debug shows the traceback."
     )
 
 
@@ -117,7 +117,7 @@ def _message(error: Exception) -> str:
 @click.version_option(__version__, prog_name="gemmkit", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def gemmkit(debug: bool) -> None:
-    """Write, check and explain CUDA matrix-multiply kernels, with a GPU or without."""
+    """Write, check, explain and tune CUDA matrix-multiply kernels, with or without a GPU."""
 
 
 def main() -> None:
@@ -132,7 +132,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED:
             sys.stdout.flush()
-            # Threads that still compile would keep the interpreter waiting.
+            # Otherwise the interpreter would wait for threads that are still compiling.
             os._exit(INTERRUPTED)
         raise
     finally:
@@ -140,11 +140,11 @@ def main() -> None:
 
 
 def show_warnings_plainly() -> None:
-    """Let a warning be one sentence, said once, without the place in gemmkit where it was made."""
+    """Print each warning once, as one sentence, without its source line in gemmkit."""
     shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        # Python's own memory of warnings ends wherever a filter is changed for a while.
+        # Python forgets which warnings it has shown whenever filters change temporarily.
         if str(message) not in shown:
             shown.add(str(message))
             click.echo(f"gemmkit: {message}", err=True)

@@ -1,4 +1,4 @@
-"""`gemmkit bench`: one kernel measured like a rung, or gemmkit beside its peers over a suite."""
+"""`gemmkit bench`: measure one kernel, or compare gemmkit with its peers over a suite."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ comparison_options = combine(
         "suites",
         callback=names,
         metavar="NAME,…",
-        help="Compare over these sets of problems: square, k1024, off-tile, next-tile, one-past, "
-        "skinny, llm, fused, waves, batched. Without TARGET, gemmkit picks the kernel for each "
-        "problem.",
+        help="Compare over these suites: square, k1024, off-tile, next-tile, one-past, skinny, "
+        "llm, fused, waves, batched, typed, layers. Without TARGET, gemmkit chooses the kernel for "
+        "each problem, and --dtype and --layout accept several values, separated by commas.",
     ),
     click.option(
         "--against",
         callback=names,
         metavar="PEER,…",
-        help="Compare with these, timed in turn in the same run: cublas, torch, triton.  "
-        "[default with --suite: cublas]",
+        help="Compare with these peers, timed in turn in the same run: cublas, torch, linear, "
+        "triton.  [default with --suite: cublas, for layers torch]",
     ),
-    click.option("--profile", is_flag=True, help="Add the shares of the board's peaks."),
+    click.option("--profile", is_flag=True, help="Add a table with percent of the board's peaks."),
     click.option(
         "--resume",
         is_flag=True,
-        help="Leave out the problems of a suite that --json FILE holds already, and append to it.",
+        help="Skip the problems of a suite that --json FILE already contains, and append to it.",
     ),
 )
 
@@ -95,40 +95,46 @@ def command(
     """Measure one kernel, or compare gemmkit with its peers over a suite of problems.
 
     TARGET is a rung, or a CUDA C++ or PTX file of your own. On a GPU it is timed in turn with
-    cuBLAS, where that is installed. Without one its PTX runs on the CPU, and the table has the
-    counts that explain the times. Each result is checked against a float64 reference. Without
-    --shape, at 1024x1024x1024 or the nearest that the kernel takes.
+    cuBLAS, if that is installed. Without one its PTX runs on the CPU, and the table shows
+    counters. Each result is checked against a float64 reference. The default shape is
+    1024x1024x1024, or the nearest that the kernel accepts.
 
-    With --suite or --against, what gemmkit picks for each problem (or TARGET) is timed in turn with
-    all peers, over rotating buffers beyond the L2 cache. This needs a GPU.
+    With --suite or --against, the kernel that gemmkit chooses for each problem (or TARGET) is timed
+    in turn with all peers, over rotating buffers larger than the L2 cache. This needs a GPU.
 
     The exit status is 1 if a result is wrong.
     """
-    from gemmkit.bench.suites import find_suite
+    from gemmkit.bench.suites import variants
     from gemmkit.cli.target import find_target
     from gemmkit.kernels.fitting import asked_problem, default_problem
     from gemmkit.kernels.layouts import read_layout
 
     kernel = None if target["target"] is None else find_target(**target)
-    asked = (alpha, beta, epilogue, dtype, out_dtype)
-    letters = read_layout(target["layout"] or "NN")
+    scales = alpha, beta, epilogue
 
-    def asked_of(shape: Shape) -> GemmProblem:
-        problem = asked_problem(kernel, shape, *asked)
-        return problem if kernel is not None else problem.laid_out(letters)
+    def asked(given: Sequence[Shape]) -> list[GemmProblem]:
+        if kernel is not None:
+            return [asked_problem(kernel, each, *scales, dtype, out_dtype) for each in given]
+        plain = [asked_problem(None, each, *scales) for each in given]
+        layouts = [read_layout(each) for each in _parts(target["layout"])]
+        return variants(plain, _parts(dtype), out_dtype, layouts)
 
-    given: list[Shape] = [*shapes, *groups]
-    problems = [asked_of(shape) for shape in given]
-    members = {name: [asked_of(each) for each in find_suite(name)] for name in suites or ()}
+    problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):
-        default = asked_problem(kernel, DEFAULT_SHAPE, *asked)
-        problems = [default_problem(kernel, default)]
+        problems = [default_problem(kernel, each) for each in asked([DEFAULT_SHAPE])]
     if suites or against or profile or resume:
+        from gemmkit.bench.tasks import Task, suite_tasks
         from gemmkit.cli.comparison import compare_command
 
+        tasks = suite_tasks(suites or (), asked)
+        changed = any(each is not None for each in (*scales, dtype, out_dtype, target["layout"]))
+        if (changed or kernel is not None) and any(task.layer for task in tasks):
+            raise UsageError(
+                "layers are measured as they are, in float32: take their suite without TARGET and "
+                "without options of the product"
+            )
         compare_command(
-            members,
-            problems,
+            [*tasks, *map(Task, problems)],
             kernel,
             config=config,
             device=device,
@@ -156,6 +162,11 @@ def command(
         printf_bytes=printf_bytes,
         json_path=json_path,
     )
+
+
+def _parts(text: str | None) -> list[str]:
+    """Comma-separated words; none where nothing is given."""
+    return [] if text is None else [part.strip() for part in text.split(",")]
 
 
 def _measure(

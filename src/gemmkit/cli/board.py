@@ -1,4 +1,4 @@
-"""The board that a verb is about when it runs nothing."""
+"""The target board of commands that run nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 
 
 def board_at_hand(name: str | None) -> GpuSpec:
-    """The named board; without a name the GPU here, or else an RTX 3090.
+    """The named board; by default that of this machine's GPU, or an RTX 3090 without one.
 
     Raises:
         UsageError: no such board.

@@ -19,8 +19,8 @@ from gemmkit.cli.options import debug_option, kernels_option
 def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     """Compile kernels for a board ahead of time.
 
-    That is the default configuration of each, with every epilogue. A machine without a compiler
-    runs them from a copy of the cache folder.
+    Compiles the default configuration of each, with every epilogue. A machine without a compiler
+    can run them from a copy of the cache folder.
     """
     from gemmkit.cli.output import Printer, StepBar
     from gemmkit.errors import DeviceError
@@ -37,9 +37,9 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     stored = sum(cache.holds(each) for each in binaries)
     if stored < len(binaries):
         raise DeviceError(
-            f"{stored} of {len(binaries)} compiled kernels are stored: the cache folder "
-            f"{cache.disk.directory} cannot be written, or is limited to less; point "
-            "XDG_CACHE_HOME to another, or free some space"
+            f"only {stored} of {len(binaries)} compiled kernels are stored: the cache folder "
+            f"{cache.disk.directory} is not writable or its size limit is too low; set "
+            "XDG_CACHE_HOME to another folder, or free some space"
         )
     Printer().print(
         f"{stored} kernels for {board.name} ({board.arch}) are in {cache.disk.directory}"

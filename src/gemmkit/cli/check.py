@@ -1,4 +1,4 @@
-"""`gemmkit check`: look for bugs in a kernel, on the emulator with its sanitizers on."""
+"""`gemmkit check`: check a kernel on the emulator, with all sanitizers enabled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--only",
     callback=names,
     metavar="CHECK,…",
-    help="Only findings of these: memcheck, initcheck, racecheck, synccheck.",
+    help="Run only these checks: memcheck, initcheck, racecheck, synccheck.",
 )
 @config_option
 @problem_options
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Seed of the inputs; unless it is 0, the warps of each block run in an order that it "
-    "shuffles.",
+    help="Seed for the inputs; if it is not 0, it also shuffles the order in which the warps of "
+    "each block run.",
 )
 @json_option
 @debug_option
@@ -66,18 +66,18 @@ def command(
     json_path: str | None,
     **target: Any,
 ) -> None:
-    """Look for bugs in a kernel: a rung, or a CUDA C++ or PTX file of your own.
+    """Check a kernel for bugs: a rung, or a CUDA C++ or PTX file of your own.
 
-    It runs on the emulator, over shapes that kernels get wrong, or the nearest that this one takes
-    (or those of --shape), some of them with other α, β and epilogues where these are not given.
-    Each result is compared with a float64 reference, and each access is watched: memory out of
-    bounds or misaligned, reads of what was never written, races in shared and global memory,
-    barriers that not all threads reach, deadlocks.
+    It runs on the emulator over edge-case shapes, or the nearest that the kernel accepts (or those
+    of --shape), some of them with other α, β and epilogues unless these are given. Each result is
+    compared with a float64 reference, and each access is monitored: out-of-bounds or misaligned
+    accesses, uninitialized reads, races in shared and global memory, divergent barriers,
+    deadlocks.
 
     The exit status is 1 if there is a finding or a wrong result, or if the board refuses the launch
     (threads or blocks beyond its limits, an empty grid, __launch_bounds__, registers, shared
-    memory), and 2 if the input is not usable: the kernel does not compile, it does not take the
-    problems, or too little ran to say anything.
+    memory), and 2 if the input is not usable: the kernel does not compile or does not accept the
+    problems, or too few problems ran to draw a conclusion.
     """
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target

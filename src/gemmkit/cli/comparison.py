@@ -1,26 +1,25 @@
-"""The part of `gemmkit bench` that compares: suites, peers, and records to take up again."""
+"""The part of `gemmkit bench` that compares: suites, peers, and resuming from records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from gemmkit.bench.compare import Choose, Task
+    from gemmkit.bench.compare import Choose
+    from gemmkit.bench.tasks import Task
     from gemmkit.cli.watch import Tabulate, Watch
     from gemmkit.devices.device import TimedDevice
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
-    from gemmkit.problem import GemmProblem
     from gemmkit.record import Record
     from gemmkit.report.layout import Table
 
 
 def compare_command(
-    suites: Mapping[str, Sequence[GemmProblem]],
-    problems: Sequence[GemmProblem],
+    tasks: Sequence[Task],
     kernel: Kernel | None,
     *,
     config: dict[str, int] | None,
@@ -32,26 +31,25 @@ def compare_command(
     resume: bool,
     profile: bool,
 ) -> None:
-    """Compare over suites and single problems, with one kernel or with what gemmkit picks.
+    """Compare over suites and single problems, with one kernel or with those that gemmkit chooses.
 
     Raises:
-        UsageError: an unknown peer, a peer that is not installed, or options that do not
-            go together.
+        UsageError: an unknown peer, a peer that is not installed, or incompatible options.
         DeviceError: there is no GPU.
     """
-    from gemmkit.bench.compare import Task
+    from gemmkit.bench.compare_layers import TORCH
     from gemmkit.bench.peers import CUBLAS, check_names
 
-    tasks = [Task(each, suite) for suite, members in suites.items() for each in members]
-    tasks += [Task(each) for each in problems]
     if not tasks:
-        raise UsageError("compare at what? Name a kernel, a --suite or a --shape")
-    against = against or (CUBLAS,)
+        raise UsageError("nothing to compare: name a kernel, a --suite or a --shape")
+    if not against:
+        layers = [task.layer is not None for task in tasks]
+        against = (*[CUBLAS] * (not all(layers)), *[TORCH] * any(layers))
     check_names(against)
     if kernel is None and config:
         raise UsageError("--config is for one kernel: name it, as in `gemmkit bench gemm_tiled`")
     if resume and json_path in (None, "-"):
-        raise UsageError("--resume takes up a file of records: give it with --json FILE")
+        raise UsageError("--resume continues a file of records: name it with --json FILE")
     run_comparison(
         tasks,
         kernel,
@@ -69,25 +67,25 @@ def timed_device(kind: str, gpu: str | None) -> TimedDevice:
     """The GPU.
 
     Raises:
-        DeviceError: there is none, or the emulator was asked for; the text says what works there.
+        DeviceError: there is none, or the emulator was requested; the message has alternatives.
     """
     from gemmkit.devices.choose import gpu_problem, open_device
     from gemmkit.devices.device import TimedDevice
 
-    reason = "the emulator has no stopwatch" if kind == "emulator" else gpu_problem()
+    reason = "the emulator does not measure time" if kind == "emulator" else gpu_problem()
     if reason is None:
         device = open_device("cuda", gpu)
         assert isinstance(device, TimedDevice)
         return device
     raise DeviceError(
-        f"a suite compares times, which takes an NVIDIA GPU: {reason}. Without one, `gemmkit which "
-        "MxNxK` names the kernel that would run, `gemmkit explain KERNEL` predicts its speed, and "
-        "`gemmkit bench KERNEL` counts what it does"
+        f"comparing times needs an NVIDIA GPU: {reason}. Without one, `gemmkit which MxNxK` names "
+        "the kernel that would run, `gemmkit explain KERNEL` predicts its speed, and `gemmkit "
+        "bench KERNEL` shows its counters"
     )
 
 
 def chooser(kernel: Kernel | None, config: TileConfig | None) -> Choose:
-    """What picks the kernel for each problem: the one that was named, else gemmkit's dispatch."""
+    """How the kernel for each problem is chosen: by name, otherwise by dispatch."""
     from gemmkit.bench.compare import Pick
 
     if kernel is not None:
@@ -112,36 +110,47 @@ def run_comparison(
 ) -> None:
     """Measure what is not in the file yet, and print tables of all records.
 
-    Exits with status 1 if a result of gemmkit's is wrong.
+    Exits with status 1 if a gemmkit result is wrong.
 
     Raises:
-        UsageError: the file to take up holds other lines than records.
+        UsageError: the file to continue contains lines that are not records.
     """
     from gemmkit.bench.compare import compare
-    from gemmkit.bench.run import problem_record
-    from gemmkit.cli.output import take_up
+    from gemmkit.bench.tasks import key_of, left
+    from gemmkit.cli.output import read_existing
     from gemmkit.cli.watch import exit_if_wrong, run_and_show
 
     done: list[Record] = []
     if resume and json_path is not None:
-        wanted = {(task.suite, problem_record(task.problem)) for task in tasks}
+        wanted = {task.key for task in tasks}
         done = [
             each
-            for each in take_up(json_path)
-            if (each.suite, each.problem) in wanted
+            for each in read_existing(json_path)
+            if key_of(each) in wanted
             and (each.device.gpu, each.seed) == (device.spec.name, seed)
-            and set(each.environment.get("against", ())) >= set(against)
+            and (each.layer or set(each.environment.get("against", ())) >= set(against))
             and (kernel is None or each.kernel == kernel.name)
             and (config is None or each.config == config.as_dict())
         ]
-    covered = {(each.suite, each.problem) for each in done}
-    left = [task for task in tasks if (task.suite, problem_record(task.problem)) not in covered]
+    rest = left(tasks, done)
+    functions: Any = None
+    if any(task.layer for task in rest):
+        from gemmkit import nn
+
+        functions = nn
 
     def run(watch: Watch) -> Sequence[Record]:
         if done:
-            watch.say(f"{len(tasks) - len(left)} of {len(tasks)} problems are in {json_path}.")
-        choose = chooser(kernel, config)
-        return compare(left, choose, device=device, against=against, seed=seed, progress=watch)
+            watch.say(f"{len(tasks) - len(rest)} of {len(tasks)} problems are in {json_path}.")
+        return compare(
+            rest,
+            chooser(kernel, config),
+            device=device,
+            against=against,
+            seed=seed,
+            progress=watch,
+            functions=functions,
+        )
 
     exit_if_wrong(
         run_and_show(

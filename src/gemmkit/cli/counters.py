@@ -11,10 +11,10 @@ from gemmkit.cli.options import debug_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead.")
 @debug_option
 def command(as_json: bool) -> None:
-    """List every metric that gemmkit knows without a GPU.
+    """List every metric that gemmkit provides without a GPU.
 
-    For each what it counts, and how it is obtained: exact, after the merging of loads that ptxas
-    does, from the pattern of addresses alone, static, or predicted.
+    For each, what it counts and how it is obtained: exact, after ptxas's merging of loads, from the
+    address pattern alone, static, or predicted.
     """
     from gemmkit.analysis.metric_list import metric_list
     from gemmkit.cli.output import Printer

@@ -1,4 +1,4 @@
-"""Output for terminals that cannot show every character: the nearest that they can."""
+"""Output for terminals that cannot show every character: the nearest replacement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from io import TextIOWrapper
 
 _HANDLER = "gemmkit.nearest"
-# The codecs below are called this and the name of an encoding.
+# The names of the codecs below: this prefix and the name of an encoding.
 _PREFIX = "gemmkit_"
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True))
 _EXPONENT = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 
-# What gemmkit prints beyond ASCII; one character for one where a column depends on it.
+# Replacements for non-ASCII characters, of the same length where columns depend on it.
 _NEAREST = {
     "×": "x",
     "·": "*",
@@ -61,7 +61,7 @@ _NEAREST = {
 
 
 def show_any_text() -> None:
-    """Let standard output and error take any character, whatever the locale's encoding."""
+    """Make standard output and error accept any character, whatever the locale's encoding."""
     codecs.register_error(_HANDLER, _nearest)
     codecs.register(_whole_exponents)
     for stream in (sys.stdout, sys.stderr):
@@ -84,9 +84,9 @@ def _fits(text: str, encoding: str) -> bool:
 
 
 def _whole_exponents(name: str) -> codecs.CodecInfo | None:
-    """The codec of a name that begins with `_PREFIX`: one that does not mix signs in an exponent.
+    """The codec for a name that starts with `_PREFIX`, which does not mix styles in an exponent.
 
-    Latin-1 has ¹, ² and ³ only, and an error handler comes too late for what was encoded before.
+    Latin-1 has only ¹, ² and ³, and an error handler is too late for what is already encoded.
     """
     if not name.startswith(_PREFIX):
         return None
@@ -124,7 +124,7 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
     found = ""
     for each in refused:
         if each in _SUPERSCRIPTS:
-            # One sign for all digits of an exponent.
+            # One style for all digits of an exponent.
             found += "^" * (previous not in _SUPERSCRIPTS) + _SUPERSCRIPTS[each]
         else:
             found += _NEAREST.get(each, "?")

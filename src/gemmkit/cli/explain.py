@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SHAPE = "1024"
 
-# Of a report that holds many, such as one of a whole application.
+# The number of launches shown from a report of many, such as that of a whole application.
 MOST_LAUNCHES = 8
 
 
@@ -44,13 +44,13 @@ MOST_LAUNCHES = 8
 @click.option(
     "--against",
     metavar="KERNEL[:KEY=VALUE,…]",
-    help="Compare it with this rung, or this configuration of it; --against :stride=1 means the "
-    "target itself with another configuration.",
+    help="Compare with this rung or configuration; --against :stride=1 means the target itself "
+    "with another configuration.",
 )
 @click.option(
     "--shape",
     metavar="N|MxNxK",
-    help="The problem to explain.  [default: 1024, or the nearest that the kernel takes]",
+    help="The problem to explain.  [default: 1024, or the nearest that the kernel accepts]",
 )
 @groups_option
 @problem_options
@@ -63,7 +63,7 @@ MOST_LAUNCHES = 8
     "folder",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Draw which addresses, banks and elements of the tiles the threads touch, occupancy over "
+    help="Draw the addresses, banks and tile elements that the threads access, occupancy over "
     "registers, shared memory and block size, and the roofline, into this folder.",
 )
 @click.option(
@@ -72,9 +72,11 @@ MOST_LAUNCHES = 8
     type=Choice(["svg", "png"]),
     default="svg",
     show_default=True,
-    help="Of the pictures.",
+    help="Format of the pictures.",
 )
-@click.option("--maps", is_flag=True, help="Print what the threads touch, as text.")
+@click.option(
+    "--maps", is_flag=True, help="Print what --pictures draws of the threads' accesses, as text."
+)
 @click.option(
     "--what-if",
     is_flag=True,
@@ -85,7 +87,8 @@ MOST_LAUNCHES = 8
     "report",
     type=click.Path(path_type=Path),
     metavar="CSV",
-    help="Show the metrics of Nsight Compute beside these: the output of `ncu --csv --page raw`.",
+    help="Show Nsight Compute's metrics beside the emulated ones: the output of `ncu --csv "
+    "--page raw`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option
@@ -112,11 +115,11 @@ def command(
 ) -> None:
     """Explain a kernel: a rung, or a file of your own.
 
-    Its counters, occupancy and predicted speed under the names that Nsight Compute gives them, by
-    operand and by source line, and what follows from them. With --against, why it is faster or
-    slower than another kernel, each reason with the metrics that it rests on. No GPU is needed.
+    Shows counters, occupancy and predicted speed under Nsight Compute's names, by operand and by
+    source line, with a summary. With --against, also why it is faster or slower than another
+    kernel, each reason with the metrics behind it. No GPU is needed.
 
-    Without --gpu, for the GPU here, or else for an RTX 3090.
+    The default board is that of this machine's GPU, or an RTX 3090 without one.
 
     The exit status is 1 if a result is wrong, which is printed first.
     """
@@ -129,10 +132,10 @@ def command(
     from gemmkit.kernels.fitting import asked_problem
 
     if as_json and (report or folder or maps or what_if):
-        raise UsageError("--json prints the explanation alone, without --ncu, --pictures and text")
+        raise UsageError("--json excludes --ncu, --pictures and text: leave them out")
     if against is not None and not against.strip(" :"):
         raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
-    # What cannot be read is reported before a long run.
+    # Unreadable files are reported before a long run.
     launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]
@@ -185,13 +188,13 @@ def command(
 
 
 def _end(explained: Explanation) -> None:
-    """End with the status of a wrong result, if there is one."""
+    """Exit with status 1 if a result is wrong."""
     if any(each.wrong for each in (explained, explained.against) if each is not None):
         raise SystemExit(WRONG_RESULT)
 
 
 def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
-    """The kernel and configuration that `NAME:KEY=VALUE,…` means; no name is the target itself."""
+    """The kernel and configuration of `NAME:KEY=VALUE,…`; an empty name is the target itself."""
     from gemmkit.cli.target import find_rung
 
     name, _, changes = text.partition(":")
@@ -200,14 +203,14 @@ def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
 
 
 def _beside(out: Printer, launches: Sequence[MeasuredLaunch], facts: Facts) -> None:
-    """The kernel's launches in a report; all of them, where none has its name."""
+    """The kernel's launches in a report; all launches if none has its name."""
     from gemmkit.analysis.explain.derived import figures
     from gemmkit.report.measured import measured_table
 
     name = facts.plan.entry.partition("<")[0].split("::")[-1]
     own = [each for each in launches if re.search(rf"\b{re.escape(name)}\b", each.kernel)]
     if launches and not own:
-        out.print(f"\nNo launch in the report is called '{name}'.")
+        out.print(f"\nThe report has no launch of '{name}'.")
     chosen = own or launches
     if len(chosen) > MOST_LAUNCHES:
         out.print(f"\nThe first {MOST_LAUNCHES} of {len(chosen)} launches in the report:")
@@ -220,13 +223,13 @@ def _print_residency(out: Printer, facts: Facts) -> None:
     from gemmkit.report.pictures.board import residency
 
     found = residency(facts)
-    out.print(f"\nOccupancy of {facts.name}, if it took more or less\n", style="bold")
+    out.print(f"\nOccupancy of {facts.name} with more or fewer resources\n", style="bold")
     if found is None:
-        out.print("Nothing is known of its registers, or its grid is empty.")
+        out.print("Its register count is unknown, or its grid is empty.")
         return
     curves, boards = found
     out.print(curves, end="")
-    out.print(f"\nOn every known board, with the registers that it takes on {facts.gpu.name}:")
+    out.print(f"\nOn every known board, with the register count for {facts.gpu.name}:")
     out.print(boards, end="")
 
 

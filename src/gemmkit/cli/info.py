@@ -1,4 +1,4 @@
-"""`gemmkit info`: what this machine has, what the board at hand can hold, what is missing."""
+"""`gemmkit info`: GPU, compiler, caches, limits of a board, and missing components."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MIB = 1024 * KIB
 
 # Import name, what it is for, and how to get it.
 _PEERS = (
-    ("nvmath", "cuBLAS to compare with", "pip install 'gemmkit[baseline]'"),
-    ("torch", "cuBLAS to compare with, by way of PyTorch", "pip install 'gemmkit[torch]'"),
+    ("nvmath", "cuBLAS, for comparison", "pip install 'gemmkit[baseline]'"),
+    ("torch", "cuBLAS through PyTorch, for comparison", "pip install 'gemmkit[torch]'"),
     ("numba_cuda", "kernels in Python", "pip install 'gemmkit[numba]'"),
 )
 
@@ -27,9 +27,9 @@ _PEERS = (
 @gpu_option
 @debug_option
 def command(gpu: str | None) -> None:
-    """Show GPU, compiler, boards, caches, the board's limits, and what is missing.
+    """Show GPU, compiler, boards, caches, the board's limits, and missing components.
 
-    Limits are those of the GPU here, or of --gpu, or else of an RTX 3090.
+    Limits are those of --gpu; by default those of this machine's GPU, or an RTX 3090 without one.
     """
     from gemmkit.cli.output import Printer
     from gemmkit.gpu import DEFAULT_BOARD, find_board
@@ -88,11 +88,11 @@ def _tools() -> dict[str, str]:
     lines = {
         "CPU": f"{cpu_model()}, {usable_cores()} cores for the emulator",
         "compiler": compiler,
-        "emulator": f"LLVM by llvmlite {package_version('llvmlite')}",
+        "emulator": f"LLVM, llvmlite {package_version('llvmlite')}",
         "disassembler": str(tool) if tool else "missing: pip install 'gemmkit[sass]'",
         "assembler": f"{assembler_version()}, {ptxas}"
         if ptxas
-        else "missing, for registers of PTX kernels: pip install 'gemmkit[ptx]'",
+        else "missing; for register counts of PTX kernels: pip install 'gemmkit[ptx]'",
     }
     for module, purpose, remedy in _PEERS:
         found = find_spec(module) is not None
@@ -114,7 +114,7 @@ def _caches() -> dict[str, str]:
         lines[folder.name] = f"{cache.size() / MIB:.1f} MiB in {len(cache)} entries, {folder}"
     if store.exists():
         lines[store.parent.name] = f"{store.stat().st_size / MIB:.1f} MiB of trials, {store}"
-    return lines or {"none yet": f"they will be in {root}"}
+    return lines or {"none yet": f"will be in {root}"}
 
 
 def _threads(board: GpuSpec) -> Table:
@@ -124,15 +124,15 @@ def _threads(board: GpuSpec) -> Table:
     limits = board.capability
     clusters = "8 blocks everywhere, 16 on request" if limits.major >= 9 else "none on this board"
     return Table(
-        f"Threads on {board.name}, from the outside in",
-        (Column("level", "left"), Column("at most", "left"), Column("what it shares", "left")),
+        f"Thread hierarchy of {board.name}",
+        (Column("level", "left"), Column("at most", "left"), Column("shared resources", "left")),
         _rows(
             ("grid", "2³¹ - 1 × 65,535 × 65,535 blocks", "global memory, the L2 cache"),
             ("cluster", clusters, "its blocks' shared memory"),
             (
                 "block",
                 f"{limits.max_threads_per_block} threads; {limits.max_blocks_per_sm} blocks per SM",
-                "shared memory, barriers; it stays on one SM",
+                "shared memory, barriers; runs on one SM",
             ),
             (
                 "warp",
@@ -143,7 +143,7 @@ def _threads(board: GpuSpec) -> Table:
                 "thread",
                 f"{limits.max_threads_per_sm} per SM, "
                 f"{limits.max_threads_per_sm * board.sm_count:,} on the board",
-                "nothing: registers are its own",
+                "none: registers are private",
             ),
         ),
     )
@@ -154,12 +154,12 @@ def _memories(board: GpuSpec) -> Table:
 
     limits = board.capability
     return Table(
-        f"Memory of {board.name}, from the inside out",
+        f"Memory hierarchy of {board.name}",
         (Column("level", "left"), Column("size", "left"), Column("seen by", "left")),
         _rows(
             (
                 "registers",
-                f"{limits.registers_per_sm:,} of 32 bits per SM; "
+                f"{limits.registers_per_sm:,} 32-bit registers per SM; "
                 f"{limits.max_registers_per_thread} per thread",
                 "one thread",
             ),
@@ -170,7 +170,7 @@ def _memories(board: GpuSpec) -> Table:
                 "one block",
             ),
             ("L2 cache", f"{board.l2_bytes / MIB:g} MiB", "all blocks"),
-            ("DRAM", f"{board.dram_gb_per_s:,.0f} GB/s", "all blocks, and the host by copies"),
+            ("DRAM", f"{board.dram_gb_per_s:,.0f} GB/s", "all blocks, and the host through copies"),
         ),
     )
 
@@ -180,7 +180,7 @@ def _boards() -> Table:
     from gemmkit.report.layout import Column, Table
 
     return Table(
-        "Boards that --gpu knows",
+        "Known boards, for --gpu",
         (
             Column("name", "left"),
             Column("--gpu", "left"),

@@ -19,7 +19,7 @@ from gemmkit.cli.options import (
 @click.command("ladder")
 @click.option("--size", type=int, metavar="N", help="M = N = K.  [default: 1024]")
 @click.option(
-    "--shape", metavar="MxNxK", help="The three sizes, in place of --size; a batch as MxNxKxBATCH."
+    "--shape", metavar="MxNxK", help="M, N and K instead of --size; a batch as MxNxKxBATCH."
 )
 @run_options
 @config_option
@@ -30,8 +30,8 @@ from gemmkit.cli.options import (
 def command(json_path: str | None, **asked: Any) -> None:
     """Run every kernel on one problem, check it, and show what each step changes.
 
-    On a GPU the table has times, beside cuBLAS where that is installed. Without one the kernels'
-    PTX runs on the CPU, and the table has the counts that explain the times.
+    On a GPU the table has times, compared with cuBLAS if that is installed. Without one the
+    kernels' PTX runs on the CPU, and the table has counters.
 
     The exit status is 1 if a result is wrong.
     """

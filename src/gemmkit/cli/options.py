@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their texts are read."""
+"""Options that several commands share, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str,
         return None
     found = tuple(part.strip() for part in text.split(","))
     if not all(found):
-        raise click.BadParameter(f"'{text}' has an empty part: separate names by commas")
+        raise click.BadParameter(f"'{text}' has an empty part: separate names with single commas")
     return found
 
 
@@ -85,7 +85,7 @@ def read_settings(text: str) -> dict[str, int]:
     for part in text.split(","):
         key, _equals, number = (word.strip() for word in part.partition("="))
         if not (key and number.isdecimal()):
-            raise click.BadParameter(f"'{part}' is not KEY=VALUE with a whole number")
+            raise click.BadParameter(f"'{part}' is not KEY=VALUE with an integer")
         if key in found:
             raise click.BadParameter(f"'{key}' is given twice")
         found[key] = int(number)
@@ -97,7 +97,7 @@ def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[s
 
 
 def combine(*decorators: Decorator) -> Decorator:
-    """One decorator that applies several, so that their options are listed in this order."""
+    """One decorator that applies several, so that options are listed in this order."""
 
     def apply(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -112,18 +112,18 @@ if TYPE_CHECKING:
 
     _Choice = click.Choice[str]
 else:
-    # Without parameters in older versions of click.
+    # Older versions of click have no type parameters here.
     _Choice = click.Choice
 
 
 class Choice(_Choice):
-    """One of several words; for another one, suggests the nearest."""
+    """A choice of several words, which suggests the nearest for an unknown one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word.
 
         Raises:
-            click.BadParameter: it is none of them.
+            click.BadParameter: it is not one of the choices.
         """
         try:
             return super().convert(value, param, ctx)
@@ -143,7 +143,7 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.find_root().params["debug"] = True
 
 
-# `--debug` is taken before the verb and after it.
+# `--debug` is accepted before and after the command.
 debug_option = click.option(
     "--debug",
     is_flag=True,
@@ -155,7 +155,7 @@ debug_option = click.option(
 gpu_option = click.option(
     "--gpu",
     metavar="BOARD",
-    help="Board to compile for and to emulate, such as rtx3090 (`gemmkit info` lists them).",
+    help="Target board to compile for and emulate, such as rtx3090 (`gemmkit info` lists them).",
 )
 
 config_option = click.option(
@@ -176,14 +176,20 @@ sizes_option = click.option(
 
 epilogue_option = click.option(
     "--epilogue",
-    help="Fused into the write-back: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, and "
-    "residual, joined by '+'.  [default: none]",
+    help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, and residual, "
+    "joined by '+'.  [default: none]",
 )
 
 scale_options = combine(
-    click.option("--alpha", type=float, default=1.0, show_default=True, help="Scales A·B."),
     click.option(
-        "--beta", type=float, default=0.0, show_default=True, help="Scales what C held before."
+        "--alpha", type=float, default=1.0, show_default=True, help="α, the factor of A·B."
+    ),
+    click.option(
+        "--beta",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="β, the factor of the previous C.",
     ),
 )
 
@@ -191,34 +197,32 @@ type_options = combine(
     click.option(
         "--dtype",
         metavar="TYPE",
-        help="Type of A and B: float32, float64, float16 or bfloat16; fp32, fp64, fp16 and bf16 do "
-        "too.  [default: float32, or the first that a named kernel takes]",
+        help="Type of A and B: float32, float64, float16 or bfloat16, or short fp32, fp64, fp16, "
+        "bf16.  [default: float32, or the first that a named kernel accepts]",
     ),
-    click.option(
-        "--out-dtype", metavar="TYPE", help="Type of C, alike.  [default: that of A and B]"
-    ),
+    click.option("--out-dtype", metavar="TYPE", help="Type of C.  [default: that of A and B]"),
 )
 
-# Of verbs without a TARGET, whose options say how its matrices lie.
+# For commands without a TARGET, whose own options include the layout.
 layout_option = click.option(
     "--layout",
     default="NN",
     show_default=True,
     metavar="NN|NT|TN|TT",
-    help="How A and B lie in memory: N row-major, T transposed. NT is C = A·B with B stored N×K.",
+    help="Layout of A and B: N row-major, T transposed. NT is C = A·B with B stored N×K.",
 )
 
-# Of one kernel, which may be a user's own: what is not given follows from its parameters.
+# For one kernel, possibly a user's: defaults follow from its parameters.
 problem_options = combine(
     type_options,
     click.option(
         "--epilogue",
-        help="Fused into the write-back: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, "
-        "and residual, joined by '+'.  [default: bias for a file whose kernel takes one, else "
-        "none]",
+        help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, and residual, "
+        "joined by '+'.  [default: bias for a file whose kernel has a bias parameter, "
+        "otherwise none]",
     ),
-    click.option("--alpha", type=float, help="Scales A·B.  [default: 1]"),
-    click.option("--beta", type=float, help="Scales what C held before.  [default: 0]"),
+    click.option("--alpha", type=float, help="α, the factor of A·B.  [default: 1]"),
+    click.option("--beta", type=float, help="β, the factor of the previous C.  [default: 0]"),
 )
 
 shapes_option = click.option(
@@ -227,7 +231,7 @@ shapes_option = click.option(
     callback=_shapes,
     metavar="MxNxK,…",
     multiple=True,
-    help="Only these shapes, batches as MxNxKxBATCH; may be given more than once.",
+    help="Only these shapes, batches as MxNxKxBATCH; repeatable.",
 )
 
 _GROUPS_HELP = (
@@ -252,15 +256,15 @@ seed_option = click.option(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Seed of the inputs.",
+    help="Seed for the inputs.",
 )
 
 json_option = click.option(
     "--json",
     "json_path",
     metavar="FILE|-",
-    help="Write one record per line there too, as each is done; - for standard output, with "
-    "the table on standard error.",
+    help="Also write one record per line to this file, as soon as it is measured; - writes to "
+    "standard output, with the table on standard error.",
 )
 
 device_option = click.option(
@@ -268,16 +272,16 @@ device_option = click.option(
     type=Choice(["auto", "cuda", "emulator"]),
     default="auto",
     show_default=True,
-    help="Where to run; auto takes a GPU where one works.",
+    help="Where to run; auto uses a GPU if one works.",
 )
 
-# For kernels that may run for ever, or print.
+# For kernels that may not terminate, or print.
 max_steps_option = click.option(
     "--max-steps",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Warp instructions after which the emulator considers a block endless.  [default: "
-    "10⁹, in a check 10⁸]",
+    help="Warp instructions after which the emulator stops a block.  [default: 10⁹, in a check "
+    "10⁸]",
 )
 launch_options = combine(
     max_steps_option,
@@ -286,8 +290,8 @@ launch_options = combine(
         "printf_bytes",
         type=click.IntRange(min=1024),
         metavar="BYTES",
-        help="Buffer in which a GPU keeps what kernels print; lines beyond it are lost. The "
-        "emulator loses none.  [default: the driver's]",
+        help="Size of the buffer in which a GPU keeps printed output; what exceeds it is lost. The "
+        "emulator loses nothing.  [default: the driver's]",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What verbs write: tables and text to standard output, progress and hints to standard error."""
+"""Output of commands: tables and text to standard output, progress and hints to standard error."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from gemmkit.record import JsonLine, Record
 
-# What takes a bar off a terminal when the process ends before rich does it.
+# Removes a progress bar if the process ends before rich does it.
 _ERASE_LINE, _SHOW_CURSOR = b"\r\x1b[2K", b"\x1b[?25h"
 
-# A narrower terminal gets lines of this width all the same.
+# The minimum line width, even for a narrower terminal.
 _LEAST_WIDTH = 40
 
 
 class Printer:
-    """Prints text that fits the terminal; a file or a pipe gets lines as long as they are.
+    """Prints text that fits the terminal; in a file or a pipe, lines have any length.
 
-    `width` is the terminal's, or None where there is none and COLUMNS is not set.
+    `width` is the terminal's, or None if there is none and COLUMNS is not set.
     """
 
     def __init__(self, *, err: bool = False) -> None:
@@ -47,7 +47,7 @@ class Printer:
         self.width = _terminal_width(sys.stderr if err else sys.stdout)
 
     def print(self, content: Table | Text | str = "", *, style: str = "", end: str = "\n") -> None:
-        """Print a table, or text of one or several lines."""
+        """Print a table, or text of one or more lines."""
         from rich.text import Text
 
         if isinstance(content, Table):
@@ -59,17 +59,17 @@ class Printer:
 
 
 def _terminal_width(stream: IO[str]) -> int | None:
-    """Characters of a line, or None for a file or a pipe unless COLUMNS is set."""
+    """Characters per line, or None for a file or a pipe unless COLUMNS is set."""
     if not stream.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return None
     return max(shutil.get_terminal_size().columns - SPARE, _LEAST_WIDTH)
 
 
 class TableStream:
-    """Prints tables while they grow: each row as soon as it is there, headings once.
+    """Prints growing tables: each row as soon as it is available, headings once.
 
-    `show` takes all tables of a run so far, each time it has another row. A table whose printed
-    rows have changed since is printed again, whole, by `finish`.
+    `show` is called with all tables of a run so far, whenever there is another row. If printed rows
+    have changed since, `finish` prints the whole table again.
     """
 
     def __init__(self, out: Printer) -> None:
@@ -81,7 +81,7 @@ class TableStream:
         self._changed = False
 
     def show(self, tables: Sequence[Table]) -> None:
-        """Print the rows that are new."""
+        """Print new rows."""
         for number, table in enumerate(tables[self._number :], self._number):
             if number != self._number:
                 self._close()
@@ -89,7 +89,7 @@ class TableStream:
             self._grow(table)
 
     def finish(self, tables: Sequence[Table]) -> None:
-        """Print what is left: last rows, footnotes, tables that are only made at the end."""
+        """Print the rest: last rows, footnotes, tables that are only made at the end."""
         self.show(tables)
         self._close()
 
@@ -120,7 +120,7 @@ class TableStream:
 
 
 def _clock() -> ProgressColumn:
-    """A column with the time since the bar was made, and the time left where that is known."""
+    """A column with the elapsed time, and the remaining time if it is known."""
     from rich.progress import ProgressColumn, Task
     from rich.table import Column
     from rich.text import Text
@@ -129,7 +129,7 @@ def _clock() -> ProgressColumn:
 
     class Clock(ProgressColumn):
         def render(self, task: Task) -> Text:
-            # rich's own clock stops at the end of a step: a run has several.
+            # rich's own clock stops at the end of a step, but a run has several.
             seconds = int(time.monotonic() - begun)
             shown = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
             ends = task.fields.get("ends")
@@ -141,7 +141,7 @@ def _clock() -> ProgressColumn:
 
 
 class StepBar:
-    """Progress on standard error: a bar on a terminal, otherwise a line for each new step."""
+    """Progress on standard error: a bar on a terminal, otherwise one line per step."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -163,7 +163,7 @@ class StepBar:
             self._task = self._bar.add_task("", total=None, ends=None)
 
     def show(self, done: float, total: int, what: str, left: float | None = None) -> None:
-        """`done` of `total` steps are over; `what` is going on, for `left` seconds more."""
+        """`done` of `total` steps are complete; `what` is running, with `left` seconds to go."""
         if self._bar is not None:
             ends = None if left is None else time.monotonic() + left
             self._bar.update(self._task, completed=done, total=total, description=what, ends=ends)
@@ -172,13 +172,13 @@ class StepBar:
             print(f"[{int(done)}/{total}] {what}", file=sys.stderr)
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         with self.paused():
             self._out.print(line)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Take the bar off the terminal while something else is printed."""
+        """Remove the bar while something else is printed."""
         running = self._bar is not None and self._bar.live.is_started
         if running:
             self._stop()
@@ -208,9 +208,9 @@ class StepBar:
 
 
 class RecordWriter:
-    """Writes records as JSON lines, each as soon as it is there; does nothing without a path.
+    """Writes records as JSON lines, each immediately; does nothing without a path.
 
-    With `append` what the file holds stays.
+    With `append`, the file's contents are kept.
     """
 
     def __init__(self, path: str | None, *, append: bool = False) -> None:
@@ -245,13 +245,13 @@ class RecordWriter:
             self._file.close()
 
 
-def take_up(path: str) -> list[Record]:
-    """The records of a file that `RecordWriter` wrote; a line that was cut short is removed.
+def read_existing(path: str) -> list[Record]:
+    """The records of a file that `RecordWriter` wrote; an incomplete last line is removed.
 
-    A file that is not there has none.
+    A missing file has no records.
 
     Raises:
-        UsageError: the file cannot be read or mended, or a whole line is not a record.
+        UsageError: the file cannot be read or repaired, or a complete line is not a record.
     """
     import msgspec
 
@@ -266,6 +266,6 @@ def take_up(path: str) -> list[Record]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UsageError(f"cannot take up {path}: {error.strerror}") from error
+        raise UsageError(f"cannot resume from {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise UsageError(f"cannot take up {path}, which holds other lines: {error}") from error
+        raise UsageError(f"cannot resume from {path}: not a file of records: {error}") from error

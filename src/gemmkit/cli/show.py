@@ -1,4 +1,4 @@
-"""`gemmkit show`: everything about one kernel that needs no run."""
+"""`gemmkit show`: everything about one kernel that does not require running it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SHAPE = "1024x1024x1024"
 
-# What a host program has to do that launches as much.
+# What a host program must do to launch with this much shared memory.
 _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 
 
@@ -35,14 +35,14 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
     "--shape",
     metavar="MxNxK",
     help="The problem to plan the launch for.  [default: 1024x1024x1024, or the nearest that the "
-    "kernel takes]",
+    "kernel accepts]",
 )
 @groups_option
 @problem_options
 @gpu_option
 @config_option
-@click.option("--ptx", "form", flag_value="ptx", help="Print the PTX, and nothing else.")
-@click.option("--sass", "form", flag_value="sass", help="Print the SASS, and nothing else.")
+@click.option("--ptx", "form", flag_value="ptx", help="Print only the PTX.")
+@click.option("--sass", "form", flag_value="sass", help="Print only the SASS.")
 @debug_option
 def command(
     shape: str | None,
@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Show a kernel's idea, configuration, launch, resources and source: a rung or a file.
 
-    Without --gpu, for the GPU here, or else for an RTX 3090.
+    The default board is that of this machine's GPU, or an RTX 3090 without one.
     """
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer
@@ -103,13 +103,13 @@ def command(
 
 def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
     aliases = {key: alias for alias, key in kernel.aliases.items()}
-    lines = ["key     here  worth trying"]
+    lines = ["key     here  tuning values"]
     for key, value in config.as_dict().items():
         worth = ", ".join(map(str, kernel.space.get(key, ())))
         also = f"  (also called {aliases[key]})" if key in aliases else ""
         lines.append(f"{key:6} {value:5}  {worth}{also}")
     allowed = sum(1 for _ in kernel.configurations(board))
-    lines.append(f"{allowed} configurations of these are allowed on {board.name}")
+    lines.append(f"{allowed} combinations of these are valid on {board.name}")
     return "\n".join(lines) + "\n"
 
 
@@ -136,7 +136,7 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
 
     taken = binary.resources
     if taken is None:
-        return {"registers": f"not known: {binary.log}"}
+        return {"registers": f"unknown: {binary.log}"}
     shared = taken.shared_bytes + plan.shared_bytes
     seen = occupancy(
         board,
@@ -146,12 +146,12 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
         blocks=plan.blocks,
     )
     return {
-        "registers": f"{taken.registers} a thread, {taken.spill_bytes} bytes spilled, "
+        "registers": f"{taken.registers} per thread, {taken.spill_bytes} bytes spilled, "
         f"{taken.local_bytes} bytes of local memory",
         "shared": f"{shared:,} bytes per block"
         + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
         + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
-        "occupancy": f"{100 * seen.theoretical:.2f} % in theory, {seen.blocks_per_sm} blocks per "
+        "occupancy": f"{100 * seen.theoretical:.2f} % theoretical, {seen.blocks_per_sm} blocks per "
         f"SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",
     }
@@ -162,7 +162,7 @@ def _scratch(plan: LaunchPlan) -> dict[str, str]:
         return {}
     return {
         "workspace": f"{plan.workspace_bytes:,} bytes of global memory, and {plan.arrivals:,} "
-        "counters of blocks that have arrived"
+        "tile counters"
     }
 
 

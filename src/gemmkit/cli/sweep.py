@@ -18,7 +18,7 @@ from gemmkit.cli.options import (
 if TYPE_CHECKING:
     from gemmkit.devices.choose import DeviceKind
 
-# Twice the size takes the emulator four times as long: 16384 would take it half an hour a kernel.
+# Emulation time grows with the square of the size: 16384 would take half an hour per kernel.
 LARGEST_EMULATED = 2048
 
 
@@ -38,9 +38,8 @@ def command(
 ) -> None:
     """Run kernels at fifteen sizes: M = N from 128 to 16384, K = 1024.
 
-    By default the kernel with the wrong index order and the one with the right one. On a GPU each
-    row has the fastest, mean and slowest time; the emulator has counts instead, and by default
-    ends at 2048.
+    The default kernels are naive_uncoalesced and naive. On a GPU each row has the minimum, mean and
+    maximum time; the emulator shows counters instead, and by default stops at 2048.
 
     The exit status is 1 if a result is wrong.
     """
@@ -58,7 +57,7 @@ def command(
         if sizes is None and opened.kind == "emulator":
             chosen = tuple(size for size in SIZES if size <= LARGEST_EMULATED)
             left_out = ",".join(str(size) for size in SIZES if size not in chosen)
-            watch.say(f"Left out, since they take the emulator long: --sizes {left_out}")
+            watch.say(f"Left out, because they take long to emulate: --sizes {left_out}")
         return sweep(chosen, **asked, device=opened, progress=watch)
 
     show_run(run, sweep_table, asked=device, json_path=json_path)

@@ -1,4 +1,4 @@
-"""The argument TARGET: a rung of the ladder or a file, and how that is launched."""
+"""The argument TARGET: a rung of the ladder or a file, and its launch options."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gemmkit.errors import UsageError
 if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
 
-# Suffixes that make a target a file even where there is none of that name.
+# Suffixes that make a target a file even if it does not exist.
 SUFFIXES = (".cu", ".cuh", ".cuda", ".ptx")
 
-# What is said of a rung too, and how the other fields of `LaunchOptions` are called here.
+# Fields of `LaunchOptions` that apply to rungs too, and the option names of the others.
 _OF_ANY_KERNEL = ("layout", "constants", "compute_dtype", "tolerance")
 _FLAGS = {"include_dirs": "include", "options": "option", "multiple_of": "multiple-of"}
 
@@ -26,7 +26,7 @@ _FLAGS = {"include_dirs": "include", "options": "option", "multiple_of": "multip
 def _constants(
     _: click.Context, __: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, list[str]]:
-    """Read `NAME=VALUE,…`, each time it is given."""
+    """Read `NAME=VALUE,…`, which may be repeated."""
     found: dict[str, list[str]] = {}
     for text in texts:
         name, _equals, values = (word.strip() for word in text.partition("="))
@@ -42,20 +42,20 @@ _launch_options = combine(
     click.option(
         "--entry",
         metavar="NAME",
-        help="Kernel in the file, as a C++ name: 'sgemm<128,128,8>'. Not needed where there is "
-        "one that is not a template.",
+        help="Kernel in the file, as a C++ name: 'sgemm<128,128,8>'. Not needed if there is one "
+        "that is not a template.",
     ),
     click.option(
         "--args",
         metavar="NAME,…",
-        help="What each parameter gets, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias, a "
-        "number, an expression, or {…} for the fields of a struct. Not needed where the "
-        "parameters' names say it.",
+        help="Argument for each parameter, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias, a "
+        "number, an expression, or {…} for the fields of a struct. Not needed if the "
+        "parameters' names are recognized.",
     ),
     click.option(
         "--grid",
         metavar="X,Y,Z",
-        help="Blocks, as expressions over M, N, K or the kernel's own names of them: "
+        help="Blocks, as expressions over M, N, K or the kernel's own names for them: "
         "'(N+127)/128,(M+127)/128'.",
     ),
     click.option("--block", metavar="X,Y,Z", help="Threads per block, likewise: '16,16' or 256."),
@@ -65,14 +65,14 @@ _launch_options = combine(
     click.option(
         "--layout",
         metavar="NN|NT|TN|TT|col",
-        help="How A and B lie in memory: N row-major, T transposed. NT is C = A·B with B stored "
-        "N×K. col, col-NT … for column-major A, B and C, with BLAS's letters.  [default: NN]",
+        help="Layout of A and B: N row-major, T transposed. NT is C = A·B with B stored N×K. col, "
+        "col-NT … for column-major A, B and C, with BLAS's letters.  [default: NN]",
     ),
     click.option(
         "--multiple-of",
         metavar="M,N,K",
-        help="The kernel takes multiples of these only, as 128,128,8, or 16 for all three: other "
-        "problems are refused, not run.",
+        help="The kernel accepts only multiples of these, such as 128,128,8, or 16 for all three: "
+        "other problems are refused, not run.",
     ),
     click.option(
         "--include",
@@ -80,7 +80,7 @@ _launch_options = combine(
         "include_dirs",
         metavar="FOLDER",
         multiple=True,
-        help="Look for included files there too.",
+        help="Additional folder for included files.",
     ),
     click.option(
         "--option",
@@ -96,22 +96,22 @@ _launch_options = combine(
         multiple=True,
         callback=_constants,
         help="Value of a __constant__ or __device__ variable that host code would set: a number or "
-        "an expression over M, N, K, alpha, beta, several for an array.",
+        "an expression over M, N, K, alpha, beta; several for an array.",
     ),
 )
 _exactness_options = combine(
     click.option(
         "--compute-dtype",
         metavar="TYPE[,SUMS]",
-        help="Judge results as of a kernel that rounds operands to this type, and keeps sums in "
-        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2, or short: fp32, half, "
-        "fp16, bf16, e4m3, e5m2.  [default: as its instructions say, sums float32]",
+        help="Apply the error bound of kernels that round operands to this type and accumulate in "
+        "SUMS: float32, tf32, float16, bfloat16, float8_e4m3 or float8_e5m2, or short fp32, half, "
+        "fp16, bf16, e4m3, e5m2.  [default: derived from its instructions, SUMS float32]",
     ),
     click.option(
         "--tolerance",
         type=float,
         metavar="X",
-        help="Allow errors up to this share of |α|·Σ|A|·|B| + |β·C| instead of the bound from "
+        help="Allow errors up to this fraction of |α|·Σ|A|·|B| + |β·C| instead of the bound from "
         "rounding theory.",
     ),
 )
@@ -122,10 +122,10 @@ optional_target_options = combine(
 
 
 def find_target(target: str, **options: Any) -> Kernel:
-    """The kernel that the words of `target_options` mean.
+    """The kernel that `target_options` describe.
 
     Raises:
-        UsageError: no such rung or file, options that a rung does not take, or any that
+        UsageError: no such rung or file, options that a rung does not accept, or any that
             `Kernel.from_file` or `Kernel.from_ptx` refuses.
     """
     from gemmkit.kernels.kernel import Kernel
@@ -135,7 +135,7 @@ def find_target(target: str, **options: Any) -> Kernel:
     if launch.compute_dtype or launch.tolerance is not None:
         from gemmkit.verify.arithmetic import named_arithmetic
 
-        # What is wrong with them is reported before the kernel is looked at.
+        # Errors in them are reported before the kernel is loaded.
         named_arithmetic(launch.compute_dtype, launch.tolerance)
     if Path(target).suffix.lower() in SUFFIXES or "/" in target or Path(target).exists():
         return Kernel.from_path(target, launch)
@@ -154,17 +154,17 @@ def find_target(target: str, **options: Any) -> Kernel:
 
 
 def in_layout(rung: Kernel, layout: str) -> Kernel:
-    """The rung for matrices that lie as `layout` says.
+    """The rung for matrices of a layout.
 
     Raises:
-        UsageError: it is not a layout, or not one that the rung reads.
+        UsageError: it is not a layout, or not one that the rung supports.
     """
     from gemmkit.kernels.layouts import layout_text, read_layout
 
     asked = read_layout(layout)
     if asked not in rung.layouts:
         taken = ", ".join(map(layout_text, rung.layouts))
-        raise UsageError(f"'{rung.name}' takes {taken}, not {layout_text(asked)}")
+        raise UsageError(f"'{rung.name}' supports {taken}, not {layout_text(asked)}")
     return replace(rung, layouts=(asked,))
 
 
@@ -172,7 +172,7 @@ def find_rung(name: str) -> Kernel:
     """The rung of that name.
 
     Raises:
-        UsageError: there is none; the text says that a file would do too.
+        UsageError: there is none; the message mentions files too.
     """
     from gemmkit.kernels.catalog import find_kernel
 

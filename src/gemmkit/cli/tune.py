@@ -1,4 +1,4 @@
-"""`gemmkit tune`: the fastest configuration of a shape on this GPU, found once and remembered."""
+"""`gemmkit tune`: find and store the fastest configuration for a shape on this GPU."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ _search_options = combine(
         show_default=True,
         callback=_seconds,
         metavar="TIME",
-        help="Time for each shape, such as 30s or 5m; 0 tries nothing new.",
+        help="Time per shape, such as 30s or 5m; 0 tries nothing new.",
     ),
     click.option(
         "--strategy",
         type=Choice(["model", "random", "exhaustive"]),
         default="model",
         show_default=True,
-        help="model: the best by estimate, then by what the times teach, then their neighbours; "
-        "exhaustive: all, in the order of the estimates.",
+        help="model: the best by estimate, corrected by measured times, then their neighbors; "
+        "exhaustive: all, in order of the estimates.",
     ),
     click.option(
         "--device",
         type=Choice(["cuda", "model"]),
         default="cuda",
         show_default=True,
-        help="cuda measures; model ranks by predicted times, for --gpu, and stores nothing.",
+        help="cuda measures; model ranks by predicted time for --gpu, and stores nothing.",
     ),
 )
 
 _store_options = combine(
-    file_option("--store", "store_path", "Where trials are kept.  [default: your own store]"),
-    file_option("--export", "export_path", "Write what was found to a file."),
+    file_option("--store", "store_path", "File of trials.  [default: your own store]"),
+    file_option("--export", "export_path", "Export the results to a file."),
     file_option(
         "--import",
         "import_path",
-        "Read such a file first; what was measured here is never replaced by it.",
+        "Import such a file first; it never replaces what was measured on this machine.",
     ),
     click.option(
         "--format",
@@ -81,13 +81,13 @@ _store_options = combine(
         type=Choice(["table", "kernel-tuner", "t4"]),
         default="table",
         show_default=True,
-        help="Of the file: gemmkit's own; Kernel Tuner's cache, one file for each kernel and "
+        help="Format of the file: gemmkit's own; Kernel Tuner's cache, one file per kernel and "
         "shape; or T4 results (export only).",
     ),
     click.option(
         "--trials",
         is_flag=True,
-        help="Export every trial, not only the best of each shape.",
+        help="Export every trial, not only the best per shape.",
     ),
 )
 
@@ -95,7 +95,7 @@ _store_options = combine(
 @click.command("tune")
 @shapes_option
 @several_groups_option
-@click.option("--suite", metavar="NAME", help="All shapes of a suite, as `gemmkit bench` has them.")
+@click.option("--suite", metavar="NAME", help="All shapes of a suite of `gemmkit bench`.")
 @_search_options
 @kernels_option
 @epilogue_option
@@ -106,7 +106,7 @@ _store_options = combine(
 @_store_options
 @click.option("--explain", is_flag=True, help="Show what was tried, and why the winner wins.")
 @file_option(
-    "--plot", "plot", "With --explain: draw predicted over measured speed, as .svg or .png."
+    "--plot", "plot", "With --explain: plot predicted over measured speed, as .svg or .png."
 )
 @json_option
 @debug_option
@@ -133,14 +133,14 @@ def command(
     plot: Path | None,
     json_path: str | None,
 ) -> None:
-    """Find the fastest configuration for a shape on this GPU, and remember it.
+    """Find and store the fastest configuration for a shape on this GPU.
 
-    Each configuration's result is checked, then it is timed, and every trial is stored at once:
-    after Ctrl-C the same command resumes where it ended. Trials of a kernel or compiler that has
-    changed since do not count any more.
+    Each configuration's result is checked before it is timed, and every trial is stored
+    immediately: after Ctrl-C the same command continues where it stopped. Trials of a kernel or
+    compiler that has changed since are ignored.
 
-    Without a shape, lists what the store holds. Without a GPU, --device model ranks configurations
-    by prediction, and --explain, --export and --import work on what the store holds.
+    Without a shape, lists the contents of the store. Without a GPU, --device model ranks
+    configurations by prediction, and --explain, --export and --import work on the store.
     """
     from gemmkit.cli import tuning
     from gemmkit.devices.choose import gpu_problem
@@ -149,21 +149,23 @@ def command(
     problems = _problems((*shapes, *groups), suite, layout, epilogue, dtype, out_dtype)
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
-        raise UsageError("--plot draws for --explain: give both")
+        raise UsageError("--plot needs --explain: use both")
     if device == "model":
         if explain or export_path or import_path or json_path:
             raise UsageError(
-                "--device model measures and stores nothing: leave out --explain, --export, "
+                "--device model neither measures nor stores: leave out --explain, --export, "
                 "--import and --json"
             )
         tuning.rank(problems, gpu, search)
         return
     if gpu is not None and not explain:
-        raise UsageError("the GPU here is tuned: --gpu is for --explain and for --device model")
+        raise UsageError(
+            "--gpu is only for --explain and --device model: tuning uses the GPU at hand"
+        )
     store = Store(store_path)
     if import_path is not None:
         tuning.read_file(store, import_path, form)
-    # What is known can be explained without a GPU.
+    # Stored results can be explained without a GPU.
     if problems and budget and not (explain and gpu_problem() is not None):
         tuning.measure(problems, store, search, json_path)
     if explain:
@@ -188,7 +190,8 @@ def _problems(
 
     letters = read_layout(layout)
     asked: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
-    return [
+    found = (
         asked_problem(None, each, None, None, epilogue, dtype, out_dtype).laid_out(letters)
         for each in asked
-    ]
+    )
+    return list(dict.fromkeys(found))

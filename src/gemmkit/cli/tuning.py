@@ -1,4 +1,4 @@
-"""What `gemmkit tune` does: measure, rank, explain, and carry a store's content to and fro."""
+"""The actions of `gemmkit tune`: measure, rank, explain, export and import."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How to search: seconds a shape, strategy, seed, and which kernels (None: all)."""
+    """Search parameters: seconds per shape, strategy, seed, and kernels (None: all)."""
 
     budget: float
     strategy: str
@@ -35,7 +35,7 @@ class Search:
 
 
 class TuneWatch(TuneProgress):
-    """Shows how a search goes on, and collects `results`, also of one that is interrupted."""
+    """Shows the progress of a search and collects `results`, also if it is interrupted."""
 
     def __init__(self, bar: StepBar, writer: RecordWriter, budget: float) -> None:
         self.results: list[Tuned] = []
@@ -43,14 +43,14 @@ class TuneWatch(TuneProgress):
         self._begun, self._shape = 0.0, ""
 
     def opened(self, device: Device) -> None:
-        """Say what is tuned."""
+        """Report the board."""
         self._bar.say(f"Tuning on the GPU, {device.spec.name}.")
 
     def began(self, space: Space, known: int) -> None:
-        """Say how many configurations there are."""
+        """Report the number of configurations."""
         self._begun, self._shape = time.monotonic(), space.problem.shape
-        told = f"{self._shape}: {len(space.candidates):,} of {space.total:,} configurations to try"
-        self._bar.say(told + (f", {known:,} known from before" if known else ""))
+        line = f"{self._shape}: {len(space.candidates):,} of {space.total:,} configurations to try"
+        self._bar.say(line + (f", {known:,} already in the store" if known else ""))
 
     def tried(self, entry: Entry, count: int, leader: Entry | None) -> None:  # noqa: ARG002
         """Show the leader; without a terminal, only as often as it changes."""
@@ -60,7 +60,7 @@ class TuneWatch(TuneProgress):
             self._bar.show(round(seconds), round(self._budget), what)
 
     def finished(self, result: Tuned) -> None:
-        """Keep and write the result."""
+        """Store and write the result."""
         self.results.append(result)
         self._writer.write(result)
 
@@ -68,7 +68,7 @@ class TuneWatch(TuneProgress):
 def measure(
     problems: Sequence[GemmProblem], store: Store, search: Search, json_path: str | None
 ) -> None:
-    """Tune, and print the table of what was found, also after Ctrl-C."""
+    """Tune, and print the table of results, also after Ctrl-C."""
     from gemmkit.report.tuning import tuned_table
     from gemmkit.tune.run import tune
 
@@ -98,15 +98,15 @@ def rank(problems: Sequence[GemmProblem], gpu: str | None, search: Search) -> No
     from gemmkit.tune.predicted import rank_by_prediction
 
     if not problems:
-        raise UsageError("--device model ranks the configurations of a --shape: give one")
+        raise UsageError("--device model needs a --shape whose configurations it ranks")
     board = board_at_hand(gpu)
     for problem in problems:
         begun = time.monotonic()
         with StepBar() as bar:
             bar.say(f"Predicting for {board.name}; nothing is measured.")
 
-            def told(
-                count: int,  # noqa: ARG001 (a line for each new leader, not for each prediction)
+            def found_leader(
+                count: int,  # noqa: ARG001 (one line per new leader, not per prediction)
                 label: str,
                 _: float,
                 begun: float = begun,
@@ -122,7 +122,7 @@ def rank(problems: Sequence[GemmProblem], gpu: str | None, search: Search) -> No
                 strategy=search.strategy,
                 seed=search.seed,
                 kernels=search.kernels,
-                told=told,
+                told=found_leader,
             )
         table = predicted_table(found, problem.shape, board.name)
         Printer().print(table, end="")
@@ -138,7 +138,7 @@ def explain(
     if not problems:
         raise UsageError("--explain needs a --shape that was tuned")
     if plot is not None and len(problems) > 1:
-        raise UsageError("--plot draws one shape: give one --shape")
+        raise UsageError("--plot draws one shape: use a single --shape")
     board = board_at_hand(gpu)
     for problem in problems:
         _explain(problem, store, board, plot)
@@ -156,8 +156,8 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     leaders = by_time(entries)
     if not leaders:
         raise UsageError(
-            f"nothing is known of {problem.shape} on {board.name} in {store.path}"
-            + (f" but {stale} stale trials" if stale else "")
+            f"there are no results for {problem.shape} on {board.name} in {store.path}"
+            + (f", only {stale} stale trials" if stale else "")
             + ": tune it first, or name another board with --gpu"
         )
     out = Printer()
@@ -174,11 +174,11 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     if problem.batch == 1:
         _why(problem, board, leaders)
     else:
-        out.print("Why one is faster than another is explained for single products only.")
+        out.print("Explanations of why one is faster are available only for single products.")
 
 
 def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None:
-    """The winner beside the runner-up and beside its kernel's own configuration."""
+    """The winner vs. the runner-up and vs. its kernel's default configuration."""
     from gemmkit.analysis.explain import Facts, explain_facts, gather
     from gemmkit.kernels.catalog import find_kernel
     from gemmkit.report.tuning import reasons_text, residency_table
@@ -193,7 +193,7 @@ def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None
     facts: dict[str, Facts] = {}
     with StepBar() as bar:
         for done, (role, (each, config)) in enumerate(wanted.items()):
-            bar.show(done, len(wanted), f"looking at the {role}" if done < 2 else "at the default")
+            bar.show(done, len(wanted), f"analyzing: {role}")
             if each.supports(problem, config, board) is None:
                 facts[role] = gather(each, problem, board, config=config)
     out = Printer()
@@ -216,29 +216,29 @@ def _label(facts: object) -> str:
 
 
 def read_file(store: Store, path: Path, form: str) -> None:
-    """Import a file, and say what came of it."""
+    """Import a file, and report the result."""
     from gemmkit.tune.exchange import import_entries, read_table
     from gemmkit.tune.kernel_tuner import read_cache
 
     if form == "t4":
-        raise UsageError("T4 results name no kernel: import a table or a Kernel Tuner cache")
+        raise UsageError("T4 results do not name kernels: import a table or a Kernel Tuner cache")
     entries = read_table(path) if form == "table" else read_cache(path)
     done = import_entries(store, entries)
-    told = f"imported {done.added} of {done.added + done.kept} entries into {store.path}"
+    line = f"imported {done.added} of {done.added + done.kept} entries into {store.path}"
     if done.kept:
-        told += f"; {done.kept} were measured here, and stay"
+        line += f"; {done.kept} entries measured here were kept"
     if done.stale:
-        told += (
-            f"; {done.stale} are of another source or compiler: they are tried first when their "
-            "shape is tuned, and not used before"
+        line += (
+            f"; {done.stale} are from another source or compiler: they are tried first when their "
+            "shape is tuned, and not used until then"
         )
-    Printer(err=True).print(told)
+    Printer(err=True).print(line)
 
 
 def write_file(
     store: Store, path: Path, form: str, problems: Sequence[GemmProblem], *, trials: bool
 ) -> None:
-    """Export the best of each shape, or every trial, and say where."""
+    """Export the best per shape, or every trial, and report the files."""
     from gemmkit.tune.exchange import write_table
     from gemmkit.tune.kernel_tuner import write_caches, write_results
 
@@ -261,7 +261,7 @@ def write_file(
 
 
 def show(store: Store) -> None:
-    """Print the winners that the store holds."""
+    """Print the winners in the store."""
     from gemmkit.report.tuning import store_table
 
     reasons = Counter(
@@ -269,8 +269,6 @@ def show(store: Store) -> None:
     )
     winners = [entry for gpu in store.gpus() for entry in store.winners(gpu)]
     if not winners and not reasons:
-        Printer().print(
-            f"Nothing is tuned yet in {store.path}: `gemmkit tune --shape MxNxK` does it."
-        )
+        Printer().print(f"Nothing is tuned yet in {store.path}: use `gemmkit tune --shape MxNxK`.")
         return
     Printer().print(store_table(winners, reasons, str(store.path)), end="")

@@ -1,4 +1,4 @@
-"""`Watch`: shows how a run of kernels goes on, and writes each record as soon as it is there."""
+"""`Watch`: shows the progress of a run and writes each record immediately."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from gemmkit.report.layout import Table
 from gemmkit.report.tables import LeftOut
 from gemmkit.units import seconds_text
 
-# Seconds of emulation from which on a user is asked for patience.
+# Remaining seconds of emulation above which the user is told.
 _LONG = 15.0
-# Seconds after which the pace so far says how long the rest takes.
+# Seconds after which the pace is reliable enough for an estimate.
 _TRUSTED = 2.0
 
 
 class Pace:
-    """Says how long the rest of some runs takes, from what was seen of them so far.
+    """Estimates the remaining time of several runs from their pace so far.
 
-    `planned` has the time that each would take on an idle machine: their ratios count. The time
-    before a run's first launch, such as that of making its inputs, says nothing of the pace.
+    `planned` has the time that each would take on an idle machine; only ratios matter. The time
+    before a run's first launch, such as that for its inputs, does not count.
     """
 
     def __init__(self, planned: Sequence[float] = ()) -> None:
         self._planned = planned
         self._current = 0
-        # Seconds that passed, and seconds that were planned for what was done in them.
+        # Elapsed seconds, and the seconds planned for the same work.
         self._passed = self._done = 0.0
-        # When the current run was last seen, and how much of it was done then.
+        # The time of the last update of the current run, and its completed fraction then.
         self._seen: tuple[float, float] | None = None
 
     def start(self, current: int) -> None:
-        """The run of that number begins, those before it being over."""
+        """Run number `current` starts; all before it are complete."""
         self._current, self._seen = current, None
 
     def see(self, fraction: float) -> None:
-        """So much of the current run is done, 0 to 1."""
+        """Update the completed fraction of the current run, 0 to 1."""
         if self._current >= len(self._planned):
             return
         now = time.monotonic()
@@ -57,7 +57,7 @@ class Pace:
         self._seen = now, fraction
 
     def left(self) -> float | None:
-        """Seconds that the rest takes; None before there is a pace."""
+        """Estimated remaining seconds; None before there is an estimate."""
         if self._passed < _TRUSTED or self._done <= 0:
             return None
         over = self._seen[1] if self._seen is not None else 0.0
@@ -66,7 +66,7 @@ class Pace:
 
 
 class Watch(Progress):
-    """Collects `records` and `checks`, also those of a run that is interrupted.
+    """Collects `records` and `checks`, also if the run is interrupted.
 
     `left_out` are kernels that refuse the problem: they are reported here unless the table has a
     row for each. `grown` is called after each record or check.
@@ -92,12 +92,12 @@ class Watch(Progress):
         self._asked_for_patience = False
 
     def opened(self, device: Device, note: str) -> None:
-        """Say which device was taken, and if that was a choice, why."""
+        """Report the device, and the reason if it was chosen automatically."""
         name = device.spec.name
         if device.kind == "cuda":
             self._bar.say(f"Running on the GPU, {name}.")
         elif self._asked == "auto":
-            why = gpu_problem() or "the GPU here is another board"
+            why = gpu_problem() or "this machine's GPU is another board"
             self._bar.say(f"Running on the emulator, for {name}: {why}.")
         else:
             self._bar.say(f"Running on the emulator, for {name}.")
@@ -105,11 +105,11 @@ class Watch(Progress):
             self._bar.say(note)
 
     def say(self, line: str) -> None:
-        """Print a line that stays, to standard error."""
+        """Print a permanent line to standard error."""
         self._bar.say(line)
 
     def note(self, line: str) -> None:
-        """Say it."""
+        """Print it."""
         self.say(line)
 
     def compiled(self, done: int, total: int, kernel: str) -> None:
@@ -117,13 +117,13 @@ class Watch(Progress):
         self._bar.show(done, total, f"compiled {kernel}")
 
     def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
-        """Say that a kernel is left out."""
+        """Report that a kernel is left out."""
         self.left_out.append(LeftOut(kernel.name, kernel.rung, reason))
         if kernel.rung is None or not self._in_table:
             self._bar.say(f"Left out at {problem.shape}: {reason}")
 
     def planned(self, seconds: Sequence[float]) -> None:
-        """Begin to watch the pace."""
+        """Start estimating the remaining time."""
         self._pace = Pace(seconds)
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
@@ -132,8 +132,13 @@ class Watch(Progress):
         self._pace.start(done)
         self._bar.show(*self._step, left=self._pace.left())
 
+    def measuring(self, layer: str, done: int, total: int) -> None:
+        """Show which layer runs."""
+        self._step = (done, total, layer)
+        self._bar.show(*self._step)
+
     def launched(self, fraction: float) -> None:
-        """Show how much of the launch is done; say once how long the rest takes if that is long."""
+        """Show the progress of the launch; report a long remaining time once."""
         done, total, what = self._step
         self._pace.see(fraction)
         left = self._pace.left()
@@ -141,19 +146,19 @@ class Watch(Progress):
             self._asked_for_patience = True
             self._bar.say(
                 f"Emulating the rest takes about {seconds_text(left)}; "
-                "Ctrl-C ends it and keeps the rows that are done."
+                "Ctrl-C stops it and keeps the completed rows."
             )
         self._bar.show(done + fraction, total, what, left=left)
 
     def printed(self, lines: Sequence[str]) -> None:
-        """Print what the kernel printed, as a GPU does."""
+        """Print the kernel's output, as a GPU does."""
         with self._bar.paused():
             for line in lines:
                 click.echo(line, err=self._writer.to_stdout)
 
     @property
     def runs(self) -> tuple[int, int]:
-        """How many runs are over, and of how many."""
+        """The numbers of completed and of all runs."""
         return self._over, self._step[1]
 
     def finished(self, record: Record) -> None:
@@ -174,10 +179,10 @@ class Watch(Progress):
 
 
 class Tabulate(Protocol):
-    """Makes the tables of a run that goes on, or is `complete`."""
+    """Makes the tables of a run in progress, or a `complete` one."""
 
     def __call__(self, watch: Watch, *, complete: bool) -> Sequence[Table]:
-        """The tables of what `watch` has seen so far."""
+        """The tables of the records in `watch`."""
 
 
 def run_and_show(
@@ -191,11 +196,11 @@ def run_and_show(
     closing: Callable[[Watch, Printer], None] | None = None,
     left_out_in_table: bool = False,
 ) -> Watch:
-    """Run, and print each row of the tables as soon as it is there, also before an error or Ctrl-C.
+    """Run, and print each row as soon as it is available, also before an error or Ctrl-C.
 
-    `before` are records of an earlier run that belong to the table; with `append` the file that
-    holds them is kept. `closing` prints what follows the tables. With `left_out_in_table` they have
-    rows for kernels that refuse the problem.
+    `before` are records of an earlier run that belong to the tables; with `append` their file is
+    kept. `closing` prints what follows the tables. With `left_out_in_table` the tables have rows
+    for kernels that refuse the problem.
     """
     with RecordWriter(json_path, append=append) as writer:
         bar = StepBar()
@@ -220,7 +225,7 @@ def run_and_show(
                     closing(watch, out)
                 if not ended:
                     over, total = watch.runs
-                    out.print(f"\nEnded early: {over} of {total} runs are done.")
+                    out.print(f"\nStopped early: {over} of {total} runs are complete.")
     return watch
 
 

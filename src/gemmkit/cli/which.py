@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 @epilogue_option
 @layout_option
 @type_options
-@file_option("--store", "path", "Store of tuned shapes to ask first.  [default: your own]")
-@click.option(
-    "--no-store", is_flag=True, help="Ignore the store: show what is chosen without tuning."
-)
+@file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
+@click.option("--no-store", is_flag=True, help="Ignore the store: show the choice without tuning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option
 def command(
@@ -49,19 +47,19 @@ def command(
     no_store: bool,
     as_json: bool,
 ) -> None:
-    """Tell which kernel and configuration computes a problem, and why; nothing is compiled.
+    """Show which kernel and configuration computes a problem, and why; nothing is compiled.
 
-    What was measured goes first: your store of tuned shapes, the table that ships for the board,
-    the nearest shape in either. Else times are estimated, for all candidates.
+    Measurements take precedence: your store of tuned shapes, the table that ships for the board,
+    the nearest shape in either. Otherwise the times of all candidates are estimated.
 
-    Without --gpu, for the GPU here, or else for an RTX 3090.
+    The default board is that of this machine's GPU, or an RTX 3090 without one.
     """
     from gemmkit.cli.board import board_at_hand
     from gemmkit.dispatch.which import which
     from gemmkit.errors import UsageError
 
     if no_store and path is not None:
-        raise UsageError("--no-store asks no store, and --store one: leave one of them out")
+        raise UsageError("--no-store and --store exclude each other: leave one of them out")
     store: StoreChoice = None if no_store else path or "user"
     asked = one_problem(shape, groups)
     if asked is None:

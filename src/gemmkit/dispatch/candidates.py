@@ -74,14 +74,14 @@ def _rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]
 
 
 # Where two are estimated alike, the earlier is taken: large tiles stand before small ones. Many won
-# when shapes were tuned on an H100; the others have the `bursts` and `order` of which ptxas makes
-# the fewest issue cycles for compute capability 9.0, or nearly, where rows that are not aligned
-# would suffer. The largest tile with BK = 32 is left to tables: it wins at 8192, but loses a tenth
-# at 2048, and the estimates do not tell why.
+# when shapes were tuned on an H100; the others have the `interleave` and `order` of which ptxas
+# makes the fewest issue cycles for compute capability 9.0, or nearly, where rows that are not
+# aligned would suffer. The largest tile with BK = 32 is left to tables: it wins at 8192, but loses
+# a tenth at 2048, and the estimates do not tell why.
 _TILED = (
     *_rows(
         "gemm_tiled",
-        "BM BN BK WM WN TM TN stages bursts order",
+        "BM BN BK WM WN TM TN stages interleave order",
         (128, 256, 16, 32, 128, 16, 8, 2, 4, 1),
         (256, 128, 16, 64, 64, 16, 8, 3, 1, 6),
         (192, 192, 16, 96, 32, 12, 8, 3, 4, 6),
@@ -96,7 +96,7 @@ _TILED = (
     ),
     *_rows(
         "gemm_stream_k",
-        "BM BN BK WM WN TM TN stages bursts order",
+        "BM BN BK WM WN TM TN stages interleave order",
         (128, 256, 16, 64, 64, 16, 8, 4, 4, 1),
         (128, 256, 8, 64, 64, 16, 8, 3, 1, 6),
         (256, 128, 16, 64, 64, 16, 8, 3, 4, 6),
@@ -106,7 +106,7 @@ _TILED = (
     # Each also with k cut as suits the problem.
     *_rows(
         "gemm_split_k",
-        "BM BN BK WM WN TM TN stages split_k slice_k bursts order",
+        "BM BN BK WM WN TM TN stages split_k slice_k interleave order",
         (192, 96, 32, 96, 32, 12, 8, 2, 1, 2, 4, 5),
         (128, 128, 16, 32, 64, 8, 8, 3, 1, 1, 8, 3),
         (96, 96, 32, 48, 96, 12, 12, 3, 1, 4, 2, 8),
@@ -156,7 +156,7 @@ _FALLBACK = _rows("naive", "BM BN", (8, 32))
 # begin once a step: with more, ptxas runs out of the registers that so many CTAs leave it.
 _SMALL_TILES = _rows(
     "gemm_tiled",
-    "BM BN BK WM WN TM TN stages bursts order",
+    "BM BN BK WM WN TM TN stages interleave order",
     (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
     (64, 64, 16, 32, 64, 8, 8, 2, 1, 1),
     (64, 64, 32, 32, 32, 8, 4, 2, 1, 2),
@@ -198,11 +198,11 @@ CANDIDATES: tuple[Candidate, ...] = (
 )
 
 
-# For groups of different shapes, each with the share of its estimate that launches took on an H100,
-# about: with these the choice is 0.9 % behind the best, in the mean of the cases of
-# `benchmarks/grouped.py --tiles`. Where two are estimated alike, the earlier is taken. `bursts` and
-# `order` are those of which ptxas makes the fewest issue cycles of this kernel for compute
-# capability 9.0, aligned or not; of 48 x 64 the fastest of those tried.
+# Tiles for groups of different shapes, each with the ratio of measured to estimated time on an
+# H100: with these the choice is 0.9 % slower than the best, on average over the cases of
+# `benchmarks/grouped.py --tiles`. Of equal estimates, the first is chosen. `interleave` and `order`
+# are those for which ptxas needs the fewest issue cycles of this kernel for compute capability 9.0,
+# aligned or not; for 48 x 64 the fastest of those tried.
 FOR_GROUPS: Mapping[Candidate, float] = {
     candidate: share
     for row, share in (
@@ -223,7 +223,7 @@ FOR_GROUPS: Mapping[Candidate, float] = {
         ((32, 32, 16, 32, 32, 8, 4, 2, 1, 2), 0.72),
         ((16, 32, 16, 16, 32, 4, 4, 2, 1, 2), 0.73),
     )
-    for candidate in _rows("gemm_grouped", "BM BN BK WM WN TM TN stages bursts order", row)
+    for candidate in _rows("gemm_grouped", "BM BN BK WM WN TM TN stages interleave order", row)
 }
 
 

@@ -90,7 +90,7 @@ class BoardPrices:
 MULTIPLY_ADD_US, OF_RESULTS = 4.5e-4, 64
 COMPILED_MULTIPLY_ADD_US = 39.0
 
-_COPIES = {"stages": 2, "bursts": 1, "order": 2}
+_COPIES = {"stages": 2, "interleave": 1, "order": 2}
 _SMALL = {"BM": 16, "BN": 32, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
 _LARGE = {"BM": 128, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
 

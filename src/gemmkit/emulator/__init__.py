@@ -1,4 +1,4 @@
-"""PTX on a CPU: results, the memory counters of Nsight Compute, and a check of every access.
+"""Runs PTX on a CPU: results, Nsight Compute's memory counters, and sanitizers for every access.
 
 program = load(ptx, entry)
 execution = program.run(request, memory)

@@ -1,4 +1,4 @@
-"""A launch on the emulated GPU, as engine and oracle both take it and answer it."""
+"""A launch on the emulated GPU: the request and the result of engine and oracle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dim3 = tuple[int, int, int]
 class LaunchRequest:
     """Grid and block in CUDA's x, y, z order; `parameters` is the kernel's parameter space.
 
-    `shared_bytes` is dynamic shared memory, on top of the kernel's static part.
+    `shared_bytes` is dynamic shared memory, in addition to the kernel's static part.
     """
 
     grid: Dim3
@@ -28,10 +28,10 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a launch showed: raw counts, wall time in seconds, and lines that the kernel printed.
+    """The result of a launch: raw counts, wall time in seconds, and printed lines.
 
-    `findings` are the sanitizers', where they were switched on. `regions` holds, by the number of
-    a memory instruction, the address of the piece of global memory that it touched last.
+    `findings` are the sanitizers', if these were enabled. `regions` holds, by the number of a
+    memory instruction, the address of the allocation in global memory that it accessed last.
     """
 
     tally: Tally

@@ -1,4 +1,4 @@
-"""C's printf, as kernels call it: a format string and a buffer of arguments to text."""
+"""C's printf as kernels call it: formats a string and a buffer of arguments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def format_printf(
     """The text of one call in one thread.
 
     Args:
-        template: the format string; anything in it that is not a conversion of C is kept as it is.
+        template: the format string; anything that is not a conversion of C is kept.
         arguments: the call's buffer: integers of 4 or 8 bytes, doubles and pointers, each aligned
-            to its size. What lies beyond its end reads as zero.
+            to its size. Bytes past its end read as zero.
         string_at: reads a `%s` argument, a string at an address.
         taken: receives the first byte and the size of each argument that is read.
     """
@@ -93,7 +93,7 @@ def _wrapped(number: int, bits: int, signed: bool) -> int:
 
 
 def _integer(number: int, kind: str, flags: str, width: str, precision: str | None) -> str:
-    """Python's % lacks C's precision on integers and its `#o`; the rest is put together here."""
+    """Python's % lacks C's precision on integers and its `#o`; both are added here."""
     digits = format(abs(number), {"d": "d", "i": "d", "u": "d"}.get(kind, kind))
     if precision is not None:
         digits = "" if number == 0 and precision == "0" else digits.rjust(int(precision), "0")

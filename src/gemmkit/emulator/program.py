@@ -17,7 +17,7 @@ from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -37,34 +37,31 @@ class Program:
 
     Args:
         text: the kernel.
-        objects: where compiled ones are kept.
-        sanitize: whether it will run with sanitizers first.
-
-    Raises:
-        PtxSyntaxError, UnsupportedInstruction, DeviceError: as `load`.
+        objects: the cache of compiled objects.
+        sanitize: whether its first run uses the sanitizers.
     """
 
     def __init__(self, text: KernelText, objects: DiskCache, *, sanitize: bool = False) -> None:
         self._text = text
         self._load = cache(partial(load_kernel, text, objects))
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
-        # Workers of launches that are over, by the shape of their blocks.
+        # Workers of finished launches, by the shape of their blocks.
         self._spare: dict[tuple[Dim3, int], list[Worker]] = {}
         self.shared_bytes = self._load(sanitize=sanitize).compiled.shared_bytes
 
     @property
     def module(self) -> Module:
-        """The PTX text that it is of."""
+        """The parsed PTX text."""
         return self._text.module
 
     @property
     def flow(self) -> ControlFlow:
-        """Its instructions, which counts refer to by number."""
+        """Its instructions; counts refer to them by number."""
         return self._text.flow
 
     @cached_property
     def accesses(self) -> Accesses:
-        """Its memory instructions, whose counts a launch's tally gives."""
+        """Its memory instructions; they give the counts of a launch's tally."""
         from gemmkit.emulator.counters.accesses import Accesses
 
         return Accesses(self.flow)
@@ -84,19 +81,19 @@ class Program:
 
         Args:
             request: grid, block, parameters.
-            memory: all that the kernel may touch besides its shared and local memory.
-            threads: host threads, by default one for each core; results and counts are the same
-                for any number. Blocks that order themselves by fences run on one, in their order.
+            memory: all memory that the kernel may access besides its shared and local memory.
+            threads: host threads, by default one per core; results and counts are the same for any
+                number. Blocks that synchronize with each other run on one, in order.
             progress: called now and then with the fraction of blocks done.
             max_steps: warp instructions, counted in loops, after which a block that has not ended
                 counts as endless.
             warp_seed: shuffles the order in which the warps of a block take turns, the same way for
                 the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
-            sanitize: look for faults; they are the `findings` of what is returned.
+            sanitize: look for faults; they are the `findings` of the result.
 
         Raises:
-            DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an
-                endless kernel, a trap.
+            DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an endless
+                kernel, a trap.
         """
         kernel = self._load(sanitize=sanitize)
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
@@ -124,7 +121,7 @@ class Program:
         threads: int | None = None,
         max_steps: int | None = None,
     ) -> None:
-        """Run all blocks and wait, as `run` does, for what they compute: nothing is counted.
+        """Run all blocks and wait, as `run` does, for their results only: nothing is counted.
 
         Raises:
             DeviceError: as `run`, when it does not look for faults.
@@ -143,15 +140,16 @@ class Program:
             )
 
     def set_variable(self, memory: DeviceMemory, name: str, data: bytes) -> None:
-        """Fill a module-scope variable from its start, as `cudaMemcpyToSymbol` does.
+        """Set a module-scope variable from its start, as `cudaMemcpyToSymbol` does.
 
         Raises:
             DeviceError: the kernel has no variable of that symbol, or a smaller one.
         """
         variable = self.module.globals.get(name)
         if variable is None or len(data) > variable.size:
-            size = f"only {variable.size} bytes" if variable is not None else "no variable"
-            raise DeviceError(f"the kernel has {size} of the name '{name}'")
+            if variable is None:
+                raise DeviceError(f"the kernel has no variable '{name}'")
+            raise DeviceError(f"the kernel's variable '{name}' has only {variable.size} bytes")
         start = self._variables_in(memory) + variable.offset
         memory.view(start, len(data))[:] = np.frombuffer(data, np.uint8)
 
@@ -172,7 +170,8 @@ class Program:
         request: LaunchRequest,
         memory: DeviceMemory,
     ) -> Execution:
-        """Run with sanitizers, again from the start where these must know more from there on."""
+        """Run with sanitizers; run again from the start if they need more information from the
+        start."""
         from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
         readers: frozenset[int] = frozenset()
@@ -246,14 +245,9 @@ def load(
     Args:
         ptx: the text.
         entry: the kernel's symbol in it.
-        name: how messages call the text, where it has no line information of its own.
+        name: the name of the text in messages, if it has no line information of its own.
         cache_dir: where compiled objects are kept; by default in the user's cache folder.
-        sanitize: whether it will run with sanitizers; run the other way, it is compiled again.
-
-    Raises:
-        PtxSyntaxError: the text cannot be read.
-        UnsupportedInstruction: the kernel has an instruction that is not in the table.
-        DeviceError: there is no such kernel, or this host cannot run the emulator.
+        sanitize: whether it first runs with sanitizers; to run it the other way compiles it again.
     """
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
     return Program(KernelText(ptx, entry, name), DiskCache(folder), sanitize=sanitize)
@@ -268,5 +262,6 @@ def _check(request: LaunchRequest, entry: str, wanted: int) -> None:
         raise DeviceError(f"a grid of {request.grid} blocks: at most {MAX_GRID} are possible")
     if len(request.parameters) < wanted:
         raise DeviceError(
-            f"kernel '{entry}' takes {wanted} bytes of parameters, not {len(request.parameters)}"
+            f"kernel '{kernel_name(entry)}' takes {wanted} bytes of parameters, "
+            f"not {len(request.parameters)}"
         )

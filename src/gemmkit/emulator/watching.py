@@ -1,4 +1,4 @@
-"""Requests that the oracle's watch has seen, with arrays and source lines by name."""
+"""Memory requests recorded by the oracle's watch, with names of arrays and source lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class WatchedAccess:
     """One memory request of one warp.
 
     `array` is the name of an allocation or of a shared or local variable. `offsets` are in bytes
-    from the array's start, one for each of the 32 lanes, None where a lane takes no part; `base`
-    is the address of that start in its space. `warp` is counted over the blocks that run,
-    `barriers` are those that the warp has come to before. `kind` is "load", "store", "copy" (a
-    cp.async makes two requests, one in each space) or "atomic". `file` is empty and `line` one of
-    the PTX where the kernel has no line information.
+    from the array's start, one for each of the 32 lanes, None for inactive lanes; `base` is the
+    address of that start in its space. `warp` is counted over the blocks that run, `barriers` are
+    those at which the warp has waited before. `kind` is "load", "store", "copy" (a cp.async makes
+    two requests, one per space) or "atomic". If the kernel has no line information, `file` is empty
+    and `line` is one of the PTX.
     """
 
     file: str
@@ -39,7 +39,7 @@ class WatchedAccess:
 
 
 def watched_access(touch: Touch, flow: ControlFlow, memory: DeviceMemory) -> WatchedAccess:
-    """Name what a request touched, and where in the source it stands."""
+    """Name the array of a request and its position in the source."""
     address = next(
         each for each, active in zip(touch.addresses, touch.active, strict=True) if active
     )
@@ -66,7 +66,7 @@ def watched_access(touch: Touch, flow: ControlFlow, memory: DeviceMemory) -> Wat
 
 
 def _array_at(flow: ControlFlow, space: str, address: int, memory: DeviceMemory) -> tuple[str, int]:
-    """Name and first address of what lies at an address; dynamic shared memory is one array."""
+    """Name and start of the array at an address; dynamic shared memory is one array."""
     if space == "global":
         found = memory.find(address)
         return (found.name, found.address) if found is not None else ("", 0)

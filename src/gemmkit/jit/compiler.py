@@ -60,7 +60,7 @@ def compile_kernel(
         arch,
         included_headers(source, headers or {}),
         file_name,
-        (*DEFAULT_OPTIONS, *options),
+        _with_defaults(options),
     )
     return _compile(request, cache_dir)
 
@@ -81,15 +81,13 @@ def compile_source(
     from gemmkit.jit.translation import translate
 
     unit = translate(source, include_files())
-    standard = any(option.startswith(("--std", "-std")) for option in unit.options)
-    defaults = [each for each in DEFAULT_OPTIONS if not (standard and each.startswith("--std"))]
     request = Request(
         unit.text + source.assertions,
         entry,
         arch,
         unit.headers,
         source.name,
-        (*defaults, *unit.options),
+        _with_defaults(unit.options),
     )
     try:
         return _compile(request, cache_dir, with_cuda_headers=bool(unit.cuda_headers))
@@ -98,6 +96,13 @@ def compile_source(
         if number is None:
             raise
         raise UnsupportedProblem(_other_elements(entry, number)) from error
+
+
+def _with_defaults(options: Sequence[str]) -> tuple[str, ...]:
+    """The options after those of every compilation, whose C++ standard gives way to their own."""
+    standard = any(option.startswith(("--std", "-std")) for option in options)
+    defaults = (each for each in DEFAULT_OPTIONS if not (standard and each.startswith("--std")))
+    return (*defaults, *options)
 
 
 def _other_elements(entry: str, number: int) -> str:

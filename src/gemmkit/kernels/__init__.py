@@ -16,6 +16,12 @@ def source_text(name: str) -> str:
 
 
 def include_files() -> dict[str, str]:
-    """The headers that kernels may include: file name → text."""
-    headers = sorted((_FOLDER / "include").glob("*.cuh"))
-    return {header.name: header.read_text("utf-8") for header in headers}
+    """The headers that kernels may include: name → text.
+
+    Those of production kernels are named by their folders: `mainloop/cp_async_fma.cuh`.
+    """
+    found = {}
+    for folder in (_FOLDER / "include", _FOLDER / "production"):
+        for header in sorted(folder.rglob("*.cuh")):
+            found[header.relative_to(folder).as_posix()] = header.read_text("utf-8")
+    return found

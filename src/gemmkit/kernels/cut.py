@@ -6,9 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.plan import MAX_GRID_YZ, TileConfig, ceil_div
-from gemmkit.kernels.rules import resident_blocks
-from gemmkit.kernels.strips import Strips, strips_for
+from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 
 # Parts of a tile that are worth asking for: beyond the most, more is added up than computed.
@@ -16,17 +14,13 @@ MOST_PARTS, LEAST_PART_STEPS = 32, 2
 # To fill a last wave, few parts of each tile do.
 FEW_PARTS = 8
 
-# Steps of k below which `stream_k` gives no CTA a share of its own.
-LEAST_STEPS = 4
-
 
 class Cut(NamedTuple):
     """How a launch cuts a problem up.
 
     `tiles` are those of all products, of `rows` × `columns` each. `ctas` compute them, `parts` of
     them one tile at most, 1 where none share; each makes `steps` steps of BK along k in `visits`
-    tiles. `strips` are computed by further CTAs. For stream-K, `cut_tiles` are the tiles that
-    several CTAs share.
+    tiles. For stream-K, `cut_tiles` are the tiles that several CTAs share.
     """
 
     rows: int
@@ -37,7 +31,6 @@ class Cut(NamedTuple):
     visits: int = 1
     parts: int = 1
     cut_tiles: int = 0
-    strips: Strips = Strips()
 
 
 def whole_tiles(
@@ -49,59 +42,25 @@ def whole_tiles(
     return Cut(rows, columns, tiles, tiles * parts, steps if tiles else 0, 1, parts)
 
 
-def with_strips(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shared_bytes: int, parts: int = 1
-) -> Cut:
-    """The same, with strips for a few rows and columns past the last whole tiles."""
-    rows, columns = config["BM"], config["BN"]
-    strips = strips_for(problem, config, gpu, shared_bytes, parts)
-    if not strips:
-        return whole_tiles(problem, config, rows, columns, parts)
-    down, across = strips.tiles(problem, config)
-    tiles = down * across
-    steps = ceil_div(steps_of(problem, config), parts)
-    return Cut(rows, columns, tiles, tiles * parts, steps, 1, parts, strips=strips)
+def even_shares(whole: Cut, ctas: int, cut_tiles: int) -> Cut:
+    """The steps of all tiles in even shares for so many CTAs (stream-K).
 
-
-def split_k_parts(problem: GemmProblem, config: TileConfig) -> int:
-    """CTAs that share a tile: no more than there are steps of k.
-
-    It is one only where rows of tiles or products take the grid's z.
+    Args:
+        whole: a CTA for each tile.
+        ctas: how many there are.
+        cut_tiles: tiles that several of them share; the others go whole, a wave at a time.
     """
-    rows = ceil_div(problem.m, config["BM"])
-    most = MAX_GRID_YZ // max(problem.batch, 1) if rows <= MAX_GRID_YZ else 1
-    return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
-
-
-def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> Cut:
-    """As many CTAs as the board holds, but none with less than `LEAST_STEPS` of work.
-
-    What whole waves leave over is cut into even shares.
-    """
-    whole = with_strips(problem, config, gpu, shared_bytes)
-    shares = whole.tiles * max(1, ceil_div(problem.k, config["BK"]) // LEAST_STEPS)
-    ctas = min(gpu.sm_count * resident_blocks(config, gpu, shared_bytes), shares)
-    cut, steps = cut_tiles(whole.tiles, ctas), steps_of(problem, config)
-    waves = (whole.tiles - cut) // ctas if ctas else 0
-    if not cut:
-        return whole._replace(ctas=ctas, steps=waves * steps, visits=waves)
-    uneven = ctas % cut > 0
+    waves = (whole.tiles - cut_tiles) // ctas if ctas else 0
+    if not cut_tiles:
+        return whole._replace(ctas=ctas, steps=waves * whole.steps, visits=waves)
+    uneven = ctas % cut_tiles > 0
     return whole._replace(
         ctas=ctas,
-        steps=ceil_div(whole.tiles * steps, ctas),
-        visits=waves + ceil_div(cut, ctas) + uneven,
-        parts=ceil_div(ctas, cut) + uneven,
-        cut_tiles=cut,
+        steps=ceil_div(whole.tiles * whole.steps, ctas),
+        visits=waves + ceil_div(cut_tiles, ctas) + uneven,
+        parts=ceil_div(ctas, cut_tiles) + uneven,
+        cut_tiles=cut_tiles,
     )
-
-
-def cut_tiles(tiles: int, ctas: int) -> int:
-    """Tiles that `stream_k` cuts, as `Stream` in stream.cuh does.
-
-    These are what whole waves leave over, and one wave more if they leave anything.
-    """
-    left = tiles % ctas if ctas else 0
-    return left + ctas if left and tiles > ctas else left
 
 
 def steps_of(problem: GemmProblem, config: TileConfig) -> int:

@@ -46,8 +46,8 @@ class Kernel(UsersKernels):
     the reason why a configuration is refused, or None; `work` says what a launch asks of the
     board's pipes. `file` is where the code comes from; None stands for gemmkit's own file of that
     name. Only rungs have a `rung`. The `entry` of a user's kernel is the whole name expression, and
-    its `condition` says why a problem is refused. `translate` is
-    another language's front end: it gives the PTX for a board, and the kernel's symbol in that.
+    its `condition` says why a problem is refused. `translate` is another language's front end: it
+    gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
     `result_dtypes` those of C where they are others.
@@ -242,7 +242,9 @@ class Kernel(UsersKernels):
             configured = f" ({config})" if config.as_dict() else ""
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
-        arguments = ", ".join([*map(str, shape.template), *self._policy(problem)])
+        arguments = ", ".join(map(str, shape.template))
+        if self.fuses and not shape.structs:
+            arguments += f", {policy(problem)}"
         source = self.file or source_file(self.name, self.source, problem)
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
@@ -260,12 +262,9 @@ class Kernel(UsersKernels):
             fringe=shape.fringe,
             runs=shape.runs,
             banded=shape.banded,
+            structs=shape.structs or self.structs,
             table=shape.table,
-            structs=self.structs,
             compute_dtype=self.compute_dtype,
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
         )
-
-    def _policy(self, problem: GemmProblem) -> tuple[str, ...]:
-        return (policy(problem),) if self.fuses else ()

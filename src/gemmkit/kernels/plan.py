@@ -61,8 +61,9 @@ class TileConfig:
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
     `slice_k` the groups of warps in a block that share each step of it. The last two change no
-    traffic, but what the compiler makes of the inner loop: `bursts` is how many times per step its
-    copies start, `order` the way through an outer product (see `outer_product` in fragment.cuh).
+    traffic, but what the compiler makes of the inner loop: `interleave` is in how many places of a
+    step its copies are issued, `order` the way through an outer product (see `outer_product` in
+    fragment.cuh).
     """
 
     BM: int | None = None
@@ -75,7 +76,7 @@ class TileConfig:
     stages: int | None = None
     split_k: int | None = None
     slice_k: int | None = None
-    bursts: int | None = None
+    interleave: int | None = None
     order: int | None = None
 
     def as_dict(self) -> dict[str, int]:
@@ -219,6 +220,7 @@ class LaunchShape:
     fringe: tuple[int, int] = (0, 0)
     runs: int = 1
     banded: bool = False
+    structs: tuple[StructPlace | None, ...] = ()
     table: GroupTable | None = None
 
 

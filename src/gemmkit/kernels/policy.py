@@ -16,6 +16,9 @@ _ACTIVATIONS = {
     "silu": "Silu",
 }
 
+# The C++ of gemmkit's own kernels: template arguments are given by name.
+STANDARD = "--std=c++20"
+
 # Types of elements as typed.cuh calls them.
 CUDA_TYPES: dict[Dtype, str] = {
     "float32": "float",
@@ -28,7 +31,7 @@ CUDA_TYPES: dict[Dtype, str] = {
 def policy(problem: GemmProblem) -> str:
     """The `Epilogue<…>` of epilogue.cuh that finishes the problem's results.
 
-    Where not all is float32 it is the `TypedEpilogue<…>` of typed_epilogue.cuh.
+    Types are named where they are not all float32.
     """
     epilogue, out = problem.epilogue, problem.out_dtype or problem.dtype
     own = epilogue.activation
@@ -48,7 +51,7 @@ def policy(problem: GemmProblem) -> str:
         arguments.append(" | ".join(extra) or "0")
     if typed:
         arguments += [CUDA_TYPES[out], CUDA_TYPES[problem.sum_dtype]]
-    return f"{'TypedEpilogue' if typed else 'Epilogue'}<{', '.join(arguments)}>"
+    return f"Epilogue<{', '.join(arguments)}>"
 
 
 def source_file(name: str, text: str, problem: GemmProblem) -> SourceFile:
@@ -57,7 +60,7 @@ def source_file(name: str, text: str, problem: GemmProblem) -> SourceFile:
     return SourceFile(
         text + _custom_code(problem),
         f"{name}.cu",
-        options=_custom_options(problem),
+        options=(STANDARD, *_custom_options(problem)),
         expression=own.expression if isinstance(own, Custom) else "",
     )
 

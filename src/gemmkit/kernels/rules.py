@@ -1,4 +1,4 @@
-"""Rules of the rungs: which configurations a kernel refuses on a board, and the reason.
+"""Rules that kernels share: which configurations a kernel refuses on a board, and the reason.
 
 Each rule takes a configuration and a board and returns the reason, or None where it is allowed.
 """
@@ -10,7 +10,7 @@ from functools import partial
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import FLOAT_BYTES
 
 STATIC_SHARED_LIMIT = 48 * 1024
 # What a kernel's own variables take before its dynamic shared memory, which begins at a line of 128
@@ -19,12 +19,10 @@ STATIC_SHARED_BYTES = 128
 MAX_RESULTS_PER_THREAD = 256
 MAX_RESULTS_IN_128 = 64
 
-# The kernels' own constants: floats of padding in each row of a transposed A tile, and the width of
-# the panels in which such a tile is dealt out to the threads.
+# Passed as template arguments: floats of padding in each row of a tile that is transposed on its
+# way, and the width along k of the thread map of such copies.
 PAD = 4
-PANEL = 8
-# Ways through the inner loop that async_tiles.cuh knows.
-ORDERS = 8
+MAP_K = 8
 
 
 def thread_count(config: TileConfig) -> int:
@@ -36,23 +34,6 @@ def thread_count(config: TileConfig) -> int:
 def stage_bytes(config: TileConfig, pad: int = 0) -> int:
     """Shared bytes of one pair of tiles."""
     return FLOAT_BYTES * config["BK"] * (config["BM"] + pad + config["BN"])
-
-
-def ring_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
-    """Shared bytes of the stages of `async_copy`; the tile of a transposed B is padded too."""
-    pad = FLOAT_BYTES * config["BK"] * PAD if problem is not None and problem.transb else 0
-    return config["stages"] * (stage_bytes(config, PAD) + pad)
-
-
-def split_k_shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
-    """Shared bytes of `split_k`: its stages, and then in their place the sums of its slices.
-
-    Biases of its columns stay there besides.
-    """
-    slices = config["slice_k"]
-    sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
-    biased = problem is not None and problem.epilogue.bias == "column"
-    return max(ring_bytes(problem, config), sums) + (FLOAT_BYTES * config["BN"] if biased else 0)
 
 
 def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
@@ -161,8 +142,8 @@ def even_shares(
     """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs.
 
     `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` is
-    the width of the panels in which the A tile is dealt out. With `b_panels` a B tile whose width
-    is no power of two is dealt out in panels too, of as many vectors whatever their width is.
+    how many columns the thread map of the A tile is wide. With `b_panels` that of a B tile whose
+    width is no power of two is narrower too, and as many vectors wide whatever `b_vector` is.
     """
     return first_reason(
         lambda: shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
@@ -177,8 +158,8 @@ def shared_evenly(
 ) -> str | None:
     """The same of one tile, its rows and columns given by their keys.
 
-    Its panels are `width` wide; without one, a whole row, or as many vectors as fit one where its
-    width is no power of two.
+    Its thread map is `width` columns wide; by default a whole row, or as many vectors as divide one
+    whose width is no power of two.
     """
     threads, panel = thread_count(config), config[columns] & -config[columns]
     fixed = panel // vector if width is None and panel < config[columns] else None
@@ -194,49 +175,13 @@ def shared_evenly(
     return None
 
 
-def async_copy(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """A ring of stages in dynamic shared memory, filled by cp.async."""
+def has_cp_async(gpu: GpuSpec) -> str | None:
+    """The GPU has cp.async."""
     if gpu.capability.major < 8:
         return f"cp.async needs compute capability 8.0; {gpu.name} has {gpu.capability}"
-    return first_reason(
-        lambda: quads(config, gpu),
-        lambda: None if config["stages"] >= 2 else "stages must be 2 or more: one computes",
-        lambda: warps(config),
-        lambda: divides(config, PANEL, "BK"),
-        lambda: even_shares(config, b_vector=4, a_width=PANEL, b_panels=True),
-        lambda: divides(config, "bursts", "BK"),
-        lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
-        lambda: dynamic_shared(ring_bytes(None, config), gpu),
-    )
+    return None
 
 
-def split_k(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """The ring of `async_copy` for several slices, each with whole lines of k."""
-    return first_reason(
-        lambda: positive(config),
-        lambda: divides(config, "slice_k", "BK"),
-        lambda: async_copy(config, gpu),
-        lambda: dynamic_shared(split_k_shared_bytes(None, config), gpu, "slices' sums"),
-    )
-
-
-def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """What `async_copy` and its kin need for a problem besides.
-
-    The tile of a matrix whose transpose lies in memory is dealt out the other way round. It and
-    the biases of columns may take more room.
-    """
-    shared = split_k_shared_bytes if config.slice_k is not None else ring_bytes
-    if problem.layout == "nn":
-        return dynamic_shared(shared(problem, config), gpu)
-    return first_reason(
-        lambda: shared_evenly(
-            config,
-            *(("A", "BK", "BM", 4, None) if problem.transa else ("A", "BM", "BK", 1, PANEL)),
-        ),
-        lambda: shared_evenly(
-            config,
-            *(("B", "BN", "BK", 1, PANEL) if problem.transb else ("B", "BK", "BN", 4, None)),
-        ),
-        lambda: dynamic_shared(shared(problem, config), gpu),
-    )
+def enough_stages(config: TileConfig) -> str | None:
+    """One stage computes while at least one is copied."""
+    return None if config["stages"] >= 2 else "stages must be 2 or more: one computes"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels.rules import ORDERS
 
 REGISTER_TILES: Mapping[str, tuple[int, ...]] = {
     "BM": (32, 64, 128),
@@ -13,11 +12,6 @@ REGISTER_TILES: Mapping[str, tuple[int, ...]] = {
     "BK": (8, 16),
     "TM": (4, 8),
     "TN": (4, 8),
-}
-
-INNER_LOOPS: Mapping[str, tuple[int, ...]] = {
-    "bursts": (1, 2, 4, 8, 16),
-    "order": tuple(range(1, ORDERS + 1)),
 }
 
 # Keys that bound each other come first, so that most of what cannot be is never looked at.

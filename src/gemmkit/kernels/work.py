@@ -27,15 +27,15 @@ UNCOALESCED_WAVEFRONTS = WARP_SIZE + 1
 # Loads of a loop without barriers that are under way together.
 UNROLLED = 16
 
+# Latencies of L2 that a step lasts at least where its copies pass through registers of kernels for
+# every type: the barrier waits for the last of them (800 cycles on an H100).
+CONVERTED_COVERS = 3.0
+
 # 32-bit registers of a thread besides its results and fragments, by how its tiles arrive: addresses
 # and counters, elements on their way. One that streams a matrix has all of a piece's there.
 OTHER_REGISTERS, STAGED_REGISTERS, STREAMING_REGISTERS = 30, 60, 110
 # What launch bounds leave a thread with few results, and any.
 BOUNDED_REGISTERS, MOST_REGISTERS = 128, 255
-
-# A strip's CTA takes as long as one with a tile of so many results for each row and column that it
-# copies: copies hold it up.
-STRIP_LINE_RESULTS = 43
 
 
 class Copies(NamedTuple):
@@ -100,10 +100,10 @@ class Work(NamedTuple):
     """What a launch does.
 
     `cut` is how its CTAs share the problem, of `threads` and `shared_bytes` each. `ctas`, `tiles`
-    and `steps` are those of the cut with its strips: they count as tiles where a wave has room for
-    them, and as more steps of all CTAs where it has not. `demands` are those of one step. `sides`
-    are rows and columns that a step's demands leave out: kernels for thin problems have them for
-    one row. `longest` are the steps of the CTA that makes most, where these are not all alike.
+    and `steps` are those of the cut and of its residue tiles: these count as tiles where a wave has
+    room for them, and as more steps of all CTAs where it has not. `demands` are those of one step.
+    `thin` is the shorter side of C where the demands are those of a single row of it.
+    `longest` are the steps of the CTA with the most, if these differ.
     """
 
     cut: Cut
@@ -266,81 +266,19 @@ def _fp32(
 # --- cp.async in stages -------------------------------------------------------------------------
 
 
-def staged(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """One tile a CTA, fp32, copied by cp.async several stages ahead; strips for a fringe."""
-    shared_bytes = rules.ring_bytes(problem, config)
-    found = cut.with_strips(problem, config, gpu, shared_bytes)
-    return _held_up(problem, config, gpu, found, shared_bytes, 0)
-
-
-def split_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """The same, with the k of a tile cut over CTAs and over slices of each."""
-    shared_bytes = rules.split_k_shared_bytes(problem, config)
-    parts = cut.split_k_parts(problem, config)
-    found = cut.with_strips(problem, config, gpu, shared_bytes, parts)
-    return _held_up(problem, config, gpu, found, shared_bytes, rules.STATIC_SHARED_BYTES)
-
-
-def stream_k(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """The same, with even shares of all steps for as many CTAs as the board holds."""
-    shared_bytes = rules.ring_bytes(problem, config)
-    found = cut.stream_k(problem, config, gpu, shared_bytes)
-    return _held_up(problem, config, gpu, found, shared_bytes, rules.STATIC_SHARED_BYTES)
-
-
-def tiles(
-    problem: GemmProblem, config: TileConfig, count: int, steps: int, longest: int = 0
+def staged(
+    found: Cut, problem: GemmProblem, config: TileConfig, shared_bytes: int, static_bytes: int = 0
 ) -> Work:
-    """The same for a list of products, `count` tiles of `steps` steps each.
+    """fp32 tiles that cp.async copies several stages ahead.
 
     Args:
-        problem: one of the products, of whose layout all are.
-        config: of a kernel whose tiles come by cp.async.
-        count: tiles of all products.
-        steps: along k, of a tile on average.
-        longest: of the tile that has most.
-    """
-    found = Cut(config["BM"], config["BN"], count, count, steps)
-    demands = _staged(config, problem.transa, problem.transb)
-    shared_bytes = rules.ring_bytes(problem, config)
-    whole = _work(found, rules.thread_count(config), shared_bytes, demands)
-    return whole._replace(longest=longest)
-
-
-def _held_up(
-    problem: GemmProblem,
-    config: TileConfig,
-    gpu: GpuSpec,
-    found: Cut,
-    shared_bytes: int,
-    static_bytes: int,
-) -> Work:
-    """The work of staged copies with strips: they take places that a last wave leaves empty, or
-    hold it up.
-
-    Where a CTA has its SM alone, what is left of the strips in the end takes a round more; else
-    strips run beside tiles.
+        found: how CTAs share the problem.
+        problem: of whose layout the tiles are.
+        config: names `stages`, and `interleave` where copies are issued at several places.
+        shared_bytes, static_bytes: of a CTA, for its tiles and for other variables.
     """
     demands = _staged(config, problem.transa, problem.transb)
-    strips = found.strips
-    plain = _work(found, rules.thread_count(config), shared_bytes + static_bytes, demands)
-    if not strips:
-        return plain
-    lines, count, sms = strips.width + strips.length, strips.count(problem), gpu.sm_count
-    whole = cut.steps_of(problem, config)
-    strip = STRIP_LINE_RESULTS * lines / (found.rows * found.columns) * whole
-    empty = -found.ctas % sms
-    if rules.resident_blocks(config, gpu, shared_bytes) == 1:
-        left = count - empty * int(found.steps / strip)
-        beyond = ceil_div(max(left, 0), sms) * strip / ceil_div(found.ctas, sms)
-    else:
-        beyond = max(count * strip - empty * found.steps, 0) / found.ctas
-    added = min(empty, count, math.ceil(count * strip / found.steps))
-    return plain._replace(
-        ctas=found.ctas + added,
-        tiles=found.tiles + (added if found.parts == 1 else 0),
-        steps=math.ceil(found.steps + beyond),
-    )
+    return _work(found, rules.thread_count(config), shared_bytes + static_bytes, demands)
 
 
 @lru_cache(maxsize=16384)
@@ -357,7 +295,7 @@ def _staged(config: TileConfig, transa: bool, transb: bool) -> Demands:
         barriers=1,
         other_registers=STAGED_REGISTERS,
         bounded=True,
-        places=float(config.bursts or 1),
+        places=float(config.interleave or 1),
     )
 
 
@@ -439,7 +377,7 @@ def _converted(
     plain = _fp32(
         config,
         copies,
-        covers=1.0,
+        covers=CONVERTED_COVERS,
         barriers=1,
         other_registers=STAGED_REGISTERS,
         bounded=False,
@@ -487,7 +425,7 @@ def _tensor(
         l2_bytes=float(item_bytes * BK * (BM + BN)),
         copies=_through(config, threads, item_bytes, a_along_k, b_along_k, aligned, whole=True),
         waits=0.0,
-        covers=1.0,
+        covers=CONVERTED_COVERS,
         streams=False,
         barriers=1,
         registers=sums + 2 * fragments,

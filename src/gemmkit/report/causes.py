@@ -1,7 +1,7 @@
-"""Findings by what caused them: one for each cause, over problems, lines, threads and arrays.
+"""Findings grouped by cause, over problems, lines, threads and arrays.
 
-The same race shows at several pairs of lines, as a read after a write and as a write after a read,
-in A's tile and in B's; and what a race or an access out of bounds leaves unwritten is read later.
+The same race appears at several pairs of lines, as read after write and as write after read, in A's
+tile and in B's; and memory that a race or an out-of-bounds access leaves unwritten is read later.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from gemmkit.record import AccessSite, CheckRecord, Finding, ProblemRecord
 
-# What a kernel finds there is none of its own doing.
+# Memory whose previous contents are not the kernel's own doing.
 _ARGUMENTS = frozenset(["A", "B", "C", "bias"])
-# A value that is not defined may be used at many lines: what counts is where it comes from.
+# An undefined value may be used at many lines: its origin is what counts.
 _USED_ELSEWHERE = frozenset(["uninitialized", "absent lane"])
 # Causes before consequences.
 _RANKS = {"memcheck": 0, "synccheck": 1, "racecheck": 2, "initcheck": 3}
@@ -21,10 +21,10 @@ _RANKS = {"memcheck": 0, "synccheck": 1, "racecheck": 2, "initcheck": 3}
 
 @dataclass
 class Cause:
-    """What one thing that is wrong with a kernel shows: `finding` is the example.
+    """One cause and its findings: `finding` is the example.
 
-    `others` are its other pairs of lines or arrays, `follows` the reads of memory never written
-    that it may have led to, `problems` those that show it, and `count` how often it was seen.
+    `others` are its other pairs of lines or arrays, `follows` the uninitialized reads that it may
+    have led to, `problems` those that show it, and `count` how often it was seen.
     """
 
     finding: Finding
@@ -35,11 +35,11 @@ class Cause:
 
     @property
     def arrays(self) -> set[str]:
-        """What was touched."""
+        """The array accessed."""
         return {each.array for each in (self.finding, *self.others)}
 
     def add(self, finding: Finding, problem: ProblemRecord) -> None:
-        """One more finding of this cause."""
+        """Add a finding with this cause."""
         self.count += finding.count
         if problem not in self.problems:
             self.problems.append(problem)
@@ -49,8 +49,8 @@ class Cause:
 
 
 def causes(records: Sequence[CheckRecord]) -> list[Cause]:
-    """The causes of all findings; accesses that memory forbids stand first, then barriers that
-    threads miss, then races, then reads of what was never written."""
+    """The causes of all findings: invalid accesses first, then divergent barriers, then races,
+    then uninitialized reads."""
     found: dict[tuple[object, ...], Cause] = {}
     for record in records:
         for finding in record.findings:
@@ -63,8 +63,8 @@ def causes(records: Sequence[CheckRecord]) -> list[Cause]:
 
 
 def _follows(read: Finding, before: Iterable[Cause]) -> bool:
-    """Whether a read of what was never written may follow from another cause, which keeps it: a
-    write that came too late, or one that was left out."""
+    """Whether an uninitialized read may follow from another cause, which then keeps it: a write
+    that came too late, or one that was left out."""
     if read.array in _ARGUMENTS:
         return False
     for each in before:
@@ -81,7 +81,7 @@ def _writes(finding: Finding) -> bool:
 
 
 def _cause(finding: Finding) -> tuple[object, ...]:
-    """What findings of one cause have in common."""
+    """The key that findings of one cause share."""
     if finding.check == "racecheck":
         if finding.cause:
             return finding.check, finding.cause
@@ -92,10 +92,10 @@ def _cause(finding: Finding) -> tuple[object, ...]:
 
 
 def _places(finding: Finding) -> tuple[str, frozenset[tuple[str, ...]]]:
-    """The array and the lines, whichever access came first."""
+    """The array and the lines, in either order of the accesses."""
     return finding.array, frozenset((way(finding.here), way(finding.other)))
 
 
 def way(site: AccessSite | None) -> tuple[str, ...]:
-    """The source line of an access, and the calls that lead there."""
+    """The source line of an access, and its call stack."""
     return (str(site), *site.called_from) if site is not None else ()

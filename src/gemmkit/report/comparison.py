@@ -1,27 +1,39 @@
-"""Comparisons as tables: a row per problem with every peer's ratio, and the shares of the peaks."""
+"""Comparisons as tables: a row per problem with the ratio to every peer, and percent of peak."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT
+from gemmkit.bench.linear_peer import COMPILED, EAGER
+from gemmkit.bench.peers import BEST, CUBLAS, DEFAULT, GEMMKIT, PLAIN
 from gemmkit.bench.suites import TOPICS
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.record import PeerRecord, ProblemRecord, Record
+from gemmkit.report.layers import layers_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
 
-_UNNAMED = "shapes of your own"
-# The longest edge that tiles commonly have.
+_UNNAMED = "other shapes"
+# The part of a cuBLAS candidate's name that identifies its algorithm; the last match counts.
+_WAY = re.compile(r"heuristic \d+|cublas\w+")
+# Peers besides cuBLAS: the heading of each, its library, and its choice or None for the fastest.
+OTHERS = (
+    ("torch", "torch", None),
+    ("linear, eager", "linear", EAGER),
+    ("linear, compiled", "linear", COMPILED),
+    ("triton", "triton", None),
+)
+# The longest common tile edge.
 _TILE_EDGE = 128
 
 
 def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records that were compared, by suite, each suite in the order of its records."""
+    """Compared records by suite, in their original order."""
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         found[record.suite].append(record)
@@ -29,15 +41,26 @@ def by_suite(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def find_peer(record: Record, library: str, choice: str | None = None) -> PeerRecord | None:
-    """A library's entry of that choice; without one the fastest of its entries."""
+    """A library's entry for that choice; without one, the fastest of its entries."""
     entries = [
         each for each in record.peers if each.vendor == library and choice in (None, each.choice)
     ]
     return min(entries, key=lambda each: each.time_us.median, default=None)
 
 
+def others_of(records: Iterable[Record]) -> list[tuple[str, str, str | None]]:
+    """Those of `OTHERS` that any record has."""
+    found = list(records)
+    return [each for each in OTHERS if any(find_peer(record, *each[1:]) for record in found)]
+
+
+def has_types(records: Iterable[Record]) -> bool:
+    """Whether any product is of other types than fp32."""
+    return any(each.problem.types != "fp32" for each in records)
+
+
 def ratios(records: Iterable[Record]) -> list[float]:
-    """The ratios to cuBLAS that there are."""
+    """The available ratios to cuBLAS."""
     return [each.ratio_to_cublas for each in records if each.ratio_to_cublas is not None]
 
 
@@ -52,7 +75,7 @@ def shape(record: Record) -> str:
 
 
 def error_ratio(record: Record) -> float | None:
-    """The kernel's largest error over that of cuBLAS on the same inputs; None if not known."""
+    """The kernel's largest error over that of cuBLAS on the same inputs; None if unknown."""
     peer = find_peer(record, CUBLAS)
     if peer is None or record.max_error is None or not peer.max_error:
         return None
@@ -60,15 +83,15 @@ def error_ratio(record: Record) -> float | None:
 
 
 def fused_overhead(record: Record) -> float | None:
-    """Time over that of the plain product, less one; None where there is no epilogue."""
-    plain = find_peer(record, GEMMKIT)
+    """Time relative to the plain product, minus one; None without an epilogue."""
+    plain = find_peer(record, GEMMKIT, PLAIN)
     return None if plain is None else 1 / plain.speedup - 1
 
 
 def next_tile_share(record: Record, others: Iterable[Record]) -> float | None:
     """A cube's speed over that of the cube of the next multiple of 128, from records of one run.
 
-    None where that one is not among the others, or where the cube is such a multiple itself.
+    None if that cube is not among the others, or if the size is a multiple itself.
     """
     size = record.problem.m
     above = ceil_div(size, _TILE_EDGE) * _TILE_EDGE
@@ -89,42 +112,50 @@ def _is_cube(record: Record) -> bool:
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:
-    """A table for each suite."""
-    return [_suite_table(suite, found) for suite, found in by_suite(records).items()]
+    """One table per suite, type and layout."""
+    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        kind = _kind(record.problem) if record.layer is None else "fp32"
+        found[record.suite, kind].append(record)
+    tables = []
+    for (suite, kind), members in found.items():
+        topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
+        title = f"\n{topic}, {kind}, on {members[0].device.gpu}"
+        layers = members[0].layer is not None
+        tables.append((layers_table if layers else _suite_table)(members, title))
+    return tables
 
 
-def _suite_table(suite: str, records: Sequence[Record]) -> Table:
-    others = [each for each in ("torch", "triton") if _has(records, each)]
-    fused = _has(records, GEMMKIT)
+def _suite_table(records: Sequence[Record], title: str) -> Table:
+    others = others_of(records)
+    fused = any(find_peer(each, GEMMKIT, PLAIN) for each in records)
     columns = (
         Column("M x N x K"),
         Column("kernel", "left"),
         Column("max error / bound"),
         Column("median\nµs"),
-        Column("20 % to 80 %\nµs", drop=5),
+        Column("p20 to p80\nµs", drop=5),
         Column("TFLOP/s"),
         *((Column("over\nplain", drop=2),) if fused else ()),
         Column("cuBLAS\nas it picks", drop=3),
         Column("cuBLAS\nbest", drop=4),
         Column("×\ncuBLAS"),
-        *(Column(f"×\n{each}") for each in others),
+        *(Column("×\n" + heading.replace(", ", "\n")) for heading, _, _ in others),
         Column("SM\nMHz", drop=6),
         Column("W", drop=7),
     )
     rows = tuple(Row(tuple(_cells(record, others, fused=fused))) for record in records)
-    board = records[0].device.gpu
-    topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
-    kinds = dict.fromkeys(_kind(each.problem) for each in records)
-    title = f"\n{topic}, {'; '.join(kinds)}, on {board}"
     return Table(title, columns, rows, tuple(_footnotes(records)))
 
 
 def _kind(problem: ProblemRecord) -> str:
-    """Types, and the layout where it is not row-major."""
+    """Types, and the layout if it is not row-major."""
     return " ".join([problem.types, *([layout_text(problem.layout)] * (problem.layout != "nn"))])
 
 
-def _cells(record: Record, others: Sequence[str], *, fused: bool) -> Iterable[Cell]:
+def _cells(
+    record: Record, others: Sequence[tuple[str, str, str | None]], *, fused: bool
+) -> Iterable[Cell]:
     time, seen = record.time_us, record.conditions
     yield Cell(shape(record))
     yield Cell(kernel_label(record))
@@ -143,8 +174,8 @@ def _cells(record: Record, others: Sequence[str], *, fused: bool) -> Iterable[Ce
         yield Cell(MISSING)
     else:
         yield Cell(f"{ratio:.3f}", "good" if ratio >= 1 else "bad")
-    for library in others:
-        peer = find_peer(record, library)
+    for _, library, named in others:
+        peer = find_peer(record, library, named)
         yield number(peer.speedup if peer else None, 2)
     yield number(seen.sm_clock_mhz if seen else None, 0)
     yield number(seen.power_watts if seen else None, 0)
@@ -157,11 +188,19 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
         behind = f"; below 1 at {', '.join(slow)}" if slow else ""
         yield (
             f"× cuBLAS, the fastest of its candidates: geometric mean "
-            f"{geometric_mean(found):.3f}, least {min(found):.3f}{behind}."
+            f"{geometric_mean(found):.3f}, minimum {min(found):.3f}{behind}."
         )
     errors = [each for record in records if (each := error_ratio(record)) is not None]
     if errors:
-        yield f"Largest error over cuBLAS's on the same inputs: at most {max(errors):.2f}."
+        yield f"Largest error relative to cuBLAS's on the same inputs: at most {max(errors):.2f}."
+    best = Counter(
+        _WAY.findall(peer.name)[-1]
+        for record in records
+        if (peer := find_peer(record, CUBLAS, BEST)) is not None and _WAY.search(peer.name)
+    )
+    if best:
+        counts = (f"{name} {count} times" for name, count in best.most_common())
+        yield f"Fastest cuBLAS candidate: {', '.join(counts)}."
     for record in records:
         if not record.correct:
             yield f"WRONG at {shape(record)}: {record.check}."
@@ -171,12 +210,12 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
 
 
 def profile_table(records: Sequence[Record]) -> Table:
-    """A row per problem: what share of the board's peaks was reached, and what was given away."""
+    """A row per problem: percent of the board's peaks, and where the rest was lost."""
     columns = (
         Column("M x N x K"),
         Column("kernel", "left"),
         Column("TFLOP/s"),
-        Column("peak at the\nclock seen", drop=2),
+        Column("% of peak at\nthis clock", drop=2),
         Column("% of it"),
         Column("GB/s", drop=3),
         Column("% of\nDRAM"),
@@ -194,11 +233,11 @@ def profile_table(records: Sequence[Record]) -> Table:
     )
     copies = {each.profile.copy_gb_per_s for each in records if each.profile is not None} - {None}
     notes = [
-        "GB/s count A, B and C once each. An FFMA that takes more than one issue cycle reads "
-        "registers of one bank. Whole tiles and waves: the share of them that the problem fills."
+        "GB/s count A, B and C once each. An FFMA with register-bank conflicts takes more than one "
+        "issue cycle. Whole tiles and waves: how much of its tiles and waves the problem fills."
     ]
-    notes += [f"A device-to-device copy moves {copy:,.0f} GB/s here." for copy in copies if copy]
-    return Table("\nShares of the board's peaks", columns, rows, tuple(notes))
+    notes += [f"A device-to-device copy reaches {copy:,.0f} GB/s." for copy in copies if copy]
+    return Table("\nPercent of the board's peaks", columns, rows, tuple(notes))
 
 
 def _configured(record: Record) -> str:
@@ -227,7 +266,3 @@ def _shares(record: Record) -> list[Cell]:
 
 def _percent(share: float | None) -> Cell:
     return number(None if share is None else 100 * share, 1)
-
-
-def _has(records: Iterable[Record], library: str) -> bool:
-    return any(find_peer(each, library) is not None for each in records)

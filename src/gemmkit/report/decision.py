@@ -1,4 +1,4 @@
-"""What dispatch chose, in text: the launch, the reason, and the candidates that lost."""
+"""A dispatch decision as text: the launch, the reason, and the runners-up."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def decision_text(decision: Decision) -> str:
         "time": _time(decision),
     }
     if decision.parts > 1:
-        rows["k"] = f"cut: up to {decision.parts} blocks share a tile"
+        rows["k"] = f"split: up to {decision.parts} blocks share a tile"
     if any(decision.fringe):
-        rows["edge"] = f"strips for the last {_sides(decision.fringe)}, past the whole tiles"
+        rows["edge"] = f"residue tiles for the last {_sides(decision.fringe)}, past the whole tiles"
     if decision.banded:
-        rows["order"] = "tiles in bands of rows, column by column, so that the L2 cache is reused"
+        rows["order"] = "grouped rasterization, for reuse in the L2 cache"
     if decision.runs > 1:
-        rows["sums"] = f"of {decision.runs} runs of k apart, which makes errors smaller"
+        rows["sums"] = f"chunked accumulation in {decision.runs} chunks of k, for accuracy"
     lines = [f"{name:8} {text}" for name, text in rows.items()]
     if decision.alternatives:
-        lines += ["", "next candidates"]
+        lines += ["", "runners-up"]
         for each in decision.alternatives:
             lines += [
                 f"{microseconds_text(each.estimate_us):>15}  {_label(each)}",
@@ -39,32 +39,31 @@ def decision_text(decision: Decision) -> str:
 
 
 def _problem(decision: Decision) -> str:
-    told = [f"{decision.shape} on {decision.gpu}", decision.size]
+    parts = [f"{decision.shape} on {decision.gpu}", decision.size]
     if decision.layout != "nn":
-        told.append(layout_text(decision.layout))
+        parts.append(layout_text(decision.layout))
     if {decision.dtype, decision.out_dtype} != {"float32"}:
-        told.append(types_text(decision.dtype, decision.out_dtype))
+        parts.append(types_text(decision.dtype, decision.out_dtype))
     if not decision.aligned:
-        told.append("rows not aligned to 16 bytes")
+        parts.append("rows not aligned to 16 bytes")
     if decision.epilogue != "none":
-        told.append(f"with {decision.epilogue}")
-    return ", ".join(told)
+        parts.append(f"with {decision.epilogue}")
+    return ", ".join(parts)
 
 
 def _launch(decision: Decision) -> dict[str, str]:
     if not all(decision.grid):
-        return {"grid": "no block: C is empty, and nothing is launched"}
+        return {"grid": "no blocks: C is empty, so nothing is launched"}
     each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
     return {
         "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
         "waves": f"{decision.waves:,.2f} of {each} per SM; "
-        f"SMs have work {decision.busy:.0%} of the "
-        "time",
+        f"SMs busy {decision.busy:.0%} of the time",
     }
 
 
 def _sides(fringe: tuple[int, int]) -> str:
-    """As "1 row and 2 columns", without a side on which there are none."""
+    """For example "1 row and 2 columns"; a side with none is left out."""
     sides = zip(fringe, ("row", "column"), strict=True)
     return " and ".join(f"{count} {what}{'s'[: count > 1]}" for count, what in sides if count)
 
@@ -79,7 +78,7 @@ def _time(decision: Decision) -> str:
 
 
 def _label(candidate: Alternative) -> str:
-    mark = "  (the tile for problems of this size)" if candidate.by_size else ""
+    mark = "  (the usual tile for this size)" if candidate.by_size else ""
     return f"{candidate.kernel}:{_config(candidate.config)}{mark}"
 
 

@@ -1,4 +1,4 @@
-"""An explanation as text: sections of figures, operands, source lines, and sentences."""
+"""An explanation as text: sections of figures, operands, source lines, and remarks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _MAX_SOURCE = 60
 # A source line that executes less than this share of the instructions is left out, unless it
-# touches memory.
+# accesses memory.
 _WORTH_SHOWING = 0.01
 
 
 def explanation_text(explained: Explanation, width: int | None = None) -> Text:
-    """Everything of an explanation, in lines of `width` characters; `.plain` has no colours."""
+    """The whole explanation, in lines of `width` characters; `.plain` has no colors."""
     from rich.text import Text
 
     around = min(width or TEXT_WIDTH, TEXT_WIDTH)
@@ -52,9 +52,9 @@ def explanation_text(explained: Explanation, width: int | None = None) -> Text:
     if explained.counted != explained.problem:
         text.append(
             wrapped(
-                f"Counted at {explained.counted}, since {explained.problem} would take the "
-                "emulator long: requests, sectors and wavefronts below are of that product; "
-                "occupancy, waves and predictions are of the one asked about.",
+                f"Counted at {explained.counted}, because {explained.problem} would take long to "
+                "emulate: requests, sectors and wavefronts below are for that product; occupancy, "
+                f"waves and predictions are for {explained.problem}.",
                 around,
             ),
             "yellow",
@@ -71,7 +71,7 @@ def explanation_text(explained: Explanation, width: int | None = None) -> Text:
     if explained.source:
         text.append("\n")
         text.append_text(source_table(explained).to_text(width))
-    text.append(f"\nWhat the figures say of {explained.kernel}\n\n", "bold")
+    text.append(f"\nSummary of {explained.kernel}\n\n", "bold")
     for sentence in explained.sentences:
         _append_sentence(text, sentence, around)
     if explained.against is not None:
@@ -80,23 +80,23 @@ def explanation_text(explained: Explanation, width: int | None = None) -> Text:
 
 
 def _heading(explained: Explanation) -> str:
-    against = f" against {explained.against.kernel}" if explained.against is not None else ""
+    against = f" vs. {explained.against.kernel}" if explained.against is not None else ""
     return f"{explained.kernel}{against}, {explained.problem} on {explained.gpu}, with no GPU\n"
 
 
 def _append_comparison(text: Text, explained: Explanation, other: Explanation, around: int) -> None:
     heads = {
-        "this": f"What speaks for {explained.kernel}",
-        "other": f"What speaks for {other.kernel}",
-        "neither": "What else sets them apart",
+        "this": f"Advantages of {explained.kernel}",
+        "other": f"Advantages of {other.kernel}",
+        "neither": "Other differences",
     }
     verdict = [each for each in explained.comparison if is_verdict(each)]
     rest = [each for each in explained.comparison if not is_verdict(each)]
-    text.append(f"\n{explained.kernel} against {other.kernel}\n\n", "bold")
+    text.append(f"\n{explained.kernel} vs. {other.kernel}\n\n", "bold")
     for sentence in verdict:
         _append_sentence(text, sentence, around)
     if not explained.comparison:
-        text.append("All their figures are equal.\n")
+        text.append("All metrics are equal.\n")
     for favours in dict.fromkeys(each.favours for each in rest):
         text.append(f"\n{heads[favours]}\n\n", "bold")
         for sentence in rest:
@@ -105,7 +105,7 @@ def _append_comparison(text: Text, explained: Explanation, other: Explanation, a
 
 
 def is_verdict(sentence: Sentence) -> bool:
-    """Whether a sentence is the model's word on the whole, not one reason."""
+    """Whether a sentence is the model's overall verdict, not one reason."""
     return any(each.metric.startswith("gemmkit__predicted") for each in sentence.evidence)
 
 
@@ -123,7 +123,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def _section_table(section: Section, explained: Explanation) -> Table:
-    """A row per figure, with the other kernel's beside it, and the metric's name."""
+    """A row per figure, with the other kernel's value and the metric's name."""
     other = explained.against
     beside = _figures_of(other, section.title) if other is not None else {}
     labels = {each.label: each for each in section.figures}
@@ -137,7 +137,7 @@ def _section_table(section: Section, explained: Explanation) -> Table:
         if other is not None:
             values.append(theirs.value if theirs else None)
         if isinstance(shown.value, str):
-            notes.append(_told(name, values, explained))
+            notes.append(_note(name, values, explained))
             continue
         unit, scaled = readable(shown.unit, values)
         cells = Cell(name), *(Cell(value_text(value)) for value in scaled)
@@ -147,8 +147,8 @@ def _section_table(section: Section, explained: Explanation) -> Table:
     return Table(section.title, columns, tuple(rows), tuple(notes))
 
 
-def _told(label: str, values: Sequence[float | str | None], explained: Explanation) -> str:
-    """A figure that is a text, of both kernels where they differ."""
+def _note(label: str, values: Sequence[float | str | None], explained: Explanation) -> str:
+    """A figure whose value is text, for both kernels if they differ."""
     if explained.against is None or len(set(values)) == 1:
         return f"{label}: {values[0]}."
     return f"{label}: {explained.kernel} {values[0]}; {explained.against.kernel} {values[1]}."
@@ -174,7 +174,7 @@ _OPERAND_COLUMNS = (
 
 
 def operand_table(explained: Explanation) -> Table:
-    """A row for each array and kind of access: what a request costs, and what it would at least."""
+    """A row per array and kind of access: the cost of a request, and its minimum."""
     rows = tuple(_operand_row(each) for each in explained.operands if each.space != "local")
     return Table(f"Accesses of {explained.kernel} by operand", _OPERAND_COLUMNS, rows)
 
@@ -218,7 +218,7 @@ _SOURCE_COLUMNS = (
 
 
 def source_table(explained: Explanation) -> Table:
-    """Source Counters: a row for each line that touches memory or executes much."""
+    """Source Counters: a row per line that accesses memory or executes many instructions."""
     return Table("Source Counters", _SOURCE_COLUMNS, tuple(_source_rows(explained.source)))
 
 

@@ -1,4 +1,4 @@
-"""Figures drawn by Matplotlib as SVG or PNG, to be read on a light and on a dark page."""
+"""Figures drawn by Matplotlib as SVG or PNG, legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmkit.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Grey that contrasts with white and with black alike; nothing is drawn behind a figure.
+# A gray that contrasts with white and black; figures have a transparent background.
 INK = "#7a7f87"
 _STYLE: dict[str, Any] = {
     "axes.edgecolor": INK,
@@ -41,7 +41,7 @@ Fill = Callable[["Figure"], None]
 
 
 def svg(fill: Fill, size: tuple[float, float] = _SIZE) -> str:
-    """An SVG text; equal figures give equal texts.
+    """A figure as SVG; equal figures give equal text.
 
     Args:
         fill: draws into an empty figure.
@@ -51,10 +51,10 @@ def svg(fill: Fill, size: tuple[float, float] = _SIZE) -> str:
 
 
 def save(path: Path, fill: Fill, size: tuple[float, float] = _SIZE) -> None:
-    """Write a figure in the format that the file's name asks for, SVG or PNG.
+    """Write a figure in the format given by the file name, SVG or PNG.
 
     Raises:
-        UsageError: the name ends in neither, or the file cannot be written.
+        UsageError: the name has another suffix, or the file cannot be written.
     """
     form = path.suffix.lower().removeprefix(".")
     if form not in ("svg", "png"):

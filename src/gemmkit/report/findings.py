@@ -1,4 +1,4 @@
-"""What `check` saw, as text: a table of the problems, then each finding with its source lines."""
+"""The results of `check` as text: a table of the problems, then findings with source lines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
 SHOWN_OTHERS = 4
 
-# Why an argument can be memory that was never written.
+# Why an argument can be uninitialized memory.
 _UNREAD = {
-    "A": "By the BLAS rules α = 0 never reads A, which is left unwritten then.",
-    "B": "By the BLAS rules α = 0 never reads B, which is left unwritten then.",
-    "C": "By the BLAS rules β = 0 never reads C, which is left unwritten then. "
-    "Whether the kernel is right for another β, or adds to C, --beta 1 checks.",
+    "A": "By the rules of BLAS, A is not read if α = 0, so here it is uninitialized.",
+    "B": "By the rules of BLAS, B is not read if α = 0, so here it is uninitialized.",
+    "C": "By the rules of BLAS, C is not read if β = 0, so here it is uninitialized. "
+    "To check the kernel with another β, or if it adds to C, use --beta 1.",
 }
 
 _STYLES: dict[CheckVerdict, Style] = {
@@ -45,7 +45,7 @@ _STYLES: dict[CheckVerdict, Style] = {
 
 
 def check_table(records: Sequence[CheckRecord]) -> Table:
-    """One row per problem: its verdict, how near the result comes to its bound, the findings."""
+    """One row per problem: its verdict, the error relative to its bound, the findings."""
     first = records[0]
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
@@ -69,12 +69,12 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
 
 
 def _noted(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
-    """Whether a row above says of another problem what there is to say of this one."""
+    """Whether a previous row already has the same note."""
     return any((each.detail, each.verdict) == (record.detail, record.verdict) for each in before)
 
 
 def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
-    # What was found stands in a column of its own.
+    # Findings have their own column.
     verdict: CheckVerdict = "wrong result" if record.correct is False else record.verdict
     kinds = Counter(cause.finding.check for cause in causes([record]))
     cells = [
@@ -91,7 +91,7 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
 
 
 def extras(problem: ProblemRecord) -> str:
-    """What of a problem is not as by default: layout, α, β, epilogue, row lengths, strides."""
+    """What differs from the default: types, layout, α, β, epilogue, leading dimensions, strides."""
     words = [problem.types] if problem.types != "fp32" else []
     words += [layout_text(problem.layout)] if problem.layout != "nn" else []
     if problem.alpha != 1:
@@ -134,7 +134,7 @@ def _ratio(record: CheckRecord) -> str:
 
 
 def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
-    """What the findings were caused by, at most 20 causes, with the source lines of each."""
+    """The causes of the findings, at most 20, with the source lines of each."""
     from rich.text import Text
 
     text = Text()
@@ -165,7 +165,7 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
 
 
 def _layout_hint(finding: Finding, records: Sequence[CheckRecord]) -> str:
-    """A sentence for an access past the end of a matrix that lies the other way round than told."""
+    """A sentence for an access past the end of a matrix that suggests another layout."""
     if finding.kind != "out of bounds" or finding.array not in ("A", "B", "C"):
         return ""
     seen = Counter(
@@ -180,19 +180,19 @@ def _layout_hint(finding: Finding, records: Sequence[CheckRecord]) -> str:
         return ""
     advice = seen.most_common(1)[0][0].removesuffix(".")
     return (
-        f"The likeliest reason: {finding.array} is indexed with rows and columns exchanged, as the "
-        f"results show. {advice}, if that is meant."
+        f"The likely reason: {finding.array} is indexed with rows and columns exchanged, as the "
+        f"results show. {advice}, if this is intended."
     )
 
 
 def _listed(head: str, findings: Sequence[Finding]) -> Iterator[str]:
-    """Other findings of a cause, a line each; those beyond the first four are counted."""
+    """Other findings with the same cause, one per line; after the first four, their number."""
     for finding in findings[:SHOWN_OTHERS]:
         sites = dict.fromkeys(str(each) for each in (finding.here, finding.other) if each)
         name = f" '{finding.array}'" if finding.array else ""
         yield f"{head}: {finding.kind},{name} at {' and '.join(sites)}"
     if len(findings) > SHOWN_OTHERS:
-        yield f"{head}: {len(findings) - SHOWN_OTHERS} more, which --json lists"
+        yield f"{head}: {len(findings) - SHOWN_OTHERS} more; --json lists them"
 
 
 def _times(each: Cause) -> str:
@@ -206,7 +206,7 @@ def _times(each: Cause) -> str:
 
 
 class Sources:
-    """The texts that a kernel is made of, by the names that its line table gives them."""
+    """The sources of a kernel, by the names in its line table."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._name = kernel.file.name if kernel.file is not None else f"{kernel.name}.cu"
@@ -215,11 +215,11 @@ class Sources:
         self._texts: dict[str, str] = {}
 
     def excerpt(self, file: str, line: int) -> list[str]:
-        """A line between its neighbours; nothing where the text is not at hand."""
+        """A line with its neighbors; nothing if the source is not available."""
         return excerpt(self._text(file), line)
 
     def line(self, place: str) -> str:
-        """The line at `file:line`, without its indent; empty where the text is not at hand."""
+        """The line at `file:line`, unindented; empty if the source is not available."""
         file, _, number = place.rpartition(":")
         lines = self._text(file).splitlines()
         return lines[int(number) - 1].strip() if 0 < int(number) <= len(lines) else ""
@@ -240,12 +240,12 @@ class Sources:
 
 
 def summary(records: Sequence[CheckRecord]) -> str:
-    """One sentence: how many problems, and what came out."""
+    """One sentence: the number of problems, and their outcomes."""
     verdicts = Counter(record.verdict for record in records)
     words = {"findings": "with findings", "wrong result": "wrong"}
     parts = ", ".join(f"{count} {words.get(each, each)}" for each, count in verdicts.items())
     kinds = Counter(each.finding.check for each in causes(records))
-    found = "no finding"
+    found = "no findings"
     if kinds:
         listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         found = f"{_counted(kinds.total(), 'distinct finding')} ({listed})"
@@ -253,7 +253,7 @@ def summary(records: Sequence[CheckRecord]) -> str:
 
 
 def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
-    """A sentence for a kernel that is right for multiples of its tiles alone; else empty."""
+    """A sentence for a kernel that is right only for multiples of its tiles; otherwise empty."""
     if not kernel.user_defined:
         return ""
     tiles = tiles_of(kernel, kernel.default)
@@ -262,8 +262,8 @@ def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
         return ""
     option = ",".join(map(str, found))
     return (
-        f"Every problem passed where {multiples_text(found)}. If the kernel is meant for such "
-        f"sizes only, say so with --multiple-of {option} (in Python multiple_of=({option}))"
+        f"Every problem passed where {multiples_text(found)}. If the kernel is meant only for such "
+        f"sizes, use --multiple-of {option} (in Python multiple_of=({option}))"
     )
 
 

@@ -1,4 +1,4 @@
-"""The generated parts of the pages on the rungs: pictures, counters, limits, comparison."""
+"""The generated parts of the ladder's pages: pictures, counters, limits, comparison."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PICTURES, COUNTERS, LIMITS, COMPARISON = "pictures", "counters", "limits", "comp
 STRIDES = "strides"
 # TFLOP/s at 1024³ on an RTX 3090 for each stride, as a step-by-step guide published them.
 PUBLISHED_STRIDES: Mapping[int, float] = {1: 2.9, 2: 4.1, 4: 5.1, 8: 6.0, 16: 3.8}
-# Which pictures a page shows: those in which its idea is seen.
+# The pictures on each page: those that show its idea.
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "naive_uncoalesced": ("addresses", "tiles"),
     "naive": ("addresses", "tiles"),
@@ -77,11 +77,11 @@ def shown_pictures(seen: Trace) -> tuple[Picture, ...]:
 
 
 def pictures_section(kernel: Kernel, folder: str) -> str:
-    """Links to the pictures of a rung's page; `folder` is theirs, as seen from the page."""
+    """Links to the pictures of a rung's page; `folder` is relative to the page."""
     captions = {
-        "addresses": "which addresses the lanes of warp 0 touch",
-        "banks": "which banks the lanes of warp 0 meet in",
-        "tiles": "which threads fetch the tiles of A and B and store that of C",
+        "addresses": "addresses that the lanes of warp 0 access",
+        "banks": "banks that the lanes of warp 0 access",
+        "tiles": "threads that load the tiles of A and B and store the tile of C",
     }
     return "\n".join(
         f"![{kernel.name}: {captions[what]}]({folder}/{kernel.name}-{what}.svg)\n"
@@ -90,7 +90,7 @@ def pictures_section(kernel: Kernel, folder: str) -> str:
 
 
 def counters_section(facts: Facts, before: Facts | None) -> str:
-    """Metrics beside those of the rung before, and the accesses by operand."""
+    """Metrics beside those of the previous rung, and the accesses by operand."""
     explained = explain_facts(facts)
     columns = [explained]
     if before is not None:
@@ -100,7 +100,7 @@ def counters_section(facts: Facts, before: Facts | None) -> str:
     caption = f"Counted at {explained.counted} with no GPU, compiled for an {explained.gpu}:\n\n"
     if not explained.operands:
         return caption + metrics
-    return f"{caption}{metrics}\nOf each access, by operand:\n\n{operands}"
+    return f"{caption}{metrics}\nBy operand:\n\n{operands}"
 
 
 def _metrics_table(explained: Sequence[Explanation]) -> Table:
@@ -119,12 +119,12 @@ def limits_section(
     predictions: Mapping[GemmProblem, Prediction | None],
     measured: Sequence[Record],
 ) -> str:
-    """Predicted and measured speed of each problem, and what the model says limits it.
+    """Predicted and measured speed per problem, and the limiter in the model.
 
     Args:
         kernel: in its default configuration.
         predictions: problem to prediction.
-        measured: timed records on the same board; the first of a problem counts.
+        measured: timed records on the same board; the first for each problem counts.
     """
     default = kernel.default.as_dict()
     speeds: dict[tuple[int, int, int], float | None] = {}
@@ -149,7 +149,7 @@ def limits_section(
         Column("size"),
         Column("predicted, TFLOP/s"),
         Column("measured, TFLOP/s"),
-        Column("limited, by the model, by", "left"),
+        Column("limiter in the model", "left"),
         Column("SMs busy"),
     )
     return Table("", columns, rows).to_markdown()
@@ -167,12 +167,12 @@ def _speed(
 
 
 def comparison_section(facts: Facts, before: Facts) -> str:
-    """Why this rung is faster or slower than the one before, with the metric behind each reason."""
+    """Why this rung is faster or slower than the previous one, with the metric of each reason."""
     explained = explain_facts(facts, before)
     heads = {
-        "this": f"**For `{facts.kernel.name}`**\n",
-        "other": f"**For `{before.kernel.name}`**\n",
-        "neither": "**Also**\n",
+        "this": f"**Advantages of `{facts.kernel.name}`**\n",
+        "other": f"**Advantages of `{before.kernel.name}`**\n",
+        "neither": "**Other differences**\n",
     }
     verdict = [each for each in explained.comparison if is_verdict(each)]
     rest = [each for each in explained.comparison if not is_verdict(each)]
@@ -188,7 +188,7 @@ def _item(sentence: Sentence) -> str:
 
 
 def strides_section(facts: Mapping[int, Facts]) -> str:
-    """Rung 4 with each number of results per thread: occupancy falls, and speed does not.
+    """Rung 4 by number of results per thread: occupancy falls, but speed does not.
 
     Args:
         facts: stride to facts, on the board of `PUBLISHED_STRIDES`.

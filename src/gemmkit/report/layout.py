@@ -1,4 +1,4 @@
-"""`Table`: rows of short cells, and its two forms, coloured text for a terminal and Markdown."""
+"""`Table`: rows of short cells, as colored text for a terminal or as Markdown."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 Style = Literal["plain", "good", "bad", "quiet"]
 
 MISSING = "–"
-# A space at which a cell is not broken; it is printed as any other.
+# A non-breaking space; it is printed as a normal one.
 TIE = "\N{NO-BREAK SPACE}"
-# Columns of a terminal that stay free: some terminals break a line that fills them.
+# Terminal columns left free: some terminals break a line that fills them all.
 SPARE = 1
-# Characters of a line of prose, and the fewest for the notes of a narrow table.
+# Line width of prose, and the minimum for the notes of a narrow table.
 TEXT_WIDTH, _LEAST_WIDTH = 100, 60
-# The narrowest that a column of text becomes before its lines are left too long.
+# The minimum width of a text column; below it lines are left too long.
 _LEAST_TEXT = 12
-# Where a caller gives no width.
+# The default width.
 _UNLIMITED = 10_000
 _COLOURS: dict[Style, str] = {"plain": "", "good": "green", "bad": "bold red", "quiet": "dim"}
 _GAP = "  "
 _NOTE_INDENT = "    "
-# What a list of settings or names may be broken after, besides a space.
+# Where a list of settings or names may be broken, besides at spaces.
 _COMMA = re.compile(r"(?<=,)(?=\S)")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, its lines separated by line feeds, and how the cells below it are set.
+    """A heading, which may have several lines, and the format of the cells below it.
 
     Attributes:
         title: the heading.
-        align: the side to which the cells are set.
-        drop: whether, and how early, the column is left out where a terminal is too narrow: 0
-            never, the largest first.
-        reserve: characters kept for its cells where rows are printed before the others are known.
+        align: the alignment of the cells.
+        drop: the priority for leaving the column out on a narrow terminal: 0 never, the largest
+            first.
+        reserve: the width reserved for its cells if rows are printed before all are known.
         crop: long cells end in an ellipsis instead of taking several lines.
     """
 
@@ -58,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A short text and how it is marked."""
+    """A short text and its style."""
 
     text: str
     style: Style = "plain"
@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell per column, and a sentence that a terminal shows below them."""
+    """One cell per column, and a note that is shown below them in a terminal."""
 
     cells: tuple[Cell, ...]
     note: str = ""
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns of a table are shown, and how many characters each has."""
+    """The columns of a table that are shown, and their widths."""
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -96,11 +96,11 @@ class Table:
     footnotes: tuple[str, ...] = ()
 
     def to_text(self, width: int | None = None) -> Text:
-        """The table as coloured text; `.plain` is the same without colours.
+        """The table as colored text; `.plain` is the same without colors.
 
         Args:
-            width: characters of a line; columns that do not fit are left out, the least important
-                first, and a line below names them. Without it a line is as long as it needs to be.
+            width: characters per line; columns that do not fit are left out, the least important
+                first, and a line below names them. Without it, lines have any length.
         """
         from rich.text import Text
 
@@ -113,7 +113,7 @@ class Table:
         return text
 
     def layout(self, width: int | None = None, *, growing: bool = False) -> Layout:
-        """The columns that fit into `width` characters; `growing` tables have rows to come."""
+        """The columns that fit into `width` characters; `growing` tables have more rows to come."""
         widths = [
             max(
                 column.reserve * growing,
@@ -137,7 +137,7 @@ class Table:
         return Layout(tuple(shown), tuple(kept), natural)
 
     def _least(self, i: int, have: int) -> int:
-        """How narrow a column becomes before another one is left out: its text takes more lines."""
+        """The minimum width of a column, whose text then wraps, before another is left out."""
         column = self.columns[i]
         if column.align == "right" or column.crop:
             return have
@@ -147,7 +147,7 @@ class Table:
         return min(have, max(_LEAST_TEXT, *map(len, words)))
 
     def _narrow(self, shown: Sequence[int], widths: list[int], width: int) -> None:
-        """Take from the widest column of text until the line fits."""
+        """Shrink the widest text column until the line fits."""
         least = [
             min(have, max(_LEAST_TEXT, *map(len, self.columns[i].title.split("\n"))))
             if self.columns[i].align == "left"
@@ -180,15 +180,15 @@ class Table:
         return text
 
     def row_text(self, row: Row, layout: Layout, width: int | None = None) -> Text:
-        """One row with its note; long cells of text take several lines."""
+        """One row with its note; long text cells wrap."""
         from rich.text import Text
 
         text = Text()
         cells = [row.cells[i] for i in layout.shown]
         whole = [max(len(cell.text), room) for cell, room in zip(cells, layout.widths, strict=True)]
-        # A later row may have a longer cell than the column was made for.
+        # A later row may have a cell that is wider than the column.
         fits = _total(whole) <= (width or _UNLIMITED)
-        # Nothing stands beside the last column: it may take what the line has left.
+        # The last column may use the rest of the line.
         free = max((width or 0) - layout.width, 0)
         rooms = [*layout.widths[:-1], layout.widths[-1] + free]
         parts = [
@@ -241,7 +241,7 @@ class Table:
         ]
 
     def _lines(self, text: str, room: int, column: Column) -> list[str]:
-        """A cell's text in lines of `room` characters; numbers are never broken."""
+        """A cell's text in lines of `room` characters; numbers are not broken."""
         if len(text) <= room or column.align == "right":
             return [_printed(text)]
         if column.crop:
@@ -258,7 +258,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _broken(text: str, room: int) -> list[str]:
-    """Lines of at most `room` characters, broken at spaces, and after commas where need be."""
+    """Lines of at most `room` characters, broken at spaces, or after commas if necessary."""
     lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
     found: list[str] = []
     for line in lines:
@@ -278,7 +278,7 @@ def _broken(text: str, room: int) -> list[str]:
 def wrapped(
     sentence: str, width: int = TEXT_WIDTH, *, first: str | None = None, indent: str = ""
 ) -> str:
-    """A sentence in lines of `width` at most, all after `indent`, or the first after `first`.
+    """A sentence in lines of at most `width`, prefixed by `indent`, the first by `first`.
 
     Names of metrics and files stay whole.
     """
@@ -295,7 +295,7 @@ def wrapped(
     )
 
 
-# A label and its value, an item of a list, or an indented line: where continuation lines begin.
+# A label and its value, a list item, or an indented line: where continuation lines start.
 _HANGING = re.compile(r"(?:\s*[-•] |\s*\d+\. |\s*\S.*?\s{2,}(?=\S)|\s*)")
 _MOST_HANGING = 24
 
@@ -303,8 +303,8 @@ _MOST_HANGING = 24
 def fitted(text: Text, width: int) -> Text:
     """The text with lines longer than `width` broken between words.
 
-    A continuation line begins below the value or the item that it continues. Lines that cannot
-    be broken, such as a path, stay as they are.
+    A continuation line is aligned with the value or item that it continues. Lines that cannot be
+    broken, such as a path, are unchanged.
     """
     lines = text.split("\n", allow_blank=True)
     found = type(text)("\n").join(
@@ -347,7 +347,7 @@ def _indented(piece: Text, indent: int) -> Text:
 
 
 def value_text(value: float | str | None) -> str:
-    """A whole number in full, any other to four digits, or as many as its whole part has."""
+    """An integer in full, any other number with four digits, or with all integer digits."""
     if value is None:
         return MISSING
     if isinstance(value, str):

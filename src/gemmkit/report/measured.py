@@ -1,4 +1,4 @@
-"""Metrics that Nsight Compute measured beside those that the emulator counted."""
+"""Metrics measured by Nsight Compute beside those counted by the emulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Style, Table, valu
 
 _CLOSE_PERCENT = 2.0
 _MOST_NAMED = 12
-# What is measured there, and the prediction to be held beside it.
+# Measured metrics, and the predictions to compare with them.
 _PREDICTED = {"gpu__time_duration.sum": MICROSECONDS}
 _COLUMNS = (
     Column("metric", "left"),
@@ -21,9 +21,9 @@ _COLUMNS = (
 
 
 def measured_table(launch: MeasuredLaunch, emulated: Mapping[str, float], kernel: str) -> Table:
-    """A row for each measured metric that is emulated too; the others are named below, if few.
+    """A row per measured metric that is also emulated; the others are named below, if few.
 
-    The difference is of the emulated from the measured value, in per cent of that. The time is
+    The difference is emulated minus measured, in percent of the measured value. The time is
     compared with the predicted one.
     """
     known = {name: (name, emulated[name]) for name in launch.metrics if name in emulated}
@@ -39,7 +39,7 @@ def measured_table(launch: MeasuredLaunch, emulated: Mapping[str, float], kernel
         named = ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} metrics"
         notes.append(f"Not emulated: {named}.")
     if not rows:
-        notes.insert(0, "None of the measured metrics is emulated: `gemmkit counters` lists those.")
+        notes.insert(0, "None of the measured metrics is emulated; see `gemmkit counters`.")
     caption = f"Measured by Nsight Compute, {launch.kernel}, beside {kernel}"
     return Table(caption, _COLUMNS, rows, tuple(notes))
 

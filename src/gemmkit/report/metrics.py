@@ -1,4 +1,4 @@
-"""The list of metrics as text, by how they are obtained."""
+"""The list of metrics as text, grouped by how they are obtained."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _FOOTNOTE = (
-    "Names that begin with neither ptx__ nor gemmkit__ are Nsight Compute's, and stand for what "
-    "they stand for there. What PTX cannot tell has no metric here: cache hits, stalls, achieved "
+    "Names that do not start with ptx__ or gemmkit__ are Nsight Compute's, with the same meaning. "
+    "Metrics that cannot be derived from PTX are not available: cache hits, stalls, achieved "
     "occupancy, measured time."
 )
 
 
 def metrics_text(metrics: Sequence[MetricInfo], width: int | None = None) -> Text:
-    """A heading for each way of obtaining metrics, and below it each name with what it is."""
+    """A heading per way of obtaining metrics, followed by names and descriptions."""
     from rich.text import Text
 
     groups: defaultdict[str, list[MetricInfo]] = defaultdict(list)

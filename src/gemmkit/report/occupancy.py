@@ -26,7 +26,7 @@ _UNITS = {
 
 
 def what_if_text(seen: WhatIf) -> Text:
-    """For each curve a row of bars, a mark below the kernel's place, and the next steps."""
+    """For each curve a row of bars, a mark below the kernel's value, and the next steps."""
     from rich.text import Text
 
     here = seen.here
@@ -54,7 +54,7 @@ def what_if_text(seen: WhatIf) -> Text:
 def boards_table(
     boards: Iterable[GpuSpec], *, registers: int, threads: int, shared_bytes: int, blocks: int
 ) -> Table:
-    """What one launch fills of each board, and what limits it; arguments as for `occupancy`."""
+    """The occupancy of one launch on each board, and its limiter; arguments as for `occupancy`."""
     resources: tuple[Limiter, ...] = ("warps", "blocks", "registers", "shared memory", "barriers")
     rows = []
     for board in boards:
@@ -88,14 +88,14 @@ def boards_table(
     )
     return Table(
         f"{blocks:,} blocks of {threads} threads, {registers} registers per thread, "
-        f"{shared_bytes:,} bytes of shared memory a block",
+        f"{shared_bytes:,} bytes of shared memory per block",
         columns,
         tuple(rows),
     )
 
 
 def what_if_figure(seen: WhatIf) -> Fill:
-    """What draws the three staircases side by side."""
+    """A function that draws the three staircases side by side."""
 
     def fill(figure: Figure) -> None:
         for axes, curve in zip(figure.subplots(1, 3, sharey=True), seen.curves, strict=True):
@@ -128,7 +128,7 @@ def what_if_figure(seen: WhatIf) -> Fill:
 
 
 def _bars(curve: Curve) -> tuple[str, int]:
-    """Bars over the curve's points, each as high as its part at best, and the kernel's column."""
+    """Bars over the curve's points, each the maximum of its part, and the kernel's column."""
     count = len(curve.points)
     width = min(_WIDTH, count)
     columns = [0.0] * width
@@ -149,7 +149,7 @@ def _value(curve: Curve, value: int) -> str:
 
 
 def _sentence(curve: Curve, step: Step) -> str:
-    """Such as `at 64 registers or fewer: 50 %`."""
+    """For example `at 64 registers or fewer: 50 %`."""
     near = min((step.first, step.last), key=lambda value: abs(value - curve.here.value))
     side = "or fewer" if near < curve.here.value else "or more"
     if curve.quantity == "threads per block":

@@ -1,4 +1,4 @@
-"""The README's performance part: suites at a glance, each in full, and their pictures."""
+"""The README's performance part: a summary of suites, each in full, and their pictures."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from gemmkit.report.comparison import (
     find_peer,
     fused_overhead,
     geometric_mean,
+    has_types,
     next_tile_share,
+    others_of,
     ratios,
     shape,
 )
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
-from gemmkit.report.tables import number
+from gemmkit.report.tables import kernel_label, number
 
-# Suites of which each problem adds little to the picture of all: they are not shown in full.
+# Suites that are only summarized, not shown in full.
 PICTURED = "waves"
 SWEPT = ("square", "k1024")
 
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """Markdown, and pictures by their names' ends: `-square`, say."""
+    """Markdown, and pictures by the suffix of their names, such as `-square`."""
 
     markdown: str
     pictures: dict[str, str]
 
 
 def performance(records: Sequence[Record], picture: str) -> Performance:
-    """What a file of compared records gives, complete or not.
+    """The rendering of a file of compared records, complete or not.
 
     Args:
         records: as `gemmkit bench --suite … --json FILE` writes them.
-        picture: pictures' links without the part that each has of its own, and the suffix.
+        picture: the common prefix of the pictures' links.
     """
     suites = {suite: found for suite, found in by_suite(records).items() if ratios(found)}
     if not suites:
         return Performance("", {})
     parts = [
-        f"**Compared on an {records[0].device.gpu}, fp32**\n",
+        f"**Compared on an {records[0].device.gpu}, {_types(suites)}**\n",
         _summary(suites).to_markdown(),
         _conditions(records),
     ]
@@ -57,9 +59,9 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
         parts.append(f"![{title}]({picture}-{suite}.svg)\n")
 
     for suite in SWEPT:
-        if len(suites.get(suite, ())) > 1:
+        if _drawable(suites.get(suite, ())):
             show(suite, f"Speed by size, {TOPICS[suite]}", size_sweep_svg(suites[suite]))
-    if len(suites.get(PICTURED, ())) > 1:
+    if _drawable(suites.get(PICTURED, ())):
         show(PICTURED, f"Speed by size, {TOPICS[PICTURED]}", waves_svg(suites[PICTURED]))
     for suite, found in suites.items():
         if suite != PICTURED:
@@ -69,15 +71,26 @@ def performance(records: Sequence[Record], picture: str) -> Performance:
     return Performance("\n".join(parts), pictures)
 
 
+def _drawable(records: Sequence[Record]) -> bool:
+    """Whether there are several, all of one type and layout."""
+    kinds = {(each.problem.types, each.problem.layout) for each in records}
+    return len(records) > 1 and len(kinds) == 1
+
+
+def _types(suites: dict[str, list[Record]]) -> str:
+    kinds = dict.fromkeys(each.problem.types for found in suites.values() for each in found)
+    return ", ".join(kinds)
+
+
 def _summary(suites: dict[str, list[Record]]) -> Table:
     columns = (
         Column("suite", "left"),
         Column("problems"),
         Column("× cuBLAS, geometric mean"),
-        Column("least"),
+        Column("minimum"),
         Column("at", "left"),
-        Column("1.00 or more"),
-        Column("max error / cuBLAS's, at most"),
+        Column("≥ 1.00"),
+        Column("max error / cuBLAS's"),
     )
     return Table("", columns, tuple(_summary_row(*each) for each in suites.items()))
 
@@ -103,16 +116,15 @@ def _summary_row(suite: str, records: Sequence[Record]) -> Row:
 
 
 def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -> Table:
-    """A row per problem of one suite; `everything` has those of other suites too."""
+    """A row per problem of one suite; `everything` includes those of other suites."""
     next_tile = {id(each): next_tile_share(each, everything) for each in records}
     edges = any(each is not None for each in next_tile.values())
     skinny = suite == "skinny"
     fused = any(fused_overhead(each) is not None for each in records)
-    others = [
-        each for each in ("torch", "triton") if any(find_peer(record, each) for record in records)
-    ]
+    others, types = others_of(records), has_types(records)
     columns = (
         Column("M x N x K"),
+        *((Column("types", "left"),) if types else ()),
         Column("kernel", "left"),
         Column("TFLOP/s"),
         *((Column("GB/s"), Column("% of a copy")) if skinny else ()),
@@ -121,7 +133,7 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
         Column("cuBLAS as it picks"),
         Column("cuBLAS best"),
         Column("× cuBLAS"),
-        *(Column(f"× {each}") for each in others),
+        *(Column(f"× {heading}") for heading, _, _ in others),
     )
     rows = []
     for record in records:
@@ -136,7 +148,8 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
         best = best or picked
         cells = (
             Cell(shape(record)),
-            Cell(f"`{record.kernel}`" + ("" if record.correct else " **wrong**")),
+            *((Cell(record.problem.types),) if types else ()),
+            Cell(f"`{kernel_label(record)}`" + ("" if record.correct else " **wrong**")),
             number(record.tflops, 2),
             *(bandwidth if skinny else ()),
             *((number(None if edge is None else 100 * edge, 1),) if edges else ()),
@@ -145,8 +158,8 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
             number(best.tflops if best else None, 2),
             number(record.ratio_to_cublas, 2),
             *(
-                number(peer.speedup if (peer := find_peer(record, each)) else None, 2)
-                for each in others
+                number(peer.speedup if (peer := find_peer(record, *named)) else None, 2)
+                for named in ((library, choice) for _, library, choice in others)
             ),
         )
         rows.append(Row(cells))
@@ -154,26 +167,27 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
 
 
 def _conditions(records: Sequence[Record]) -> str:
-    """What the figures depend on, in a few sentences."""
+    """The conditions of measurement, in a few sentences."""
     facts = records[0].environment
     versions = dict.fromkeys(
-        peer.name.partition(" (")[0].partition(",")[0]
+        peer.name.partition(" (")[0].partition(",")[0].partition(":")[0]
         for each in records
         for peer in each.peers
         if peer.vendor != "gemmkit"
     )
     names = ("driver", "compiler", "commit", "inputs", "command")
-    told = [f"{name} {facts[name]}" for name in names if name in facts]
+    facts_text = [f"{name} {facts[name]}" for name in names if name in facts]
     clocks = [
         each.conditions.sm_clock_mhz
         for each in records
         if each.conditions is not None and each.conditions.sm_clock_mhz is not None
     ]
     if clocks:
-        told.append(f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz (medians)")
+        facts_text.append(f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz (medians)")
     return (
-        "All contenders of a problem run in turn in one process, as CUDA graphs over rotating "
-        "buffers beyond the L2 cache, each checked first; times are medians. `× cuBLAS` is against "
-        "the fastest of cublasSgemm and cuBLASLt's heuristics, `as it picks` is the first of them. "
-        f"{', '.join(versions)}; {'; '.join(told)}.\n"
+        "All candidates for a problem are timed in turn in one process, as CUDA graphs over "
+        "rotating buffers larger than the L2 cache, each checked first; times are medians. "
+        "`× cuBLAS` is relative to the fastest of cublasSgemm and cuBLASLt's heuristics, `as it "
+        "picks` is the first heuristic. "
+        f"{', '.join(versions)}; {'; '.join(facts_text)}.\n"
     )

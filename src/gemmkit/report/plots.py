@@ -1,4 +1,4 @@
-"""Records as SVG pictures that can be read on a light and on a dark page."""
+"""Records as SVG pictures, legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = ("#8fbbe0", "#4f94cd", "#2b6cb0", "#d97a1e", "#3f9b5b", "#8a63b0")
-# The part of the colour map that is seen on white and on black.
+# The part of the color map that is visible on white and on black.
 _MAP, _MAP_END = "viridis", 0.85
 _BAR_SPAN = 0.8
 
 
 def ladder_svg(records: Sequence[Record]) -> str:
-    """TFLOP/s of each rung at each size, or, where nothing was timed, loads per result.
+    """TFLOP/s of each rung at each size, or loads per result if nothing was timed.
 
-    Where a peer was timed in the same runs, it has bars of its own.
+    A peer that was timed in the same runs has its own bars.
     """
     if any(record.time_us for record in records):
         return svg(lambda figure: _ladder_bars(figure, records))
@@ -68,7 +68,7 @@ def _load_bars(figure: Figure, records: Sequence[Record]) -> None:
 
 
 def _bars(figure: Figure, values: dict[str, dict[Any, float]], series: dict[Any, str]) -> Any:
-    """Horizontal bars, grouped by name from top to bottom, one of each group for each series."""
+    """Horizontal bars, grouped by name from top to bottom, with one bar per series."""
     axes = figure.subplots()
     height = _BAR_SPAN / len(series)
     for number, (key, label) in enumerate(series.items()):
@@ -118,7 +118,7 @@ def _sweep_lines(figure: Figure, records: Sequence[Record]) -> None:
 
 
 def _add_peer(peers: dict[str, dict[int, float]], record: Record, baseline: BaselineRecord) -> None:
-    """Its TFLOP/s, under the first word of its name: the rest says which version and algorithm."""
+    """Its TFLOP/s, under the first word of its name; the rest is version and algorithm."""
     if record.tflops is not None:
         peer = peers[baseline.name.split()[0]]
         peer[record.problem.m] = record.tflops / baseline.speedup

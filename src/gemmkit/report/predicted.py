@@ -23,7 +23,7 @@ def read_rows(path: Path) -> list[PredictedRow]:
     """The rows of a file that `benchmarks/predict.py` wrote.
 
     Raises:
-        UsageError: a line is no row.
+        UsageError: a line is not a row.
     """
     import msgspec
 
@@ -32,12 +32,12 @@ def read_rows(path: Path) -> list[PredictedRow]:
         try:
             rows.append(msgspec.json.decode(line, type=PredictedRow))
         except msgspec.DecodeError as error:
-            raise UsageError(f"{path.name}, line {number}, is no row: {error}") from error
+            raise UsageError(f"{path.name}, line {number}, is not a row: {error}") from error
     return rows
 
 
 def accuracy_table(rows: Sequence[PredictedRow]) -> Table:
-    """A line for each kernel, and one each for rows fitted on, held out, and all."""
+    """A line per kernel, and one each for rows fitted on, held out, and all."""
     groups: dict[str, list[PredictedRow]] = defaultdict(list)
     for row in rows:
         groups[row.kernel].append(row)
@@ -51,7 +51,7 @@ def accuracy_table(rows: Sequence[PredictedRow]) -> Table:
 
 
 def speed_table(rows: Sequence[PredictedRow]) -> Table:
-    """Predicted / measured TFLOP/s: a line for each shape, a column for each kernel."""
+    """Predicted / measured TFLOP/s: a line per shape, a column per kernel."""
     kernels = list(dict.fromkeys(row.kernel for row in rows))
     shapes: dict[tuple[int, int, int], dict[str, PredictedRow]] = defaultdict(dict)
     for row in rows:
@@ -65,7 +65,7 @@ def speed_table(rows: Sequence[PredictedRow]) -> Table:
 
 
 def detail_table(rows: Sequence[PredictedRow]) -> Table:
-    """A line for each row, with what limits it."""
+    """A line per row, with its limiter."""
     heads = ("predicted", "measured", "error", "registers", "occupancy")
     columns = (Column("kernel", "left"), *map(Column, heads), Column("limited by", "left"))
     lines = tuple(Row(tuple(map(Cell, _details(row)))) for row in rows)
@@ -78,7 +78,7 @@ def worst(rows: Sequence[PredictedRow], count: int = _WORST) -> list[PredictedRo
 
 
 def scatter_figure(rows: Sequence[PredictedRow]) -> Fill:
-    """What draws predicted over measured TFLOP/s, a colour for each kernel, and a 25 % band."""
+    """A function that draws predicted over measured TFLOP/s by kernel, with a 25 % band."""
 
     def fill(figure: Figure) -> None:
         import matplotlib as mpl

@@ -1,4 +1,4 @@
-"""The part of the README that comes out of result files, and the pictures beside it."""
+"""The part of the README that is generated from result files, and its pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LADDER_SUFFIX, SWEEP_SUFFIX, BENCH_SUFFIX = "-ladder.json", "-sweep.json", "-ben
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The README's generated sections, and the pictures they show: file name to SVG text."""
+    """The README's generated sections, and their pictures: file name to SVG text."""
 
     sections: dict[str, str]
     pictures: dict[str, str]
@@ -48,12 +48,12 @@ def read_records(path: Path) -> list[Record]:
 
 
 def render(results: Path, picture_folder: str) -> Rendering:
-    """Everything that the result files of a folder give.
+    """Render the result files of a folder.
 
     Files named `…-bench.json` become tables and pictures of suites. Files named `…-ladder.json`
     become a picture each, timed ones a table too; files named `…-sweep.json` a picture. The first
-    ladder that was not timed is shown as the session that makes it. `picture_folder` is the
-    pictures' folder as the README links to it.
+    ladder that was not timed is shown as a terminal session. `picture_folder` is the pictures'
+    folder as the README links to it.
     """
     parts: list[str] = []
     pictures: dict[str, str] = {}
@@ -82,7 +82,7 @@ def render(results: Path, picture_folder: str) -> Rendering:
 
 
 def replace_generated(page: str, sections: Mapping[str, str], writer: str = WRITER) -> str:
-    """The README, or another page, with what is between the markers of each section replaced.
+    """The README, or another page, with the text between the markers of each section replaced.
 
     Raises:
         UsageError: it lacks a marker.
@@ -106,7 +106,7 @@ def markers(section: str, writer: str = WRITER) -> tuple[str, str]:
 
 
 def _session(records: Sequence[Record]) -> str:
-    """What the ladder prints on the emulator."""
+    """The output of the ladder on the emulator."""
     problem, gpu = records[0].problem, records[0].device.gpu
     shape = "" if problem.m == DEFAULT_SIZE else f" --size {problem.m}"
     board = "" if gpu == DEFAULT_BOARD.name else f" --gpu '{gpu}'"
@@ -131,7 +131,7 @@ def _heading(records: Sequence[Record]) -> str:
 
 
 def _speed_table(records: Sequence[Record]) -> Table:
-    """A row per kernel; for each size TFLOP/s and how that compares with the peer."""
+    """A row per kernel, with TFLOP/s and the ratio to the peer for each size."""
     sizes = sorted({record.problem.m for record in records})
     by_kernel: dict[str, dict[int, Record]] = {}
     for record in records:
@@ -174,18 +174,18 @@ def _speed(record: Record | None) -> Cell:
 
 
 def _conditions(records: Sequence[Record]) -> str:
-    """What the figures depend on, in a line."""
+    """The conditions of measurement, in one line."""
     timed = [record for record in records if record.time_us is not None]
     samples = sorted(record.time_us.samples for record in timed if record.time_us is not None)
     parts = [f"Each time is the median of {samples[0]} to {samples[-1]} samples"] if samples else []
     peers = {r.problem.m: r.baseline.name for r in records if r.baseline is not None}
     if peers:
         named = "; ".join(f"{size}³: {name}" for size, name in sorted(peers.items()))
-        parts.append(f"the peer, timed in turn in the same run, is its own fastest at {named}")
+        parts.append(f"the peer, timed in turn in the same run, is its fastest at {named}")
     seen = {record.kernel for record in records}
     absent = [f"`{each.name}`" for each in LADDER if each.name not in seen]
     if absent:
-        parts.append(f"none of these products is for {listed(absent)}")
+        parts.append(f"no record for {listed(absent)}, which these sizes do not suit")
     facts = records[0].environment
     names = ("driver", "compiler", "sm_clock_max_mhz", "commit", "inputs")
     parts += [f"{name.replace('_', ' ')} {facts[name]}" for name in names if name in facts]

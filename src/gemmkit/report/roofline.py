@@ -1,4 +1,4 @@
-"""The roofline drawn: a board's roofs, and kernels as points below them."""
+"""The roofline plot: a board's roofs, and kernels as points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARGIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A kernel at one level of memory: FLOP per byte there, and TFLOP/s, predicted or measured."""
+    """A kernel at one level of memory: FLOP per byte, and TFLOP/s, predicted or measured."""
 
     label: str
     level: Level
@@ -28,9 +28,9 @@ class RooflinePoint:
 
 
 def roofline_figure(roofs: Roofline, points: Sequence[RooflinePoint]) -> Fill:
-    """What draws the roofs over logarithmic axes, with a kernel's points or the path of several.
+    """A function that draws the roofs on logarithmic axes, with the points of kernels.
 
-    Points of one level are joined in their order; those that were predicted are hollow.
+    Points of one level are connected in order; predicted ones are hollow.
     """
 
     def fill(figure: Figure) -> None:

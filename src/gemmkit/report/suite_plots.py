@@ -1,4 +1,4 @@
-"""Suites drawn: speed by size with the ratio below it, and the sawtooth of tiles and waves."""
+"""Plots of suites: speed by size with the ratio below it, and wave quantization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OURS, _CUBLAS, _TORCH, _TRITON = "#d97a1e", "#3f9b5b", "#8a63b0", "#4f94cd"
 _SWEEP_SIZE = (8.0, 6.0)
-# Of cuBLAS's kernel for large fp32 products on Hopper.
+# The tile of cuBLAS's kernel for large fp32 products on Hopper.
 _LARGE_TILE = (256, 128)
 
 _Speed = Callable[[Record], float | None]
@@ -32,7 +32,7 @@ def _peer(library: str, choice: str | None = None) -> _Speed:
     return speed
 
 
-# Label, colour, line style and speed of each line.
+# Label, color, line style and speed of each line.
 _LINES: tuple[tuple[str, str, str, _Speed], ...] = (
     ("gemmkit", _OURS, "-", lambda record: record.tflops),
     ("cuBLAS, best", _CUBLAS, "-", _peer(CUBLAS)),
@@ -43,12 +43,12 @@ _LINES: tuple[tuple[str, str, str, _Speed], ...] = (
 
 
 def size_sweep_svg(records: Sequence[Record]) -> str:
-    """TFLOP/s of gemmkit and its peers over M, and below it gemmkit's ratio to cuBLAS."""
+    """TFLOP/s of gemmkit and its peers over M, and below that gemmkit's ratio to cuBLAS."""
     return svg(lambda figure: _size_sweep(figure, records), _SWEEP_SIZE)
 
 
 def waves_svg(records: Sequence[Record]) -> str:
-    """TFLOP/s over M = N in small steps, with what whole waves of one large tile would allow."""
+    """TFLOP/s over M = N in small steps, with the bound by waves of one large tile."""
     return svg(lambda figure: _waves(figure, records))
 
 
@@ -68,7 +68,7 @@ def _size_sweep(figure: Figure, records: Sequence[Record]) -> None:
     ratios.set_xlabel("M = N = K" if cube else f"M = N, K = {records[0].problem.k}")
     ratios.set_ylabel("× cuBLAS, best")
     ratios.grid()
-    speeds.set_ylabel("TFLOP/s (fp32)")
+    speeds.set_ylabel(f"TFLOP/s ({records[0].problem.types})")
     speeds.set_title(records[0].device.gpu)
     speeds.grid()
     figure.legend(loc="outside right center")
@@ -87,7 +87,7 @@ def _waves(figure: Figure, records: Sequence[Record]) -> None:
         )
     _lines(axes, records)
     axes.set_xlabel(f"M = N, K = {records[0].problem.k}")
-    axes.set_ylabel("TFLOP/s (fp32)")
+    axes.set_ylabel(f"TFLOP/s ({records[0].problem.types})")
     axes.set_title(records[0].device.gpu)
     axes.set_ylim(bottom=0)
     axes.grid()
@@ -116,7 +116,7 @@ def _points(records: Iterable[Record], speed: _Speed) -> Iterable[tuple[int, flo
 
 
 def _ceiling(records: Sequence[Record]) -> list[tuple[int, float]]:
-    """The peak × the share that the problem fills of the tiles which all SMs work off together."""
+    """The peak × the share of whole waves of tiles that the problem fills."""
     try:
         board = find_board(records[0].device.gpu)
     except UsageError:

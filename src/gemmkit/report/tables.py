@@ -1,4 +1,4 @@
-"""Records as tables: the ladder and the sweep, each as measured on a GPU or counted without one."""
+"""Records as tables: the ladder and the sweep, measured on a GPU or counted without one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.wrong_result import bound_notes, wrong_result
 
 _COUNTED = (
-    "Emulated, so there are no times: with an NVIDIA GPU, `--device cuda` measures them. Requests "
-    "and sectors are of global loads, copies by cp.async among them; shared wavefronts are those "
-    "after ptxas has merged neighbouring loads. Registers are the compiler's; occupancy and waves "
-    "follow from the board's limits. `gemmkit explain KERNEL` says what a kernel's figures mean."
+    "Emulated, so there are no times; with an NVIDIA GPU, `--device cuda` measures them. Requests "
+    "and sectors are those of global loads, including cp.async; shared wavefronts are those after "
+    "ptxas's merging of adjacent loads. Registers are the compiler's; occupancy and waves follow "
+    "from the board's limits. `gemmkit explain KERNEL` interprets a kernel's figures."
 )
 
-# Rows are printed one at a time: the room for figures that are not known yet.
+# Rows are printed one at a time: widths reserved for figures that are not known yet.
 _CORRECT = Column("max error / bound", drop=1, reserve=17)
 _KERNEL = Column("kernel", "left", reserve=17)
 _LADDER_HEAD = (Column("#", reserve=2), _KERNEL, _CORRECT)
@@ -27,7 +27,7 @@ _TIMED = (
     Column("median\nµs", reserve=9),
     Column("TFLOP/s"),
     Column("% of\npeak", drop=2, reserve=5),
-    Column("× rung\nbefore", drop=3, reserve=6),
+    Column("× previous\nrung", drop=3, reserve=6),
     Column("× cuBLAS"),
 )
 _COUNTERS = (
@@ -45,7 +45,7 @@ _RESIDENCY = (
 _BENCH_HEAD = (Column("M x N x K", reserve=14), _KERNEL, _CORRECT)
 _BENCHED = (
     Column("median\nµs", reserve=9),
-    Column("20 % to 80 %\nµs", drop=5, reserve=16),
+    Column("p20 to p80\nµs", drop=5, reserve=16),
     *_TIMED[1:3],
     Column("cuBLAS\nµs", drop=4, reserve=9),
     Column("× cuBLAS"),
@@ -62,7 +62,7 @@ _EMULATED = (*_COUNTERS[:3], Column("emulated\nin s"))
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A kernel that refuses the problem of a ladder, and why."""
+    """A kernel that refuses the problem of a ladder, with the reason."""
 
     kernel: str
     rung: int | None
@@ -72,10 +72,10 @@ class LeftOut:
 def ladder_table(
     records: Sequence[Record], left_out: Sequence[LeftOut] = (), *, complete: bool = True
 ) -> Table:
-    """One row per record, in their order: times if any record has one, counters otherwise.
+    """One row per record, in order: times if any record has one, otherwise counters.
 
-    A rung that was left out has a row with the reason, between its neighbours. While the ladder is
-    not complete, those past the last record have none yet.
+    A rung that was left out has a row with the reason, in its place. While the ladder is running,
+    rungs past the last record have no row yet.
     """
     timed = any(record.time_us for record in records)
     columns = (*_LADDER_HEAD, *(_TIMED if timed else _COUNTERS), *_RESIDENCY)
@@ -113,13 +113,13 @@ def _rung(left_out: LeftOut) -> int:
 def _left_out_row(left_out: LeftOut, columns: int) -> Row:
     cells = (Cell(str(left_out.rung)), Cell(left_out.kernel), Cell("not run"))
     missing = (Cell(MISSING),) * (columns - len(cells))
-    # The refusal names the kernel and its configuration first, as the row does.
+    # The refusal starts with the kernel and its configuration, which the row has already.
     reason = left_out.reason.rpartition("): ")[2]
     return Row((*cells, *missing), note=f"Left out: {reason}.")
 
 
 def bench_table(records: Sequence[Record]) -> Table:
-    """One row per problem, of one kernel: time and ratio to cuBLAS if it was timed, else
+    """One row per problem for one kernel: time and ratio to cuBLAS if it was timed, otherwise
     counters."""
     timed = any(record.time_us for record in records)
     rows = tuple(
@@ -148,7 +148,7 @@ def bench_table(records: Sequence[Record]) -> Table:
 
 
 def sweep_table(records: Sequence[Record]) -> Table:
-    """One row per record: sizes, error, and fastest, mean and slowest time, or counters."""
+    """One row per record: sizes, error, and minimum, mean and maximum time, or counters."""
     timed = any(record.time_us for record in records)
     rows = tuple(
         Row(
@@ -166,18 +166,21 @@ def sweep_table(records: Sequence[Record]) -> Table:
 
 
 def kernel_label(record: Record) -> str:
-    """The kernel's name, with what it fuses, and the layout where that is not row-major."""
+    """The kernel's name, with its epilogue, and the layout if it is not row-major."""
     epilogue, layout = record.problem.epilogue, record.problem.layout
     fused = record.kernel if epilogue == "none" else f"{record.kernel} + {epilogue}"
     return fused if layout == "nn" else f"{fused}, {layout_text(layout)}"
 
 
 def correctness(record: Record) -> Cell:
-    """Error and bound of the element nearest its bound; a wrong result is marked by a word too."""
+    """Error and bound of the element nearest its bound; a wrong result is also marked by a word."""
     error, bound = record.ratio_error, record.ratio_bound
     if bound is None:
-        # Records of older versions have the pair of the largest error alone.
+        # Records of older versions have only the pair of the largest error.
         error, bound = record.max_error, record.error_bound
+    if record.correct and bound is None:
+        # Those of other makers say only that it is right.
+        return Cell(MISSING, "good")
     figures = "not finite" if error is None or bound is None else f"{error:.1e} / {bound:.1e}"
     return Cell(figures, "good") if record.correct else Cell(f"WRONG {figures}", "bad")
 
@@ -254,7 +257,7 @@ def residency_cells(record: Record) -> tuple[Cell, ...]:
 
 
 def number(value: float | None, decimals: int) -> Cell:
-    """A number with thousands parted, or the mark for a missing one."""
+    """A number with thousands separators, or the mark for a missing one."""
     return Cell(MISSING if value is None else f"{value:,.{decimals}f}")
 
 
@@ -264,7 +267,7 @@ def _note(record: Record) -> str:
 
 
 def _caption(records: Sequence[Record], *, shape: bool = True) -> str:
-    """Device, scaling and, unless each row has its own, the shape: from the first record."""
+    """Device, α and β and, unless each row has its own, the shape: from the first record."""
     if not records:
         return "nothing was run"
     first = records[0]

@@ -1,4 +1,4 @@
-"""What the tuner found, as tables: winners, what was tried, and why the winner wins."""
+"""The tuner's results as tables: winners, what was tried, and why the winner wins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OUTCOMES: dict[Outcome, str] = {
 
 
 def tuned_table(results: Sequence[Tuned]) -> Table:
-    """A line for each problem: its best configuration, its speed, and what it took to find it."""
+    """A line per problem: its best configuration, its speed, and the effort to find it."""
     rows = tuple(Row(tuple(map(Cell, _tuned_cells(each))), _tuned_note(each)) for each in results)
     columns = (
         Column("M x N x K", "left"),
@@ -51,7 +51,7 @@ def tuned_table(results: Sequence[Tuned]) -> Table:
     )
     notes = (
         *(space_note(each) for each in results if each.trials),
-        f"Every trial is in {results[0].store}; `gemmkit which` and dispatch ask it.",
+        f"All trials are in {results[0].store}, which `gemmkit which` and dispatch use.",
     )
     return Table(f"Tuned on {results[0].board}", columns, rows, notes)
 
@@ -72,46 +72,46 @@ def _tuned_cells(result: Tuned) -> tuple[str, ...]:
 
 def _tuned_note(result: Tuned) -> str:
     if result.best is None:
-        return "Nothing was timed: give it a longer --budget."
+        return "Nothing was timed: use a longer --budget."
     if result.ended == "all tried":
         return "All configurations were tried."
-    return "Interrupted: the same command goes on from here." if result.ended != "budget" else ""
+    return "Interrupted: the same command continues from here." if result.ended != "budget" else ""
 
 
 def tried_table(shape: str, entries: Sequence[Entry], stale: int) -> Table:
-    """What became of the configurations that were tried; `stale` are those that do not count."""
+    """The outcomes of the configurations that were tried; `stale` ones do not count."""
     outcomes = Counter(each.outcome for each in entries)
     lines = [(word, outcomes[outcome]) for outcome, word in _OUTCOMES.items()]
     finals = sum(each.final for each in entries if each.outcome == "ok")
-    lines.insert(1, ("  of these, in turn with the other leaders", finals))
-    lines.append(("stale: the kernel or the compiler has changed since", stale))
+    lines.insert(1, ("  of these, in the finals", finals))
+    lines.append(("stale: the kernel or the compiler has changed", stale))
     rows = tuple(Row((Cell(name), Cell(f"{count:,}"))) for name, count in lines if count)
     columns = (Column("configurations", "left"), Column("number"))
     return Table(f"What was tried for {shape}", columns, rows)
 
 
 def space_note(result: Tuned) -> str:
-    """How much of the space was left out, by reason, and how much the budget did not reach."""
+    """How much of the space was left out, by reason, and how much the budget did not cover."""
     parts = [f"{count:,} {reason}" for reason, count in result.left_out.items()]
     if result.untried:
-        parts.append(f"{result.untried:,} not tried: the time was up")
+        parts.append(f"{result.untried:,} not tried within the budget")
     return f"{result.problem.shape}, of {result.total:,}: " + "; ".join(parts) + "."
 
 
 def reasons_text(
     role: str, winner_us: float | None, other_us: float | None, reasons: Sequence[Sentence]
 ) -> str:
-    """Why the winner beats another: the strongest sentences of `explain`, as many as are read."""
-    head = f"The winner beside the {role}" if role != "by default" else "Beside its default"
+    """Why the winner beats another: the strongest sentences of `explain`."""
+    head = f"The winner vs. the {role}" if role != "by default" else "The winner vs. its default"
     if winner_us and other_us:
-        head += f": measured {winner_us:,.2f} µs against {other_us:,.2f} µs"
-    told = reasons[:REASONS]
-    lines = [wrapped(each.text, first="- ", indent="  ") for each in told]
+        head += f": measured {winner_us:,.2f} µs vs. {other_us:,.2f} µs"
+    strongest = reasons[:REASONS]
+    lines = [wrapped(each.text, first="- ", indent="  ") for each in strongest]
     return "".join([f"{head}.\n", *lines]) + "\n"
 
 
 def failures_table(entries: Sequence[Entry]) -> Table | None:
-    """Configurations that failed, with the first line of the reason; None where none did."""
+    """Configurations that failed, with the first line of the reason; None if none did."""
     failed = [each for each in entries if each.outcome != "ok"]
     rows = tuple(
         Row((Cell(each.label), Cell(_OUTCOMES[each.outcome])), each.reason.split("\n")[0])
@@ -124,16 +124,16 @@ def failures_table(entries: Sequence[Entry]) -> Table | None:
 
 
 def leaders_table(entries: Sequence[Entry]) -> Table:
-    """The fastest, with estimated times beside the measured ones."""
+    """The fastest configurations, with estimated and measured times."""
     leaders = by_time(entries)[:LEADERS]
     best = leaders[0].time_us if leaders else None
     rows = tuple(Row(tuple(map(Cell, _leader_cells(each, best)))) for each in leaders)
     columns = (
         Column("configuration", "left"),
         Column("µs"),
-        Column("20 % to 80 %\nµs"),
+        Column("p20 to p80\nµs"),
         Column("TFLOP/s"),
-        Column("behind\nthe best"),
+        Column("slower than\nthe best"),
         Column("estimated\nµs"),
         Column("timed", "left"),
     )
@@ -158,7 +158,7 @@ def _leader_cells(entry: Entry, best: float | None) -> tuple[str, ...]:
 
 
 def estimates_table(rows: Sequence[PredictedRow]) -> Table:
-    """Estimated beside measured times: configurations in fifths, by their estimates."""
+    """Estimated and measured times, by quintile of the estimate."""
     ordered = sorted(rows, key=lambda row: row.predicted_us)
     lines = []
     for number in range(FIFTHS):
@@ -175,7 +175,7 @@ def estimates_table(rows: Sequence[PredictedRow]) -> Table:
             )
     seen = accuracy(rows)
     note = (
-        f"Estimates are {seen.median_error:.0%} off in the median, with a rank correlation of "
+        f"The median error of the estimates is {seen.median_error:.0%}, their rank correlation "
         f"{seen.rank_correlation:.2f}; they order the search, measured times decide."
     )
     columns = (
@@ -189,7 +189,7 @@ def estimates_table(rows: Sequence[PredictedRow]) -> Table:
 
 
 def predicted_rows(entries: Sequence[Entry], board: str) -> list[PredictedRow]:
-    """Estimated beside measured times, for `report.predicted`'s tables and scatter plot."""
+    """Estimated and measured times, for `report.predicted`'s tables and scatter plot."""
     rows = []
     for each in entries:
         if each.outcome != "ok" or not each.time_us or not each.predicted_us or not each.tflops:
@@ -217,14 +217,14 @@ def predicted_rows(entries: Sequence[Entry], board: str) -> list[PredictedRow]:
 
 
 def speeds_figure(rows: Sequence[PredictedRow]) -> Fill:
-    """What draws estimated over measured TFLOP/s, a colour for each kernel."""
+    """A function that draws estimated over measured TFLOP/s, colored by kernel."""
 
     def fill(figure: Figure) -> None:
         from matplotlib.ticker import LogLocator, NullFormatter
 
         scatter_figure(rows)(figure)
         (axes,) = figure.axes
-        # One shape's speeds lie close together: powers of ten alone would not tell them apart.
+        # The speeds of one shape are close together: ticks at powers of ten do not suffice.
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_minor_formatter(NullFormatter())
@@ -233,13 +233,13 @@ def speeds_figure(rows: Sequence[PredictedRow]) -> Fill:
 
 
 def residency_table(facts: Mapping[str, Facts]) -> Table:
-    """How some configurations fill the board, one a column: `facts` by what heads the column."""
+    """How configurations fill the board, one per column: `facts` by column heading."""
     lines: list[tuple[str, list[str]]] = [
         ("configuration", [each.name for each in facts.values()]),
         ("blocks", [f"{each.plan.blocks:,}" for each in facts.values()]),
-        ("threads a block", [str(each.plan.threads_per_block) for each in facts.values()]),
+        ("threads per block", [str(each.plan.threads_per_block) for each in facts.values()]),
         ("registers per thread", [_registers(each) for each in facts.values()]),
-        ("blocks an SM holds", [_held(each) for each in facts.values()]),
+        ("blocks per SM", [_held(each) for each in facts.values()]),
         ("occupancy", [_occupancy(each) for each in facts.values()]),
         ("waves", [_waves(each) for each in facts.values()]),
         ("SMs busy", [_busy(each) for each in facts.values()]),
@@ -284,7 +284,7 @@ def _limiter(facts: Facts) -> str:
 
 
 def store_table(entries: Sequence[Entry], stale: Mapping[Staleness, int], where: str) -> Table:
-    """What a store holds: the winner of each problem on each GPU."""
+    """The contents of a store: the winner of each problem on each GPU."""
     rows = tuple(
         Row(
             (
@@ -304,13 +304,13 @@ def store_table(entries: Sequence[Entry], stale: Mapping[Staleness, int], where:
         Column("TFLOP/s"),
         Column("origin", "left"),
     )
-    told = ", ".join(f"{count} of {reason}" for reason, count in sorted(stale.items()))
-    notes = (f"Stale trials, kept and not used: {told}.",) if told else ()
+    listed = ", ".join(f"{count} of {reason}" for reason, count in sorted(stale.items()))
+    notes = (f"Stale trials, kept but not used: {listed}.",) if listed else ()
     return Table(f"Tuned problems in {where}", columns, rows, notes)
 
 
 def predicted_table(found: Sequence[Predicted], problem: str, board: str) -> Table:
-    """The fastest by the model. Nothing in it was measured."""
+    """The fastest configurations in the model. Nothing is measured."""
     rows = tuple(
         Row(
             (
@@ -331,7 +331,7 @@ def predicted_table(found: Sequence[Predicted], problem: str, board: str) -> Tab
         Column("limited by", "left"),
     )
     notes = (
-        f"Predicted by the model for {board}, of {len(found)} configurations; nothing was measured "
-        "and nothing is stored. On the board itself, `gemmkit tune` measures.",
+        f"Predicted by the model for {board}, over {len(found)} configurations; nothing was "
+        "measured or stored. `gemmkit tune` measures on the board itself.",
     )
     return Table(f"{problem} on {board}, predicted", columns, rows, notes)

@@ -1,4 +1,4 @@
-"""What a wrong result looks like, and by which bound results were judged, as sentences."""
+"""Sentences about a wrong result, and about the error bound that was applied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAIN = ("", "fp32", "fp64")
 
 
 def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
-    """One sentence that says what is wrong, what to try, and one element of it."""
+    """What is wrong, what to try, and an example element."""
     if diagnosis is None:
         return detail
     example = f"For example, {detail}" if diagnosis.wrong > 1 and detail[:2] == "C[" else detail
@@ -19,6 +19,6 @@ def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
 
 
 def bound_notes(arithmetics: Iterable[str]) -> tuple[str, ...]:
-    """A sentence for each arithmetic, other than that of the types, whose bound was applied."""
+    """A sentence per arithmetic, other than that of the types, whose bound was applied."""
     seen = dict.fromkeys(each for each in arithmetics if each not in _PLAIN)
     return tuple(f"Error bounds are those of: {each}." for each in seen)

@@ -1,22 +1,27 @@
-r"""In which arithmetic a kernel of fp32 matrices computes, and what relative error that allows.
+r"""The arithmetic a kernel computes in, and the relative error that this allows.
 
 `roundings` reads from a kernel's PTX how often a term of the sum is rounded to a narrower type. If
-it is rounded r_f times to each type f with unit roundoff v_f, beside the n fp32 roundings of
-`bounds`, then each term is multiplied by at most that many factors (1 + δ), so that
+a term is rounded r_f times to each type f with unit roundoff v_f, in addition to the n fp32
+roundings of `bounds`, it is multiplied by at most that many factors (1 + δ), so that
 
     |D − exact| ≤ ((1 + γ_n(u)) · Π_f (1 + v_f)^{r_f} − 1) · S + underflow.
 
 That is Lemma 3.1 of Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., for factors
 of several precisions; for products on tensor cores it is the bound of Blanchard, Higham, Lopez,
 Mary and Pranesh, "Mixed Precision Block Fused Multiply-Add: Error Analysis and Application to GPU
-Tensor Cores" (SIAM J. Sci. Comput. 42, 2020). Operands that are rounded once each and summed in
-fp32 give r = 2. Sums that are kept in a narrow type are rounded at each of k steps, or at each
-block of k for a tensor core: four steps at least (Fasi, Higham, Mikaitis and Pranesh, "Numerical
-behavior of NVIDIA tensor cores", 2021). Tensor cores, and conversions toward zero, cut off: their
-unit roundoff is twice as large.
+Tensor Cores" (SIAM J. Sci. Comput. 42, 2020). Two operands, each rounded once and accumulated in
+fp32, give r = 2. An accumulator of a narrow type is rounded at each of the k steps, or, on a tensor
+core, once per block of at least four steps (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
+of NVIDIA tensor cores", 2021). Tensor cores and conversions toward zero truncate, which doubles the
+unit roundoff.
 
-Gradual underflow adds half of a type's smallest subnormal number for each rounding of an operand,
-times the other operand.
+Gradual underflow adds half of a type's smallest subnormal number per rounding of an operand, times
+the other operand.
+
+A library without a kernel for a whole epilogue stores the intermediate result of each kernel in the
+type of C, and the next kernel reads it. If that type is narrower than the accumulator type, each
+such store is one more rounding. `stored` lists these steps except the last; `bounds` propagates
+their errors.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.problem import full_type_name
@@ -31,7 +37,7 @@ from gemmkit.problem import full_type_name
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A floating-point type: bits of its significand, and half its smallest subnormal number."""
+    """A floating-point type: significand bits, and half its smallest subnormal number (`tiny`)."""
 
     name: str
     bits: int
@@ -39,7 +45,7 @@ class Format:
 
     @property
     def unit(self) -> float:
-        """The unit roundoff to nearest."""
+        """The unit roundoff of rounding to nearest."""
         return 2.0**-self.bits
 
 
@@ -55,7 +61,10 @@ FORMATS: Mapping[str, Format] = {
 }
 COMPUTE_DTYPES = ("float32", *FORMATS)
 
-# Steps of k that a tensor core adds up before it rounds, at least.
+# The steps of an epilogue, in this order. The residual is the last one, and is stored anyway.
+Step = Literal["product", "bias", "activation", "scale"]
+
+# The fewest steps of k that a tensor core accumulates before it rounds.
 TENSOR_BLOCK = 4
 
 
@@ -63,8 +72,8 @@ TENSOR_BLOCK = 4
 class Rounded:
     """How often each term is rounded to a type.
 
-    `times` is a fixed number; where `block` is not 0, once more for each so many steps of k,
-    `rate` times. With `cut`, it is cut off instead of rounded to nearest.
+    `times` is a fixed count. If `block` is not 0, the term is also rounded `rate` times per `block`
+    steps of k. `cut` means truncation instead of rounding to nearest.
     """
 
     format: Format
@@ -74,49 +83,52 @@ class Rounded:
     cut: bool = False
 
     def count(self, k: int) -> int:
-        """Roundings of a term among k."""
+        """The number of roundings of one of k terms."""
         return self.times + (self.rate * -(-k // self.block) if self.block else 0)
 
     @property
     def unit(self) -> float:
-        """By what factor, less one, a rounding may change a number."""
+        """The largest relative change that one rounding makes."""
         return self.format.unit * (2 if self.cut else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """What is rounded to which type on its way from A and B to C.
+    """What is rounded to which type between A and B and the result.
 
-    `rounded` is empty for plain fp32. `tensor` says that tensor cores add up, `sums` are the types
-    to which sums are rounded, not operands alone. `tolerance` replaces the bound: the allowed
-    error as a share of S. `reason` says in a phrase what all that is taken from.
+    `rounded` is empty for plain fp32. `tensor`: tensor cores accumulate. `sums` are the types that
+    accumulators, and not only operands, are rounded to. `stored` are the steps of an epilogue after
+    which a kernel stores its result in the type of C for the next kernel. `tolerance` replaces the
+    bound: the allowed error as a fraction of S. `reason` is a phrase that names the source of all
+    this.
     """
 
     rounded: tuple[Rounded, ...] = ()
     tensor: bool = False
     sums: tuple[Format, ...] = ()
     tolerance: float | None = None
+    stored: tuple[Step, ...] = ()
     reason: str = field(default="fp32", compare=False)
 
     @property
     def plain(self) -> bool:
         """Whether fp32's own bound holds."""
-        return not self.rounded and not self.tensor and self.tolerance is None
+        return not (self.rounded or self.tensor or self.stored) and self.tolerance is None
 
     @property
     def operand_bits(self) -> int:
-        """Bits of the narrowest type: integers with as many are not rounded."""
+        """Bits of the narrowest type: integers of that many bits are not rounded."""
         return min((each.format.bits for each in self.rounded), default=24)
 
     @property
     def sum_bits(self) -> int:
-        """Bits of the narrowest type to which sums are rounded."""
+        """Bits of the narrowest type that accumulators are rounded to."""
         return min((each.bits for each in self.sums), default=24)
 
     def relative(self, k: int, fp32: float) -> float:
-        """The bound as a share of S, given that of fp32's own roundings.
+        """The bound as a fraction of S, given the bound `fp32` of the fp32 roundings.
 
-        Finite for every k: (1 + v)^r is, where γ_r would have no value.
+        It is finite for every k: (1 + v)^r is finite where γ_r is undefined.
         """
         if self.tolerance is not None:
             return self.tolerance
@@ -124,7 +136,7 @@ class Arithmetic:
         return math.expm1(min(logs, 700.0) + math.log1p(fp32 * (2 if self.tensor else 1)))
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
-        """What gradual underflow may add to Σ|A|·|B|, given the largest magnitudes of both."""
+        """What gradual underflow may add to Σ|A|·|B|, given the largest magnitude of each."""
         if self.tolerance is not None:
             return 0.0
         tiny = max((each.format.tiny for each in self.rounded), default=0.0)
@@ -135,16 +147,16 @@ FP32 = Arithmetic()
 
 
 def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic | None:
-    """The arithmetic that a user names, or None if that is to be read from the kernel.
+    """The arithmetic that the user names, or None if it is to be read from the kernel.
 
     Args:
-        compute_dtype: a type of `COMPUTE_DTYPES` to which operands are rounded, and after a comma
-            the one that sums are kept in where that is not fp32: `float16,float16`. May be empty.
-            Short names do as well: see `full_type_name`.
-        tolerance: the allowed |error| as a share of |α|·Σ|A|·|B| + |β·C|.
+        compute_dtype: the type of `COMPUTE_DTYPES` that operands are rounded to, optionally
+            followed by a comma and the accumulator type if it is not fp32: `float16,float16`. May
+            be empty. Short names are accepted: see `full_type_name`.
+        tolerance: the allowed |error| as a fraction of |α|·Σ|A|·|B| + |β·C|.
 
     Raises:
-        UsageError: no such type, or a tolerance that is negative or not finite.
+        UsageError: the type is unknown, or the tolerance is negative or not finite.
     """
     if tolerance is not None:
         if not 0 <= tolerance < math.inf:

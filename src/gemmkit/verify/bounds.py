@@ -1,38 +1,43 @@
-r"""How far a result may lie from the exact one: error bounds from rounding theory.
+r"""How far a result may be from the exact one: error bounds from rounding error analysis.
 
-Let u be the unit roundoff of the sums' type (2⁻²⁴ for fp32, 2⁻⁵³ for fp64) and
-γ_n = n·u / (1 − n·u). What the activation gets is
+Let u be the unit roundoff of the accumulator type (2⁻²⁴ for fp32, 2⁻⁵³ for fp64) and
+γ_n = n·u / (1 − n·u). The activation's input is
 
     x = α · Σ_p A[i,p]·B[p,j] + β·C[i,j] + bias,
 
 a sum of L = k + t terms, where t counts β·C (if β ≠ 0) and the bias (if there is one). Whatever
 the order of the additions (a loop, a tree, k split over blocks), a term passes through at most
-L − 1 of them. A product A·B adds one rounding, and so does the multiplication by α unless α = 1;
-a fused multiply-add only leaves roundings out, and additions of zero are exact. So each term is
+L − 1 of them. A product A·B adds one rounding, and so does the multiplication by α unless α = 1; a
+fused multiply-add only removes roundings, and additions of zero are exact. So each term is
 multiplied by at most n = k + t + [α ≠ 1] factors (1 + δ), |δ| ≤ u, and by Lemma 3.1 of Higham,
 *Accuracy and Stability of Numerical Algorithms*, 2nd ed. (the argument of its sections 3.1
 and 4.2),
 
     |fl(x) − x| ≤ e = γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias|.
 
-Gradual underflow adds at most half the smallest subnormal number for each multiplication, enlarged
-by no more than the later factors (below 2 here) and |α|. Tensor cores may cut sums of 16-bit
-products off instead of rounding them, which doubles u (Fasi, Higham, Mikaitis and Pranesh,
-"Numerical behavior of NVIDIA tensor cores", 2021).
+Gradual underflow adds at most half the smallest subnormal number per multiplication, multiplied by
+at most the later factors (below 2 here) and |α|. Tensor cores may truncate sums of 16-bit products
+instead of rounding them, which doubles u (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
+of NVIDIA tensor cores", 2021).
 
 ReLU has slope at most one and keeps the bound. GELU and SiLU have |f(x)| ≤ |x| and a slope of at
-most `SLOPE`, and their own evaluation errs by at most `EVALUATION` roundoffs of x: the error
-functions and exponentials of CUDA's mathematical library are right to 2 units in the last place
-(CUDA Programming Guide, "Mathematical Functions Appendix"), and what follows them adds a few. The
-scale and the residual round once each. A result D stored in a narrower type with unit roundoff v
-is off by v·|D| more, or by half that type's smallest subnormal number.
+most `SLOPE`, and their evaluation adds an error of at most `EVALUATION` roundoffs of x: the error
+functions and exponentials of CUDA's math library are accurate to 2 units in the last place (CUDA
+Programming Guide, "Mathematical Functions Appendix"), and the operations after them add a few. The
+scale and the residual each round once. Storing D in a narrower type with unit roundoff v adds
+v·|D|, or half that type's smallest subnormal number.
 
-The reference is float64 and itself rounded, by γ_n with u = 2⁻⁵³, in D and in S; twice that is
-added. Of fp64 products the reference is better than that: see `reference`.
+A library may compute D by several kernels in turn, each of which stores its result y in the type of
+C. If y is within e of the exact value, the next kernel reads a value within e + v·(|y| + e) plus
+half that subnormal number. The later steps propagate this error: adding the bias rounds once more,
+the activation multiplies the error by its slope, the scale by itself.
 
-Where all terms are multiples of one power of two and S stays within the bits of the sums' type,
-nothing rounds in any order, and the result is the exact one, rounded once to the type of C. A
-kernel that computes in narrower types has another bound, and fewer bits for that: see `arithmetic`.
+The float64 reference is itself rounded, in D and in S, by γ_n with u = 2⁻⁵³; twice that is added.
+The reference of fp64 products is more accurate than that: see `reference`.
+
+If all terms are multiples of one power of two and S fits the bits of the accumulator type, nothing
+rounds in any order of summation, and the result is the exact one, rounded once to the type of C. A
+kernel that computes in narrower types has another bound, and fewer such bits: see `arithmetic`.
 """
 
 from __future__ import annotations
@@ -46,16 +51,16 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.arithmetic import FP32, Arithmetic, Format
-from gemmkit.verify.bands import over_bands
-from gemmkit.verify.encoding import ELEMENTS, Numbers
-from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices, residual_numbers
+from gemmkit.verify.arithmetic import FP32, Arithmetic, Format, Step
+from gemmkit.verify.encoding import ELEMENTS, Matrix, Numbers
+from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices, residual_matrix
+from gemmkit.verify.row_blocks import for_each_row_block
 
 UNIT_ROUNDOFF_64 = 2.0**-53
-# Of the slope of GELU, which is the steepest of the activations.
+# The largest slope of GELU, the steepest of the activations.
 SLOPE = 1.13
 EVALUATION = 8
-# Roundings that the reference adds to an fp64 sum, beside one for each panel of k (`reference`).
+# Roundings that the reference adds to an fp64 sum, besides one per panel of k (see `reference`).
 REFERENCE_ROUNDINGS = 8
 REFERENCE_PANEL = 1024
 
@@ -64,7 +69,7 @@ def gamma(n: int, unit: float) -> float:
     """γ_n = n·unit / (1 − n·unit).
 
     Raises:
-        UsageError: n·unit is 1 or more, so no bound follows.
+        UsageError: n·unit is 1 or more, so that there is no bound.
     """
     if n * unit >= 1:
         raise UsageError(
@@ -74,7 +79,7 @@ def gamma(n: int, unit: float) -> float:
 
 
 def scalar(problem: GemmProblem, value: float) -> float:
-    """The number that a kernel is given for α, β or the scale: fp32, of fp64 sums fp64."""
+    """α, β or the scale as the kernel receives it: in fp32, or in fp64 for fp64 accumulators."""
     if problem.sum_dtype == "float64":
         return value
     with np.errstate(over="ignore"):
@@ -83,10 +88,11 @@ def scalar(problem: GemmProblem, value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Bounds of a problem's errors: before the activation, `relative · S + absolute`.
+    """Error bounds of one problem; before the activation the bound is `relative · S + absolute`.
 
-    Both are 0 where nothing rounds. `unit` is the roundoff of the epilogue's arithmetic, `stored`
-    the type of C where it is narrower than that of the sums.
+    Both are 0 if nothing rounds. `unit` is the roundoff of the epilogue's arithmetic, `stored` the
+    type of C if it is narrower than the accumulator type, `between` the steps, except the last,
+    after which the result so far is stored in it.
     """
 
     relative: float
@@ -95,14 +101,15 @@ class Rounding:
     epilogue: Epilogue = field(default_factory=Epilogue)
     scale: float = 1.0
     stored: Format | None = None
+    between: tuple[Step, ...] = ()
 
     @classmethod
     def of(cls, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> Rounding:
-        """The bounds for this problem, these values and a kernel's arithmetic.
+        """The bounds for this problem, these input values and a kernel's arithmetic.
 
         Raises:
             UsageError: k is so large that sums have no correct digit (2²⁴ for fp32), or the
-                activation is the user's own, whose slope nobody knows.
+                activation is a custom one, whose slope is unknown.
         """
         epilogue = problem.epilogue
         if isinstance(epilogue.activation, Custom):
@@ -112,7 +119,7 @@ class Rounding:
         sums, result = ELEMENTS[problem.sum_dtype], ELEMENTS[problem.result_dtype]
         stored = result if result.bits < sums.bits else None
         scale = scalar(problem, epilogue.scale)
-        rest = sums.unit, epilogue, scale, stored
+        rest = sums.unit, epilogue, scale, stored, arithmetic.stored
         if arithmetic.tolerance is None and is_exact(problem, inputs, arithmetic):
             return cls(0.0, 0.0, *rest)
         alpha = abs(scalar(problem, problem.alpha))
@@ -136,11 +143,11 @@ class Rounding:
 
     @property
     def exact(self) -> bool:
-        """Whether a right result is the exact one, rounded once to the type of C."""
+        """Whether a correct result is the exact one, rounded once to the type of C."""
         return self.relative == 0 and self.absolute == 0
 
     def before(self, magnitude: Numbers) -> NDArray[np.float64]:
-        """The largest allowed error of what the activation gets, for each S."""
+        """The largest allowed error of the activation's input, for each S."""
         return self.relative * magnitude + self.absolute
 
     def bound(
@@ -149,36 +156,53 @@ class Rounding:
         before: Numbers,
         values: Numbers,
         residual: Numbers | None = None,
+        *,
+        bias: Numbers | None = None,
+        activated: Numbers | None = None,
     ) -> NDArray[np.float64]:
-        """The largest allowed |D − exact|, for each S, x, exact D and residual."""
+        """The largest allowed |D − exact| for each S, x, exact D and residual. `bias` is the bias
+        in x, `activated` the activation's result, by default x."""
         found = self.before(magnitude)
         if self.exact:
             return found
+        after = before if activated is None else activated
+        if "product" in self.between:
+            found = self.kept(before if bias is None else before - bias, found)
+            found = found + self.unit * found
+        if "bias" in self.between:
+            found = self.kept(before, found)
         if self.epilogue.activation not in ("none", "relu"):
-            found = SLOPE * found + EVALUATION * self.unit * np.abs(before)
+            found = SLOPE * found + EVALUATION * self.unit * (np.abs(before) + found)
+        if "activation" in self.between:
+            found = self.kept(after, found)
         if self.scale != 1:
-            found = abs(self.scale) * (found + self.unit * np.abs(before))
+            found = abs(self.scale) * (found + self.unit * (np.abs(after) + found))
+            after = self.scale * after
+        if "scale" in self.between:
+            found = self.kept(after, found)
         if residual is not None:
-            found = found + 2 * self.unit * (np.abs(values) + np.abs(residual))
+            found = found + 2 * self.unit * (np.abs(values) + np.abs(residual) + found)
         return self.kept(values, found)
 
     def kept(self, values: Numbers, bounds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The bounds of values that lie within `bounds`, once they are stored in C's type."""
+        """`bounds` of `values`, enlarged by the rounding to the type of C."""
         if self.stored is None or self.exact:
             return bounds
         return bounds + self.stored.unit * (np.abs(values) + bounds) + self.stored.tiny
 
     @property
     def of_magnitude(self) -> float:
-        """The most that an error may be as a share of the largest S, rounding to C's type and all,
-        of results without GELU, SiLU, scale or residual."""
-        stored = self.stored.unit if self.stored is not None and not self.exact else 0.0
-        return self.relative + stored
+        """The largest error as a fraction of the largest S, rounding to the type of C included, for
+        results without GELU, SiLU, scale or residual."""
+        if self.stored is None or self.exact:
+            return self.relative
+        stores = math.expm1((1 + len(self.between)) * math.log1p(self.stored.unit))
+        return self.relative + stores * (1 + self.relative)
 
 
 def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> bool:
-    """Whether no operation before the last rounding rounds, in any order: see the module's last
-    paragraph."""
+    """Whether no operation before the final rounding rounds, in any order of summation; see the
+    last paragraph of the module's docstring."""
     epilogue = problem.epilogue
     scale = scalar(problem, epilogue.scale)
     # Only powers of two scale without rounding.
@@ -187,28 +211,28 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
     alpha, beta = scalar(problem, problem.alpha), scalar(problem, problem.beta)
     widest = ELEMENTS[problem.sum_dtype].bits
     operands = 2 ** min(arithmetic.operand_bits, widest)
-    terms: list[tuple[float, Numbers]] = []
     magnitude = 0.0
     a, b, c = matrices(problem, inputs)
+    terms: list[tuple[float, Matrix | Numbers]] = []
     if alpha != 0 and problem.k:
         largest_a, largest_b = _largest_integer(a), _largest_integer(b)
         terms_of_a_sum: float = problem.k
         if not arithmetic.plain:
-            terms_of_a_sum = float(np.count_nonzero(a, axis=1).max(initial=0))
+            terms_of_a_sum = float(np.count_nonzero(a[:], axis=1).max(initial=0))
             if max(largest_a, largest_b) > operands:
                 return False
         product = terms_of_a_sum * largest_a * largest_b
-        # The product is summed first, or scaled first: both must fit.
+        # A kernel may sum before it scales by α, or scale first: both must fit.
         magnitude += max(1.0, abs(alpha)) * product
     if beta != 0:
         terms.append((beta, c))
     if inputs.bias_numbers is not None:
-        terms.append((1.0, inputs.bias_numbers))
+        terms.append((1.0, inputs.bias_numbers[None]))
     magnitude += sum(abs(factor) * _largest_integer(values) for factor, values in terms)
-    residual = residual_numbers(problem, inputs)
+    residual = residual_matrix(problem, inputs)
     if residual is not None:
         magnitude = max(1.0, abs(scale)) * magnitude + _largest_integer(residual)
-    # α = p / q with q a power of two: every term is a multiple of the smallest step 1 / q.
+    # α = p / q with q a power of two: every term is a multiple of 1 / q.
     if not (np.isfinite(alpha) and np.isfinite(beta)):
         return False
     steps = steps_of(problem) * scale.as_integer_ratio()[1]
@@ -218,14 +242,14 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
 
 
 def steps_of(problem: GemmProblem) -> int:
-    """The power of two that makes α and β whole numbers."""
+    """The power of two by which α and β become integers."""
     return max(scalar(problem, x).as_integer_ratio()[1] for x in (problem.alpha, problem.beta))
 
 
 def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
     """The largest Σ|A|·|B| for which a kernel's arithmetic stays exact on small integers.
 
-    C and the bias are taken to be as large as `make_inputs` makes them; 0 where there is none.
+    C and the bias are taken to be as large as `make_inputs` makes them. 0 if there is no such sum.
     """
     alpha, beta = (abs(scalar(problem, x)) for x in (problem.alpha, problem.beta))
     steps = steps_of(problem)
@@ -236,24 +260,23 @@ def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
     return max(0, int(left / max(1.0, alpha)))
 
 
-def _largest(values: Numbers) -> float:
-    return float(np.nanmax(np.abs(values), initial=0.0))
+def _largest(values: Matrix) -> float:
+    return float(np.nanmax(np.abs(values[:]), initial=0.0))
 
 
-def _largest_integer(values: Numbers) -> float:
-    """The largest magnitude if all values are integers, else infinity."""
-    if values.size == 0:
+def _largest_integer(table: Matrix | Numbers) -> float:
+    """The largest magnitude if all values of a 2-D table are integers, else infinity."""
+    if 0 in table.shape:
         return 0.0
-    table = np.atleast_2d(values)
-    # A cheap look at a corner first: random reals are recognized without a pass over them.
+    # Test the first row alone first: random reals then need no pass over the whole matrix.
     if not bool(np.all(np.rint(table[:1]) == table[:1])):
         return float("inf")
     found: list[float] = []
 
     def look(rows: slice) -> None:
-        band = table[rows]
-        whole = bool(np.all(np.rint(band) == band))
-        found.append(float(max(band.max(), -band.min())) if whole else float("inf"))
+        block = table[rows]
+        whole = bool(np.all(np.rint(block) == block))
+        found.append(float(max(block.max(), -block.min())) if whole else float("inf"))
 
-    over_bands(table.shape[0], table.shape[1], look)
+    for_each_row_block(table.shape[0], table.shape[1], look)
     return max(found)

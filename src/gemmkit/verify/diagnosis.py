@@ -1,6 +1,6 @@
-"""What a wrong result looks like: how many elements, where they lie, and which formula gives them.
+"""Describes a wrong result: how many elements are wrong, where, and which formula explains them.
 
-It is worked out for wrong results alone, from the inputs that are known: see `hypotheses`.
+It runs for wrong results only and uses the known inputs: see `hypotheses`.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.storage import Stored
 from gemmkit.verify.bounds import Rounding
-from gemmkit.verify.elements import FEW, told
+from gemmkit.verify.elements import FEW, describe_elements
 from gemmkit.verify.encoding import decode, is_canary
-from gemmkit.verify.exchanged import layouts
 from gemmkit.verify.hypotheses import HYPOTHESES, SIGNS, Hypothesis
 from gemmkit.verify.inputs import Inputs
+from gemmkit.verify.mismatch import Explanation, Indices, Mismatch, Numbers, explainable
 from gemmkit.verify.regions import region
-from gemmkit.verify.scene import Explanation, Numbers, Places, Scene, explainable
+from gemmkit.verify.wrong_layout import wrong_layout
 
-# Larger operands are not copied to float64 for the sake of hypotheses.
+# Operands with more elements are not copied to float64 to test hypotheses.
 MOST_ELEMENTS = 2**24
-# Multiplications that it may take to compute all wrong elements once: of more, some are taken.
+# The most multiplications to compute all wrong elements once; above it, a subset is used.
 MOST_WORK = 2**23
 
-# By how little results err whose operands were rounded to a type, as a share of the sum of the
-# terms' magnitudes: two unit roundoffs, and a little for the sum.
+# The largest error of a result whose operands were rounded to a type, as a fraction of the sum of
+# the terms' magnitudes: two unit roundoffs, and a little for the accumulation.
 _ROUNDED = {"float16": 2.0**-9.5, "bfloat16": 2.0**-6.5}
-# The same of fp64 products that are computed in fp32.
+# The same for fp64 products that are computed in fp32.
 _SINGLE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The wrong elements of one product: where, and what they must be.
+    """The wrong elements of one product: their positions and expected values (`right`).
 
-    `magnitudes` are the sums of the magnitudes of their terms, `compared` how many elements were
-    compared with the reference: where these are not all, nothing is said of where wrong ones lie.
+    `magnitudes` are the sums of their terms' magnitudes. `compared` is the number of elements
+    compared with the reference: if not all were, the diagnosis does not say where the wrong ones
+    are.
     """
 
-    rows: Places
-    columns: Places
+    rows: Indices
+    columns: Indices
     right: Numbers
     magnitudes: Numbers
     compared: int
@@ -65,15 +66,15 @@ def diagnose(
     parts: list[tuple[int, str, Explanation | None]] = []
     single: tuple[str, ...] = ()
     named = False
-    scenes = _Scenes(problem, inputs, rounding, numbers, wrong)
-    for chosen, explanation in _kinds(problem, inputs, scenes, found, poison, wrong.right):
+    mismatches = _Mismatches(problem, inputs, rounding, numbers, wrong)
+    for chosen, explanation in _kinds(problem, inputs, mismatches, found, poison, wrong.right):
         if not chosen.any():
             continue
         if explanation is None:
-            explanation = _finite(scenes, chosen)
-            scene = scenes.of(chosen) if np.count_nonzero(chosen) <= FEW else None
-            if explanation is None and scene is not None:
-                single, named = told(scene)
+            explanation = _finite(mismatches, chosen)
+            mismatch = mismatches.of(chosen) if np.count_nonzero(chosen) <= FEW else None
+            if explanation is None and mismatch is not None:
+                single, named = describe_elements(mismatch)
         places = wrong.rows[chosen], wrong.columns[chosen]
         where = region(*places, (problem.m, problem.n))
         parts.append((int(np.count_nonzero(chosen)), where, explanation))
@@ -110,12 +111,12 @@ def diagnose(
 def _kinds(
     problem: GemmProblem,
     inputs: Inputs,
-    scenes: _Scenes,
+    mismatches: _Mismatches,
     found: Numbers,
     poison: NDArray[np.bool_],
     right: Numbers,
 ) -> list[tuple[NDArray[np.bool_], Explanation | None]]:
-    """Which of the wrong elements hold what: poison, another NaN, an infinity, zero, a number."""
+    """The wrong elements by what they hold: poison, another NaN, an infinity, zero or a number."""
     unwritten = Explanation("not written", "C was never written there (it still holds poison)")
     nan = Explanation(
         "NaN", "C is NaN, as where a sum starts from a NaN, or memory past a matrix is read"
@@ -123,7 +124,7 @@ def _kinds(
     if problem.beta == 0:
         clause = "C is NaN, as where its previous contents (NaN here) are read though β is 0"
         nan = Explanation("NaN", f"{clause}, or memory past a matrix")
-    # Sums of integers may well be zero by accident, those of reals are not.
+    # A sum of integers may be zero by chance, a sum of reals is not.
     zeros = (found == 0) & (right != 0) & (inputs.kind == "normal")
     zero = Explanation("zero", "C is zero")
     signs = right[zeros]
@@ -133,8 +134,8 @@ def _kinds(
     finite = np.isfinite(found)
     rest: Explanation | None = None
     if zeros.any() and not zeros[finite].all():
-        # Operands read past their end give zeros as well as the other numbers.
-        rest = scenes.first_of((layouts,), finite)
+        # Operands that are read past their end can explain the zeros and the other numbers.
+        rest = mismatches.first_of((wrong_layout,), finite)
         zeros &= rest is None
     return [
         (poison, unwritten),
@@ -146,8 +147,8 @@ def _kinds(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scenes:
-    """What hypotheses about some of the wrong elements are tried on."""
+class _Mismatches:
+    """Makes the `Mismatch` that hypotheses about some of the wrong elements are tested on."""
 
     problem: GemmProblem
     inputs: Inputs
@@ -158,16 +159,16 @@ class _Scenes:
     def first_of(
         self, hypotheses: Sequence[Hypothesis], chosen: NDArray[np.bool_]
     ) -> Explanation | None:
-        """The first hypothesis that explains those elements, which hold numbers."""
-        scene = self.of(chosen)
-        if scene is None:
+        """The first hypothesis that explains the chosen elements, which hold numbers."""
+        mismatch = self.of(chosen)
+        if mismatch is None:
             return None
         with np.errstate(all="ignore"):
-            found = (hypothesis(scene) for hypothesis in hypotheses)
+            found = (hypothesis(mismatch) for hypothesis in hypotheses)
             return next((each for each in found if each is not None), None)
 
-    def of(self, chosen: NDArray[np.bool_]) -> Scene | None:
-        """Those elements, or as many of them as are not too many; None for too large matrices."""
+    def of(self, chosen: NDArray[np.bool_]) -> Mismatch | None:
+        """The chosen elements, or as many as allowed; None if the matrices are too large."""
         p, wrong = self.problem, self.wrong
         largest = max(p.m * p.k, p.k * p.n, p.m * p.n)
         if largest > MOST_ELEMENTS or not explainable(p):
@@ -177,10 +178,10 @@ class _Scenes:
         some = self.some(chosen)
         rows, columns, right = wrong.rows[some], wrong.columns[some], wrong.right[some]
         found = self.stored[rows, columns].astype(float)
-        return Scene(p, self.inputs, self.rounding, rows, columns, found, right, self.stored)
+        return Mismatch(p, self.inputs, self.rounding, rows, columns, found, right, self.stored)
 
-    def some(self, chosen: NDArray[np.bool_]) -> Places:
-        """The numbers of so many of those elements as hypotheses are tried on."""
+    def some(self, chosen: NDArray[np.bool_]) -> Indices:
+        """The indices of the chosen elements that hypotheses are tested on."""
         some = np.flatnonzero(chosen)
         count = max(1, MOST_WORK // max(self.problem.k, 1))
         if some.size > count:
@@ -188,30 +189,32 @@ class _Scenes:
         return some
 
 
-def _finite(scenes: _Scenes, chosen: NDArray[np.bool_]) -> Explanation | None:
-    """What explains the wrong elements that hold numbers."""
-    explanation = scenes.first_of(HYPOTHESES, chosen)
-    if explanation is not None or 2 * np.count_nonzero(chosen) < scenes.wrong.compared:
+def _finite(mismatches: _Mismatches, chosen: NDArray[np.bool_]) -> Explanation | None:
+    """The explanation of the wrong elements that hold finite numbers."""
+    explanation = mismatches.first_of(HYPOTHESES, chosen)
+    if explanation is not None or 2 * np.count_nonzero(chosen) < mismatches.wrong.compared:
         return explanation
-    scene = scenes.of(chosen)
-    if scene is None:
+    mismatch = mismatches.of(chosen)
+    if mismatch is None:
         return None
-    return _imprecise(scene, scenes.wrong.magnitudes[scenes.some(chosen)])
+    return _imprecise(mismatch, mismatches.wrong.magnitudes[mismatches.some(chosen)])
 
 
-def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:
-    """Errors like those of arithmetic with fewer digits: small ones, of many elements alike."""
-    shares = np.abs(scene.found - scene.right) / np.maximum(magnitudes, 1e-300)
+def _imprecise(mismatch: Mismatch, magnitudes: Numbers) -> Explanation | None:
+    """Whether the errors look like those of a narrower type: small, and similar in all elements."""
+    shares = np.abs(mismatch.found - mismatch.right) / np.maximum(magnitudes, 1e-300)
     worst = float(shares.max())
-    single = scene.problem.sum_dtype == "float64" and worst <= _SINGLE
+    single = mismatch.problem.sum_dtype == "float64" and worst <= _SINGLE
     name = next((each for each, share in _ROUNDED.items() if worst <= share), None)
-    # A few terms that are left out of long sums make small errors, too, but not everywhere.
+    # Leaving a few terms out of a long sum also makes small errors, but not everywhere.
     if name is None or worst > 50 * float(np.median(shares)):
         return None
-    # Errors of rounding do not follow C.
-    if scene.beta and _follows_c(scene):
+    # Rounding errors are not proportional to C.
+    if mismatch.beta and _follows_c(mismatch):
         return None
-    clause = f"errors as of rounding: at most 2^{np.log2(worst):.1f} of the terms' magnitudes"
+    clause = (
+        f"errors like those of rounding: at most 2^{np.log2(worst):.1f} of the terms' magnitudes"
+    )
     if single:
         clause = clause.replace("rounding", "fp32 arithmetic")
         advice = "if the kernel is meant to compute in float, try --tolerance 1e-6"
@@ -220,9 +223,9 @@ def _imprecise(scene: Scene, magnitudes: Numbers) -> Explanation | None:
     return Explanation("imprecise", clause, advice)
 
 
-def _follows_c(scene: Scene) -> bool:
-    """Whether the errors are mostly a multiple of what C held before."""
-    errors, before = scene.found - scene.right, scene.c[scene.rows, scene.columns]
+def _follows_c(mismatch: Mismatch) -> bool:
+    """Whether the errors are mostly a multiple of the previous contents of C."""
+    errors, before = mismatch.found - mismatch.right, mismatch.c[mismatch.rows, mismatch.columns]
     sizes = float(np.linalg.norm(errors) * np.linalg.norm(before))
     return abs(float(errors @ before)) > sizes / 2
 

@@ -1,8 +1,9 @@
-"""Numbers as elements of each type: encoded, decoded, rounded, and marked as never written."""
+"""Elements of each type: encoding, decoding, rounding, and the mark of an element never written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from gemmkit.verify.arithmetic import FORMATS, Format
 
 Numbers = NDArray[Any]
 
-# Significands, subnormal numbers and the largest finite number of each type.
+# The significand, subnormal numbers and largest finite number of each type.
 ELEMENTS: Mapping[Dtype, Format] = {
     "float64": Format("float64", 53, 0.0),
     "float32": Format("float32", 24, 2.0**-150),
@@ -28,8 +29,8 @@ LARGEST: Mapping[Dtype, float] = {
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
 }
 
-# Signaling NaNs: copies keep them, and all arithmetic turns them into quiet ones, so that they show
-# what was never written.
+# Signaling NaNs: copies preserve them and arithmetic turns them into quiet NaNs, so they mark the
+# elements that were never written.
 CANARIES: Mapping[Dtype, np.unsignedinteger[Any]] = {
     "float64": np.uint64(0x7FF4DEAD7FA0DEAD),
     "float32": np.uint32(0x7FA0DEAD),
@@ -40,7 +41,7 @@ _BFLOAT16_NAN = 0x7FC0
 
 
 def encode(values: Numbers, dtype: Dtype) -> Stored:
-    """Numbers rounded to the nearest of a type, as they are stored; no copy where they are."""
+    """Round numbers to a type, to nearest, as stored; no copy if they already have that type."""
     if dtype != "bfloat16":
         with np.errstate(over="ignore"):
             return values.astype(STORAGE[dtype], copy=False)
@@ -52,15 +53,37 @@ def encode(values: Numbers, dtype: Dtype) -> Stored:
 
 
 def decode(stored: Stored, dtype: Dtype) -> Numbers:
-    """Stored elements as numbers: float64 of float64, else float32; no copy where they are."""
+    """Stored elements as float64 if they are float64, else as float32; no copy if they are that."""
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     with np.errstate(invalid="ignore"):  # of a signaling NaN
         return stored.astype(np.float64 if dtype == "float64" else np.float32, copy=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix as stored; what is read of it is decoded, and nothing else."""
+
+    stored: Stored
+    dtype: Dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.stored.shape
+        return rows, columns
+
+    def part(self, rows: Any, columns: Any) -> Matrix:
+        """The chosen rows and columns."""
+        return Matrix(self.stored[rows][:, columns], self.dtype)
+
+    def __getitem__(self, rows: slice) -> Numbers:
+        """The numbers of some rows."""
+        return decode(self.stored[rows], self.dtype)
+
+
 def canaries(size: int, dtype: Dtype = "float32") -> Stored:
-    """That many canaries, as they are stored."""
+    """An array of `size` canaries, as stored."""
     return np.full(size, CANARIES[dtype]).view(STORAGE[dtype])
 
 

@@ -1,23 +1,23 @@
-r"""Freivalds' check: is a large result right, for O((m + n)·k + m·n) operations?
+r"""Freivalds' check: whether a large result is right, in O((m + n)·k + m·n) operations.
 
 For random vectors x with entries ±1, C·x is compared with α·A·(B·x) + β·C₀·x + (bias·x)·1, in
 float64 (R. Freivalds, *Probabilistic machines can use less running time*, 1977).
 
 Exact inputs (`bounds.is_exact`): both sides are equal if the result is right. A row of C with one
-wrong element always shows; a row with any wrong elements is missed with probability at most
-2⁻¹⁶ (16 vectors, each of which misses it with probability at most ½).
+wrong element is always detected; a row with several is missed with probability at most 2⁻¹⁶ (16
+vectors, each of which misses it with probability at most ½).
 
 Other inputs: the elements' rounding errors e_j are fixed before x is drawn, so by Hoeffding's
 inequality |Σ_j e_j·x_j| > t·‖e‖₂ has probability at most 2·exp(−t²/2), 3·10⁻¹⁴ for t = 8. The
 bound of `bounds` gives ‖e‖₂ ≤ γ_n·(|α|·‖a_i‖₂·‖B‖_F + |β|·‖c_i‖₂ + ‖bias‖₂) for row i, by
-Cauchy and Schwarz. So a right result is accepted all but surely, and wrong elements show for sure
-once their errors' combination passes twice that. For smaller ones there are the sampled rows and
-columns, and the exact inputs.
+Cauchy and Schwarz. So a right result is rejected with negligible probability, and wrong elements
+are always detected once their combined error exceeds twice that. Smaller errors are left to the
+sampled rows and columns, and to the exact inputs.
 
-A result stored in a narrower type than the sums' has errors of that rounding, too: ‖e‖₂ grows by
-v·‖C_i‖₂, v being the roundoff of C's type. GELU and SiLU are not linear, and the check does not
-apply. Nor is a ReLU. But where every column of the result has one sign before it, as in the
-"integer" inputs, it multiplies each column by 0 or 1: x is multiplied by that instead.
+Storing the result in a narrower type than the accumulator's adds a rounding error: ‖e‖₂ grows by
+v·‖C_i‖₂, where v is the roundoff of C's type. GELU and SiLU are not linear, so the check does not
+apply to them. A ReLU is not linear either, but if every column of the result has one sign before
+it, as with "integer" inputs, it multiplies each column by 0 or 1, and x is multiplied by that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
-from gemmkit.verify.bands import over_bands
 from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, scalar
-from gemmkit.verify.encoding import LARGEST, Numbers
-from gemmkit.verify.inputs import Inputs, has_one_signed_columns, matrices, residual_numbers
+from gemmkit.verify.encoding import LARGEST, Matrix
+from gemmkit.verify.inputs import Inputs, has_one_signed_columns, matrices, residual_matrix
+from gemmkit.verify.row_blocks import for_each_row_block
 
 VECTORS = 16
 DEVIATIONS = 8.0
@@ -38,11 +38,11 @@ Vectors = NDArray[np.float64]
 
 
 class Freivalds:
-    """The right-hand side α·A·(B·x) + β·C₀·x + bias·x of one problem, for many results.
+    """The right-hand side α·A·(B·x) + β·C₀·x + bias·x of one problem, to check many results.
 
-    Scale and residual are in it where the epilogue has them. Costs 2·16·(n + m)·k operations to
-    make. `applies` is False where the identity does not hold: an activation that is not linear, or
-    values that overflow the types of sums or C.
+    It includes the epilogue's scale and residual. Construction takes 2·16·(n + m)·k operations.
+    `applies` is False if the identity does not hold: the activation is not linear, or values
+    overflow the type of the accumulators or of C.
     """
 
     def __init__(self, problem: GemmProblem, inputs: Inputs, rounding: Rounding) -> None:
@@ -85,7 +85,7 @@ class Freivalds:
             norms += np.linalg.norm(bias)
         sums *= rounding.scale
         norms *= abs(rounding.scale)
-        residual = residual_numbers(problem, inputs)
+        residual = residual_matrix(problem, inputs)
         if residual is not None:
             rx, residual_norms = _times(residual, self.vectors)
             sums += rx
@@ -95,17 +95,17 @@ class Freivalds:
         if rounding.exact and rounding.stored is None:
             self.tolerance = np.zeros(m)
             return
-        # The last roundings are those of scale and residual.
+        # The last roundings are those of the scale and the residual.
         relative = rounding.of_magnitude + (0 if rounding.exact else 4 * rounding.unit)
         if rounding.exact and rounding.stored is not None:
             relative = rounding.stored.unit
         statistical = DEVIATIONS * (relative * norms + rounding.absolute * np.sqrt(n))
-        # The float64 sums over k and n terms round too: Σ_j |x_j|·S_j ≤ √n·‖S‖₂.
+        # The float64 sums over k and n terms also round: Σ_j |x_j|·S_j ≤ √n·‖S‖₂.
         own = 4 * (n + k + 2) * UNIT_ROUNDOFF_64 * np.sqrt(n) * norms
         self.tolerance = statistical + own
 
-    def suspects(self, result: Numbers) -> NDArray[np.intp]:
-        """The rows of C (m × n) that are wrong, the worst first; never NaN's benefit of doubt."""
+    def suspects(self, result: Matrix) -> NDArray[np.intp]:
+        """The rows of C (m × n) that are wrong, the worst first; a row with a NaN is wrong."""
         with np.errstate(all="ignore"):
             residual = np.abs(_times(result, self.vectors)[0] - self.sums).max(axis=1, initial=0)
             residual[np.isnan(residual)] = np.inf
@@ -114,22 +114,22 @@ class Freivalds:
 
 
 def column_signs(problem: GemmProblem, inputs: Inputs) -> NDArray[np.float64] | None:
-    """The sign of each column of the result before its ReLU, where the inputs fix it.
+    """The sign of each column of the result before the ReLU, if the inputs determine it.
 
-    "integer" inputs of a problem with a ReLU do: see `make_inputs`. None for all others.
+    The "integer" inputs of a problem with a ReLU do: see `make_inputs`. None for all others.
     """
     if not has_one_signed_columns(problem) or inputs.kind != "integer" or problem.k == 0:
         return None
     alpha = scalar(problem, problem.alpha)
     if alpha == 0:
         return None
-    first_row = matrices(problem, inputs)[1][0].astype(float)
+    first_row = matrices(problem, inputs)[1][:1][0].astype(float)
     signs: NDArray[np.float64] = np.sign(alpha * first_row)
     return signs
 
 
-def _times(values: Numbers, vectors: Vectors) -> tuple[Vectors, Vectors]:
-    """values @ vectors in float64, and the Euclidean norm of each row of values."""
+def _times(values: Matrix, vectors: Vectors) -> tuple[Vectors, Vectors]:
+    """values @ vectors in float64, and the Euclidean norm of each row of `values`."""
     product = np.empty((values.shape[0], vectors.shape[1]))
     norms = np.empty(values.shape[0])
 
@@ -138,5 +138,5 @@ def _times(values: Numbers, vectors: Vectors) -> tuple[Vectors, Vectors]:
         np.matmul(panel, vectors, out=product[rows])
         norms[rows] = np.sqrt(np.einsum("ij,ij->i", panel, panel))
 
-    over_bands(values.shape[0], values.shape[1], multiply)
+    for_each_row_block(values.shape[0], values.shape[1], multiply)
     return product, norms

@@ -1,7 +1,7 @@
-"""Inputs for a check: seeded random matrices of any type, laid out as the problem says.
+"""Inputs for a check: seeded random matrices of any type, in the problem's layout.
 
-Storage is exactly as long as BLAS asks for, so an access past the end is one past an allocation,
-and everything in it that is not an element holds a NaN with a payload that shows who touched it.
+Storage is exactly as long as BLAS requires, so that an access past its end is past an allocation.
+Padding is filled with a NaN whose payload shows whether it was overwritten.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import Dtype, GemmProblem
 from gemmkit.storage import Layout, Placement, Stored, further_layouts, layouts, placements
-from gemmkit.verify.bands import bands, over_bands
-from gemmkit.verify.encoding import Numbers, canaries, decode, encode
+from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
+from gemmkit.verify.row_blocks import for_each_row_block, row_blocks
 
 InputKind = Literal["normal", "integer"]
 
 MAX_INTEGER = 4
-# Leaves four of fp32's 24 bits for α, β·C and the bias.
+# Leaves four of the 24 bits of fp32 for α, β·C and the bias.
 INTEGER_SUM_LIMIT = 2**20
 
-# A matrix with more elements is drawn in bands of rows, each from a stream of its own.
+# A matrix with more elements is drawn in row blocks, each from its own random stream.
 ONE_STREAM_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a kernel is given: storage of A, B and C, and the operands of the epilogue.
+    """The storage of A, B and C, and the epilogue's operands, as a kernel receives them.
 
-    Each is 1-D, of the problem's types as `storage.STORAGE` holds them. Element (row, col) of X
-    lies at `row * ldx + col`, of a transposed X at `col * ldx + row`; that of product i of a batch
-    `i * stride_x` further, and that of groups where `storage.placements` says. `c` holds the canary
-    everywhere if β = 0 (so an element that is read or left unwritten shows), in its padding and
-    between the matrices of groups always. `bias` has n elements, or m for a row bias.
-    `residual` and `auxiliary` lie as `further_layouts` says, `auxiliary` full of canaries. Operands
-    that the epilogue does not have are None. `kind` and `seed` reproduce all of it.
+    Each is 1-D, of the problem's types as `storage.STORAGE` holds them. Element (row, col) of X is
+    at `row * ldx + col`, of a transposed X at `col * ldx + row`, plus `i * stride_x` for product i
+    of a batch; `storage.placements` says where the matrices of groups are. `c` holds the canary in
+    its padding, between the matrices of groups and, if β = 0, everywhere, which shows elements that
+    are read, or not written. `bias` has n elements, or m for a row bias. `residual` and `auxiliary`
+    have the layouts of `further_layouts`; `auxiliary` is filled with canaries. Operands that the
+    epilogue does not have are None. `kind` and `seed` reproduce everything.
     """
 
     a: Stored
@@ -59,9 +59,9 @@ class Inputs:
         number: int,
         placed: Mapping[str, Placement] | None = None,
     ) -> Inputs:
-        """Views of what one of the problem's products is given, as of a single product.
+        """Views of the inputs of one of the problem's products, as those of a single product.
 
-        `placed` are the problem's `placements`, for who asks for many products.
+        `placed` are the problem's `placements`, to be given if many products are asked for.
         """
         if problem.batch == 1 and problem.groups is None:
             return self
@@ -74,7 +74,7 @@ class Inputs:
         return replace(self, **parts)
 
     def for_epilogue(self, epilogue: Epilogue) -> Inputs:
-        """The same without the operands that an epilogue does not have."""
+        """The same inputs without the operands that `epilogue` does not have."""
         return replace(
             self,
             bias=self.bias if epilogue.bias else None,
@@ -89,21 +89,21 @@ class Inputs:
 
     @property
     def arrays(self) -> dict[str, Stored]:
-        """Storage by name, of the operands that there are."""
+        """The storage of each operand that is present, by name."""
         names = ("a", "b", "c", "bias", "residual", "auxiliary")
         found = {name: getattr(self, name) for name in names}
         return {name: storage for name, storage in found.items() if storage is not None}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that a launch reads or writes."""
+        """The total size of the storage, in bytes."""
         return sum(each.nbytes for each in self.arrays.values())
 
 
-def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Numbers, Numbers, Numbers]:
-    """The numbers of A (m×k), B (k×n) and C (m×n) of a single product; views where float32."""
+def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Matrix, Matrix, Matrix]:
+    """A (m×k), B (k×n) and C (m×n) of a single product, as views of their storage."""
     a, b, c = (
-        decode(layout.view(storage)[0], dtype)
+        Matrix(layout.view(storage)[0], dtype)
         for layout, storage, dtype in zip(
             layouts(problem),
             (inputs.a, inputs.b, inputs.c),
@@ -114,12 +114,11 @@ def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Numbers, Numbers, Nu
     return a, b, c
 
 
-def residual_numbers(problem: GemmProblem, inputs: Inputs) -> Numbers | None:
-    """The numbers of a single product's residual (m×n), or None."""
+def residual_matrix(problem: GemmProblem, inputs: Inputs) -> Matrix | None:
+    """The residual (m×n) of a single product, as a view of its storage, or None."""
     if inputs.residual is None:
         return None
-    stored = further_layouts(problem)[0].view(inputs.residual)[0]
-    return decode(stored, problem.result_dtype)
+    return Matrix(further_layouts(problem)[0].view(inputs.residual)[0], problem.result_dtype)
 
 
 def make_inputs(
@@ -130,12 +129,12 @@ def make_inputs(
 ) -> Inputs:
     """Random inputs for a problem, the same for the same arguments.
 
-    "normal" draws from N(0, 1). "integer" draws non-zero integers so small that every partial sum
-    of A·B is an integer that fp32 represents: the product is exact in any order of summation.
-    With a smaller `sum_limit`, Σ|A|·|B| is that at most: if k is larger, most of A is zero.
-    With a ReLU each column of B, C and the bias then has one sign, chosen so that whole columns
-    of the result are cut to zero and the others are not: that makes the result a linear function
-    of its inputs, which `freivalds` needs. Each of several groups is drawn by itself.
+    "normal" draws from N(0, 1). "integer" draws non-zero integers so small that fp32 represents
+    every partial sum of A·B: the product is exact in any order of summation. `sum_limit` lowers the
+    limit of Σ|A|·|B|: if k is larger, most of A is zero. With a ReLU, the integers in each column
+    of B, C and the bias have one sign, so that the ReLU sets whole columns of the result to zero
+    and leaves the others. The result is then linear in the inputs, as `freivalds` requires. Each of
+    several groups is drawn independently.
     """
     rng = np.random.default_rng(seed)
     if problem.groups is not None:
@@ -193,7 +192,7 @@ def _drawn(
         layout.view(storage)[:] = values.reshape(layout.count, layout.rows, layout.columns)
         return storage
 
-    # α·A·B, β·C and the bias take the sign of their column whatever the signs of α and β.
+    # α·A·B, β·C and the bias have the sign of their column for any signs of α and β.
     alpha_sign, beta_sign = (np.int8(-1 if x < 0 else 1) for x in (problem.alpha, problem.beta))
     in_a, in_b, in_c = layouts(problem)
     a = laid_out(in_a, np.ones(problem.k, np.int8), problem.dtype)
@@ -215,13 +214,13 @@ def _drawn(
 
 
 def has_one_signed_columns(problem: GemmProblem) -> bool:
-    """Whether integer inputs give each column of the result one sign, for the ReLU's sake; a bias
-    by row has no sign for a column."""
+    """Whether integer inputs give each column of the result one sign, for the ReLU; a row bias
+    has no sign per column."""
     return problem.epilogue.activation == "relu" and problem.epilogue.bias != "row"
 
 
 def _thin_out(rows: Stored, kept: int, rng: np.random.Generator) -> None:
-    """Leave so many elements of each row, at random, and make the others zero."""
+    """Keep `kept` random elements of each row and set the others to zero."""
     for row in rows:
         row[rng.permutation(row.size)[kept:]] = 0
 
@@ -231,11 +230,11 @@ def _fill_all(
     rng: np.random.Generator,
     fill: Callable[[Numbers, np.random.Generator], None],
 ) -> None:
-    """Fill from one stream, or a large matrix from as many as it has bands, on all cores."""
+    """Fill a matrix from one random stream, or a large one from a stream per row block."""
     if values.size <= ONE_STREAM_ELEMENTS:
         fill(values, rng)
         return
     rows, columns = values.shape
-    starts = [band.start for band in bands(rows, columns)]
+    starts = [block.start for block in row_blocks(rows, columns)]
     streams = dict(zip(starts, rng.spawn(len(starts)), strict=True))
-    over_bands(rows, columns, lambda band: fill(values[band], streams[band.start]))
+    for_each_row_block(rows, columns, lambda block: fill(values[block], streams[block.start]))

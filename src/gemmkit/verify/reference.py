@@ -1,10 +1,10 @@
-"""The exact result, in float64 and by the BLAS rules, with the magnitudes that its bound needs.
+"""The float64 reference by the BLAS rules, with the magnitudes that its error bound needs.
 
-The reference of an fp64 product has to be better than fp64. A and B are cut in two, A = A₁ + A₂, so
-that A₁ and B₁ have few enough bits for sums of `REFERENCE_PANEL` of their products to be exact in
-fp64 (the error-free transformation of Ozaki, Ogita, Oishi and Rump, "Error-free transformations of
-matrix multiplication", 2012). A·B = A₁·B₁ + (A₁·B₂ + A₂·B), and what rounds in the parenthesis is
-smaller than u·|A|·|B|.
+The reference of an fp64 product has to be more accurate than fp64. A and B are split, A = A₁ + A₂,
+such that A₁ and B₁ have few enough bits for sums of `REFERENCE_PANEL` of their products to be exact
+in fp64 (the error-free transformation of Ozaki, Ogita, Oishi and Rump, "Error-free transformations
+of matrix multiplication", 2012). A·B = A₁·B₁ + (A₁·B₂ + A₂·B), and the rounding errors of the terms
+in parentheses are smaller than u·|A|·|B|.
 """
 
 from __future__ import annotations
@@ -18,34 +18,37 @@ from numpy.typing import NDArray
 
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import REFERENCE_PANEL, Rounding, scalar
-from gemmkit.verify.encoding import LARGEST, Numbers, decode, encode
-from gemmkit.verify.inputs import Inputs, matrices, residual_numbers
+from gemmkit.verify.encoding import LARGEST, Matrix, Numbers, decode, encode
+from gemmkit.verify.inputs import Inputs, matrices, residual_matrix
 
 Selection = slice | NDArray[np.intp]
 EVERYTHING = slice(None)
 
-# Elements of one panel of A or B held in float64: 16 MiB.
+# Elements per panel of A or B held in float64: 16 MiB.
 PANEL_ELEMENTS = 2**21
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What rows × columns of the result must be.
+    """The expected values of rows × columns of the result.
 
-    `before` and `magnitude` are α·A·B + β·C + bias and the sum of its terms' magnitudes, x and S of
-    `bounds`; `values` is what the epilogue makes of x, `residual` the part of it that is the
-    residual, or None.
+    `before` is x = α·A·B + β·C + bias and `magnitude` is S, the sum of its terms' magnitudes (see
+    `bounds`). `activated` is the activation's result, `values` the whole epilogue's. `bias` is the
+    bias in x, as a row or a column, and `residual` the residual in the values; both are None if
+    there is none.
     """
 
     values: NDArray[np.float64]
     before: NDArray[np.float64]
     magnitude: NDArray[np.float64]
     residual: Numbers | None = None
+    bias: Numbers | None = None
+    activated: Numbers | None = None
 
     @property
     def auxiliary(self) -> Expected:
-        """What the auxiliary output must be: x."""
-        return Expected(self.before, self.before, self.magnitude)
+        """The expected auxiliary output: x."""
+        return Expected(self.before, self.before, self.magnitude, bias=self.bias)
 
 
 def evaluate(
@@ -56,22 +59,24 @@ def evaluate(
 ) -> Expected:
     """Compute the chosen rows and columns of the result: 4 · rows · columns · k operations.
 
-    β = 0 never reads C, and α = 0 never reads A or B. For fp64 it is 8 operations.
+    fp64 takes 8 · rows · columns · k. With β = 0 C is not read, with α = 0 neither A nor B.
     """
     m, n, k = problem.m, problem.n, problem.k
     alpha, beta = scalar(problem, problem.alpha), scalar(problem, problem.beta)
     shape = (_count(m, rows), _count(n, columns))
     before, magnitude = np.zeros(shape), np.zeros(shape)
     a, b, c = matrices(problem, inputs)
-    residual = residual_numbers(problem, inputs)
+    stored_residual = residual_matrix(problem, inputs)
+    residual = bias = None
     with np.errstate(all="ignore"):
         if alpha != 0 and k:
             precise = problem.sum_dtype == "float64"
-            _multiply(a[rows], b[:, columns], before, magnitude, precise=precise)
+            chosen_a, chosen_b = a.part(rows, EVERYTHING), b.part(EVERYTHING, columns)
+            _multiply(chosen_a, chosen_b, before, magnitude, precise=precise)
             before *= alpha
             magnitude *= abs(alpha)
         if beta != 0:
-            addend = beta * c[rows][:, columns].astype(float)
+            addend = beta * c.part(rows, columns)[:].astype(float)
             before += addend
             magnitude += np.abs(addend, out=addend)
         if inputs.bias_numbers is not None:
@@ -79,13 +84,13 @@ def evaluate(
             bias = bias[rows, None] if problem.epilogue.bias == "row" else bias[columns]
             before += bias
             magnitude += np.abs(bias)
-        values = ACTIVATIONS[str(problem.epilogue.activation)](before)
+        activated = values = ACTIVATIONS[str(problem.epilogue.activation)](before)
         if problem.epilogue.scale != 1:
             values = scalar(problem, problem.epilogue.scale) * values
-        if residual is not None:
-            residual = residual[rows][:, columns].astype(float)
+        if stored_residual is not None:
+            residual = stored_residual.part(rows, columns)[:].astype(float)
             values = values + residual
-    return Expected(values, before, magnitude, residual)
+    return Expected(values, before, magnitude, residual, bias, activated)
 
 
 def _elementwise(function: Callable[[float], float]) -> Callable[[Numbers], Numbers]:
@@ -107,11 +112,11 @@ ACTIVATIONS: Mapping[str, Callable[[Numbers], Numbers]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two elements of a block: the one with the largest error, and the one nearest its bound.
+    """The two extreme elements of a compared block: by error, and by error relative to its bound.
 
-    `max_error` and `max_error_bound` are of the first; `ratio`, `error`, `bound`, `row` and
-    `column` of the second, whose error / bound is the largest (a NaN counts as infinite). `wrong`
-    marks the wrong elements, and is None where there are none.
+    `max_error` and `max_error_bound` belong to the element with the largest error. `ratio`,
+    `error`, `bound`, `row` and `column` belong to the one with the largest error / bound (a NaN
+    counts as infinite). `wrong` marks the wrong elements; it is None if there are none.
     """
 
     correct: bool
@@ -128,11 +133,11 @@ class Comparison:
 def compare(
     problem: GemmProblem, rounding: Rounding, result: Numbers, expected: Expected
 ) -> Comparison:
-    """Compare a block of results, decoded, with what it must be.
+    """Compare a block of decoded results with the expected values.
 
-    A result that is not finite passes only where the exact one is not finite either, or where
-    terms of that sign add up to more than the types of the sums or of C hold, so that some order
-    of summation overflows.
+    A result that is not finite is accepted only if the exact one is not finite either, or if the
+    terms of that sign add up to more than the type of the accumulators or of C holds, so that some
+    order of summation overflows.
     """
     if result.size == 0:
         return Comparison(True, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
@@ -142,7 +147,12 @@ def compare(
     with np.errstate(all="ignore"):
         error = np.abs(result - values)
         bound = rounding.bound(
-            expected.magnitude, expected.before, expected.values, expected.residual
+            expected.magnitude,
+            expected.before,
+            expected.values,
+            expected.residual,
+            bias=expected.bias,
+            activated=expected.activated,
         )
         passed = np.isfinite(error) & (error <= bound)
         ratio = np.where(error == 0, 0.0, error / bound)
@@ -151,7 +161,7 @@ def compare(
             passed |= legitimate
             error[legitimate] = 0.0
             ratio[legitimate] = 0.0
-    # What no comparison holds for (NaN) counts as infinitely wrong.
+    # A NaN fails every comparison and counts as an infinite error.
     ratio[np.isnan(ratio)] = np.inf
     error[np.isnan(error)] = np.inf
     largest = np.unravel_index(int(np.argmax(error)), error.shape)
@@ -172,7 +182,7 @@ def compare(
 def _legitimate(
     problem: GemmProblem, result: Numbers, expected: Expected, bound: Numbers
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is what the kernel's arithmetic may give."""
+    """Where the kernel's arithmetic may legitimately give a NaN or an infinity."""
     before, magnitude, values = expected.before, expected.magnitude, expected.values
     # The sum of the positive terms is (S + D) / 2, of the negative ones (S - D) / 2. A·B may
     # overflow before a small α scales it down; rounding may carry a sum up by a factor below 2.
@@ -183,7 +193,7 @@ def _legitimate(
     upward = (magnitude + before) * unscaled >= of_sums
     downward = (magnitude - before) * unscaled >= of_sums
     may_be_nan = np.isnan(before) | (upward & downward)
-    # Finite sums may exceed what C's type holds.
+    # A finite sum may exceed the range of C's type.
     finite = magnitude * unscaled < of_sums
     legitimate = (
         (np.isposinf(result) & (upward | (finite & (values + bound >= of_results))))
@@ -191,20 +201,20 @@ def _legitimate(
         | (np.isnan(result) & may_be_nan)
     )
     if problem.epilogue.activation == "relu":
-        # IEEE 754's maximumNumber(NaN, 0) is 0, its maximum(NaN, 0) is NaN: both are in use.
+        # IEEE 754's maximumNumber(NaN, 0) is 0 and its maximum(NaN, 0) is NaN; both are in use.
         legitimate |= (result == 0) & (downward | may_be_nan)
     return legitimate
 
 
 def _multiply(
-    a: Numbers,
-    b: Numbers,
+    a: Matrix,
+    b: Matrix,
     product: NDArray[np.float64],
     magnitude: NDArray[np.float64],
     *,
     precise: bool = False,
 ) -> None:
-    """Add a @ b and |a| @ |b|, panel by panel so that float64 copies stay in the cache."""
+    """Add a @ b and |a| @ |b|, panel by panel, so that the float64 copies stay in the cache."""
     m, k = a.shape
     down_step = max(1, PANEL_ELEMENTS // k)
     along_step = max(1, PANEL_ELEMENTS // max(b.shape[1], 1))
@@ -225,7 +235,7 @@ def _multiply(
 
 
 def _precise(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """a @ b of at most `REFERENCE_PANEL` terms, as if they were added up exactly and rounded."""
+    """a @ b with at most `REFERENCE_PANEL` terms per sum, as if summed exactly, then rounded."""
     bits = (53 - math.ceil(math.log2(REFERENCE_PANEL))) // 2
     a_head, b_head = _leading(a, bits, axis=1), _leading(b, bits, axis=0)
     tail: NDArray[np.float64] = a_head @ (b - b_head) + (a - a_head) @ b
@@ -233,8 +243,8 @@ def _precise(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
 
 
 def _leading(values: NDArray[np.float64], bits: int, axis: int) -> NDArray[np.float64]:
-    """Values rounded to multiples of 2^-bits of the largest along an axis, rounded up to a power
-    of two; what is not finite stays so."""
+    """Values rounded to multiples of 2^-bits times the power of two above the largest magnitude
+    along an axis; values that are not finite are kept."""
     largest = np.abs(values).max(axis=axis, keepdims=True, initial=0.0)
     _, exponent = np.frexp(largest)
     anchor = np.ldexp(0.75, exponent + 53 - bits)

@@ -1,23 +1,23 @@
-"""Where in a matrix some elements lie, in words: rows, columns, a part of each tile, a triangle."""
+"""Describes where elements of a matrix are: rows, columns, a part of each tile, a triangle."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Sides of tiles and periods of patterns that are looked for.
+# Tile sizes and periods of patterns that are tried.
 PERIODS = (2, 4, 8, 16, 32, 64, 128)
 LISTED = 6
-# Larger matrices are not searched for patterns in tiles.
+# Matrices with more elements are not searched for patterns in tiles.
 MOST_SEARCHED = 2**18
 
-Places = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 
-def region(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
-    """Where the elements (rows[i], columns[i]) of a rows × columns matrix lie, as a noun phrase.
+def region(rows: Indices, columns: Indices, shape: tuple[int, int]) -> str:
+    """A noun phrase for the elements (rows[i], columns[i]) of a matrix of that shape.
 
-    The elements are distinct, and there is at least one. Empty where they are all there are.
+    The elements are distinct, and there is at least one. Empty if they are all of the matrix.
     """
     m, n = shape
     count = rows.size
@@ -42,7 +42,7 @@ def region(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
 
 
 def _element(row: int, column: int, shape: tuple[int, int]) -> str:
-    """One element, and at which edge or corner of the matrix it lies."""
+    """One element, and the edge or corner of the matrix that it is at."""
     m, n = shape
     down = {0: "first", m - 1: "last"}.get(row, "") if m > 1 else ""
     along = {0: "first", n - 1: "last"}.get(column, "") if n > 1 else ""
@@ -55,8 +55,8 @@ def _element(row: int, column: int, shape: tuple[int, int]) -> str:
     return words
 
 
-def _block(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
-    """All elements of some rows and columns."""
+def _block(rows: Indices, columns: Indices, shape: tuple[int, int]) -> str:
+    """The elements where some rows and columns cross."""
     down, along = lines(rows, shape[0], "row"), lines(columns, shape[1], "column")
     if rows.size == shape[0]:
         return along
@@ -65,7 +65,7 @@ def _block(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
     return f"{down}, in {along}"
 
 
-def lines(found: Places, size: int, what: str) -> str:
+def lines(found: Indices, size: int, what: str) -> str:
     """Some of the `size` rows or columns of a matrix; `found` is sorted and distinct."""
     if found.size == size:
         return f"every {what}"
@@ -95,8 +95,8 @@ def _half(first: int, what: str) -> str:
     return "right" if first else "left"
 
 
-def _residues(residues: Places, period: int) -> str:
-    """A residue class, or several, of a period."""
+def _residues(residues: Indices, period: int) -> str:
+    """One or more residue classes of a period."""
     if period == 2:
         return f"with {'odd' if residues[0] else 'even'} numbers"
     first, last = int(residues[0]), int(residues[-1])
@@ -105,7 +105,7 @@ def _residues(residues: Places, period: int) -> str:
     return f"≡ {', '.join(map(str, residues))} (mod {period})"
 
 
-def _triangle(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
+def _triangle(rows: Indices, columns: Indices, shape: tuple[int, int]) -> str:
     m, n = shape
     i, j = np.arange(m)[:, None], np.arange(n)
     for mask, words in (
@@ -121,16 +121,16 @@ def _triangle(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
     return ""
 
 
-def _in_tiles(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
-    """The same places of every tile, or whole tiles; empty where neither fits."""
+def _in_tiles(rows: Indices, columns: Indices, shape: tuple[int, int]) -> str:
+    """The same positions in every tile, or whole tiles; empty if neither fits."""
     m, n = shape
     for height in PERIODS:
         for width in PERIODS:
             if 2 * height > m and 2 * width > n:
                 continue
-            # How often each place of a tile is among the elements, and how often there is one.
-            places = rows % height * width + columns % width
-            seen = np.bincount(places, minlength=height * width)
+            # How often each position in a tile is among the elements, and how often it occurs.
+            positions = rows % height * width + columns % width
+            seen = np.bincount(positions, minlength=height * width)
             there = np.outer(_residue_counts(m, height), _residue_counts(n, width)).ravel()
             chosen = np.flatnonzero(seen)
             if chosen.size < there.size and bool((seen[chosen] == there[chosen]).all()):
@@ -149,6 +149,6 @@ def _in_tiles(rows: Places, columns: Places, shape: tuple[int, int]) -> str:
     return ""
 
 
-def _residue_counts(size: int, period: int) -> Places:
-    """How many of the numbers below `size` have each residue."""
+def _residue_counts(size: int, period: int) -> Indices:
+    """The number of integers below `size` with each residue."""
     return np.bincount(np.arange(size) % period, minlength=period)

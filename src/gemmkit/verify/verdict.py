@@ -1,4 +1,4 @@
-"""Is a result right? Every element against a float64 reference; an O(n²) check where too large."""
+"""Judges a result: every element against a float64 reference, or by an O(n²) check if too large."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemmkit.storage import Placement, Stored, placements
 from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.diagnosis import Wrong, diagnose
-from gemmkit.verify.encoding import decode, is_canary
+from gemmkit.verify.encoding import Matrix, decode, is_canary
 from gemmkit.verify.freivalds import Freivalds
 from gemmkit.verify.inputs import Inputs
 from gemmkit.verify.reference import (
@@ -32,8 +32,8 @@ from gemmkit.verify.reference import (
 _Block = tuple[Selection, Selection, Expected]
 Method = Literal["auto", "full", "sampled"]
 
-# Up to m·n·k = 2³⁴ the two float64 products take about a second on two cores (70 GFLOP/s).
-# Short k counts as 1024: no float64 matrix held here then exceeds 128 MiB.
+# Up to m·n·k = 2³⁴ the two float64 products take about a second on two cores (70 GFLOP/s). A k
+# below 1024 counts as 1024, so that no float64 matrix exceeds 128 MiB.
 FULL_LIMIT = 2**34
 FULL_MIN_K = 1024
 
@@ -43,15 +43,15 @@ EXAMINED_SUSPECTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a result is right, and by how much.
+    """Whether a result is correct, and its errors relative to their bounds.
 
-    `max_error` is the largest |C - reference| seen and `error_bound` the bound of that element.
-    `error_ratio` is the largest error / bound, `ratio_error` and `ratio_bound` the error and the
-    bound of the element that has it, often another one. Errors and the ratio are infinite where an
-    element is NaN or wrongly infinite. `method` says which elements were compared; `detail` is one
-    sentence on the worst element of a wrong result, with the seed that reproduces it, and empty for
-    a right one; `diagnosis` says what a wrong result looks like. `arithmetic` says which
-    roundings the bounds allow for, and why.
+    `max_error` is the largest |C - reference| and `error_bound` the bound of that element.
+    `error_ratio` is the largest error / bound; `ratio_error` and `ratio_bound` belong to the
+    element that has it, often another one. Errors and the ratio are infinite if an element is NaN
+    or wrongly infinite. `method` says which elements were compared. `detail` is one sentence about
+    the worst element of a wrong result, with the seed that reproduces it; it is empty for a correct
+    result. `diagnosis` describes a wrong result. `arithmetic` says which roundings the bounds allow
+    for, and why.
     """
 
     correct: bool
@@ -67,16 +67,16 @@ class Verdict:
 
 
 class Reference:
-    """What a problem's result must be for given inputs; made once, it checks many results.
+    """The expected result of a problem for given inputs; made once, it checks many results.
 
-    `method` "full" compares every element; "sampled" compares 16 rows and 16 columns (the first,
-    the last, the rest at random) and does Freivalds' check on all; "auto" is full up to
-    m·n·k = 2³⁴, summed over all products. Each of them is checked, by the same method. What
-    each guarantees is said in `bounds` and `freivalds`.
+    `method` "full" compares every element. "sampled" compares 16 rows and 16 columns (the first,
+    the last, the others at random) and applies Freivalds' check to all. "auto" is full up to
+    m·n·k = 2³⁴, summed over all products. Every product is checked, by the same method. The
+    guarantees are in `bounds` and `freivalds`.
 
     Raises:
         UsageError: k is so large that rounding has no useful bound (2²⁴ for fp32), or the
-            activation is the user's own.
+            activation is a custom one.
     """
 
     def __init__(
@@ -105,18 +105,17 @@ class Reference:
             self.method += f" of {problem.count} products"
 
     def under(self, arithmetic: Arithmetic) -> Reference:
-        """The same for kernels that compute in another arithmetic."""
+        """The same reference for kernels that compute in another arithmetic."""
         other = copy(self)
         other.arithmetic = arithmetic
         other.products = [each.under(arithmetic) for each in self.products]
         return other
 
     def check(self, result: Stored, auxiliary: Stored | None = None) -> Verdict:
-        """Judge C's storage as a kernel left it, of the same length as `inputs.c`, and that of the
-        auxiliary output where the epilogue has one.
+        """Judge the storage of C as a kernel left it, and of the auxiliary output if there is one.
 
         Raises:
-            ValueError: a storage has another length.
+            ValueError: the length of a storage is not that of the inputs.
         """
         verdict = self._check(result, self.placements["c"], "C", auxiliary=False)
         if auxiliary is None or not verdict.correct:
@@ -176,7 +175,7 @@ class Reference:
 
 
 class _Product:
-    """What the result of one product must be."""
+    """The expected result of one product."""
 
     def __init__(
         self, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic, *, full: bool
@@ -184,21 +183,21 @@ class _Product:
         self.problem, self.inputs = problem, inputs
         self.rounding = Rounding.of(problem, inputs, arithmetic)
         self.freivalds: Freivalds | None = None
-        places: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
+        parts: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
         self.method = "every element"
         if not full:
             rng = np.random.default_rng([inputs.seed, problem.m, problem.n])
             rows, columns = (_sample(rng, size) for size in (problem.m, problem.n))
-            places = [(rows, EVERYTHING), (EVERYTHING, columns)]
+            parts = [(rows, EVERYTHING), (EVERYTHING, columns)]
             self.method = f"{rows.size} rows and {columns.size} columns"
             freivalds = Freivalds(problem, inputs, self.rounding)
             if freivalds.applies:
                 self.freivalds = freivalds
                 self.method += ", Freivalds' check for all"
-        self.blocks = [(*place, evaluate(problem, inputs, *place)) for place in places]
+        self.blocks = [(*part, evaluate(problem, inputs, *part)) for part in parts]
 
     def under(self, arithmetic: Arithmetic) -> _Product:
-        """The same with the bound of another arithmetic."""
+        """The same expectation with the bound of another arithmetic."""
         other = copy(self)
         other.rounding = Rounding.of(self.problem, self.inputs, arithmetic)
         if self.freivalds is not None:
@@ -206,10 +205,9 @@ class _Product:
         return other
 
     def check(self, stored: Stored, name: str = "C", *, auxiliary: bool = False) -> Verdict:
-        """Judge the elements of C or of the auxiliary output, m × n; what lies between rows is not
-        looked at."""
+        """Judge the m × n elements of C or of the auxiliary output, without its padding."""
         p = self.problem
-        c = decode(stored, p.result_dtype)
+        c = Matrix(stored, p.result_dtype)
         blocks = self.blocks
         suspects = np.empty(0, np.intp)
         if self.freivalds is not None and not auxiliary:
@@ -220,18 +218,19 @@ class _Product:
             blocks = [*blocks, (worst_rows, EVERYTHING, expected)]
         rounding = self.rounding
         if auxiliary:
-            rounding = replace(rounding, epilogue=Epilogue(), scale=1.0)
+            between = tuple(each for each in rounding.between if each == "product")
+            rounding = replace(rounding, epilogue=Epilogue(), scale=1.0, between=between)
             blocks = [(rows, columns, each.auxiliary) for rows, columns, each in blocks]
         seen = [
-            (rows, columns, compare(p, rounding, c[rows][:, columns], expected))
+            (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected))
             for rows, columns, expected in blocks
         ]
         compared = [each[2] for each in seen]
-        place = max(range(len(seen)), key=lambda number: compared[number].ratio)
-        rows, columns, worst = seen[place]
+        largest_ratio = max(range(len(seen)), key=lambda number: compared[number].ratio)
+        rows, columns, worst = seen[largest_ratio]
         detail = ""
         if not all(each.correct for each in compared):
-            right = blocks[place][2].values[worst.row, worst.column]
+            right = blocks[largest_ratio][2].values[worst.row, worst.column]
             where = _at(rows, worst.row), _at(columns, worst.column)
             detail = self._describe(stored[where], name, where, float(right), worst.bound)
         elif suspects.size:
@@ -252,7 +251,7 @@ class _Product:
     def _diagnosis(
         self, stored: Stored, blocks: Sequence[_Block], compared: Sequence[Comparison]
     ) -> Diagnosis | None:
-        """What the wrong elements look like, of the block that has most of them."""
+        """The diagnosis of the block with the most wrong elements."""
         counts = [0 if each.wrong is None else int(each.wrong.sum()) for each in compared]
         number = int(np.argmax(counts))
         mask = compared[number].wrong
@@ -286,12 +285,12 @@ class _Product:
 
 
 def check(problem: GemmProblem, inputs: Inputs, result: Stored, method: Method = "auto") -> Verdict:
-    """Judge one result; `Reference` does it for many of the same problem and inputs."""
+    """Judge one result; `Reference` judges many of the same problem and inputs."""
     return Reference(problem, inputs, method).check(result)
 
 
 def _sample(rng: np.random.Generator, size: int) -> NDArray[np.intp]:
-    """The first, the last and random others, sorted, at most 16 of them."""
+    """At most 16 indices below `size`, sorted: the first, the last, and random ones."""
     if size <= SAMPLED_LINES:
         return np.arange(size)
     inner = 1 + rng.choice(size - 2, SAMPLED_LINES - 2, replace=False)
@@ -299,5 +298,5 @@ def _sample(rng: np.random.Generator, size: int) -> NDArray[np.intp]:
 
 
 def _at(selection: Selection, position: int) -> int:
-    """The row or column that lies at a position of a selection."""
+    """The row or column at a position of a selection."""
     return position if isinstance(selection, slice) else int(selection[position])

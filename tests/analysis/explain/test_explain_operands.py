@@ -25,10 +25,8 @@ def test_a_guides_naive_kernel_reads_b_coalesced(tmp_path):
     kernel = Kernel.from_file(path, grid="(N+15)/16,(M+15)/16", block="16,16")
     explained = explain(kernel, "64x64x32")
     texts = [each.text for each in explained.sentences]
-    assert (
-        "Loads of B are coalesced: 2 sectors per request, the fewest that hold its bytes."
-    ) in texts
-    assert ("Loads of A touch 2 sectors per request, where 1 would hold its bytes.") in texts
+    assert ("Loads of B are coalesced: 2 sectors per request, the minimum.") in texts
+    assert "Loads of A access 2 sectors per request, where 1 would suffice." in texts
     assert "Stores to C are coalesced" in " ".join(texts)
 
 
@@ -47,7 +45,7 @@ def test_index_order_is_told_by_sectors(gathered):
     explained = explain_facts(gathered["naive"], gathered["naive_uncoalesced"])
     texts = [each.text for each in explained.comparison]
     assert (
-        "A request to load A touches 1 sector, the fewest that its bytes need; in "
-        "naive_uncoalesced 32 sectors where 4 would hold its bytes."
+        "A request to load A accesses 1 sector, the minimum for its bytes; in "
+        "naive_uncoalesced, 32 sectors where 4 would suffice."
     ) in texts
     assert not any("global-load requests" in text for text in texts), "they make equally many"

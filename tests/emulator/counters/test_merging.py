@@ -1,4 +1,4 @@
-"""Which shared accesses ptxas merges: the rule against the machine code that it makes."""
+"""Which shared accesses ptxas merges: the rule against ptxas's machine code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ OTHERS = {
     "coarsening_2d": {"BM": 128, "BN": 64, "BK": 8, "TM": 8, "TN": 4},
     "warp_tiled": {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4},
 }
-# Bits of an access, by the word that names them; 32 without one.
+# Bits of an access, by its suffix; 32 without one.
 WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 
 
-# ptxas makes several copies of their short loops of single loads, which it can merge with nothing.
+# ptxas unrolls their short loops of single loads, which merge with nothing.
 UNROLLED_BY_PTXAS = ("warp_reduce",)
 
 
 def foreseen(flow: ControlFlow) -> Counter[str]:
-    """Shared-memory instructions of the machine by name and width, by the rule."""
+    """Shared-memory instructions of the machine code by name and width, predicted by the rule."""
     merging, found = Merging.of(flow), Counter()
     for number, form in enumerate(flow.forms):
         shared = form.modifiers.get("S", "").startswith("shared")
@@ -52,7 +52,7 @@ def flow_of(ptx: str, entry: str) -> ControlFlow:
 
 
 def in_machine_code(sass: str) -> dict[str, Counter[str]]:
-    """The same out of a disassembly, by kernel; what no thread can execute is left out."""
+    """The same from a disassembly, by kernel, without unreachable instructions."""
     found: dict[str, Counter[str]] = {}
     kernel = ""
     for line in sass.splitlines():
@@ -131,7 +131,7 @@ def around(text: str) -> str:
     return stores(0, 1) + text + "s[r + 2] = a + 2; s[r + 3] = a + 3;"
 
 
-# What a kernel does with r = 8 * threadIdx.x, `s` and `t` in shared memory, `in` and `out`.
+# The body of a kernel with r = 8 * threadIdx.x, `s` and `t` in shared memory, `in` and `out`.
 PROBES = {
     **{f"loads_{mask:02x}": loads(*(word for word in range(8) if mask >> word & 1))
        for mask in (*range(1, 16), 0x1E, 0x2F, 0x3F, 0x5A, 0x7E, 0xBB, 0xCC, 0xF0, 0xFF)},
@@ -213,7 +213,8 @@ def test_probes(arch):
 @needs_disassembler
 @pytest.mark.parametrize("first", [1, 2, 3, 4, 12, 33])
 def test_a_variable_is_aligned_as_it_lies(first):
-    """Of an array behind others, only the powers of two are known that divide its offset."""
+    """The alignment of an array after others is only known from the powers of two that divide its
+    offset."""
     body = f"""
 extern "C" __global__ void k(float* out, int n) {{
   __shared__ float t[{first}], s[1024];

@@ -1,9 +1,9 @@
 """The counting rules against what an H100 counted for one-warp micro kernels.
 
-`data/*.csv` holds, per kernel: what it executes (`lds8`: a shared load of 8 bytes per lane; `ldga`
+`data/*.csv` holds per kernel: the instruction (`lds8`: a shared load of 8 bytes per lane; `ldga`
 and `ldgg`: a global load cached in L1 or not; `cpa8`: cp.async.ca; `ldm4`: ldmatrix of four
-matrices), Nsight Compute's counts for one of 64 equal requests, the cycles that one took where 16
-warps made them, and the 32 lanes' byte offsets, negative where a lane is inactive.
+matrices), Nsight Compute's counts for one of 64 equal requests, the cycles per request with 16
+warps, and the 32 lanes' byte offsets, negative for an inactive lane.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_shared_wavefronts_and_conflicts_are_the_hardwares(kind: str) -> None:
             seen = float(row["wavefronts_per_req"]), float(row["bank_conflicts_per_req"])
             assert counted == seen, row
         else:
-            # Of these rows only the time was taken. A request takes as many cycles as wavefronts.
+            # These rows have only the time. A request takes as many cycles as wavefronts.
             assert float(row["cycles_per_req_16warps"]) == pytest.approx(counted[0], abs=0.1), row
 
 
@@ -89,12 +89,12 @@ def test_copies_take_the_hardwares_wavefronts() -> None:
         wavefronts = float(row["wavefronts_mem_shared_per_req(minus 14 misc)"])
         lines = float(row["set_accesses"])
         if row["pattern"] == "d:s1 s:mis+16":
-            # 128 bytes of a phase begin 16 bytes into a line: half of the requests, which are all
-            # under way together here, take one wavefront more.
+            # The 128 bytes of a phase begin 16 bytes into a line: half of the requests, which are
+            # all in flight together here, take one more wavefront.
             assert counted <= wavefronts < counted + 1
         else:
             assert counted == wavefronts, row
-        # The counter of conflicts misses some where lines are on their way, about one for each.
+        # The conflict counter misses some while lines are in flight, about one per line.
         assert conflicts - lines <= float(row["bank_conflicts_ldgsts_per_req"]) <= conflicts, row
 
 
@@ -111,7 +111,7 @@ def test_global_sectors_lines_and_tag_wavefronts_are_the_hardwares(kind: str) ->
 
 
 def test_random_rows_were_predicted() -> None:
-    """Rows of benchmarks/hardware_rows.py, whose predictions were written before they were read."""
+    """Rows of benchmarks/hardware_rows.py, whose predictions were made before the measurement."""
     rows = measured("h100_random_rows.csv")
     assert len(rows) >= 200
     for row in rows:
@@ -124,7 +124,7 @@ def test_random_rows_were_predicted() -> None:
         for name, count in counted.items():
             seen = float(row[f"measured_{name}"])
             if row["kind"].startswith("cpa") and name in ("wavefronts", "conflicts"):
-                # The first copy of 64 finds no line in the cache and may take some more or less.
+                # The first copy of 64 misses the cache and may take a few more or less.
                 assert seen == pytest.approx(count, abs=16 / 64), row
             else:
                 assert seen == count, row
@@ -156,7 +156,7 @@ def test_copies_past_the_cache_pay_for_each_pair_of_lines() -> None:
     assert bypass_wavefronts(start, start, all_lanes, 16, all_lanes) == (4, 0)
     assert bypass_sectors(start, start, all_lanes) == 16
     assert bypass_tag_wavefronts(start, start, all_lanes) == 1
-    # 16 bytes into a line of shared memory, each line of the source goes to two.
+    # 16 bytes into a line of shared memory, each line of the source goes to two lines.
     shifted = [each + 16 for each in start]
     assert bypass_wavefronts(shifted, start, all_lanes, 16, all_lanes) == (8, 4)
     assert bypass_sectors(shifted, start, all_lanes) == 20

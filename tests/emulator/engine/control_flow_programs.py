@@ -1,4 +1,4 @@
-"""Random kernels with any control flow: branches from everywhere to everywhere."""
+"""Random kernels with arbitrary control flow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEAD = f"""
 
 
 class _Writer:
-    """`%u` registers hold the same in all lanes until lanes part; `%q` are 64 bits wide."""
+    """`%u` registers hold one value in all lanes until lanes diverge; `%q` are 64 bits wide."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -114,7 +114,7 @@ class _Writer:
 
 
 def program(seed: int) -> str:
-    """A kernel that always ends, and stores all of its registers in the end."""
+    """A kernel that always ends, and stores all of its registers at the end."""
     writer = _Writer(seed)
     writer.start()
     values = [f"%r{each}" for each in range(REGISTERS)] + [f"%u{each}" for each in range(UNIFORM)]

@@ -108,7 +108,7 @@ def test_a_host_without_vector_instructions_is_refused(monkeypatch: pytest.Monke
 
 
 def test_loads_without_avx2s_permutation() -> None:
-    """As on ARM: what AVX2 would read as one vector is put together from words."""
+    """As on ARM: what AVX2 would read as one vector is assembled from words."""
     body = """
         ld.global.u32 %r1, [%at];
         ld.global.u32 %r2, [%rd0+8];
@@ -149,7 +149,7 @@ print(words.tolist() == [70002 + 100 * (31 - lane) for lane in range(32)])
     [
         ("mov.u32 %r1, 0;\nfrobnicate.u32 %r1, %r1;", r"'frobnicate.u32'.*kernel\.cu:2"),
         ("cp.async.ca.shared.global [0], [%rd0], 12;", r"4, 8 or 16 bytes.*kernel\.cu:1"),
-        ("ld.param.u32 %r1, [p0+8];", r"beyond the kernel's parameters.*kernel\.cu:1"),
+        ("ld.param.u32 %r1, [p0+8];", r"past the end of the kernel's parameters.*kernel\.cu:1"),
         ("mov.u32 %r1, nowhere;", r"'nowhere'.*kernel\.cu:1"),
     ],
 )

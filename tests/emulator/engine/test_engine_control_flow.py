@@ -1,4 +1,4 @@
-"""Lanes that part and meet in every way do what the oracle says."""
+"""The engine diverges and reconverges lanes as the oracle does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of accesses are those of the counting rules, for any addresses and any lanes."""
+"""Counts of accesses follow the counting rules, for any addresses and any lanes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import ENGINE, Outcome, kernel_ptx, launch
 
-from gemmkit.emulator.codegen.neighbours import neighbours
+from gemmkit.emulator.codegen.load_groups import load_groups
 from gemmkit.emulator.codegen.operands import actions_of
 from gemmkit.emulator.counters.rules import global_sectors, local_sectors, shared_wavefronts
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -27,7 +27,7 @@ SPACE_BYTES = 4096
 
 
 def scattered(space: str, kind: str, width: str) -> str:
-    """Block b's lane i accesses offset `offsets[b][i]`, where that is not negative."""
+    """Lane i of block b accesses offset `offsets[b][i]` if that is not negative."""
     operand = OPERANDS[width]
     operands = f"{operand}, [%r9]" if kind == "ld" else f"[%r9], {operand}"
     if space == "global":
@@ -51,7 +51,7 @@ def scattered(space: str, kind: str, width: str) -> str:
 
 
 def offset_rows(size: int) -> st.SearchStrategy[list[int]]:
-    """Offsets of 32 lanes: strided, repeated, turned around or at random, some left out."""
+    """Offsets of 32 lanes: strided, repeated, reversed or random, some left out."""
     last = SPACE_BYTES // size - 1
     strided = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1, 32)).map(
         lambda each: [each[0] + lane // each[2] * each[1] for lane in range(32)]
@@ -115,7 +115,7 @@ def grouped(body: str) -> list[list[str]]:
     return [
         [actions[number].instruction.text for number in group]
         for block in flow.blocks
-        for group in neighbours(actions, block)
+        for group in load_groups(actions, block)
     ]
 
 

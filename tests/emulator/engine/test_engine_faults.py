@@ -1,4 +1,5 @@
-"""No access leaves the memory that a kernel was given, and the error says what was meant."""
+"""No access leaves the memory that a kernel was given, and the error names the array that was
+meant."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import kernel_ptx
+from launching import Executor, kernel_ptx, launch
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, Program, load
 from gemmkit.errors import DeviceError
@@ -104,7 +105,7 @@ offsets = st.one_of(
 def test_any_address(
     programs: dict[str, Program], opcode: str, lanes: list[tuple[str, int]], aligned: bool
 ) -> None:
-    """An access is made or refused for what it is; the process and the engine live on."""
+    """An access is performed or refused; the process and the engine survive."""
     place, size = Place(), OPCODES[opcode]
     addresses = [-1] * 32
     for lane, (base, offset) in enumerate(lanes):
@@ -150,7 +151,14 @@ def test_the_message_names_the_array(
     assert text.endswith("by 'ld.global.f32' at kernel.cu:5, thread (5, 0, 0) of block (0, 0, 0)")
 
 
-def test_memory_that_was_given_back_is_out_of_bounds(programs: dict[str, Program]) -> None:
+def test_the_message_names_the_kernel_as_the_source_does(executor: Executor) -> None:
+    ptx = kernel_ptx("ld.global.f32 %f1, [%rd0+1];").replace("entry k", "entry _Z4gemmILi8EEvPf")
+    assert "_Z4gemm" in ptx
+    with pytest.raises(DeviceError, match=r"^kernel 'gemm': misaligned|^kernel 'gemm': .*align"):
+        launch(executor, ptx, np.zeros(4, np.float32), block=1)
+
+
+def test_memory_that_was_freed_is_out_of_bounds(programs: dict[str, Program]) -> None:
     place = Place()
     place.point([place.first.address] * 32)
     run(programs["ld.global.f32"], place.memory, place.table.address)
@@ -160,7 +168,7 @@ def test_memory_that_was_given_back_is_out_of_bounds(programs: dict[str, Program
 
 
 def test_a_null_pointer_is_refused_at_once() -> None:
-    """Also in a loop that would go on without end."""
+    """Even in a loop that would not end."""
     program = load(kernel_ptx("AGAIN: ld.global.u32 %r1, [%at];\nbra AGAIN;"), "k")
     with pytest.raises(DeviceError, match=r"out of bounds at 0x0, where no memory is allocated"):
         run(program, DeviceMemory(), 0)
@@ -195,13 +203,13 @@ def test_the_engine_goes_on_after_a_fault(programs: dict[str, Program]) -> None:
     run(programs["st.global.f32"], place.memory, place.table.address)
 
 
-def test_nothing_behind_a_ragged_end_is_touched() -> None:
-    """Vectors are read beyond the last lane's word, but never written."""
+def test_nothing_past_a_ragged_end_is_accessed() -> None:
+    """Vectors are read past the last lane's word, but never written there."""
     memory = DeviceMemory()
     pieces = [memory.allocate(4 * count) for count in (1, 7, 33)]
     program = load(kernel_ptx("ld.global.u32 %r1, [%at];\nst.global.u32 [%at], %tid;"), "k")
     for piece, count in zip(pieces, (1, 7, 33), strict=True):
-        around = memory._pieces[piece.address][1].base
+        around = memory._allocations[piece.address][1].base
         around[...] = 0xAB
         run(program, memory, piece.address, block=count)
         inside = memory.view(piece.address, 4 * count)

@@ -12,7 +12,7 @@ from gemmkit.emulator import DeviceMemory, LaunchRequest, Program, load
 from gemmkit.errors import DeviceError
 
 # Each block sums its lanes' squares in shared memory by atomics, and adds that to one global sum;
-# lanes leave a loop one after the other, so that they part in every way.
+# lanes leave a loop one after the other, so that they diverge at every iteration.
 SUMS = kernel_ptx(
     """
     mov.u32 %r1, 0;
@@ -198,7 +198,7 @@ def test_execute_writes_what_run_does_and_later_launches_are_their_own() -> None
         assert results[0] == results[1] > 0
 
 
-def test_a_used_worker_does_not_reach_memory_that_was_given_back() -> None:
+def test_a_used_worker_does_not_reach_memory_that_was_freed() -> None:
     program = load(kernel_ptx("st.global.u32 [%at], %tid;"), "k")
     memory = DeviceMemory()
     piece = memory.allocate(128)

@@ -1,13 +1,13 @@
-"""Code is loaded in one piece, whatever else lies in the process's memory."""
+"""Code is loaded contiguously, however fragmented the process's memory is."""
 
 import subprocess
 import sys
 
 import pytest
 
-# All room for more than 64 KiB ends up on the far side of a wall of 8 GiB, and smaller holes lie on
-# this side: for sections that were placed one by one, the code and its constants would come to lie
-# further apart than the code's own 32-bit distances reach.
+# Ranges of more than 64 KiB are free only on the far side of a gap of 8 GiB, and smaller holes on
+# this side: sections placed separately would be farther apart than the code's 32-bit relocations
+# reach.
 FAR_APART = """
 import ctypes
 from gemmkit.emulator.codegen.native import LoadedCode, compile_ir

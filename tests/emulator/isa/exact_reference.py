@@ -1,4 +1,4 @@
-"""A second opinion on numbers: formats as fractions, and what it means to be rounded correctly."""
+"""An independent reference: formats as fractions, and the definition of correct rounding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Layout:
         return 0 < bits & ~self.sign < 1 << self.fraction_bits
 
     def value(self, bits: int) -> Fraction:
-        """The number; infinity reads as the next power of two, where rounding puts it."""
+        """The number; infinity reads as the next power of two, where rounding would put it."""
         magnitude = bits & ~self.sign
         exponent, fraction = divmod(magnitude, 1 << self.fraction_bits)
         if exponent:
@@ -54,7 +54,7 @@ class Layout:
             return False
         exact = abs(exact)
         here = self.value(magnitude)
-        # Infinity stands for all that lies above it too.
+        # Infinity represents everything above it too.
         above = None if magnitude == self.infinity else self.value(magnitude + 1)
         below = None if magnitude == 0 else self.value(magnitude - 1)
         mode = {"m": "z" if not negative else "p", "p": "p" if not negative else "z"}.get(

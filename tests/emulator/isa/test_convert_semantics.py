@@ -71,7 +71,7 @@ def floats(name: str, seed: str) -> np.ndarray:
     rng = np.random.default_rng(zlib.crc32(seed.encode()))
     layout = LAYOUTS[name]
     bits = sample_bits(layout, COUNT, rng)
-    # Small halves, where ties to even show, and numbers around the integers' ends.
+    # Small halves, which are ties, and numbers around the ends of the integers' ranges.
     near = [0.5, -0.5, 1.5, 2.5, -2.5, 127.5, 255.5, 2.0**15, 2.0**31, 2.0**32, 2.0**63, 2.0**64]
     native = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[name]
     with np.errstate(over="ignore"):
@@ -188,3 +188,27 @@ def test_packing_puts_the_first_operand_high(name: str) -> None:
     (relu,) = evaluate(table()[f"cvt.rn.relu.{name}.f32"], sources)
     assert (relu >> 16).tolist() == [int(parts[0][0]), 0, 0x7FFF]
     assert (relu & 0xFFFF).tolist() == [0, int(parts[1][1]), 0]
+
+
+@pytest.mark.parametrize("opcode", ["rna", "rn", "rz", "rn.relu", "rz.relu"])
+def test_float_to_tf32(opcode: str) -> None:
+    bits, of = floats("f32", opcode), LAYOUTS["f32"]
+    ties = np.arange(0x3F80_1000, 0x3F88_0000, 0x2000, np.uint32)
+    bits = np.concatenate([bits, ties, ties | of.sign])
+    (results,) = evaluate(table()[f"cvt.{opcode}.tf32.f32"], [bits])
+    for each, result in zip(bits.tolist(), results.tolist(), strict=True):
+        assert not result & 0x1FFF, hex(result)
+        if of.is_nan(each):
+            assert of.is_nan(result)
+            continue
+        if "relu" in opcode and each & of.sign:
+            assert result == 0
+            continue
+        # The bits of a magnitude, in units of the last of the ten fraction bits.
+        magnitude = Fraction(each & ~of.sign, 1 << 13)
+        whole = {
+            "rna": math.floor(magnitude + Fraction(1, 2)),
+            "rn": round(magnitude),
+            "rz": math.trunc(magnitude),
+        }[opcode.split(".")[0]]
+        assert result == whole << 13 | each & of.sign, (hex(each), hex(result))

@@ -28,7 +28,7 @@ def sampled(opcode: str, layout: Layout, operands: int) -> list[np.ndarray]:
 
 
 def as_float(bits: int, layout: Layout) -> float:
-    """For special cases only, where the sign and the kind of number decide."""
+    """For special cases only, where only the sign and the kind of number matter."""
     if layout.is_nan(bits):
         return math.nan
     sign = -1.0 if bits & layout.sign else 1.0
@@ -45,7 +45,7 @@ def check(
     special: Callable[..., float],
     operands: int,
 ) -> None:
-    """Finite operands with a result that is not zero: exact; else what float64 does with signs.
+    """Finite operands with a non-zero result: exact; else what float64 gives, with signs.
 
     `special` sees 0, 1, infinity or NaN with the operands' signs.
     """

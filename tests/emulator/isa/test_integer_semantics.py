@@ -53,7 +53,7 @@ def sampled(opcode: str) -> list[np.ndarray]:
 
 
 def check(opcode: str, wanted: Callable[..., int], *immediates: int) -> None:
-    """`wanted` takes the raw bits; the low bits of what it gives must be the result."""
+    """`wanted` takes the raw bits; the low bits of its value must be the result."""
     sources = sampled(opcode)
     (result,) = evaluate(table()[opcode], [*sources, *immediates])
     mask = (1 << result.dtype.itemsize * 8) - 1
@@ -186,7 +186,7 @@ def test_funnel_shifts() -> None:
 
 @pytest.mark.parametrize("name", ["u32", "s32", "u64", "s64"])
 def test_bit_field_extract(name: str) -> None:
-    """Bit by bit, as the PTX manual writes it down."""
+    """Bit by bit, as in the PTX manual."""
     top = width_of(name) - 1
 
     def wanted(a: int, position: int, length: int) -> int:
@@ -233,7 +233,7 @@ def test_counting_and_finding_bits(width: int) -> None:
 
 
 def test_the_nth_bit_that_is_set() -> None:
-    """As the PTX manual has it in C."""
+    """As in the PTX manual's C code."""
 
     def wanted(mask: int, base: int, offset: int) -> int:
         offset = number(offset, "s32")

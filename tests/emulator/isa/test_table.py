@@ -12,7 +12,7 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse
 from gemmkit.errors import UnsupportedInstruction
 
-# What needs memory, the other lanes of the warp, the block or the program counter.
+# Operations that need memory, other lanes of the warp, the block or the program counter.
 MACHINE_OPERATIONS = {
     *("load", "store", "atomic", "compare_and_swap", "reduction", "is_space", "convert_address"),
     *("copy_async", "copy_async_commit", "copy_async_wait", "create_policy"),

@@ -16,7 +16,7 @@ from gemmkit.emulator.isa.table import table
 
 PTXAS = shutil.which("ptxas")
 AT_ONCE = 500
-# What NVRTC writes, and ptxas takes, only from a later version of the toolkit on than 13.0.
+# Forms that NVRTC emits, and that ptxas accepts only after version 13.0 of the toolkit.
 NEWER = ("ld.volatile.local.", "st.volatile.local.")
 
 pytestmark = pytest.mark.skipif(PTXAS is None, reason="needs ptxas of the CUDA toolkit")

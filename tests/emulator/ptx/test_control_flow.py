@@ -44,7 +44,7 @@ def test_an_if_and_a_loop() -> None:
     assert flow.reconvergence == (3, 3, 3, 4, 5, 7, 7)
 
 
-def test_an_endless_loop_meets_at_the_exit() -> None:
+def test_an_endless_loop_reconverges_at_the_exit() -> None:
     flow = flow_of("A: @%p1 bra B; bra A; B: bra B;")
     assert flow.reconvergence == (3, 3, 3)
 
@@ -55,7 +55,7 @@ def test_an_empty_kernel_has_no_blocks() -> None:
 
 @st.composite
 def branches(draw: st.DrawFn) -> list[tuple[int, bool] | None]:
-    """For each block: where it branches and whether under a guard, or None to fall through."""
+    """For each block: its branch target and whether it is guarded, or None to fall through."""
     count = draw(st.integers(1, 9))
     target = st.tuples(st.integers(0, count), st.booleans())
     return draw(st.lists(st.none() | target, min_size=count, max_size=count))
@@ -89,7 +89,8 @@ def test_post_dominators_by_their_definition(jumps: list[tuple[int, bool] | None
         if not reaches_exit(block, None):
             assert flow.reconvergence[block] == exit_block
             continue
-        # Every way out of `block` passes through these; the nearest is passed by all the others.
+        # Every path from `block` to the exit passes through these; the nearest is on all paths of
+        # the others.
         passed = [
             other
             for other in range(exit_block + 1)

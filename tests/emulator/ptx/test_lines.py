@@ -1,4 +1,4 @@
-"""Source lines, and the calls through which inlined code came there."""
+"""Source lines, and the calls through which code was inlined."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_calls_are_followed_outward():
     assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:20")
 
 
-def test_calls_from_two_places_are_told_apart_by_what_comes_before():
+def test_calls_from_two_sites_are_distinguished_by_what_comes_before():
     table = LineTable("\n".join((OWN, ONCE, TWICE, ELSEWHERE, TWICE)), FILES)
     assert table.line(ONCE).called_from == ("kernel.cu:20",)
     assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:20")
@@ -33,7 +33,7 @@ def test_calls_from_two_places_are_told_apart_by_what_comes_before():
     assert table.line(TWICE).called_from == ("tile.cuh:5", "kernel.cu:30")
 
 
-def test_calls_from_two_places_with_none_before_are_followed_no_further():
+def test_calls_from_two_sites_with_none_before_are_followed_no_further():
     table = LineTable("\n".join((TWICE, OWN, ONCE, ELSEWHERE)), FILES)
     assert table.line(TWICE).called_from == ("tile.cuh:5",)
 

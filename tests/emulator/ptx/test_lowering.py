@@ -1,4 +1,4 @@
-"""Calls of functions and jump tables, written as what the executors know."""
+"""Calls of functions and jump tables, rewritten for the executors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALL = "{{ .param .b32 x; .param .b32 y; .param .b32 z; st.param.b32 [x], {}; \
 st.param.b32 [y], {}; {} call.uni (z), combine, (x, y); ld.param.u32 {}, [z]; }}"
 
 
-def test_a_function_runs_in_the_place_of_its_call(executor: Executor) -> None:
+def test_a_function_runs_in_place_of_its_call(executor: Executor) -> None:
     body = f"""
     mov.u32 %r0, 1000;
     {CALL.format("%tid", "7", "", "%r1")}
@@ -84,7 +84,7 @@ def test_names_of_an_inner_scope_end_with_it(executor: Executor) -> None:
     assert set(out.tolist()) == {11}
 
 
-def test_source_lines_go_on_behind_a_call() -> None:
+def test_source_lines_continue_after_a_call() -> None:
     body = f"{CALL.format('%tid', '7', '', '%r1')}\nst.global.u32 [%at], %r1;"
     inside = FUNCTION.replace("mad.lo", ".loc 1 90 1\nmad.lo")
     (kernel,) = parse(kernel_ptx(body, outside=inside)).kernels.values()
@@ -95,7 +95,7 @@ def test_source_lines_go_on_behind_a_call() -> None:
 def test_recursion_is_refused() -> None:
     again = FUNCTION.replace("mad.lo.u32 %r2, %r0, 3, %r1;", CALL.format("%r0", "%r1", "", "%r2"))
     body = CALL.format("%tid", "7", "", "%r1")
-    with pytest.raises(UnsupportedInstruction, match="call themselves: combine"):
+    with pytest.raises(UnsupportedInstruction, match="recursive functions: combine"):
         lowered(kernel_ptx(body, outside=again))
 
 
@@ -118,9 +118,9 @@ def test_jump_table(executor: Executor, guard: str) -> None:
     assert out.tolist() == (np.where(LANES < 20, jumped, 4) if guard else jumped).tolist()
 
 
-def test_labels_behind_labels_belong_to_each_call_alone():
-    """A function without line numbers that is called in one that is inlined twice ends each time at
-    a label of its own, which stands behind another label."""
+def test_labels_after_labels_belong_to_each_call_alone():
+    """A function without line numbers, called in one that is inlined twice, ends each time at its
+    own label, which follows another label."""
     text = """.version 8.0
 .target sm_80
 .address_size 64

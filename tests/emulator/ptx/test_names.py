@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.names import kernel_name, source_name
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,20 @@ def test_local_names(symbol, name):
 )
 def test_names_in_namespaces(symbol, name):
     assert source_name(symbol) == name
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("gemm", "gemm"),
+        ("_Z4gemmPKfS0_Pfi", "gemm"),
+        ("_Z13shared_tilingILi32E8EpilogueILb0E8IdentityEEviiifPKfiS4_ifPfiS4_", "shared_tiling"),
+        ("_ZL4gemmPf", "gemm"),
+        ("_ZN2ns4gemmILi8EEEvPf", "ns::gemm"),
+        ("_ZN12_GLOBAL__N_14gemmEPf", "gemm"),
+        ("_Z9gemm", "_Z9gemm"),
+        ("_Zplus", "_Zplus"),
+    ],
+)
+def test_names_of_kernels(symbol, name):
+    assert kernel_name(symbol) == name

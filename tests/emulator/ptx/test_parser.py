@@ -1,4 +1,4 @@
-"""The PTX parser: what it reads, and that bad text ends in a clear error."""
+"""The PTX parser: what it parses, and that invalid text gives a clear error."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_module_scope() -> None:
     assert set(module.globals) == {"counter", "table", "$str"}
     counter, table, text = (module.globals[name] for name in ("counter", "table", "$str"))
     assert counter.data == b"\7\0\0\0"
-    # Apart by a gap, at the same places in a sector as variables that lie next to each other.
+    # Separated by a gap, at the same positions in a sector as adjacent variables.
     assert (table.offset, table.size) == (GAP + 8, 16)
     assert text.offset == 2 * GAP + 24
     assert table.data == bytes.fromhex("0000803f 00000040")
@@ -294,7 +294,7 @@ SNIPPETS = st.sampled_from(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """One of the real texts with a few places changed, cut out, doubled or swapped."""
+    """One of the real texts with a few characters changed, cut, doubled or swapped."""
     text = draw(st.sampled_from(real_texts()))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))

@@ -1,4 +1,4 @@
-"""Where shared variables lie: as ptxas places them, found in the machine code that it makes."""
+"""The addresses of shared variables: as ptxas assigns them in its machine code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def addresses(named: str, target: str = "sm_86") -> dict[str, int]:
 
 
 def test_declaration_order_not_order_of_use() -> None:
-    # The kernel's own first, then the module's, then what nobody names.
+    # The kernel's own first, then the module's, then those that no instruction names.
     found = addresses("outer second first")
     assert found == {"first": 0, "second": 128, "outer": 148, "spare": 248}
 

@@ -22,7 +22,7 @@ WORDS = np.zeros(64, np.float32)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found, and the arrays after the launch."""
+    """The findings, and the arrays after the launch."""
 
     execution: Execution
     arrays: Mapping[str, NDArray[np.generic]]
@@ -43,7 +43,7 @@ class Outcome:
 
 @cache
 def compiled(source: str) -> str:
-    """PTX of a kernel `k`, whose text begins behind `__global__ void`; it has lines from 1 on."""
+    """PTX of a kernel `k` whose text begins after `__global__ void`; line numbers start at 1."""
     return compile_kernel('extern "C" __global__ void ' + source.strip(), "k", "sm_86").ptx
 
 
@@ -87,7 +87,7 @@ def by_oracle(
     shared_bytes: int = 0,
     unwritten: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """What the oracle finds of a kernel: uses of undefined bits."""
+    """The oracle's findings in a kernel: uses of undefined bits."""
     memory, request, _ = _placed(arguments, grid, block, shared_bytes, unwritten)
     module = parse(compiled(source))
     flow = ControlFlow.of(module.kernels["k"])

@@ -10,7 +10,7 @@ HOW = {"grid": (4, 1, 1), "block": (32, 1, 1)}
 
 
 def launch(body: str, **how: object):
-    """A kernel in which one thread of each block is at work on `count`, `flag` and `sum`."""
+    """A kernel in which one thread of each block works on `count`, `flag` and `sum`."""
     source = f"""k(int* count, int* flag, float* sum) {{
         if (threadIdx.x > 0) return;
         const int block = blockIdx.x, last = gridDim.x - 1;
@@ -135,7 +135,7 @@ def test_the_message_names_both() -> None:
     assert found.message.endswith("blocks run in any order")
 
 
-# As in the CUDA programming guide: the first load is plain, and may be out of date.
+# As in the CUDA programming guide: the first load is plain, and may be stale.
 CAS_LOOP = """k(double* out, float* done) {
     PLACE
     unsigned long long* at = (unsigned long long*)total;

@@ -1,4 +1,4 @@
-"""racecheck in kernels whose blocks make an order among themselves: fences, atomics, flags."""
+"""racecheck in kernels whose blocks synchronize with each other: fences, atomics, flags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmkit.emulator.sanitizer.block_order import BlockOrder
 TILES, PARTS, THREADS = 3, 4, 64
 HOW = {"grid": (TILES, PARTS, 1), "block": (THREADS, 1, 1), "unwritten": ("out", "workspace")}
 
-# Blocks of a tile leave their parts in the workspace; who comes last adds them up.
+# The blocks of a tile store partial sums in the workspace; the last one adds them up.
 LAST_ARRIVER = """k(const float* x, float* out, float* workspace, unsigned* arrivals) {
     __shared__ bool last;
     const int parts = gridDim.y, width = blockDim.x, at = threadIdx.x;
@@ -88,7 +88,7 @@ def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
 def test_an_order_with_a_gap(changes: list[tuple[str, str]], words: str) -> None:
     found = [each for each in launch(changed(*changes)).findings if each.check == "racecheck"]
     assert words in found[0].message
-    # By a count in the scope of the block, the blocks race for the counter itself, too.
+    # With a counter in block scope, the blocks also race for the counter itself.
     of_parts = [each for each in found if "(block scope)" not in each.message]
     assert {each.kind for each in of_parts} <= {"read after write", "write after read"}
     assert {each.array for each in of_parts} == {"workspace"}
@@ -116,7 +116,7 @@ def test_parts_that_are_read_before_all_have_arrived() -> None:
             ("if (at == 0) {", "if (at == 0) { __threadfence();"),
             ("== parts - 1;", "== parts - 1; __threadfence();"),
         ],
-        # Reads past L1, and reads that are strong.
+        # Reads that bypass the L1, and strong reads.
         [(_AFTER, ""), ("slots[part * width + at];", "__ldcg(&slots[part * width + at]);")],
         [(_AFTER, ""), ("+= slots[", "+= ((volatile float*)slots)[")],
         # The atomic is a fence itself.
@@ -152,7 +152,7 @@ CHAIN = """k(float* out) {
 
 
 def test_what_a_block_knows_of_others_is_passed_on() -> None:
-    """Each block waits for the one before it, and reads what the one before that has written."""
+    """Each block waits for the previous one, and reads what the one before that wrote."""
     outcome = run(CHAIN, grid=(8, 1, 1), block=(32, 1, 1))
     assert not outcome.findings
     assert outcome.arrays["out"].view(np.float32)[:8].tolist() == [1, 2, 3, 5, 8, 13, 21, 34]
@@ -182,7 +182,7 @@ def test_a_lock() -> None:
 @pytest.mark.parametrize("fence", ["", "__threadfence();"])
 @pytest.mark.parametrize("wait", ["atomicAdd(out_, 0)", "atomicCAS(out_, 99, 1)", "*seen"])
 def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) -> None:
-    """Each round of a waiting loop is a release, of which the last alone is kept."""
+    """Each iteration of a waiting loop is a release; only the last one is kept."""
     kept: list[BlockOrder] = []
     made = BlockOrder.__init__
 
@@ -204,4 +204,4 @@ def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) 
     }}"""
     assert not run(source, grid=(2, 1, 1)).findings
     assert kept
-    assert max(len(at.releases) for each in kept for at in each._places.values()) < 200
+    assert max(len(at.releases) for each in kept for at in each._locations.values()) < 200

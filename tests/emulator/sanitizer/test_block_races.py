@@ -1,4 +1,4 @@
-"""racecheck in global memory: blocks that touch one address."""
+"""racecheck in global memory: blocks that access one address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_blocks_store_to_one_address(threads: int) -> None:
     )
 
 
-def test_blocks_with_places_of_their_own() -> None:
+def test_blocks_with_addresses_of_their_own() -> None:
     source = "k(float* out) { out[blockIdx.x * 32 + threadIdx.x] += blockIdx.x; }"
     outcome = run(source, OUT, **HOW)
     assert not outcome.findings
@@ -45,7 +45,7 @@ def test_a_block_reads_what_another_stores(reach: int, kind: str) -> None:
 
 
 def test_results_of_a_launch_that_is_begun_anew() -> None:
-    """A region that is loaded and stored is noted from the start, so the first pass is undone."""
+    """A region that is loaded and stored is recorded from the start; the first pass is undone."""
     source = """k(float* out) {
         out[blockIdx.x * 32 + threadIdx.x] += 1;
         if (threadIdx.x == 0) printf("block %d\\n", blockIdx.x);
@@ -58,7 +58,7 @@ def test_results_of_a_launch_that_is_begun_anew() -> None:
 
 
 @pytest.mark.parametrize("access", ["atomicAdd(out, 1.0f);", "*(volatile float*)out = 1;"])
-def test_strong_accesses_may_meet(access: str) -> None:
+def test_strong_accesses_do_not_race(access: str) -> None:
     assert not run(f"k(float* out) {{ {access} }}", OUT, **HOW).findings
 
 
@@ -67,7 +67,7 @@ def test_a_fence_alone_makes_no_order() -> None:
     assert (found.check, found.kind) == ("racecheck", "write after write")
 
 
-def test_narrow_neighbours() -> None:
+def test_adjacent_narrow_accesses() -> None:
     source = """k(unsigned char* out) {
         out[threadIdx.x * 3 + blockIdx.x] = 1;
     }"""

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sanitizing import Outcome, run
 
-# Makes racecheck follow the blocks one after the other, which atomics of device scope do too.
+# Makes racecheck track the blocks one after the other, as atomics of device scope do too.
 FENCE = "__threadfence(); "
 
 
 def launch(body: str, **how: object) -> Outcome:
-    """A kernel in which one thread of each of four blocks is at work."""
+    """A kernel in which one thread of each of four blocks works."""
     source = f"""k(int* count, int* flag, float* sum) {{
         if (threadIdx.x > 0) return;
         const int block = blockIdx.x, last = gridDim.x - 1;

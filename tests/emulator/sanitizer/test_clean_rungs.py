@@ -1,4 +1,4 @@
-"""Rungs break no rule; with sanitizers they compute and count what they do without."""
+"""Rungs have no findings; with sanitizers they compute and count the same as without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")
 _SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
-# Small tiles, since those are compiled quickly; every way to move data is among them.
+# Small tiles, which compile quickly; every way to move data is included.
 CONFIGS = {
     "naive_uncoalesced": {},
     "shared_tiling": {"BM": 16, "BN": 16, "BK": 16},
@@ -43,7 +43,7 @@ def launched(name: str, problem: GemmProblem, *, sanitize: bool) -> tuple[Launch
             (problem.m, problem.ldc),
         )
     )
-    # Where β is 0, C is not to be read.
+    # If β is 0, C must not be read.
     result = device.upload(c, initialized=problem.beta != 0)
     left, right = device.upload(a), device.upload(b)
     arguments = bind_arguments(problem, Operands(left, right, result))

@@ -1,4 +1,4 @@
-"""cp.async: nothing may touch where a copy goes before it was waited for."""
+"""cp.async: nothing may access a copy's target before the copy was waited for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sanitizing import run
 
-# Two groups, one for each stage; then a wait, and a read of some stage at some place.
+# Two groups, one per stage; then a wait, and a read of a stage at an index.
 SOURCE = """k(float* out, const float* in) {
     __shared__ float As[2][64];
     int t = threadIdx.x;
@@ -61,7 +61,7 @@ def test_not_waited_for(wait: str, stage: int) -> None:
     assert found.other is not None
     assert (found.here.line, found.other.line) == (11, 8 if stage else 6)
     assert (found.here.thread, found.other.thread) == ((0, 0, 0), (63, 0, 0))
-    # The copies are on their way: what was there before is read.
+    # The copies are in flight: the previous contents are read.
     assert outcome.arrays["out"].view(np.float32).tolist() == [0.0] * 64
 
 
@@ -111,7 +111,7 @@ def test_copies_into_what_is_still_read() -> None:
 
 
 def test_lanes_apart_close_groups_of_their_own() -> None:
-    """Odd lanes close one group more, so the same count covers their first group too."""
+    """Odd lanes commit one more group, so the same count includes their first group too."""
     text = """k(float* out, const float* in) {
         __shared__ float As[32];
         int t = threadIdx.x;
@@ -132,7 +132,7 @@ def test_lanes_apart_close_groups_of_their_own() -> None:
     assert early.kinds == {("racecheck", "read before wait")}
 
 
-def test_zero_filled_places_count_as_written() -> None:
+def test_zero_filled_bytes_count_as_written() -> None:
     text = """k(float* out, const float* in, int n) {
         __shared__ float As[64];
         int t = threadIdx.x;
@@ -235,7 +235,7 @@ def streamed(shift: int, **options: object) -> tuple[set[tuple[str, str]], list[
 
 
 def test_the_first_copy_from_memory_never_written_is_found() -> None:
-    """Each instruction's first copy takes a longer way than those after it."""
+    """Each instruction's first copy takes the slow path."""
     text = SOURCE.replace("COMMIT", COMMIT).replace("WAIT", WAIT_ALL)
     text = text.replace("STAGE", "0").replace("INDEX", "t")
     found = run(text, ARGUMENTS, block=(32, 1, 1), unwritten=["in"]).findings

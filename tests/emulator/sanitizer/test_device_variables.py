@@ -1,4 +1,4 @@
-"""memcheck between module-scope variables: an access past one of them meets no other."""
+"""memcheck between module-scope variables: an access past one of them hits no other."""
 
 from __future__ import annotations
 

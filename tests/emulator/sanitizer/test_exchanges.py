@@ -1,4 +1,4 @@
-"""initcheck: exchanges, which read memory only where their result is used."""
+"""initcheck: exchanges, which read memory only if their result is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""memcheck and initcheck: accesses that memory does not allow, and reads of what nobody wrote."""
+"""memcheck and initcheck: accesses that are not allowed, and reads of memory never written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sanitizing import WORDS, run
 PAIR = {"out": WORDS, "in": WORDS + 1}
 
 
-def test_store_behind_the_end_is_left_out() -> None:
+def test_store_past_the_end_is_left_out() -> None:
     source = """k(float* out) {
         out[threadIdx.x + 1] = 1;
     }"""

@@ -1,4 +1,4 @@
-"""racecheck where barriers hold back a part of a block: who knows of whom, and through whom."""
+"""racecheck if barriers synchronize a part of a block: which warps are ordered, through which."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_consumer_that_nobody_wakes() -> None:
     assert run(pipeline("ARRIVE_2")).kinds == {("synccheck", "deadlock")}
 
 
-# Warp 0 writes, warps 0 and 1 meet, warps 1 and 2 meet, warp 2 reads.
+# Warp 0 writes, warps 0 and 1 synchronize, warps 1 and 2 synchronize, warp 2 reads.
 CHAIN = """k(float* out) {
     __shared__ float As[32];
     int t = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -78,7 +78,8 @@ def test_order_through_a_third_warp(linked: bool) -> None:
     if linked:
         assert not outcome.findings
         return
-    # Warp 1 meets the reader before the writer: the reader knows nothing of what was written.
+    # Warp 1 synchronizes with the reader before the writer: the reader is not ordered after the
+    # write.
     assert outcome.only.kind == "read after write"
     assert outcome.only.here.thread is not None
     assert outcome.only.here.thread[0] // 32 == 2
@@ -101,7 +102,7 @@ def test_halves_of_a_block_with_tiles_of_their_own() -> None:
     assert not outcome.findings
     wanted = [64 + n for n in range(64)] + list(range(64))
     assert outcome.arrays["out"].view(np.float32).tolist() == wanted
-    # A half that reads the other's tile has no barrier with it.
+    # A half that reads the other's tile without a common barrier.
     crossed = text.replace("As[half * 64 + 63", "As[64 - half * 64 + 63")
     kinds = {each.kind for each in run(crossed, arguments, block=(128, 1, 1)).findings}
     assert "read after write" in kinds or "write after read" in kinds

@@ -1,4 +1,4 @@
-"""synccheck: barriers and warp-wide instructions that do not get the threads they need."""
+"""synccheck: barriers and warp-wide instructions without the threads that they need."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_warps_that_wait_at_different_barriers(body: str, line: int) -> None:
 
 
 def test_barriers_of_an_unrolled_loop() -> None:
-    """Copies of one statement are one barrier, also where warps pass it a different number of
-    times and then exit."""
+    """Copies of one statement are one barrier, even if warps pass it a different number of times
+    and then exit."""
     source = """k(float* out) {
         int rounds = threadIdx.x < 32 ? 6 : 4;
         #pragma unroll 4
@@ -141,7 +141,7 @@ def test_barrier_number() -> None:
         "x = __reduce_add_sync(MASK, threadIdx.x);",
     ],
 )
-def test_members_that_do_not_take_part(call: str) -> None:
+def test_members_that_do_not_participate(call: str) -> None:
     source = f"""k(float* out, unsigned some) {{
         float x = threadIdx.x;
         if (threadIdx.x % 32 < 16)
@@ -151,7 +151,7 @@ def test_members_that_do_not_take_part(call: str) -> None:
     found = run(source.replace("MASK", "~0u"), {"out": WORDS, "some": np.uint32(0)}).only
     assert (found.check, found.kind) == ("synccheck", "divergent warp instruction")
     assert (found.count, found.here.line) == (2, 4)
-    assert "names lanes 16-31 of its warp 0, which do not take part" in found.message
+    assert "names lanes 16-31 of its warp 0, which do not participate" in found.message
     arguments = {"out": WORDS, "some": np.uint32(0xFFFF)}
     assert not run(source.replace("MASK", "some"), arguments).findings
 
@@ -167,7 +167,7 @@ def test_products_of_matrices_take_the_whole_warp() -> None:
     out = np.zeros(WORDS.size)
     found = run(source, {"out": out, "lanes": np.uint32(16)}).only
     assert (found.check, found.kind) == ("synccheck", "divergent warp instruction")
-    assert "names lanes 16-31 of its warp 0, which do not take part" in found.message
+    assert "names lanes 16-31 of its warp 0, which do not participate" in found.message
     assert not run(source, {"out": out, "lanes": np.uint32(32)}).findings
 
 
@@ -176,7 +176,7 @@ def test_a_lane_outside_of_its_mask() -> None:
         out[threadIdx.x] = __shfl_sync(0xFFFF, float(threadIdx.x), 0);
     }"""
     found = run(source, block=(32, 1, 1)).only
-    assert "takes part with lanes 16-31 of its warp 0 left out of the mask" in found.message
+    assert "participates while lanes 16-31 of its warp 0 are not in the mask" in found.message
 
 
 def test_masks_of_groups() -> None:
@@ -187,7 +187,7 @@ def test_masks_of_groups() -> None:
     assert not run(source, block=(32, 1, 1)).findings
 
 
-def test_lanes_may_meet_at_different_lines() -> None:
+def test_lanes_may_arrive_at_different_lines() -> None:
     source = """k(float* out) {
         float x = 0;
         if (threadIdx.x % 32 < 16) { __syncwarp(); x = 1; } else { __syncwarp(); x = out[0]; }
@@ -196,7 +196,7 @@ def test_lanes_may_meet_at_different_lines() -> None:
     assert not run(source, {"out": np.zeros(128, np.float32)}).findings
 
 
-def test_lanes_that_nobody_meets() -> None:
+def test_lanes_that_wait_alone() -> None:
     source = """k(float* out) {
         if (threadIdx.x % 32 < 16) __syncwarp();
         out[threadIdx.x] = 1;

@@ -1,4 +1,4 @@
-"""initcheck: values that were never set and are printed; sound printing is no finding."""
+"""initcheck: values that were never set and are printed; correct printing has no finding."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def test_shared_memory_is_found_where_it_is_printed() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        # The gap between an int and a double is not read, nor what the format does not name.
+        # The padding between an int and a double is not read, nor are arguments that the format
+        # does not name.
         'printf("%d %f %d\\n", count, 2.0, 3);',
         'float x; if (count > 1) x = out[1]; printf("%d\\n", count, x);',
         'int x; if (count > 1) x = out[1]; if (count > 1) printf("%d\\n", x);',

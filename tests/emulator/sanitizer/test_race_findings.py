@@ -1,4 +1,4 @@
-"""racecheck in shared memory: warps without a barrier between, lanes that are not in step."""
+"""racecheck in shared memory: warps without a barrier between them, lanes that are not in step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_two_barriers_are_enough() -> None:
 
 
 def test_read_after_write() -> None:
-    """The first warp runs to its end before the second begins, and hides nothing."""
+    """The first warp runs to its end before the second begins, and still hides nothing."""
     source = """k(float* out) {
         __shared__ float As[64];
         As[threadIdx.x] = 0;
@@ -59,7 +59,7 @@ def test_write_after_read() -> None:
     late = kinds["write after read"]
     assert late.other is not None
     assert (late.here.line, late.other.line) == (7, 5)
-    # What a thread writes, the thread with the mirrored number has read.
+    # The mirrored thread has read what a thread writes.
     assert late.here.thread == (32, 0, 0)
     assert late.other.thread == (31, 0, 0)
 
@@ -82,7 +82,7 @@ def test_write_after_write() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float", "short", "double", "float4"])
-def test_neighbours_of_any_width_do_not_race(kind: str) -> None:
+def test_adjacent_accesses_of_any_width_do_not_race(kind: str) -> None:
     source = """k(float* out) {
         __shared__ TYPE As[64];
         TYPE own = {};
@@ -151,7 +151,7 @@ def test_a_lane_may_use_its_own_again() -> None:
 
 
 @pytest.mark.parametrize("value", ["threadIdx.x", "threadIdx.x / 2"])
-def test_lanes_store_at_one_place(value: str) -> None:
+def test_lanes_store_to_one_address(value: str) -> None:
     source = f"""k(float* out) {{
         __shared__ float As[32];
         As[threadIdx.x / 2] = {value};

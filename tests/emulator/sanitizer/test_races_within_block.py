@@ -1,4 +1,4 @@
-"""racecheck in global memory: threads of one block that touch one address."""
+"""racecheck in global memory: threads of one block that access one address."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_warps_own_barrier_orders_its_lanes_only() -> None:
 
 @pytest.mark.parametrize("threads", [64, 128])
 def test_a_barrier_for_a_part_of_the_block(threads: int) -> None:
-    """Four warps: the first two meet at a barrier of their own, the others at none or theirs."""
+    """Four warps: the first two share a barrier, the others have none or their own."""
     barrier = """if (threadIdx.x < THREADS)
         asm volatile("bar.sync %0, 64;" :: "r"(1 + threadIdx.x / 64) : "memory");"""
     source = EXCHANGE.replace("BETWEEN", barrier.replace("THREADS", str(threads)))
@@ -63,21 +63,21 @@ def test_a_barrier_for_a_part_of_the_block(threads: int) -> None:
         ("((float4*)tmp)[threadIdx.x % 32] = float4{0, 0, float(threadIdx.x / 32), 0};", 32),
         ("((double*)tmp)[threadIdx.x % 32] = threadIdx.x / 32;", 32),
         ("((char*)tmp)[threadIdx.x % 32] = threadIdx.x / 32;", 32),
-        # The same value does no harm.
+        # Storing the same value is harmless.
         ("tmp[threadIdx.x % 32] = 7;", 0),
         ("tmp[0] = out[0];", 0),
         ("tmp[threadIdx.x] = threadIdx.x;", 0),
         ("((float2*)tmp)[threadIdx.x % 32] = float2{1, 2};", 0),
     ],
 )
-def test_threads_write_one_place(statement: str, count: int) -> None:
+def test_threads_write_one_address(statement: str, count: int) -> None:
     outcome = run(f"k(float* out, float* tmp) {{ {statement} }}", ARRAYS)
     assert sum(each.count for each in outcome.findings) == count
     assert outcome.kinds <= {("racecheck", "write after write")}
 
 
 def test_an_earlier_reader_is_not_forgotten() -> None:
-    """Warp 0 reads a place, then warp 1 does, which writes it next."""
+    """Warp 0 reads an address, then warp 1 does, and writes it next."""
     source = """k(float* out, float* tmp) {
         float x = tmp[0];
         __syncwarp();
@@ -101,7 +101,7 @@ def test_partial_sums_of_warps() -> None:
     loop = "for (int turn = 0; turn < 2; ++turn) {"
     for turns in (sound, sound.replace("{", "{" + loop, 1) + "}"):
         assert not run(turns, ARRAYS, block=(128, 1, 1)).findings
-    # Warp 0 runs first, and its sum is wrong: the others write what it has read.
+    # Warp 0 runs first, and its sum is wrong: the others write what it has already read.
     racy = run(source.replace("BETWEEN", ""), ARRAYS, block=(128, 1, 1))
     assert racy.kinds == {("racecheck", "write after read")}
     once = sound.replace("__syncthreads();", "", 2).replace("    }", "__syncthreads(); }", 1)
@@ -246,7 +246,7 @@ def test_results_and_counts_do_not_hang_on_the_seed() -> None:
 
 
 def test_a_warp_that_waits_for_a_flag_gives_way_soon() -> None:
-    """Each look at the flag is followed in Python."""
+    """Each poll of the flag is tracked in Python."""
     source = """k(float* out) {
         __shared__ float part[32];
         __shared__ volatile int flag;

@@ -24,9 +24,7 @@ TWO_ARRAYS = """k(float* out, int reach) {
         (-3, 3, -12, "12 bytes before 'As' (256 bytes of shared memory), by"),
     ],
 )
-def test_an_array_overruns_into_its_neighbour(
-    reach: int, count: int, offset: int, place: str
-) -> None:
+def test_an_array_overruns_into_the_next(reach: int, count: int, offset: int, place: str) -> None:
     found = run(TWO_ARRAYS, {"out": WORDS, "reach": np.int32(reach)}).only
     assert (found.check, found.kind, found.array) == ("memcheck", "out of bounds", "As")
     assert (found.count, found.offset, found.here.line) == (count, offset, 7)
@@ -41,7 +39,7 @@ def test_arrays_within_their_bounds() -> None:
 
 @pytest.mark.parametrize(("reach", "found"), [(0, 0), (1, 3)])
 def test_every_way_to_write(reach: int, found: int) -> None:
-    """A vector store, an atomic, and a cp.async to an address taken apart by hand."""
+    """A vector store, an atomic, and a cp.async to an address that is split by hand."""
     source = """k(float* out, int reach) {
         __shared__ __align__(16) float As[64], Bs[64], Cs[64], last[64];
         unsigned to = __cvta_generic_to_shared(As + threadIdx.x + reach);
@@ -77,7 +75,7 @@ def test_an_access_across_the_end() -> None:
     arguments = {"out": np.zeros(256, np.float32), "words": np.int32(64)}
     found = run(source, arguments).only
     assert (found.array, found.offset, found.count) == ("As", 248, 1)
-    assert "at byte 248, across the end, of 'As' (252 bytes" in found.message
+    assert "at byte 248 and past the end of 'As' (252 bytes" in found.message
     assert not run(source, {**arguments, "words": np.int32(62)}).findings
 
 
@@ -98,7 +96,8 @@ def test_dynamic_and_static_arrays() -> None:
 @pytest.mark.parametrize("way", range(4))
 def test_pointers_that_are_free_to_move(way: int) -> None:
     """One dynamic array in parts, an array under another type, a pointer to either of two arrays,
-    one out of a table, one that walks, one that may be of another space, swizzled indices."""
+    one from a table, one that is incremented, one that may be to another space, swizzled indices.
+    """
     source = """k(float* out, int way) {
         __shared__ __align__(1024) float As[64];
         __shared__ __align__(1024) float Bs[64];

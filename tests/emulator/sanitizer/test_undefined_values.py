@@ -1,4 +1,4 @@
-"""initcheck: values that were never set, followed to where they are used, as the oracle does."""
+"""initcheck: values that were never set, tracked to their uses, as the oracle does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN = np.arange(512, dtype=np.float32)
 NUMBERS = np.arange(64, dtype=np.int32)
 FIVE = np.int32(5)
 Arguments = Mapping[str, NDArray[np.generic] | np.generic]
-# Lines of the use and of the load that the value comes from; None where a register was never set.
+# Lines of the use and of the load that the value comes from; None if a register was never set.
 Lines = tuple[int, int | None]
 
 PLAIN: Arguments = {"out": OUT, "in": IN, "n": FIVE}
@@ -148,7 +148,7 @@ def test_local_memory_never_written() -> None:
     found = checked(LOCAL.replace("COUNT", "4"), arguments).only
     assert (lines_of(found), found.array, found.offset) == ((7, 6), "local memory", 16)
     assert not checked(LOCAL.replace("COUNT", "n"), arguments).findings
-    # Local memory is as it was before each block: undefined.
+    # Before each block, local memory is undefined.
     source = LOCAL.replace("COUNT", "(blockIdx.x ? 4 : n)")
     source = source.replace("[threadIdx.x] = sum", "[threadIdx.x + 64 * blockIdx.x] = sum")
     assert run(source, arguments, grid=(2, 1, 1)).only.block == (1, 0, 0)
@@ -200,7 +200,7 @@ def test_global_memory_of_which_a_part_is_never_used() -> None:
     assert not checked(HALVES.replace("MADE", "pair.x * 0u"), arguments).findings
     found = checked(HALVES.replace("MADE", "pair.x"), arguments, unwritten=["in"]).only
     assert (found.array, found.offset, found.count) == ("in", 0, 2)
-    # Loaded (a volatile load is not left out), and not used.
+    # Loaded (a volatile load is not eliminated), and not used.
     idle = "k(float* out, const volatile float* in) { in[threadIdx.x]; out[threadIdx.x] = 1; }"
     assert not checked(idle, arguments, unwritten=["in"]).findings
 
@@ -255,7 +255,7 @@ def test_uses(use: str, what: str) -> None:
 
 
 def test_matrices_of_which_some_rows_are_not_there() -> None:
-    """Rows of A that are undefined spoil their own rows of the product, and no others."""
+    """Undefined rows of A make their own rows of the product undefined, and no others."""
     source = """k(double* out, const double* in, int rows) {
         double a, d0 = 0, d1 = 0;
         if (threadIdx.x / 4 < rows) a = in[threadIdx.x];

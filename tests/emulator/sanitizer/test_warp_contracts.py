@@ -10,7 +10,7 @@ ARRAYS = {"out": np.zeros(64, np.float32), "in": np.arange(64, dtype=np.float32)
 
 
 def found_in(source: str, threads: int = 32) -> Outcome:
-    """What the engine finds in a kernel without races; the oracle must find the same."""
+    """The engine's findings in a kernel without races; the oracle must find the same."""
     outcome = run(source, ARRAYS, block=(threads, 1, 1))
     by_both = [
         sorted(each.message for each in findings)
@@ -34,7 +34,7 @@ def test_shuffle_from_a_lane_that_is_elsewhere() -> None:
     assert (found.check, found.kind) == ("synccheck", "absent lane")
     assert (found.here.line, found.other and found.other.line) == (5, 6)
     assert "thread (0, 0, 0) of block (0, 0, 0) takes the value of lane 16" in found.message
-    # Lanes 8 to 15 read from absent ones here too, but nobody uses what they get.
+    # Lanes 8 to 15 read from absent ones here too, but nothing uses what they get.
     outcome = found_in(SUM.replace("FIRST", "8"))
     assert not outcome.findings
     assert outcome.arrays["out"].view(np.float32)[0] == sum(range(16))
@@ -95,7 +95,7 @@ OTHER_PAIRS = "__syncwarp(1u << lane | 1u << (lane ^ 2));"
         (HALVES, 16, False),
         ("if (lane < 16) __syncwarp(0xFFFF); else __syncwarp(0xFFFF0000);", 8, True),
         ("if (lane < 16) __syncwarp(0xFFFF);", 8, False),
-        # Order goes on from barrier to barrier.
+        # Order is transitive through barriers.
         (PAIRS, 1, True),
         (PAIRS, 3, False),
         (PAIRS + OTHER_PAIRS, 3, True),
@@ -134,7 +134,7 @@ def test_read_only_loads_of_memory_that_the_kernel_writes() -> None:
 
 
 def test_read_only_loads_of_what_another_block_writes() -> None:
-    """Whichever comes first; other places in the same array do not count."""
+    """In either order; other addresses in the same array do not count."""
     source = """k(float* out, const float* in) {
         if (blockIdx.x == 0) out[threadIdx.x] = __ldg(out + 32 + threadIdx.x);
         else out[threadIdx.x + 32 DISTANCE] = 2;

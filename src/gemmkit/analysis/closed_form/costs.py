@@ -100,8 +100,9 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     the share of the published bandwidth that copies reach, 0 to 1; `partial_bytes` the bytes of
     partial results that a CTA reads or writes per cycle; `exponent` says how fast latency fades
     as more CTAs share an SM (infinite: the longer of latency and throughput counts alone);
-    `unaligned` and `sharing` are those of `Costs`. `fitted` says on what the figures rest, empty
-    where nothing was measured on such a board.
+    `unaligned` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by
+    one, and a tile takes `unaligned_tile` times as long before its first step and after its last.
+    `fitted` says on what the figures rest, empty where nothing was measured on such a board.
     """
 
     launch_us: float = 1.95
@@ -109,6 +110,7 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     partial_bytes: float = 150.0
     exponent: float = 2.2
     unaligned: float = 1.08
+    unaligned_tile: float = 1.0
     sharing: float = 2550.0
     corrections: dict[str, Correction] = {}
     fitted: str = ""

@@ -29,7 +29,7 @@ from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
 from gemmkit.problem import FLOAT_BYTES, Dtype, GemmProblem
 
-# Arithmetic and reading from memory overlap so far that the longer all but hides the shorter.
+# Arithmetic and memory traffic overlap so far that the longer almost hides the shorter.
 MEMORY_EXPONENT = 4.0
 
 # Kernels for thin problems take their short side whole. Their costs are those of a single row;
@@ -135,7 +135,7 @@ class ClosedForm:
         return found
 
     def estimate(self, problem: GemmProblem) -> Estimate:
-        """The time of one launch, with operands that start in DRAM."""
+        """The time of one launch, with operands initially in DRAM."""
         return self.estimate_work(
             self.kernel.work(problem, self.config, self.gpu),
             problem.minimal_bytes,
@@ -172,21 +172,24 @@ class ClosedForm:
         if rest:
             step_cycles += self._step(costs, rest)
             groups += 1
+        tile_cycles = costs.tile
         if not aligned:
             step_cycles *= costs.unaligned
+            tile_cycles *= board.unaligned_tile
         if work.thin:
             step_cycles *= 1 + work.thin / DOUBLING_SIDE
         # Once an SM holds several CTAs, a new one starts beside others that are at work.
         beside = 1 + (groups - 1) / resident
-        cycles = work.steps * step_cycles + beside * work.visits * costs.tile
+        cycles = work.steps * step_cycles + beside * work.visits * tile_cycles
         if work.parts > 1:
             # Each CTA leaves its part of a tile, or two; the last of them reads them all.
             part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
             cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
             cycles += (work.parts - 1) * part
         if work.longest > work.steps:
-            # The CTA with most steps goes on where the others have ended.
-            cycles = max(cycles, work.longest * costs.latency + costs.tile)
+            # The CTA with the most steps continues when the others have ended.
+            latency = costs.latency if aligned else costs.unaligned * costs.latency
+            cycles = max(cycles, work.longest * latency + tile_cycles)
         compute_us = cycles / gpu.clock_mhz
         power = MEMORY_EXPONENT
         return Estimate(
@@ -215,7 +218,7 @@ class ClosedForm:
     def _step(self, costs: Costs, together: int) -> float:
         """Cycles of a step of so many CTAs side by side on one SM.
 
-        It is `latency` for one, and comes close to their `step`s together where those are longer.
+        It is `latency` for one block, and approaches the sum of their `step`s if that is longer.
         """
         if together == 1:
             return costs.latency

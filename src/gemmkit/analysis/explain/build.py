@@ -1,4 +1,4 @@
-"""`explain`: gathers what is known of a kernel, and of one to compare it with."""
+"""`explain`: builds the explanation of a kernel, and of one to compare it with."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def explain(
     """Why a kernel is as fast as it is, and why it is faster or slower than another.
 
     Args:
-        kernel: a rung, its name, or a kernel of one's own.
-        problem: what it computes; a text such as `512x300x200`, or a number for a cube.
-        gpu: the board to stand for, by default an RTX 3090.
+        kernel: a rung, its name, or a user's kernel.
+        problem: what it computes; a string such as `512x300x200`, or a number for a cube.
+        gpu: the target board, by default an RTX 3090.
         config: the kernel's configuration, or changes to its default.
         against: the kernel to compare it with, on the same problem and board.
-        against_config: likewise for that one.
-        progress: called with the fraction of each emulation that is done.
+        against_config: the configuration of that one.
+        progress: called with the completed fraction of each emulation.
         cache_dir: root of the caches; by default the user's.
 
     Raises:
@@ -80,7 +80,7 @@ def explain(
 
 
 def explain_facts(this: Facts, other: Facts | None = None) -> Explanation:
-    """The explanation of facts that are gathered already; both of one problem and board."""
+    """The explanation of facts that were already gathered, for one problem and board."""
     if other is None:
         return _alone(this, this.name, figures(this))
     pair = Pair(this, other, figures(this), figures(other))
@@ -145,9 +145,9 @@ _COUNTS: Mapping[str, tuple[str, ...]] = {
 
 
 def _texts(facts: Facts, wanted: Collection[str]) -> Mapping[str, Sequence[str]]:
-    """The lines of the kernel's file, of gemmkit's headers, and of the user's that are wanted.
+    """The lines of the kernel's file, of gemmkit's headers, and of the wanted user headers.
 
-    A line table names a header as it was included, so by the end of its path.
+    A line table names a header as it was included, that is, by the end of its path.
     """
     source = facts.plan.source
     texts: defaultdict[str, Sequence[str]] = defaultdict(tuple)
@@ -166,7 +166,7 @@ def _texts(facts: Facts, wanted: Collection[str]) -> Mapping[str, Sequence[str]]
 
 
 def _source(facts: Facts) -> tuple[SourceLine, ...]:
-    """Every line that executed an instruction, with its text where the source is at hand."""
+    """Every line that executed an instruction, with its text if the source is available."""
     texts = _texts(facts, {file for file, _ in facts.launch.line_counters})
     rows = []
     for (file, line), counters in facts.launch.line_counters.items():
@@ -176,7 +176,7 @@ def _source(facts: Facts) -> tuple[SourceLine, ...]:
         }
         if counts["instructions"]:
             lines = texts[file]
-            # Line 0 is what the compiler knows no line of.
+            # Line 0 stands for code without a line.
             text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
             rows.append(SourceLine(file=file, line=line, text=text, **counts))
     return tuple(rows)

@@ -1,6 +1,6 @@
-"""Metrics beside the emulator's counters: of the launch, of the board, of loads, and predicted.
+"""Metrics besides the emulator's counters: launch, occupancy, loads per result, predictions.
 
-A name of Nsight Compute stands for what it stands for there; gemmkit's own begin with `gemmkit__`.
+Nsight Compute's names have the same meaning as there; gemmkit's own start with `gemmkit__`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gemmkit.analysis.loads import (
 from gemmkit.analysis.occupancy import Limiter
 from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
-from gemmkit.kernels.skinny import sums_per_thread
+from gemmkit.kernels.production.gemm_skinny import sums_per_thread
 
 STATIC = "static: from the compiler, the launch and the board's limits"
-COUNTED = "made of counters, and as exact as these"
-FORMULA = "by formula, for tiles that divide the matrices"
-PREDICTED = "predicted: by a model of the board, not counted and not measured"
+COUNTED = "derived from counters, and as exact as they are"
+FORMULA = "by formula, for sizes that are multiples of the tile"
+PREDICTED = "predicted by a model of the board, neither counted nor measured"
 
 OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
 WAVES = "launch__waves_per_multiprocessor"
@@ -72,7 +72,7 @@ _INSTRUCTIONS = "ptx__inst_executed.sum"
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A metric, and how it follows from facts; `value` gives None where it has no meaning."""
+    """A metric and its definition; `value` returns None if it does not apply."""
 
     name: str
     description: str
@@ -93,14 +93,14 @@ def _limit(limiter: Limiter) -> Callable[[Facts], float | None]:
 
 
 def _barrier_limit(facts: Facts) -> float | None:
-    """As Nsight Compute has it: never more than the board's blocks per SM."""
+    """As in Nsight Compute: never more than the board's blocks per SM."""
     if facts.occupancy is None:
         return None
     return min(facts.occupancy.limits["barriers"], facts.occupancy.limits["blocks"])
 
 
 def _results_per_thread(facts: Facts) -> float | None:
-    """Where blocks share a result, each thread has a part of its sum."""
+    """If blocks share a result, each thread has a part of its sum."""
     config = facts.config
     if "workspace" in facts.plan.signature:
         tile = (config.TM or 0) * (config.TN or 0)
@@ -127,7 +127,7 @@ def _formula(facts: Facts, place: int) -> float | None:
 
 
 def level_intensities(facts: Facts) -> dict[Level, float]:
-    """FLOP for each byte that the model moves at each level; empty without a prediction."""
+    """FLOP per byte that the model moves at each level; empty without a prediction."""
     moved = facts.prediction
     if moved is None:
         return {}
@@ -149,73 +149,73 @@ def _multiply_adds(facts: Facts) -> int:
 
 
 DERIVED: tuple[Derived, ...] = (
-    Derived("launch__grid_size", "blocks of the grid", STATIC, lambda f: f.plan.blocks),
-    Derived("launch__block_size", "threads of a block", STATIC,
+    Derived("launch__grid_size", "blocks in the grid", STATIC, lambda f: f.plan.blocks),
+    Derived("launch__block_size", "threads per block", STATIC,
             lambda f: f.plan.threads_per_block),
-    Derived(REGISTERS, "registers of a thread, from ptxas", STATIC,
+    Derived(REGISTERS, "registers per thread, from ptxas", STATIC,
             lambda f: f.binary.resources.registers if f.binary.resources else None),
-    Derived(SPILLS, "bytes that a thread spills to local memory and reads back, from ptxas", STATIC,
+    Derived(SPILLS, "bytes per thread spilled to local memory and read back, from ptxas", STATIC,
             lambda f: f.binary.resources.spill_bytes if f.binary.resources else None),
-    Derived("launch__shared_mem_per_block_static", "bytes of static shared memory of a block",
+    Derived("launch__shared_mem_per_block_static", "bytes of static shared memory per block",
             STATIC, lambda f: f.binary.resources.shared_bytes if f.binary.resources else None),
-    Derived("launch__shared_mem_per_block_dynamic", "bytes of dynamic shared memory of a block",
+    Derived("launch__shared_mem_per_block_dynamic", "bytes of dynamic shared memory per block",
             STATIC, lambda f: f.plan.shared_bytes),
-    Derived(WAVES, "blocks of the grid over those that the whole board holds at once", STATIC,
+    Derived(WAVES, "blocks in the grid over those that the whole board holds at once", STATIC,
             lambda f: f.occupancy.waves_per_sm if f.occupancy else None),
-    Derived(TAIL_IDLE, "share of the places for blocks that stay empty in the last wave", STATIC,
+    Derived(TAIL_IDLE, "share of the block slots that are empty in the last wave", STATIC,
             lambda f: 100 * f.occupancy.tail_idle if f.occupancy else None),
-    Derived(OCCUPANCY, "theoretical occupancy: resident warps over those an SM can hold", STATIC,
+    Derived(OCCUPANCY, "theoretical occupancy: resident warps over the maximum per SM", STATIC,
             lambda f: 100 * f.occupancy.theoretical if f.occupancy else None),
     Derived("launch__occupancy_limit_warps", "blocks per SM that warps allow", STATIC,
             _limit("warps")),
-    Derived("launch__occupancy_limit_blocks", "blocks per SM that the board allows at all", STATIC,
+    Derived("launch__occupancy_limit_blocks", "blocks per SM that the board allows", STATIC,
             _limit("blocks")),
     Derived("launch__occupancy_limit_registers", "blocks per SM that registers allow", STATIC,
             _limit("registers")),
     Derived("launch__occupancy_limit_shared_mem", "blocks per SM that shared memory allows; Nsight "
-            "Compute's is of the part of it that the driver has set apart for the launch", STATIC,
+            "Compute's counts only the part that the driver configured for the launch", STATIC,
             _limit("shared memory")),
-    Derived("launch__occupancy_limit_barriers", "blocks per SM that barriers allow, of those that "
-            "the board allows at all", STATIC, _barrier_limit),
-    Derived(RESULTS_PER_THREAD, "elements of C over threads of the grid", STATIC,
+    Derived("launch__occupancy_limit_barriers", "blocks per SM that barriers allow, at most those "
+            "that the board allows", STATIC, _barrier_limit),
+    Derived(RESULTS_PER_THREAD, "elements of C over threads in the grid", STATIC,
             _results_per_thread),
     Derived(RESULTS_IN_FLIGHT,
-            "elements of C that the threads which an SM can hold compute at once: independent sums",
+            "elements of C that the resident threads of an SM compute at once: independent work",
             STATIC, _results_in_flight),
-    Derived(GLOBAL_LOADS, "words that threads load from global memory for each element of C",
+    Derived(GLOBAL_LOADS, "words that threads load from global memory per element of C",
             COUNTED, lambda f: _loads(f, "global")),
-    Derived(SHARED_LOADS, "words that threads load from shared memory for each element of C",
+    Derived(SHARED_LOADS, "words that threads load from shared memory per element of C",
             COUNTED, lambda f: _loads(f, "shared")),
     Derived(GLOBAL_FORMULA, "the same for a rung: k/BM + k/BN with tiles, 2k without", FORMULA,
             lambda f: _formula(f, 0)),
     Derived(SHARED_FORMULA, "the same for a rung with tiles: k/TM + k/TN", FORMULA,
             lambda f: _formula(f, 1)),
-    Derived(FMA_PER_SHARED_LOAD, "multiply-adds for each word loaded from shared memory", COUNTED,
+    Derived(FMA_PER_SHARED_LOAD, "multiply-adds per word loaded from shared memory", COUNTED,
             lambda f: _ratio(_multiply_adds(f), _counter(f, *SHARED_BYTES) / WORD_BYTES)),
-    Derived(GLOBAL_WIDTH, "bytes that a global-load request brings to each lane of a warp",
+    Derived(GLOBAL_WIDTH, "bytes per lane that a global-load request loads",
             COUNTED, lambda f: _ratio(_counter(f, *GLOBAL_BYTES),
                                       WARP_SIZE * _counter(f, *GLOBAL_REQUESTS))),
-    Derived(SHARED_WIDTH, "bytes that a shared-memory load brings to each lane of a warp",
+    Derived(SHARED_WIDTH, "bytes per lane that a shared-memory load instruction loads",
             COUNTED, lambda f: _ratio(_counter(f, *SHARED_BYTES),
                                       WARP_SIZE * _counter(f, SHARED_LOAD_INSTRUCTIONS))),
-    Derived(CONFLICT_SHARE, "share of the wavefronts of shared loads and stores that bank "
-            "conflicts cost", COUNTED,
+    Derived(CONFLICT_SHARE, "share of the wavefronts of shared loads and stores that is due to "
+            "bank conflicts", COUNTED,
             lambda f: _ratio(_counter(f, *SHARED_CONFLICTS), _counter(f, *SHARED_WAVEFRONTS), 100)),
-    Derived(ASYNC_SHARE, "share of the bytes loaded from global memory that cp.async copies",
+    Derived(ASYNC_SHARE, "share of the bytes loaded from global memory by cp.async",
             COUNTED, lambda f: _ratio(_counter(f, GLOBAL_BYTES[1]), _counter(f, *GLOBAL_BYTES),
                                       100)),
-    Derived(INSTRUCTIONS_PER_FMA, "PTX instructions for each fused multiply-add", COUNTED,
+    Derived(INSTRUCTIONS_PER_FMA, "PTX instructions per fused multiply-add", COUNTED,
             lambda f: _ratio(_counter(f, _INSTRUCTIONS), _counter(f, FMA))),
     Derived(MICROSECONDS, "time of the launch", PREDICTED,
             lambda f: f.prediction.microseconds if f.prediction else None),
     Derived(TFLOPS, "speed of the launch, in TFLOP/s", PREDICTED,
             lambda f: f.prediction.tflops if f.prediction else None),
-    Derived(BUSY, "share of the SMs' time in which the grid's blocks keep them busy", PREDICTED,
+    Derived(BUSY, "share of time in which the SMs have a block to run", PREDICTED,
             lambda f: 100 * f.prediction.busy_share if f.prediction else None),
-    Derived(f"{INTENSITY}_dram", "FLOP for each byte that DRAM moves", PREDICTED,
+    Derived(f"{INTENSITY}_dram", "FLOP per byte that DRAM moves", PREDICTED,
             _intensity("DRAM")),
-    Derived(f"{INTENSITY}_l2", "FLOP for each byte that L2 moves", PREDICTED, _intensity("L2")),
-    Derived(f"{INTENSITY}_shared", "FLOP for each byte that wavefronts of shared memory could move",
+    Derived(f"{INTENSITY}_l2", "FLOP per byte that L2 moves", PREDICTED, _intensity("L2")),
+    Derived(f"{INTENSITY}_shared", "FLOP per byte that shared-memory wavefronts could move",
             PREDICTED, _intensity("shared memory")),
     Derived(PEAK_SHARE, "speed over the board's peak, of the pipe that multiplies", PREDICTED,
             lambda f: _ratio(f.prediction.tflops, f.gpu.peak(f.prediction.pipe), 100)
@@ -224,7 +224,7 @@ DERIVED: tuple[Derived, ...] = (
 
 
 def figures(facts: Facts) -> Mapping[str, float]:
-    """All metrics that have a value: counters first, then the derived ones."""
+    """All metrics that have a value: first counters, then derived ones."""
     derived = {each.name: each.value(facts) for each in DERIVED}
     found = {name: value for name, value in derived.items() if value is not None}
     return {**facts.counters, **found}

@@ -1,4 +1,4 @@
-"""`Explanation`: what is known of a kernel, and why it is faster or slower than another."""
+"""`Explanation`: the metrics of a kernel, and why it is faster or slower than another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Favours = Literal["this", "other", "neither"]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric that a sentence rests on, of this kernel and of the other one if there is one.
+    """A metric behind a sentence, for this kernel and for the other one if there is one.
 
-    `operand` is the array that the metric is restricted to, empty for all.
+    `operand` is the array that the metric is restricted to; empty for all.
     """
 
     metric: str
@@ -24,7 +24,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
-    """Something true, and what shows it. `favours` is the kernel that it makes faster."""
+    """A statement and its evidence. `favours` is the kernel that it makes faster."""
 
     text: str
     evidence: tuple[Evidence, ...]
@@ -32,7 +32,7 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a section; a text as value where it is not a number. `unit` may be empty."""
+    """One row of a section; `value` may be text, and `unit` may be empty."""
 
     label: str
     metric: str
@@ -41,18 +41,18 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures under a section's name of Nsight Compute."""
+    """Figures of one section, named as in Nsight Compute."""
 
     title: str
     figures: tuple[Figure, ...]
 
 
 class Operand(msgspec.Struct, frozen=True, kw_only=True):
-    """All accesses of one kind to one array; all but `requests` are means over requests.
+    """All accesses of one kind to one array; all fields but `requests` are means per request.
 
-    `requests` are those of the PTX; wavefronts are means over the instructions that ptxas's merging
-    leaves. `data_bytes` is what the lanes of a warp ask for. Figures that have no meaning in a
-    space are 0.
+    `requests` are those of the PTX; wavefronts are means per instruction after ptxas's merging.
+    `data_bytes` is what the lanes of a warp request. Figures that do not apply to a memory space
+    are 0.
     """
 
     array: str
@@ -68,7 +68,7 @@ class Operand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the instructions of one source line counted."""
+    """The counters of one source line."""
 
     file: str
     line: int
@@ -82,14 +82,14 @@ class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `gemmkit explain` shows of one kernel, on one problem and one board.
+    """Everything that `gemmkit explain` shows for one kernel, on one problem and one board.
 
-    `kernel` is its name with what of the configuration is not the default. Counters, operands and
-    source lines are of the problem `counted`, which is smaller than `problem` where that is large;
-    occupancy, waves and predictions are of `problem`. `sentences` are about the kernel alone,
-    `comparison` compares it with `against`, the reasons of the faster one first. `wrong` is empty
-    where the result of the counted launch is right, else it says what is wrong with it, and
-    `diagnosis` what that looks like.
+    `kernel` is its name with the configuration keys that differ from the default. Counters,
+    operands and source lines are of the problem `counted`, which is smaller than `problem` if that
+    is large; occupancy, waves and predictions are of `problem`. `sentences` are about the kernel
+    alone; `comparison` compares it with `against`, the advantages of the faster one first. `wrong`
+    is empty if the result of the counted launch is right; otherwise it describes the error, and
+    `diagnosis` has the details.
     """
 
     kernel: str
@@ -110,5 +110,5 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launches_nothing(self) -> bool:
-        """Whether the grid has no blocks, so that there is nothing to count."""
+        """Whether the grid has no blocks, so nothing is counted."""
         return self.metrics.get("launch__grid_size") == 0

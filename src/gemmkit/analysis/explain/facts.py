@@ -1,4 +1,4 @@
-"""`Facts`: everything that is known without a GPU about one kernel on one problem and board."""
+"""`Facts`: everything known without a GPU about one kernel on one problem and board."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from gemmkit.problem import GemmProblem
 from gemmkit.verify import Reference, Verdict, make_inputs
 from gemmkit.verify.roundings import arithmetic_for
 
-# No extent beyond this is emulated: 1024³ takes a second or two.
+# The largest extent that is emulated: 1024³ takes a second or two.
 LARGEST_COUNTED = 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Facts:
-    """One kernel, compiled, launched on the emulator and put on a board.
+    """One kernel, compiled, launched on the emulator, with its occupancy and prediction on a board.
 
-    `problem` is what was asked about; `counted` is the problem of which counters and accesses are,
-    smaller where the asked one takes the emulator long. Occupancy, waves and the prediction are
-    those of `problem`. `verdict` says whether the result of the counted launch is right.
-    `occupancy` is None where nothing is known of the registers or the grid is
-    empty; `prediction` also where a block does not fit on an SM.
+    `problem` is the requested one. Counters and accesses are those of `counted`, which is smaller
+    if emulating `problem` would take long. Occupancy, waves and the prediction are those of
+    `problem`. `verdict` says whether the result of the counted launch is right. `occupancy` is None
+    if the register count is unknown or the grid is empty; `prediction` is also None if a block does
+    not fit on an SM.
     """
 
     kernel: Kernel
@@ -53,11 +53,11 @@ class Facts:
 
     @property
     def name(self) -> str:
-        """The kernel's name, with what of its configuration is not the default."""
+        """The kernel's name, with the configuration keys that differ from the default."""
         return self.kernel.label(self.config)
 
     def named(self, keys: Sequence[str]) -> str:
-        """The kernel's name with some keys of its configuration, as a command line takes it."""
+        """The kernel's name with some configuration keys, in the syntax of the command line."""
         return self.kernel.label(self.config, keys)
 
     @property
@@ -72,12 +72,12 @@ class Facts:
 
     @cached_property
     def accesses(self) -> tuple[MemoryRow, ...]:
-        """Memory accesses by space, array and kind, those that make most requests first."""
+        """Memory accesses by space, array and kind, those with the most requests first."""
         rows = array_table(self.launch.accesses)
         return tuple(sorted(rows, key=lambda each: (each.space, -each.requests, each.array)))
 
     def of(self, space: str, *kinds: str) -> tuple[MemoryRow, ...]:
-        """The accesses in a space of some kinds."""
+        """The accesses of the given kinds to a memory space."""
         return tuple(each for each in self.accesses if each.space == space and each.kind in kinds)
 
 
@@ -92,17 +92,17 @@ def gather(
     progress: Callable[[float], None] | None = None,
     cache_dir: Path | None = None,
 ) -> Facts:
-    """Compile, launch on the emulator, and put on a board.
+    """Compile a kernel, launch it on the emulator, and determine occupancy and prediction.
 
     Args:
-        kernel: what to look at.
-        problem: the product that it computes; where an extent is larger than `LARGEST_COUNTED`, a
-            smaller product is counted.
+        kernel: the kernel.
+        problem: the product that it computes; if an extent is larger than `LARGEST_COUNTED`, a
+            smaller product is emulated.
         gpu: the board.
-        config: the kernel's default where none is given.
-        seed: of the inputs.
-        max_steps: warp instructions after which a block counts as endless; by default none are.
-        progress: called with the fraction of the emulation that is done.
+        config: by default the kernel's own.
+        seed: for the inputs.
+        max_steps: warp instructions after which a block is stopped; unlimited by default.
+        progress: called with the completed fraction of the emulation.
         cache_dir: root of the caches; by default the user's.
 
     Raises:
@@ -167,7 +167,7 @@ def _affordable_groups(problem: GemmProblem, groups: Groups) -> GemmProblem:
 def _launch(
     device: EmulatedDevice, problem: GemmProblem, plan: LaunchPlan, binary: Binary, seed: int
 ) -> tuple[Launch, Verdict]:
-    """What the launch showed, and whether its result is right."""
+    """The launch, and whether its result is right."""
     refuse_unset(binary, plan)
     inputs = make_inputs(problem, seed, "normal")
     arithmetic = arithmetic_for(

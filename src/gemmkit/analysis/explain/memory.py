@@ -16,7 +16,7 @@ from gemmkit.analysis.memory import MemoryRow
 
 def _global_loads(pair: Pair) -> Iterator[Reason]:
     yield from fewer_is_better(
-        pair, derived.GLOBAL_LOADS, "It loads {} words from global memory for each result"
+        pair, derived.GLOBAL_LOADS, "It loads {} words per result from global memory"
     )
 
 
@@ -25,11 +25,13 @@ def _requests(pair: Pair) -> Iterator[Reason]:
 
 
 def _sectors(pair: Pair) -> Iterator[Reason]:
-    yield from fewer_is_better(pair, GLOBAL_SECTORS[0], "Its global loads touch {} 32-byte sectors")
+    yield from fewer_is_better(
+        pair, GLOBAL_SECTORS[0], "Its global loads access {} 32-byte sectors"
+    )
 
 
 def _coalescing(pair: Pair) -> Iterator[Reason]:
-    """Per operand: sectors per request beside those that its bytes need at least."""
+    """Per operand: sectors per request, compared with the minimum for its bytes."""
     for this, other in _common(pair, "global"):
         if not (this.ideal_sectors and other.ideal_sectors):
             continue
@@ -40,8 +42,8 @@ def _coalescing(pair: Pair) -> Iterator[Reason]:
         yield (
             abs(math.log(excess / theirs)),
             Sentence(
-                text=f"A request to {_verb(this)} {this.array} touches {_sectors_told(this)}; "
-                f"in {pair.names[1]} {_sectors_told(other)}.",
+                text=f"A request to {_verb(this)} {this.array} accesses {_sectors_text(this)}; "
+                f"in {pair.names[1]}, {_sectors_text(other)}.",
                 evidence=(
                     Evidence(
                         metric=metric,
@@ -61,12 +63,12 @@ def _coalescing(pair: Pair) -> Iterator[Reason]:
         )
 
 
-def _sectors_told(access: MemoryRow) -> str:
+def _sectors_text(access: MemoryRow) -> str:
     seen, needed = (each / access.requests for each in (access.sectors, access.ideal_sectors))
-    told = f"{number(seen)} sector{'' if seen == 1 else 's'}"
+    text = f"{number(seen)} sector{'' if seen == 1 else 's'}"
     if not differ(seen, needed):
-        return f"{told}, the fewest that its bytes need"
-    return f"{told} where {number(needed)} would hold its bytes"
+        return f"{text}, the minimum for its bytes"
+    return f"{text} where {number(needed)} would suffice"
 
 
 def _verb(access: MemoryRow) -> str:
@@ -93,7 +95,7 @@ def _global_width(pair: Pair) -> Iterator[Reason]:
     yield from more_is_better(
         pair,
         derived.GLOBAL_WIDTH,
-        "A global-load request brings {} bytes to a lane",
+        "A global-load request loads {} bytes per lane",
     )
 
 
@@ -104,9 +106,9 @@ def _async(pair: Pair) -> Iterator[Reason]:
     more, less = max(values), min(values)
     mine = values[0] > values[1]
     name = "It" if mine else pair.names[1]
-    told = "this kernel" if not mine else pair.names[1]
-    text = f"{name} copies {percent(more)} of what it loads from global memory by cp.async"
-    text += f"; {told} {percent(less)}." if less else f"; {told} copies none that way."
+    rest = "this kernel" if not mine else pair.names[1]
+    text = f"{name} loads {percent(more)} of its bytes from global memory by cp.async"
+    text += f"; {rest}, {percent(less)}." if less else f"; {rest} uses no cp.async."
     yield (
         math.log(1 + more / 100),
         Sentence(
@@ -126,7 +128,7 @@ def _shared_loads(pair: Pair) -> Iterator[Reason]:
         return
     if all(values):
         yield from fewer_is_better(
-            pair, derived.SHARED_LOADS, "It loads {} words from shared memory for each result"
+            pair, derived.SHARED_LOADS, "It loads {} words per result from shared memory"
         )
     elif any(values):
         user = "It" if values[0] else pair.names[1]
@@ -134,8 +136,8 @@ def _shared_loads(pair: Pair) -> Iterator[Reason]:
         yield (
             0.0,
             Sentence(
-                text=f"{user} loads {number(max(values))} words from shared memory for each "
-                f"result; {plain} loads none from there.",
+                text=f"{user} loads {number(max(values))} words per result from shared memory; "
+                f"{plain} loads none.",
                 evidence=pair.evidence(derived.SHARED_LOADS),
             ),
         )
@@ -154,15 +156,12 @@ def _conflicts(pair: Pair) -> Iterator[Reason]:
     values = pair.both(derived.CONFLICT_SHARE)
     if values is None or not differ(1 + values[0] / 100, 1 + values[1] / 100):
         return
-    this, other = (
-        f"cost {percent(value)} of the wavefronts of" if value else "cost nothing in"
-        for value in values
-    )
+    this, other = (percent(value) if value else "none" for value in values)
     yield (
         abs(values[0] - values[1]) / 100,
         Sentence(
-            text=f"Bank conflicts {this} its shared loads and stores, and {other} those of "
-            f"{pair.names[1]}.",
+            text=f"Bank conflicts account for {this} of the wavefronts of its shared loads and "
+            f"stores, and for {other} of those of {pair.names[1]}.",
             evidence=pair.evidence(derived.CONFLICT_SHARE, *derived.SHARED_CONFLICTS),
             favours="this" if values[0] < values[1] else "other",
         ),
@@ -171,7 +170,7 @@ def _conflicts(pair: Pair) -> Iterator[Reason]:
 
 def _shared_width(pair: Pair) -> Iterator[Reason]:
     yield from more_is_better(
-        pair, derived.SHARED_WIDTH, "A shared-memory load brings {} bytes to a lane"
+        pair, derived.SHARED_WIDTH, "A shared-memory load instruction loads {} bytes per lane"
     )
 
 
@@ -179,7 +178,7 @@ def _reuse(pair: Pair) -> Iterator[Reason]:
     yield from more_is_better(
         pair,
         derived.FMA_PER_SHARED_LOAD,
-        "Each word that it loads from shared memory feeds {} multiply-adds",
+        "Each word loaded from shared memory feeds {} multiply-adds",
     )
 
 

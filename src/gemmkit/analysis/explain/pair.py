@@ -23,12 +23,14 @@ class Pair:
 
     @cached_property
     def names(self) -> tuple[str, str]:
-        """What the two are called: two configurations of one kernel by what sets them apart."""
+        """The names of the two; for configurations of one kernel, with the keys that differ."""
         if self.this.kernel.name != self.other.kernel.name:
             return self.this.name, self.other.name
         ours, theirs = self.this.config.as_dict(), self.other.config.as_dict()
-        apart = [key for key in ours if ours[key] != theirs.get(key)]
-        return self.this.named(apart), self.other.named([key for key in apart if key in theirs])
+        different = [key for key in ours if ours[key] != theirs.get(key)]
+        return self.this.named(different), self.other.named(
+            [key for key in different if key in theirs]
+        )
 
     def both(self, metric: str) -> tuple[float, float] | None:
         """The values of a metric; None where one of the kernels has none."""
@@ -45,22 +47,22 @@ class Pair:
         )
 
 
-# A sentence with how strongly it speaks: the logarithm of the ratio that it rests on.
+# A sentence with its weight: the logarithm of the ratio behind it.
 Reason = tuple[float, Sentence]
 Rule = Callable[[Pair], Iterator[Reason]]
 
 
 def fewer_is_better(pair: Pair, metric: str, sentence: str) -> Iterator[Reason]:
-    """A sentence with a place for how much fewer; silent where a value is 0 or both are equal."""
+    """`sentence`, with `{}` for the ratio; nothing if a value is 0 or the two are equal."""
     values = pair.both(metric)
     if values is None or not all(values) or not differ(*values):
         return
     this, other = values
-    told = sentence.format(compared(this, other))
     yield (
         abs(math.log(this / other)),
         Sentence(
-            text=f"{told}: {number(this)} against {number(other)} in {pair.names[1]}.",
+            text=f"{sentence.format(compared(this, other))}: {number(this)} vs. {number(other)} in "
+            f"{pair.names[1]}.",
             evidence=pair.evidence(metric),
             favours="this" if this < other else "other",
         ),
@@ -68,7 +70,7 @@ def fewer_is_better(pair: Pair, metric: str, sentence: str) -> Iterator[Reason]:
 
 
 def more_is_better(pair: Pair, metric: str, sentence: str) -> Iterator[Reason]:
-    """A sentence with a place for this kernel's value; silent where one is 0 or both are equal."""
+    """`sentence`, with `{}` for this kernel's value; nothing if one is 0 or the two are equal."""
     values = pair.both(metric)
     if values is None or not all(values) or not differ(*values):
         return
@@ -76,7 +78,7 @@ def more_is_better(pair: Pair, metric: str, sentence: str) -> Iterator[Reason]:
     yield (
         abs(math.log(this / other)),
         Sentence(
-            text=f"{sentence.format(number(this))}; in {pair.names[1]} {number(other)}.",
+            text=f"{sentence.format(number(this))}; in {pair.names[1]}, {number(other)}.",
             evidence=pair.evidence(metric),
             favours="this" if this > other else "other",
         ),

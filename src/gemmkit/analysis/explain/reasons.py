@@ -1,6 +1,6 @@
-"""Why one kernel is faster or slower than another, in sentences that follow from metrics.
+"""Why one kernel is faster or slower than another, in sentences derived from metrics.
 
-Each rule looks at figures only, never at which kernels they are of. It says nothing where the two
+Each rule looks only at metrics, never at which kernels they belong to. It yields nothing if the two
 do not differ.
 """
 
@@ -15,14 +15,15 @@ from gemmkit.analysis.explain.pair import Pair
 from gemmkit.analysis.explain.residency import RESIDENCY_RULES
 from gemmkit.analysis.explain.wording import differ, number
 
-# A shorter time is mentioned where it is this share of the slower kernel's whole time.
+# A saving is mentioned if it is at least this share of the slower kernel's time.
 _WORTH_SAYING = 0.03
 
 
 def compare(pair: Pair) -> tuple[Sentence, ...]:
-    """The verdict, what speaks for the faster kernel, what for the other, and what is neutral.
+    """The verdict, the advantages of the faster kernel, those of the other, and neutral remarks.
 
-    Of each, the strongest reasons first. Without a predicted speed, this kernel's come first.
+    Within each group the strongest reason comes first. Without a predicted speed, this kernel's
+    advantages come first.
     """
     reasons = sorted(
         (reason for rule in (*MEMORY_RULES, *RESIDENCY_RULES) for reason in rule(pair)),
@@ -40,7 +41,7 @@ def _verdict(pair: Pair) -> Iterator[Sentence]:
     if speeds is None:
         return
     this, other = speeds
-    where = f"on {pair.this.gpu.name}: {number(this)} against {number(other)} TFLOP/s"
+    where = f"on {pair.this.gpu.name}: {number(this)} vs. {number(other)} TFLOP/s"
     name = pair.names[1]
     if not differ(this, other):
         text = f"It is predicted to be as fast as {name} {where}."
@@ -51,16 +52,14 @@ def _verdict(pair: Pair) -> Iterator[Sentence]:
             "this",
         )
     else:
-        text = (
-            f"It is predicted to be slower than {name} {where}, {number(other / this)} times less."
-        )
+        text = f"It is predicted to be {number(other / this)} times slower than {name} {where}."
         favours = "other"
     yield Sentence(text=text, evidence=pair.evidence(derived.TFLOPS), favours=favours)
     yield from _limiters(pair)
 
 
 def _limiters(pair: Pair) -> Iterator[Sentence]:
-    """What held up the slower one, by the model, and what else it spent more time on."""
+    """What limits the slower kernel in the model, and where else it spends more time."""
     ours, theirs = pair.this.prediction, pair.other.prediction
     if ours is None or theirs is None:
         return
@@ -83,12 +82,12 @@ def _limiters(pair: Pair) -> Iterator[Sentence]:
     limit = slower.limiter
     if limit not in takes:
         return
-    text = f"By the model, {slow_name} is limited by {limit}: {number(took[limit])} µs for that "
-    text += f"alone, {number(takes[limit])} µs in {fast_name}"
-    text += "." if faster.limiter == limit else f", whose limit is {faster.limiter}."
+    text = f"In the model, {slow_name} is limited by {limit}: {number(took[limit])} µs on its own, "
+    text += f"vs. {number(takes[limit])} µs in {fast_name}"
+    text += "." if faster.limiter == limit else f", which is limited by {faster.limiter}."
     yield sentence(text, limit)
     saved = {name: took[name] - takes[name] for name in took if name in takes and name != limit}
     name = max(saved, key=saved.__getitem__, default="")
     if name and saved[name] > _WORTH_SAYING * slower.microseconds:
-        text = f"By the model, the time for {name} alone is {number(took[name])} µs in {slow_name} "
+        text = f"In the model, the time for {name} alone is {number(took[name])} µs in {slow_name} "
         yield sentence(f"{text}and {number(takes[name])} µs in {fast_name}.", name)

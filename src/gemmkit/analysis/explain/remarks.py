@@ -1,4 +1,4 @@
-"""What can be said of one kernel alone: its limiter, its access to each operand, what it holds."""
+"""Remarks on a single kernel: its limiter, its accesses per operand, its resources."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gemmkit.analysis.memory import MemoryRow
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.jit.ffma import multiply_adds
 
-# Loads outside of the main loop make a small difference.
+# A smaller difference may come from loads outside the main loop.
 _FEWER_LOADS = 0.9
 
 Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
 
 def remarks(facts: Facts, metrics: Mapping[str, float]) -> tuple[Sentence, ...]:
-    """Sentences that each follow from metrics of the kernel."""
+    """Sentences derived from the metrics of the kernel."""
     if not facts.plan.blocks:
         return (_nothing_launched(facts, metrics),)
     return tuple(sentence for remark in _REMARKS for sentence in remark(facts, metrics))
@@ -31,7 +31,7 @@ def _nothing_launched(facts: Facts, metrics: Mapping[str, float]) -> Sentence:
     if problem.results:
         why = f"The kernel's grid has no blocks at {problem.shape}"
     else:
-        why = f"The product is empty, C being {problem.m}x{problem.n}"
+        why = f"The product is empty: C is {problem.m}x{problem.n}"
     return Sentence(
         text=f"{why}, so nothing is launched.", evidence=_evidence(metrics, "launch__grid_size")
     )
@@ -73,13 +73,11 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         what = {"load": "Loads of", "copy": "Copies of", "store": "Stores to"}[access.kind]
         what += f" {access.array}"
         if not differ(seen, needed):
-            text = f"{what} are coalesced: {sectors}, the fewest that hold its bytes."
+            text = f"{what} are coalesced: {sectors}, the minimum."
         elif not differ(max(seen, asked), asked):
-            text = f"{what} touch {sectors}, where {number(needed)} would hold its bytes."
+            text = f"{what} access {sectors}, where {number(needed)} would suffice."
         else:
-            text = (
-                f"{what} are not coalesced: {sectors}, where {number(needed)} would hold its bytes."
-            )
+            text = f"{what} are not coalesced: {sectors}, where {number(needed)} would suffice."
         ideal = Evidence(metric=derived.IDEAL_SECTORS, operand=access.array, this=needed)
         yield Sentence(
             text=text, evidence=(Evidence(metric=metric, operand=access.array, this=seen), ideal)
@@ -95,7 +93,7 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
             yield Sentence(
                 text=f"{_shared_name(access)} have bank conflicts: "
                 f"{number(access.wavefronts / access.instructions)} wavefronts per instruction, "
-                f"{percent(100 * access.conflicts / access.wavefronts)} of them by conflicts.",
+                f"{percent(100 * access.conflicts / access.wavefronts)} of them due to conflicts.",
                 evidence=(
                     Evidence(
                         metric=_SHARED[access.kind][1],
@@ -125,8 +123,8 @@ def _copies(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  
                 text=f"Copies of {access.array} by cp.async have bank conflicts: "
                 f"{percent(100 * access.conflicts / access.wavefronts)} of their "
                 f"{number(access.wavefronts / access.requests)} wavefronts per request. Lanes that "
-                "read from one bank, be it the same word, go one after the other, as those do that "
-                "write to one.",
+                "read from the same bank are serialized, even for the same word, and so are lanes "
+                "that write to the same bank.",
                 evidence=(
                     Evidence(
                         metric=derived.COPY_WAVEFRONTS,
@@ -155,14 +153,14 @@ def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     k = facts.counted.mean_k
     shared = f" and {number(values[1])} from shared memory" if values[1] else ""
     yield Sentence(
-        text=f"For each result and its {k:,} multiply-adds, threads load {number(values[0])} "
+        text=f"Per result ({k:,} multiply-adds), threads load {number(values[0])} "
         f"words from global memory{shared}.",
         evidence=_evidence(metrics, *names),
     )
 
 
 def _merged_loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
-    """Where ptxas unrolls a loop itself, it merges more loads than stand together in the PTX."""
+    """Where ptxas unrolls a loop itself, it merges more loads than are adjacent in the PTX."""
     binary = facts.binary
     found = multiply_adds(binary.cubin, binary.entry, binary.arch) if binary.cubin else None
     adds, loads = (metrics.get(name, 0.0) for name in (derived.FMA, derived.SHARED_LOAD_COUNT))
@@ -171,10 +169,10 @@ def _merged_loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Senten
     in_code, counted = found.shared_loads / found.count, loads / adds
     if in_code < _FEWER_LOADS * counted:
         yield Sentence(
-            text=f"The main loop of the machine code makes {number(in_code)} shared-memory load "
-            f"instructions for each multiply-add, fewer than the {number(counted)} counted: "
-            "ptxas unrolls the loop and merges loads of several turns. The hardware counts "
-            "at most as many load instructions as stand here.",
+            text=f"The main loop of the machine code executes {number(in_code)} shared-memory load "
+            f"instructions per multiply-add, fewer than the {number(counted)} counted: ptxas "
+            "unrolls the loop and merges loads of several iterations. The hardware counts at most "
+            "as many load instructions as shown here.",
             evidence=_evidence(metrics, derived.SHARED_LOAD_COUNT, derived.FMA),
         )
 
@@ -185,7 +183,7 @@ def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]
         return
     if not seen.blocks_per_sm:
         yield Sentence(
-            text=f"A block does not fit on an SM of {facts.gpu.name}: what it lacks is "
+            text=f"A block does not fit on an SM of {facts.gpu.name}: the limit is "
             f"{_LIMITERS[seen.limiter]}.",
             evidence=_evidence(metrics, derived.OCCUPANCY),
         )
@@ -193,16 +191,16 @@ def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]
     blocks = f"{seen.blocks_per_sm} block{'' if seen.blocks_per_sm == 1 else 's'}"
     warps = f"{seen.warps_per_block} warp{'' if seen.warps_per_block == 1 else 's'}"
     yield Sentence(
-        text=f"An SM holds {blocks} of {warps}, {percent(metrics[derived.OCCUPANCY])} of the warps "
-        f"that it can hold; the limit is {_LIMITERS[seen.limiter]}.",
+        text=f"An SM holds {blocks} of {warps}, {percent(metrics[derived.OCCUPANCY])} of its "
+        f"maximum number of warps; the limit is {_LIMITERS[seen.limiter]}.",
         evidence=_evidence(metrics, derived.OCCUPANCY, derived.REGISTERS),
     )
     idle = metrics[derived.TAIL_IDLE]
     if idle:
-        last = "it" if seen.full_waves == 0 else "the last"
+        last = "it" if seen.full_waves == 0 else "the last one"
         yield Sentence(
-            text=f"The grid is {number(seen.waves_per_sm)} waves; while {last} runs, "
-            f"{percent(idle)} of the places for blocks stay empty.",
+            text=f"The grid is {number(seen.waves_per_sm)} waves; during {last}, "
+            f"{percent(idle)} of the block slots are empty.",
             evidence=_evidence(metrics, derived.WAVES, derived.TAIL_IDLE),
         )
 
@@ -210,9 +208,9 @@ def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]
 _LIMITERS = {
     "warps": "the number of warps that an SM can hold",
     "blocks": "the number of blocks that an SM can hold",
-    "registers": "its registers",
-    "shared memory": "its shared memory",
-    "barriers": "its barriers",
+    "registers": "the SM's registers",
+    "shared memory": "the SM's shared memory",
+    "barriers": "the SM's barriers",
 }
 
 
@@ -223,8 +221,8 @@ def _work(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # 
         return
     results = f"{number(each)} result{'' if each == 1 else 's'}"
     yield Sentence(
-        text=f"A thread computes {results}, so that an SM can have {number(flight)} independent "
-        "sums in flight.",
+        text=f"A thread computes {results}, so an SM can have {number(flight)} independent "
+        "results in flight.",
         evidence=_evidence(metrics, derived.RESULTS_PER_THREAD, derived.RESULTS_IN_FLIGHT),
     )
 

@@ -1,4 +1,4 @@
-"""Reasons in what an SM holds and executes: occupancy, independent work, waves, instructions."""
+"""Reasons from occupancy, independent work, waves and executed instructions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _instructions(pair: Pair) -> Iterator[Reason]:
     yield from fewer_is_better(
         pair,
         derived.INSTRUCTIONS_PER_FMA,
-        "It executes {} PTX instructions for each multiply-add",
+        "It executes {} PTX instructions per multiply-add",
     )
 
 
 def _synchronizing(pair: Pair) -> Iterator[Reason]:
     copies = pair.both(derived.ASYNC_SHARE)
-    what = "barriers, commits and waits of cp.async" if copies and any(copies) else "barriers"
+    what = "barriers and cp.async commits and waits" if copies and any(copies) else "barriers"
     for strength, sentence in fewer_is_better(
         pair, SYNCHRONIZING, f"Its warps execute {{}} {what}"
     ):
@@ -38,12 +38,12 @@ def _spills(pair: Pair) -> Iterator[Reason]:
         return
     spilling = values[0] > values[1]
     name, rest = ("It", pair.names[1]) if spilling else (pair.names[1], "this kernel")
-    told = f"{number(min(values))} bytes" if min(values) else "nothing"
+    least = f"{number(min(values))} bytes" if min(values) else "nothing"
     yield (
         0.5,
         Sentence(
             text=f"{name} spills {number(max(values))} bytes per thread to local memory; {rest} "
-            f"spills {told}.",
+            f"spills {least}.",
             evidence=pair.evidence(derived.SPILLS),
             favours="other" if spilling else "this",
         ),
@@ -51,17 +51,17 @@ def _spills(pair: Pair) -> Iterator[Reason]:
 
 
 def _occupancy(pair: Pair) -> Iterator[Reason]:
-    """Occupancy against independent work (Volkov): what counts is what is in flight on an SM."""
+    """Occupancy and independent work (Volkov): what matters is the work in flight on an SM."""
     occupancy, work = pair.both(derived.OCCUPANCY), pair.both(derived.RESULTS_PER_THREAD)
     flight = pair.both(derived.RESULTS_IN_FLIGHT)
     if occupancy is None or work is None or flight is None or not all((*occupancy, *work, *flight)):
         return
-    told = f"{percent(occupancy[0])} against {percent(occupancy[1])} in {pair.names[1]}"
+    levels = f"{percent(occupancy[0])} vs. {percent(occupancy[1])} in {pair.names[1]}"
     same_warps, same_work = not differ(*occupancy), not differ(*work)
     if same_warps and same_work:
         return
     if same_work:
-        head = f"Its theoretical occupancy is {_higher(*occupancy)}: {told}"
+        head = f"Its theoretical occupancy is {_higher(*occupancy)}: {levels}"
     else:
         results = f"{number(work[0])} independent result{'' if work[0] == 1 else 's'}"
         each = f"each thread computes {results} instead of {number(work[1])}"
@@ -69,16 +69,16 @@ def _occupancy(pair: Pair) -> Iterator[Reason]:
         level = (
             "Its theoretical occupancy is the same"
             if same_warps
-            else f"Its theoretical occupancy is {_higher(*occupancy)}, {told}"
+            else f"Its theoretical occupancy is {_higher(*occupancy)}, {levels}"
         )
         head = f"{level}, {'yet' if opposed else 'and'} {each}"
     favours: Favours = "neither"
     if not differ(*flight):
-        tail = f", so that an SM can have as many results in flight, {number(flight[0])}"
+        tail = f", so an SM can have equally many results in flight, {number(flight[0])}"
     else:
         tail = (
-            f", so that an SM can have {compared(*flight)} results in flight, "
-            f"{number(flight[0])} against {number(flight[1])}"
+            f", so an SM can have {compared(*flight)} results in flight, "
+            f"{number(flight[0])} vs. {number(flight[1])}"
         )
         favours = "this" if flight[0] > flight[1] else "other"
     yield (
@@ -106,7 +106,7 @@ def _busy(pair: Pair) -> Iterator[Reason]:
         abs(math.log(busy[0] / busy[1])),
         Sentence(
             text=f"Its {_blocks(blocks[0])} keep the SMs busy {percent(busy[0])} of the time; the "
-            f"{_blocks(blocks[1])} of {pair.names[1]} {percent(busy[1])}.",
+            f"{_blocks(blocks[1])} of {pair.names[1]}, {percent(busy[1])}.",
             evidence=pair.evidence(derived.BUSY, "launch__grid_size", derived.WAVES),
             favours="this" if busy[0] > busy[1] else "other",
         ),

@@ -1,4 +1,4 @@
-"""The figures of a kernel under the names that Nsight Compute's sections have."""
+"""The metrics of a kernel, in sections with Nsight Compute's names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Shared-memory load wavefronts", derived.SHARED_WAVEFRONTS[0], ""),
     ("Shared-memory store wavefronts", derived.SHARED_WAVEFRONTS[1], ""),
     ("Wavefronts of cp.async", derived.COPY_WAVEFRONTS, ""),
-    ("Wavefronts by bank conflicts", derived.CONFLICT_SHARE, "%"),
+    ("Wavefronts due to bank conflicts", derived.CONFLICT_SHARE, "%"),
     ("Shared loads per result", derived.SHARED_LOADS, "words"),
     ("Shared loads, by formula", derived.SHARED_FORMULA, "words"),
     ("Multiply-adds per shared load", derived.FMA_PER_SHARED_LOAD, ""),
@@ -49,7 +49,7 @@ _LAUNCH: tuple[tuple[str, str, str], ...] = (
 
 
 def sections(facts: Facts, metrics: Mapping[str, float]) -> tuple[Section, ...]:
-    """The sections in Nsight Compute's order; rows without a value are left out."""
+    """The sections in Nsight Compute's order, without rows that have no value."""
     found = (
         Section(title="GPU Speed Of Light (predicted)", figures=_speed(facts, metrics)),
         Section(title="Memory Workload Analysis", figures=_rows(_MEMORY, metrics)),

@@ -1,14 +1,14 @@
-"""Numbers in sentences: how much fewer, how many times as many."""
+"""Numbers and comparisons in sentences."""
 
 from __future__ import annotations
 
-# Where two values are this close, no sentence calls one the larger.
+# Two values within this ratio count as equal.
 EQUAL = 1.02
 _TIMES = 1.5
 
 
 def number(value: float) -> str:
-    """Whole numbers in full, others with three significant digits or to the whole."""
+    """Integers, and values of at least 100, in full; others with three significant digits."""
     rounded = float(f"{value:.3g}")
     if float(value).is_integer() or abs(rounded) >= 100:
         return f"{value:,.0f}"
@@ -26,7 +26,7 @@ def differ(this: float, other: float) -> bool:
 
 
 def compared(this: float, other: float) -> str:
-    """How much `this` is of `other`, both above 0: `32 times fewer`, `12.5 % more`."""
+    """`this` relative to `other`, both above 0: `32 times fewer`, `12.5 % more`."""
     ratio = max(this, other) / min(this, other)
     if ratio >= _TIMES:
         return f"{number(ratio)} times " + ("fewer" if this < other else "as many")

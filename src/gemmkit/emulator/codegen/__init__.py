@@ -1,1 +1,1 @@
-"""From PTX to native code: one warp is one function over strips of eight lanes."""
+"""Translates PTX to native code: a warp is one function over vectors of eight lanes (strips)."""

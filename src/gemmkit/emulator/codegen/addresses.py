@@ -1,13 +1,13 @@
-"""Writes how a memory operand is found: its space, and the pattern that its addresses make."""
+"""Emits the address of a memory operand: its state space and the pattern of its lanes."""
 
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.layout import PATTERN
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.surroundings import C, W
-from gemmkit.emulator.codegen.values import Place, Result, Scalar, Slot, root_of
+from gemmkit.emulator.codegen.values import Location, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Register, Symbol
 
 
@@ -18,26 +18,31 @@ def space_of(action: Action) -> str:
 
 
 def is_narrow(action: Action) -> bool:
-    """Whether addresses have 32 bits; those of the other spaces have 64."""
+    """Whether addresses have 32 bits (shared and local memory) instead of 64."""
     return space_of(action) in ("shared", "local")
 
 
 def address_of(
-    b: BlockWriter, action: Action, address: Address, narrow: bool, lanes: Value, key: Place | None
+    b: BlockWriter,
+    action: Action,
+    address: Address,
+    narrow: bool,
+    lanes: Value,
+    key: Location | None,
 ) -> tuple[Value, Value]:
-    """The pattern of a memory operand, and its first active lane's address as i64.
+    """The pattern of a memory operand, and the first active lane's address as i64.
 
-    `key` tells sets of active lanes apart: the guard's predicate, if there is one.
+    `key` distinguishes sets of active lanes: the guard's predicate, if there is one.
     """
     f, bits = b.f, 32 if narrow else 64
-    place = base_of(b, address, bits)
-    root, distance = root_of(place)
-    if root is not None and not isinstance(place, Scalar):
+    location = base_of(b, address, bits)
+    root, distance = root_of(location)
+    if root is not None and not isinstance(location, Scalar):
         pattern, base = _pattern(b, action, root, bits, lanes, key)
     else:
-        assert isinstance(place, Scalar)
+        assert isinstance(location, Scalar)
         pattern, _ = _pattern(b, action, None, bits, lanes, key)
-        base, distance = place.value, None
+        base, distance = location.value, None
     if distance is not None:
         base = f.add(base, distance)
     if address.offset:
@@ -45,10 +50,10 @@ def address_of(
     return pattern, f.resize(base, 64)
 
 
-def base_of(b: BlockWriter, address: Address, bits: int) -> Place:
-    """What an address is counted from: a register, a symbol or a number."""
+def base_of(b: BlockWriter, address: Address, bits: int) -> Location:
+    """The base of an address: a register, a symbol or a number."""
     if isinstance(address.base, Register):
-        return b.resized(b.place(address.base), bits)
+        return b.resized(b.location(address.base), bits)
     if isinstance(address.base, Symbol):
         return b.symbol(address.base.name, bits)
     return Scalar(literal(f"i{bits}", address.base.value))
@@ -60,32 +65,32 @@ def _pattern(
     root: Slot | Result | None,
     bits: int,
     lanes: Value,
-    key: Place | None,
+    key: Location | None,
 ) -> tuple[Value, Value]:
-    """Look up how a vector of addresses lies, once in a block; a scalar lies as zeros do."""
+    """Look up the pattern of a vector of addresses, once per block; a scalar has that of zeros."""
     negated = action.guard is not None and action.guard.negated
     found = b.patterns.get((root, key, negated))
     if found is None:
         f = b.f
         zero = Scalar(literal(f"i{bits}", 0))
         slot = b.in_memory(root if root is not None else zero, bits)
-        cache = f.offset(C, b.around.areas.new_patterns())
+        cache = f.offset(C, b.context.areas.new_patterns())
         pattern = f.runtime(f"match{bits}", "ptr", C, cache, b.pointer(slot), lanes)
         base = f.load(f"i{bits}", pattern, PATTERN.base)
         found = b.patterns[root, key, negated] = pattern, base
     return found
 
 
-def guard_key(b: BlockWriter, action: Action) -> Place | None:
-    """The predicate that guards an instruction, if there is one."""
-    return None if action.guard is None else b.place(action.guard.register)
+def guard_key(b: BlockWriter, action: Action) -> Location | None:
+    """The predicate that guards an instruction, or None."""
+    return None if action.guard is None else b.location(action.guard.register)
 
 
 def located(b: BlockWriter, action: Action, lanes: Value) -> tuple[str, list[Value]]:
-    """The space of an access, and the first arguments of the function that makes it."""
+    """The space of an access, and the first arguments of the runtime function that performs it."""
     assert action.address is not None
     space, key = space_of(action), guard_key(b, action)
     pattern, base = address_of(b, action, action.address, is_narrow(action), lanes, key)
-    site = b.f.offset(C, b.around.areas.site(action.number))
+    site = b.f.offset(C, b.context.areas.site(action.number))
     here = [C, W] if space in ("local", "generic") else [C]
     return space, [*here, site, pattern, base]

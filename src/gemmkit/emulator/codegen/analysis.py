@@ -1,6 +1,6 @@
-"""What holds for every run of a kernel: live registers, lanes that agree, writes that need care.
+"""Static facts about a kernel: live registers, uniform registers, and writes that need a mask.
 
-Registers are numbered, and sets of them are Python integers with one bit each.
+Registers are numbered; a set of them is a Python integer with one bit per register.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
 from gemmkit.emulator.ptx.module import Register, Special
 
 _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
-# Results differ between lanes though the operands do not.
+# Operations whose results differ between lanes although the operands do not.
 _VARYING_OPERATIONS = frozenset(
     [
         *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "match_all"),
@@ -25,9 +25,9 @@ _VARYING_OPERATIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The blocks that run while lanes that parted at a branch are apart.
+    """The blocks that run while lanes that diverged at a branch are apart.
 
-    `taken` and `fall` are sets of block numbers, reached along either way before the meeting.
+    `taken` and `fall` are the sets of block numbers reached along either path before reconvergence.
     """
 
     branch: int
@@ -39,10 +39,10 @@ class Analysis:
     """Facts about a kernel's registers and branches.
 
     A register is `varying` if active lanes may hold different values in it. A guarded branch is
-    `divergent` if its predicate is. A register is `scalar` if one value serves for all lanes, at
-    every place and time. Writes in a block to registers of `shared_in(block)` must leave the
-    inactive lanes' values alone, since lanes that wait elsewhere still need them; other writes
-    may spoil them.
+    `divergent` if its predicate is varying. A register is `scalar` if one value serves all lanes,
+    at every point of the code. Writes in a block to registers of `shared_in(block)` must preserve
+    the values of inactive lanes, because lanes that wait elsewhere still need them; other writes
+    may overwrite them.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Analysis:
         scalar_forms: Callable[[Action], bool],
         shadows: Mapping[Register, Register] | None = None,
     ) -> None:
-        """`scalar_forms` says of which instructions code for one value can be made.
+        """`scalar_forms` says for which instructions code for one value can be generated.
 
-        `shadows` are registers that are read and written with others, of which they say which
-        bits are defined.
+        `shadows` are registers that are read and written together with others and say which of
+        their bits are defined.
         """
         self.flow = flow
         self.shadows = shadows or {}
@@ -75,11 +75,11 @@ class Analysis:
         self.scalar = self._find_scalar()
 
     def read_by(self, action: Action) -> list[Register]:
-        """Every register that an instruction reads, shadows included."""
+        """All registers that an instruction reads, shadows included."""
         return self._with_shadows(action.registers_read())
 
     def written_by(self, action: Action) -> list[Register]:
-        """Every register that an instruction writes, shadows included."""
+        """All registers that an instruction writes, shadows included."""
         return self._with_shadows([each for each in action.dests if each is not None])
 
     def _with_shadows(self, registers: list[Register]) -> list[Register]:
@@ -98,7 +98,7 @@ class Analysis:
         return found
 
     def bit(self, register: Register) -> int:
-        """The set of just one register."""
+        """The set of one register."""
         return 1 << self.registers[register]
 
     def live_out(self, block: int) -> int:
@@ -110,7 +110,7 @@ class Analysis:
         return found
 
     def divergent(self, block: int) -> bool:
-        """Whether lanes may part at the end of a block."""
+        """Whether lanes may diverge at the end of a block."""
         return any(region.branch == block for region in self.regions)
 
     def shared_in(self, block: int) -> int:
@@ -118,14 +118,14 @@ class Analysis:
         return self._kept[block]
 
     @cached_property
-    def meetings(self) -> frozenset[int]:
-        """Blocks where parted lanes meet again."""
+    def reconvergence_points(self) -> frozenset[int]:
+        """Blocks where diverged lanes reconverge."""
         return frozenset(self.flow.reconvergence[region.branch] for region in self.regions)
 
     @cached_property
     def in_loops(self) -> frozenset[int]:
-        """Blocks that can be reached from themselves: those from the first block of a way back to
-        its last, blocks standing in the order of the text."""
+        """Blocks of loops: those from the target of a backward branch to the branch, in the order
+        of the text."""
         found: set[int] = set()
         for number, block in enumerate(self.flow.blocks):
             for successor in block.successors:
@@ -161,7 +161,7 @@ class Analysis:
         return live
 
     def _find_varying(self) -> None:
-        """Alternate between data flow and divergence until nothing is added."""
+        """Alternate between data flow and divergence until nothing changes."""
         while True:
             before = self.varying
             self._spread()
@@ -169,11 +169,11 @@ class Analysis:
             added = [
                 self._region(number)
                 for number, block in enumerate(self.flow.blocks)
-                if number not in known and self._parts(block)
+                if number not in known and self._diverges(block)
             ]
             self.regions += tuple(added)
             for region in self.regions:
-                self.varying |= self._written_apart(region)
+                self.varying |= self._written_while_diverged(region)
             if self.varying == before and not added:
                 return
 
@@ -188,7 +188,7 @@ class Analysis:
                     self.varying |= self.writes[number]
                     changed = True
 
-    def _parts(self, block: BasicBlock) -> bool:
+    def _diverges(self, block: BasicBlock) -> bool:
         last = block.end - 1
         return (
             self.actions[last].operation == "branch"
@@ -197,9 +197,11 @@ class Analysis:
         )
 
     def _region(self, branch: int) -> Region:
-        meeting = self.flow.reconvergence[branch]
+        reconvergence = self.flow.reconvergence[branch]
         taken, fall = self.flow.blocks[branch].successors
-        return Region(branch, self._reached(taken, meeting), self._reached(fall, meeting))
+        return Region(
+            branch, self._reached(taken, reconvergence), self._reached(fall, reconvergence)
+        )
 
     def _reached(self, start: int, stop: int) -> frozenset[int]:
         found: set[int] = set()
@@ -211,47 +213,52 @@ class Analysis:
                 work += self.flow.blocks[block].successors
         return frozenset(found)
 
-    def _written_apart(self, region: Region) -> int:
-        """Registers that parted lanes write and read after they have met."""
-        meeting = self.flow.reconvergence[region.branch]
-        if meeting == len(self.flow.blocks):
+    def _written_while_diverged(self, region: Region) -> int:
+        """Registers that diverged lanes write and that are read after reconvergence."""
+        reconvergence = self.flow.reconvergence[region.branch]
+        if reconvergence == len(self.flow.blocks):
             return 0
         written = 0
         for number in region.taken | region.fall:
             block = self.flow.blocks[number]
-            for place in range(block.start, block.end):
-                written |= self.writes[place]
-        return written & self.live_in[meeting]
+            for index in range(block.start, block.end):
+                written |= self.writes[index]
+        return written & self.live_in[reconvergence]
 
     def _find_kept(self) -> list[int]:
-        """Lanes that go on at the taken side run first; the others wait to fall through, then all
-        wait at the meeting. Where the branch can be reached again before that, lanes of an
-        earlier turn still wait to fall through while later ones do."""
+        """The registers of `shared_in`, per block.
+
+        Lanes that take a branch run first. The others wait at its fall-through, then all wait at
+        the reconvergence point. If the branch can be reached again before that, lanes of an earlier
+        iteration still wait at the fall-through while later ones run.
+        """
         kept = [0] * len(self.flow.blocks)
         for region in self.regions:
-            meeting = self.flow.reconvergence[region.branch]
-            at_meeting = self.live_in[meeting] if meeting < len(self.flow.blocks) else 0
+            reconvergence = self.flow.reconvergence[region.branch]
+            at_reconvergence = (
+                self.live_in[reconvergence] if reconvergence < len(self.flow.blocks) else 0
+            )
             fall = self.flow.blocks[region.branch].successors[1]
             at_fall = self.live_in[fall] if fall < len(self.flow.blocks) else 0
             again = region.branch in region.taken | region.fall
             for block in region.taken:
-                kept[block] |= at_meeting | at_fall
+                kept[block] |= at_reconvergence | at_fall
             for block in region.fall:
-                kept[block] |= at_meeting | (at_fall if again else 0)
+                kept[block] |= at_reconvergence | (at_fall if again else 0)
         return kept
 
     def _find_scalar(self) -> int:
         every = (1 << len(self.registers)) - 1
         scalar = every & ~self.varying
         for number, block in enumerate(self.flow.blocks):
-            for place in range(block.start, block.end):
-                scalar &= ~(self.writes[place] & self._kept[number])
+            for index in range(block.start, block.end):
+                scalar &= ~(self.writes[index] & self._kept[number])
         changed = True
         while changed:
             changed = False
-            for place, action in enumerate(self.actions):
-                written = self.writes[place] & scalar
-                if written and (self.reads[place] & ~scalar or not self._scalar_forms(action)):
+            for index, action in enumerate(self.actions):
+                written = self.writes[index] & scalar
+                if written and (self.reads[index] & ~scalar or not self._scalar_forms(action)):
                     scalar &= ~written
                     changed = True
         return scalar

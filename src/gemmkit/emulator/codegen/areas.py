@@ -1,4 +1,4 @@
-"""Which counter, record and pattern cache of a worker belongs to which instruction."""
+"""Assigns each instruction its counter, record and pattern cache in a worker's buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.layout import (
     SITE_BYTES,
     WORKER_COUNTERS,
 )
-from gemmkit.emulator.codegen.neighbours import neighbours
+from gemmkit.emulator.codegen.load_groups import load_groups
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.counters.merging import Merging
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -21,8 +21,8 @@ MEMORY_OPERATIONS = frozenset(
 )
 
 
-def counted_apart(action: Action) -> bool:
-    """Whether an instruction may act for fewer lanes than its block has."""
+def counted_separately(action: Action) -> bool:
+    """Whether an instruction may act in fewer lanes than its block."""
     if action.guard is not None:
         return True
     return action.operation == "copy_async" and len(action.sources) > 1
@@ -34,22 +34,22 @@ class Areas:
     def __init__(self, flow: ControlFlow, actions: Sequence[Action]) -> None:
         self.merging = Merging.of(flow)
         blocks = flow.blocks
-        # Loads that are made together; their records stand side by side, and all count alike.
+        # Loads that are performed together: their records are adjacent, and all count alike.
         self.together = [
             group
             for block in blocks
-            for group in neighbours(actions, block)
+            for group in load_groups(actions, block)
             if len({self.merging.width.get(number) for number in group}) == 1
         ]
-        apart = [action.number for action in actions if counted_apart(action)]
-        self.apart = {number: place for place, number in enumerate(apart, len(blocks))}
+        apart = [action.number for action in actions if counted_separately(action)]
+        self.apart = {number: index for index, number in enumerate(apart, len(blocks))}
         self.group_of = {number: group for group in self.together for number in group}
         grouped = [number for group in self.together for number in group]
         sites = dict.fromkeys(grouped)
         sites |= dict.fromkeys(
             action.number for action in actions if action.operation in MEMORY_OPERATIONS
         )
-        self.sites = {number: place for place, number in enumerate(sites)}
+        self.sites = {number: index for index, number in enumerate(sites)}
         self.counters = len(blocks) + len(apart)
         self._sites_at = -(-(WORKER_COUNTERS + COUNTER_BYTES * self.counters) // 64) * 64
         self._patterns_at = self._sites_at + SITE_BYTES * len(sites)
@@ -60,7 +60,7 @@ class Areas:
         return WORKER_COUNTERS + COUNTER_BYTES * number
 
     def counter(self, number: int) -> int:
-        """The counter of an instruction that is counted apart."""
+        """The counter of an instruction that is counted separately."""
         return WORKER_COUNTERS + COUNTER_BYTES * self.apart[number]
 
     def site(self, number: int) -> int:
@@ -68,17 +68,17 @@ class Areas:
         return self._sites_at + SITE_BYTES * self.sites[number]
 
     def new_patterns(self) -> int:
-        """A pattern cache of its own for another place in the code."""
-        place = self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
+        """A pattern cache for one more address in the code."""
+        offset = self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
         self._patterns += 1
-        return place
+        return offset
 
     @property
     def size(self) -> int:
-        """Bytes of the whole buffer."""
+        """Size of the buffer in bytes."""
         return self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
 
     @property
     def sites_start(self) -> int:
-        """Where the records begin."""
+        """Where the records of memory instructions begin."""
         return self._sites_at

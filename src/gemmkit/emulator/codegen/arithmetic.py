@@ -1,4 +1,4 @@
-"""Which forms have native code, and that code."""
+"""Selects the native code of a form: integers, floats or half-precision numbers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.form import Form
 
-# Operations that the block writer itself turns into code.
+# Operations that the block writer itself translates.
 _BY_HAND = frozenset(["move", "convert_address", "load_parameter", "call_parameter"])
 
 
 def native(form: Form) -> bool:
-    """Whether native code can be made of a pure form."""
+    """Whether a pure form has native code."""
     return form.operation in _BY_HAND or any(
         kind.native(form) for kind in (integers, halves, floats)
     )
 
 
 def scalar_native(action: Action) -> bool:
-    """Whether one value can stand for all lanes of a result."""
+    """Whether one value can serve all lanes of a result."""
     return action.pure and native(action.form)
 
 
 def emit(f: Function, form: Form, sources: Sequence[Value]) -> Sequence[Value]:
-    """The results of a form, from operands of the widths that it asks for."""
+    """Emit a form; the sources have the widths that it asks for."""
     emitters = halves.EMITTERS if halves.native(form) else floats.EMITTERS
     if form.operation in integers.EMITTERS:
         emitters = integers.EMITTERS
@@ -37,8 +37,8 @@ def pack(f: Function, bits: int, sources: Sequence[Value]) -> Value:
     """`mov` from a brace list: the first element becomes the lowest bits."""
     width = bits // len(sources)
     whole = f.resize(sources[0], bits)
-    for place, source in enumerate(sources[1:], 1):
-        whole = f.or_(whole, f.shl(f.resize(source, bits), place * width))
+    for index, source in enumerate(sources[1:], 1):
+        whole = f.or_(whole, f.shl(f.resize(source, bits), index * width))
     return whole
 
 
@@ -46,12 +46,12 @@ def unpack(f: Function, source: Value, bits: int, count: int) -> Sequence[Value]
     """`mov` to a brace list."""
     width = bits // count
     return [
-        f.resize(f.lshr(source, place * width) if place else source, width)
-        for place in range(count)
+        f.resize(f.lshr(source, index * width) if index else source, width)
+        for index in range(count)
     ]
 
 
 def merge(f: Function, sources: Sequence[Value]) -> Sequence[Value]:
-    """The new value where the predicate holds, else the old: sources are predicate, new, old."""
+    """The new value where the predicate holds, else the old; sources are predicate, new, old."""
     predicate, new, old = sources
     return (f.select(predicate, new, old),)

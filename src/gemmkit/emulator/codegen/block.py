@@ -1,8 +1,8 @@
-"""Writes the code of one basic block: registers, pending computations, and when they are written.
+"""Emits the code of one basic block: registers, deferred computations, and when they are emitted.
 
-Lane-by-lane computations are put off until something needs their result in memory: an access to
-memory, a vote, the end of the block. So they gather into few, long segments, and what nobody reads
-is never written. Scalar computations are written at once.
+Per-lane computations are deferred until an operation needs their result in memory: a memory access,
+a vote, the end of the block. This collects them into few, long segments, and results that nothing
+reads are not computed. Scalar computations are emitted at once.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmkit.emulator.codegen import arithmetic
+from gemmkit.emulator.codegen.computations import Computations
+from gemmkit.emulator.codegen.context import CodegenContext, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.operands import ADDRESS_OF_PARAMETERS, Action, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
-from gemmkit.emulator.codegen.surroundings import Surroundings, T, W
 from gemmkit.emulator.codegen.values import (
-    Emit,
     LaneNumber,
     Lanes,
-    Node,
-    Place,
+    Location,
     Result,
     Scalar,
     Scratch,
@@ -37,66 +36,66 @@ from gemmkit.emulator.ptx.module import (
     Special,
 )
 
-# Scratch bytes in use beyond which pending work is written, so that it finds them in the cache.
+# Bytes of scratch in use above which deferred work is emitted, so that its operands are still
+# cached.
 SCRATCH_LIMIT = 20480
 
 
-class BlockWriter:
-    """Writes the actions of one block, in order; `mask` holds the active lanes."""
+class BlockWriter(Computations):
+    """Emits the actions of one block, in order; `mask` holds the active lanes."""
 
-    def __init__(self, around: Surroundings, number: int, mask: Value, scratch: Scratch) -> None:
-        self.f = around.f
-        self.around = around
+    def __init__(self, context: CodegenContext, number: int, mask: Value, scratch: Scratch) -> None:
+        super().__init__(context.f)
+        self.context = context
         self.number = number
         self.mask = mask
         self.scratch = scratch
-        self.block = around.analysis.flow.blocks[number]
-        self._kept = around.analysis.shared_in(number)
-        self._live_out = around.analysis.live_out(number)
-        self._hot = number in around.analysis.in_loops
-        self._places: dict[Register, Place] = {}
-        self._original: dict[Register, Place] = {}
-        # The instruction that is being written.
+        self.block = context.analysis.flow.blocks[number]
+        self._kept = context.analysis.shared_in(number)
+        self._live_out = context.analysis.live_out(number)
+        self._hot = number in context.analysis.in_loops
+        self._locations: dict[Register, Location] = {}
+        self._original: dict[Register, Location] = {}
+        # The number of the instruction being emitted.
         self.at = self.block.start
-        self._serial = 0
         self._scratch_limit = SCRATCH_LIMIT
-        # Results of loads that were made ahead of their place, by number.
+        # Results of loads that were performed early, by instruction number.
         self.loaded: dict[int, Slot] = {}
-        # Patterns of addresses that were looked up in this block, with their base.
-        self.patterns: dict[tuple[Place | None, Place | None, bool], tuple[Value, Value]] = {}
-        # Where undefined bits are tracked, of the instruction that is written: which bits of its
-        # results are defined, the predicate under which it acts, and where that is defined.
-        self.results: dict[Register, Place] = {}
-        self.chosen: Place | None = None
-        self.decided: Place = Scalar(literal("i1", 1))
+        # The patterns looked up in this block, with their base.
+        self.patterns: dict[tuple[Location | None, Location | None, bool], tuple[Value, Value]] = {}
+        # If undefined bits are tracked, for the current instruction: the defined bits of its
+        # results, its predicate, and where the predicate is defined.
+        self.results: dict[Register, Location] = {}
+        self.chosen: Location | None = None
+        self.decided: Location = Scalar(literal("i1", 1))
         self._last_read = self._find_last_reads()
         scratch.keep_only([])
 
     def _find_last_reads(self) -> Mapping[Register, int]:
         last: dict[Register, int] = {}
-        for place in range(self.block.start, self.block.end):
-            analysis = self.around.analysis
-            action = analysis.actions[place]
+        for location in range(self.block.start, self.block.end):
+            analysis = self.context.analysis
+            action = analysis.actions[location]
             read = analysis.read_by(action)
             if action.guard is not None:
-                # In lanes where the guard does not hold, the old values stay.
+                # Lanes in which the guard does not hold keep the old values.
                 read += analysis.written_by(action)
-            last |= dict.fromkeys(read, place)
+            last |= dict.fromkeys(read, location)
         return last
 
     # Registers
 
-    def place(self, register: Register) -> Place:
+    def location(self, register: Register) -> Location:
         """Where a register's value is."""
-        found = self._places.get(register)
+        found = self._locations.get(register)
         if found is None:
-            found = self._places[register] = self._original[register] = self._initial(register)
+            found = self._locations[register] = self._original[register] = self._initial(register)
         return found
 
-    def _initial(self, register: Register) -> Place:
-        f, map_ = self.f, self.around.registers
+    def _initial(self, register: Register) -> Location:
+        f, map_ = self.f, self.context.registers
         bits = TYPES[register.type].bits
-        if self.around.analysis.bit(register) & self.around.analysis.scalar:
+        if self.context.analysis.bit(register) & self.context.analysis.scalar:
             if bits == 1:
                 return Scalar(f.resize(f.load("i8", W, map_.scalar(register)), 1))
             return Scalar(f.load(f"i{bits}", W, map_.scalar(register)))
@@ -105,17 +104,17 @@ class BlockWriter:
         return map_.slot(register)
 
     def is_scalar(self, register: Register) -> bool:
-        """Whether one value serves for all lanes."""
-        return bool(self.around.analysis.bit(register) & self.around.analysis.scalar)
+        """Whether one value serves all lanes."""
+        return bool(self.context.analysis.bit(register) & self.context.analysis.scalar)
 
-    def source(self, operand: Source, bits: int) -> Place:
+    def source(self, operand: Source, bits: int) -> Location:
         """The value of an operand."""
         if isinstance(operand, Register):
-            return self.place(operand)
+            return self.location(operand)
         if isinstance(operand, Immediate):
             return Scalar(literal(f"i{bits}", operand.value))
         if isinstance(operand, Negated):
-            return self.inverted(self.place(operand.register))
+            return self.inverted(self.location(operand.register))
         if isinstance(operand, Special):
             return self._special(operand.name)
         return self.symbol(operand.name, bits)
@@ -126,9 +125,9 @@ class BlockWriter:
         Raises:
             UnsupportedInstruction: there is no such variable.
         """
-        found = self.around.symbols(name)
+        found = self.context.symbols(name)
         if found is None:
-            analysis = self.around.analysis
+            analysis = self.context.analysis
             instruction = analysis.actions[self.at].instruction
             if name in analysis.flow.kernel.parameters:
                 raise unsupported(instruction, ADDRESS_OF_PARAMETERS)
@@ -137,7 +136,7 @@ class BlockWriter:
             return Scalar(literal(f"i{bits}", found.number))
         return Scalar(self.f.resize(found, bits))
 
-    def _special(self, name: str) -> Place:
+    def _special(self, name: str) -> Location:
         if name not in LANE_MASKS:
             return special(self.f, name)
 
@@ -146,61 +145,19 @@ class BlockWriter:
 
         return self.node(emit, [(LaneNumber(), 32)], [32])[0]
 
-    def inverted(self, predicate: Place) -> Place:
-        """The complement of a predicate."""
-        if isinstance(predicate, Scalar):
-            return Scalar(self.f.not_(predicate.value))
-        if isinstance(predicate, Lanes):
-            return Lanes(self.f.not_(predicate.value))
-        return self.node(lambda f, s: (f.not_(s[0]),), [(predicate, 1)], [1])[0]
+    def put(self, action: Action, values: Sequence[Location], *, signed: bool = False) -> None:
+        """Assign values to an action's destinations, in lanes where its guard holds.
 
-    def node(
-        self,
-        emit: Emit,
-        sources: Sequence[tuple[Place, int]],
-        bits: Sequence[int],
-    ) -> list[Result]:
-        """Put off a computation; its results."""
-        self._serial += 1
-        node = Node(self._serial, emit, tuple(sources), tuple(bits))
-        for source, _ in sources:
-            if isinstance(source, Result):
-                source.node.readers += 1
-        return [Result(node, index) for index in range(len(bits))]
-
-    def at_once(self, emit: Emit, sources: Sequence[tuple[Place, int]]) -> list[Scalar]:
-        """Compute with scalars; the results."""
-        values = [place.value for place, _ in sources if isinstance(place, Scalar)]
-        return [Scalar(value) for value in emit(self.f, values)]
-
-    def put(self, action: Action, values: Sequence[Place], *, signed: bool = False) -> None:
-        """Give an action's destinations their values, in lanes where its guard holds.
-
-        Wider registers are filled up with zeros, or with the sign. The guard may be among the
-        destinations.
+        A wider register is zero-extended or sign-extended. The guard may be among the destinations.
         """
-        chosen = None if action.guard is None else self.guard_place(action.guard)
+        chosen = None if action.guard is None else self.guard_location(action.guard)
         for register, value in zip(action.dests, values, strict=False):
             if register is not None:
-                self._places[register] = self._merged(register, value, chosen, signed)
+                self._locations[register] = self._merged(register, value, chosen, signed)
 
-    def keep(self, register: Register, value: Place, chosen: Place | None) -> None:
-        """Give a register a value of its width where a predicate holds."""
-        self._places[register] = self._merged(register, value, chosen, False)
-
-    def resized(self, value: Place, bits: int, *, signed: bool = False) -> Place:
-        """A value in another width."""
-        if value.bits == bits:
-            return value
-        if isinstance(value, Scalar):
-            if value.value.number is not None and not signed:
-                return Scalar(literal(f"i{bits}", value.value.number))
-            return Scalar(self.f.resize(value.value, bits, signed=signed))
-
-        def resize(f: Function, s: Sequence[Value]) -> Sequence[Value]:
-            return (f.resize(s[0], bits, signed=signed),)
-
-        return self.node(resize, [(value, value.bits)], [bits])[0]
+    def keep(self, register: Register, value: Location, chosen: Location | None) -> None:
+        """Assign a value of a register's width, in lanes where a predicate holds."""
+        self._locations[register] = self._merged(register, value, chosen, False)
 
     def _spread(self, predicate: Scalar) -> Lanes:
         if predicate.value.number is not None:
@@ -208,15 +165,15 @@ class BlockWriter:
         return Lanes(self.f.resize(predicate.value, 32, signed=True))
 
     def _merged(
-        self, register: Register, value: Place, chosen: Place | None, signed: bool
-    ) -> Place:
-        """The register's new value: where nothing is chosen, the old one."""
+        self, register: Register, value: Location, chosen: Location | None, signed: bool
+    ) -> Location:
+        """The register's new value; it keeps the old one where `chosen` does not hold."""
         bits = TYPES[register.type].bits
         value = self.resized(value, bits, signed=signed)
         if chosen is None:
             spreads = bits == 1 and isinstance(value, Scalar) and not self.is_scalar(register)
             return Lanes(self.lanes(value)) if spreads else value
-        old = self.place(register)
+        old = self.location(register)
         if all(isinstance(each, Scalar) for each in (chosen, value, old)):
             return self.at_once(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)])[0]
         if bits == 1 and not any(isinstance(each, Result) for each in (chosen, value, old)):
@@ -225,13 +182,13 @@ class BlockWriter:
             return Lanes(f.or_(f.and_(c, new), f.and_(f.not_(c), kept)))
         return self.node(arithmetic.merge, [(chosen, 1), (value, bits), (old, bits)], [bits])[0]
 
-    def guard_place(self, guard: Guard) -> Place:
+    def guard_location(self, guard: Guard) -> Location:
         """The predicate of a guard."""
-        predicate = self.place(guard.register)
+        predicate = self.location(guard.register)
         return self.inverted(predicate) if guard.negated else predicate
 
-    def lanes(self, predicate: Place) -> Value:
-        """A predicate as one bit a lane, in lanes that are not active too."""
+    def lanes(self, predicate: Location) -> Value:
+        """A predicate as one bit per lane, inactive lanes included."""
         if isinstance(predicate, Scalar):
             return self._spread(predicate).value
         if isinstance(predicate, Lanes):
@@ -245,19 +202,23 @@ class BlockWriter:
         """The lanes in which an instruction under this guard acts."""
         if guard is None:
             return self.mask
-        return self.f.and_(self.mask, self.lanes(self.guard_place(guard)))
+        return self.f.and_(self.mask, self.lanes(self.guard_location(guard)))
 
     # Memory
 
-    def materialise(self, places: Sequence[Place]) -> None:
-        """Write pending computations whose results must be at hand: vectors in slots."""
+    def materialise(self, locations: Sequence[Location]) -> None:
+        """Emit deferred computations whose results are needed now; vectors go to slots."""
         wanted = [
-            place
-            for place in dict.fromkeys(places)
-            if isinstance(place, Result) and place.stored is None
+            location
+            for location in dict.fromkeys(locations)
+            if isinstance(location, Result) and location.stored is None
         ]
         if wanted:
-            held = {place.node for place in self._needed().values() if isinstance(place, Result)}
+            held = {
+                location.node
+                for location in self._needed().values()
+                if isinstance(location, Result)
+            }
             self._write(with_shared(wanted, held))
 
     def _write(self, wanted: Sequence[Result]) -> None:
@@ -279,15 +240,15 @@ class BlockWriter:
                 if isinstance(source, Result):
                     source.node.served += 1
 
-    def in_memory(self, place: Place, bits: int) -> Slot:
-        """A vector of that width in memory."""
-        place = self.resized(place, bits)
-        if isinstance(place, Slot):
-            return place
-        if not isinstance(place, Result):
-            place = self.node(lambda _, s: s[:1], [(place, bits)], [bits])[0]
-        self.materialise([place])
-        kept = place.stored
+    def in_memory(self, location: Location, bits: int) -> Slot:
+        """A vector of that width, in memory."""
+        location = self.resized(location, bits)
+        if isinstance(location, Slot):
+            return location
+        if not isinstance(location, Result):
+            location = self.node(lambda _, s: s[:1], [(location, bits)], [bits])[0]
+        self.materialise([location])
+        kept = location.stored
         assert isinstance(kept, Slot)
         return kept
 
@@ -296,11 +257,11 @@ class BlockWriter:
         return self.f.offset(T if slot.area == "t" else W, slot.offset)
 
     def destination(self, action: Action, register: Register | None, bits: int) -> Slot:
-        """Where a memory instruction may put a result; to be given to `assign` afterwards.
+        """A slot for the result of a memory instruction, to be passed to `assign` afterwards.
 
-        It is the register's own slot where its old value is not needed any more.
+        It is the register's own slot if the old value is not needed any more.
         """
-        analysis = self.around.analysis
+        analysis = self.context.analysis
         if (
             register is not None
             and action.guard is None
@@ -309,57 +270,58 @@ class BlockWriter:
             and analysis.bit(register) & self._live_out & ~self._kept
             and not self._written_later(register, action.number)
         ):
-            slot = self.around.registers.slot(register)
+            slot = self.context.registers.slot(register)
             self._original[register] = slot
             return slot
         return self.scratch.take(bits)
 
     def make_room(self) -> None:
-        """Before a memory instruction takes scratch: see that there is not too much in use."""
+        """Emit deferred work before a memory instruction takes scratch, if too much is in use."""
         if self.scratch.in_use > self._scratch_limit:
             self._write_pending()
             self._scratch_limit = max(SCRATCH_LIMIT, 2 * self.scratch.in_use)
 
     def _written_later(self, register: Register, number: int) -> bool:
-        bit = self.around.analysis.bit(register)
+        bit = self.context.analysis.bit(register)
         return any(
-            self.around.analysis.writes[place] & bit for place in range(number + 1, self.block.end)
+            self.context.analysis.writes[location] & bit
+            for location in range(number + 1, self.block.end)
         )
 
-    def _needed(self) -> dict[Register, Place]:
-        """Registers that this block's rest or its successors read."""
+    def _needed(self) -> dict[Register, Location]:
+        """Registers that the rest of this block or its successors read."""
         return {
-            register: place
-            for register, place in self._places.items()
+            register: location
+            for register, location in self._locations.items()
             if self._last_read.get(register, -1) >= self.at
-            or self.around.analysis.bit(register) & self._live_out
+            or self.context.analysis.bit(register) & self._live_out
         }
 
     def _write_pending(self) -> None:
-        """Bring every value that is still needed into memory, and take back other scratch."""
+        """Move every value that is still needed to memory, and free all other scratch."""
         needed = self._needed()
         self.materialise(list(needed.values()))
-        self._places = {
-            register: (place.stored or place) if isinstance(place, Result) else place
-            for register, place in needed.items()
+        self._locations = {
+            register: (location.stored or location) if isinstance(location, Result) else location
+            for register, location in needed.items()
         }
-        kept = [place for place in self._places.values() if isinstance(place, Slot)]
+        kept = [location for location in self._locations.values() if isinstance(location, Slot)]
         self.scratch.keep_only([*kept, *self.loaded.values()])
 
     # The end
 
-    def finish(self, condition: Place | None = None) -> Value | None:
-        """Write what is pending and live, and put registers where other blocks look for them.
+    def finish(self, condition: Location | None = None) -> Value | None:
+        """Emit what is deferred and live, and store registers where other blocks expect them.
 
-        Returns the lanes of `condition` (the predicate of a branch), if one is given that is not
-        a scalar.
+        Returns the lanes of `condition` (the predicate of a branch), if one is given and is not a
+        scalar.
         """
         vectors, predicates = self._live_values()
         self._write_with(vectors, [*predicates.values(), condition])
-        f, map_ = self.f, self.around.registers
-        for register, place in predicates.items():
-            lanes = self.lanes(place)
-            if self.around.analysis.bit(register) & self._kept:
+        f, map_ = self.f, self.context.registers
+        for register, location in predicates.items():
+            lanes = self.lanes(location)
+            if self.context.analysis.bit(register) & self._kept:
                 old = f.load("i32", W, map_.predicate(register))
                 lanes = f.or_(f.and_(lanes, self.mask), f.and_(old, f.not_(self.mask)))
             f.store(lanes, W, map_.predicate(register))
@@ -367,35 +329,35 @@ class BlockWriter:
             return None
         return self.lanes(condition)
 
-    def _live_values(self) -> tuple[list[Output], dict[Register, Place]]:
-        """What is to be stored of vectors, and of predicates; scalars are stored at once."""
-        analysis, map_ = self.around.analysis, self.around.registers
+    def _live_values(self) -> tuple[list[Output], dict[Register, Location]]:
+        """The live vectors and predicates to be stored; live scalars are stored at once."""
+        analysis, map_ = self.context.analysis, self.context.registers
         outputs: list[Output] = []
-        predicates: dict[Register, Place] = {}
-        for register, place in self._places.items():
+        predicates: dict[Register, Location] = {}
+        for register, location in self._locations.items():
             bit = analysis.bit(register)
-            if place is self._original.get(register) or not bit & self._live_out:
+            if location is self._original.get(register) or not bit & self._live_out:
                 continue
             if analysis.scalar & bit:
-                assert isinstance(place, Scalar)
-                whole = self.f.resize(place.value, max(place.bits, 8))
+                assert isinstance(location, Scalar)
+                whole = self.f.resize(location.value, max(location.bits, 8))
                 self.f.store(whole, W, map_.scalar(register))
             elif TYPES[register.type].bits == 1:
-                predicates[register] = place
-            elif place != map_.slot(register):
+                predicates[register] = location
+            elif location != map_.slot(register):
                 only = self.mask if bit & self._kept else None
-                outputs.append(Output(place, map_.slot(register), only))
+                outputs.append(Output(location, map_.slot(register), only))
         return outputs, predicates
 
-    def _write_with(self, outputs: list[Output], predicates: Sequence[Place | None]) -> None:
-        """Write vectors together with the predicates that are not computed yet."""
+    def _write_with(self, outputs: list[Output], predicates: Sequence[Location | None]) -> None:
+        """Emit vectors together with the predicates that are not computed yet."""
         pending = [
-            place
-            for place in dict.fromkeys(predicates)
-            if isinstance(place, Result) and place.stored is None
+            location
+            for location in dict.fromkeys(predicates)
+            if isinstance(location, Result) and location.stored is None
         ]
-        everything = [*outputs, *(Output(place, None) for place in pending)]
+        everything = [*outputs, *(Output(location, None) for location in pending)]
         if everything:
             found = Segment(self.f, everything, hot=self._hot).write()
-            for number, place in enumerate(pending, len(outputs)):
-                place.node.stored[place.index] = Lanes(found[number])
+            for number, location in enumerate(pending, len(outputs)):
+                location.node.stored[location.index] = Lanes(found[number])

@@ -1,4 +1,4 @@
-"""From a kernel's instructions to the object code of its warps, and what a launch needs besides."""
+"""Compiles a kernel to the object code of its warp function and the data that a launch needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
 from gemmkit.emulator.codegen.native import compile_ir
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering
-from gemmkit.emulator.codegen.runtime.pieces import pieces_for
+from gemmkit.emulator.codegen.runtime.modules import modules_for
 from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.codegen.warp import write_warp
 
@@ -22,9 +22,9 @@ _WORD = 4
 def compile_kernel(
     text: KernelText, run: str, *, sanitize: bool, track: bool = False
 ) -> CompiledKernel:
-    """Compile a kernel; `run` is the runtime's function that runs its blocks.
+    """Compile a kernel; `run` is the runtime function that runs its blocks.
 
-    With `track` its code follows undefined bits.
+    With `track` the code tracks undefined bits.
 
     Raises:
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
@@ -39,7 +39,7 @@ def compile_kernel(
     return CompiledKernel(
         code=compile_ir(code.text, clean=False),
         calls=code.calls,
-        pieces=tuple(pieces_for((*code.calls, run))),
+        modules=tuple(modules_for((*code.calls, run))),
         worker_bytes=code.areas.size,
         warp_bytes=code.warp_bytes,
         scratch_bytes=code.scratch_bytes,
@@ -66,7 +66,7 @@ def _loads_local(action: Action) -> bool:
 
 
 def _counts_as(text: KernelText) -> list[int]:
-    """For each memory instruction, as what its shared accesses count, after merging."""
+    """For each memory instruction, what its shared accesses count as after merging."""
     found = []
     for number in text.areas.sites:
         action = text.actions[number]
@@ -79,9 +79,10 @@ def _counts_as(text: KernelText) -> list[int]:
 
 
 def _symbols(text: KernelText, used: set[str]) -> Callable[[Function, str], Value | None]:
-    """Addresses of variables: offsets in shared and local memory, sums in global memory.
+    """A function that emits the address of a variable: an offset in shared or local memory, or a
+    sum in global memory.
 
-    Those of module-scope variables that are asked for are added to `used`.
+    The module-scope variables that are asked for are added to `used`.
     """
     kernel, variables = text.flow.kernel, text.module.globals
 

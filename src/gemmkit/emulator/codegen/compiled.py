@@ -1,4 +1,4 @@
-"""`KernelText`, a kernel's PTX, and `CompiledKernel`, what is made of it and kept in the cache."""
+"""`KernelText`, a kernel's PTX, and `CompiledKernel`, the cached result of compiling it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
 
-# The function of the object code that runs a warp.
+# The name of the warp function in the object code.
 WARP_FUNCTION = "warp"
 
 
 class KernelText:
-    """One kernel of a PTX text; it is parsed when something about its instructions is needed.
+    """One kernel of a PTX text, parsed when its instructions are needed.
 
-    `file` is what messages call the PTX, where it is what the user wrote.
+    `file` is the name of the PTX in messages, if the user wrote it.
     """
 
     def __init__(self, ptx: str, entry: str, file: str = "") -> None:
@@ -30,7 +30,7 @@ class KernelText:
 
     @cached_property
     def module(self) -> Module:
-        """The PTX text.
+        """The parsed PTX text.
 
         Raises:
             PtxSyntaxError: it cannot be read.
@@ -46,7 +46,7 @@ class KernelText:
 
     @cached_property
     def flow(self) -> ControlFlow:
-        """The kernel's instructions, which counts refer to by number.
+        """The kernel's instructions; counts refer to them by number.
 
         Raises:
             UnsupportedInstruction: one is not in the table.
@@ -64,25 +64,25 @@ class KernelText:
 
     @cached_property
     def areas(self) -> Areas:
-        """Which part of a worker's memory belongs to which instruction."""
+        """The offsets of each instruction's data in a worker's buffer."""
         from gemmkit.emulator.codegen.areas import Areas
 
         return Areas(self.flow, self.actions)
 
 
 class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cache holds of a kernel: object code and how to run it. Sizes are in bytes.
+    """What the cache holds for a kernel: object code and how to run it. Sizes are in bytes.
 
-    `pieces` are those of the runtime that it calls. `sites_start` is where the records of its
-    memory instructions begin in a worker's memory, and `counts_as` what each of them holds in its
-    field of that name. `uses_variables` says whether it uses module-scope variables. `turn_cost` is
-    its number of instructions, `exit_block` that of its basic blocks. `orders_blocks` says whether
-    blocks may make an order among themselves: none can without fences.
+    `modules` are the runtime modules that it calls. `sites_start` is the offset of the memory
+    records in a worker's buffer, and `counts_as` the value of that field for each record.
+    `uses_variables`: it uses module-scope variables. `turn_cost` is the number of its instructions,
+    `exit_block` that of its basic blocks. `orders_blocks`: its blocks may synchronize with each
+    other, which takes fences.
     """
 
     code: bytes
     calls: tuple[str, ...]
-    pieces: tuple[str, ...]
+    modules: tuple[str, ...]
     worker_bytes: int
     warp_bytes: int
     scratch_bytes: int

@@ -1,10 +1,10 @@
-"""Writes the instructions that do more than compute lane by lane: memory, votes, calls out."""
+"""Emits instructions with effects: memory accesses, votes, calls into Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import checks, undefined
+from gemmkit.emulator.codegen import sanitizer_calls, undefined
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -13,8 +13,9 @@ from gemmkit.emulator.codegen.addresses import (
     located,
     space_of,
 )
-from gemmkit.emulator.codegen.areas import counted_apart
+from gemmkit.emulator.codegen.areas import counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.context import C, T, W
 from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Function, Value, literal
 from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import (
@@ -26,30 +27,29 @@ from gemmkit.emulator.codegen.operands import (
 )
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
-from gemmkit.emulator.codegen.surroundings import C, T, W
-from gemmkit.emulator.codegen.values import Lanes, Place, Result, Scalar, Slot, root_of
+from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate
 
 NULL = Value("ptr", "null")
 
 
 def write(b: BlockWriter, action: Action) -> None:
-    """Write an instruction with effects that does not end a block."""
+    """Emit an instruction with effects that does not end a block."""
     _WRITERS[action.operation](b, action)
 
 
 def _active(b: BlockWriter, action: Action) -> Value:
     lanes = b.active(action.guard)
     if action.operation != "copy_async":
-        count_apart(b, action, lanes, lanes)
+        count_separately(b, action, lanes, lanes)
     return lanes
 
 
-def count_apart(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> None:
-    """Count an instruction that may act for fewer lanes than its block has."""
-    if not counted_apart(action):
+def count_separately(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> None:
+    """Count an instruction that may act in fewer lanes than its block."""
+    if not counted_separately(action):
         return
-    f, at = b.f, b.around.areas.counter(action.number)
+    f, at = b.f, b.context.areas.counter(action.number)
     f.increase(C, at, f.cast("zext", f.compare("ne", acting, 0), "i64"))
     f.increase(C, at + 8, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
 
@@ -59,8 +59,8 @@ def count_apart(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> 
 
 def _load(b: BlockWriter, action: Action) -> None:
     b.make_room()
-    group = b.around.areas.group_of.get(action.number)
-    if group is not None and not b.around.shadows:
+    group = b.context.areas.group_of.get(action.number)
+    if group is not None and not b.context.shadows:
         _load_together(b, action, group)
         return
     bits, count = action.form.type.bits, len(action.dests)
@@ -69,21 +69,21 @@ def _load(b: BlockWriter, action: Action) -> None:
     width = max(bits, 32)
     slots = [b.destination(action, register, width) for register in action.dests]
     results = [b.pointer(slot) for slot in slots]
-    checks.before(b, action)
-    b.f.runtime(b.around.access(f"load_{space}_{bits}x{count}"), "void", *arguments, *results)
-    checks.after(b, action, *arguments[-2:])
+    sanitizer_calls.before(b, action)
+    b.f.runtime(b.context.access(f"load_{space}_{bits}x{count}"), "void", *arguments, *results)
+    sanitizer_calls.after(b, action, *arguments[-2:])
     undefined.loaded(b, action, space, arguments)
     values = [b.resized(slot, bits) for slot in slots]
     b.put(action, values, signed=action.form.type.is_signed)
 
 
 def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None:
-    """The first of a group makes all of its loads; each takes its result at its own place."""
+    """The first load of a group performs all of them; each takes its result at its own position."""
     if action.number not in b.loaded:
         slots = b.scratch.take_row(len(group))
-        first = b.around.analysis.actions[group[0]]
+        first = b.context.analysis.actions[group[0]]
         space, arguments = located(b, first, b.mask)
-        function = b.around.access(f"load_row_{space}")
+        function = b.context.access(f"load_row_{space}")
         b.f.runtime(function, "void", *arguments, b.pointer(slots[0]))
         b.loaded |= zip(group, slots, strict=True)
     slot = b.loaded.pop(action.number)
@@ -94,17 +94,17 @@ def _store(b: BlockWriter, action: Action) -> None:
     b.make_room()
     bits, count = action.form.type.bits, len(action.sources)
     width = max(bits, 32)
-    places = [b.resized(b.source(source, bits), width) for source in action.sources]
+    locations = [b.resized(b.source(source, bits), width) for source in action.sources]
     assert action.address is not None
     root, _ = root_of(base_of(b, action.address, 32 if is_narrow(action) else 64))
-    b.materialise([*places, root] if isinstance(root, Result) else places)
-    slots = [b.in_memory(place, width) for place in places]
+    b.materialise([*locations, root] if isinstance(root, Result) else locations)
+    slots = [b.in_memory(location, width) for location in locations]
     lanes = _active(b, action)
     space, arguments = located(b, action, lanes)
     data = [b.pointer(slot) for slot in slots]
-    checks.before(b, action)
-    b.f.runtime(b.around.access(f"store_{space}_{bits}x{count}"), "void", *arguments, *data)
-    checks.after(b, action, *arguments[-2:])
+    sanitizer_calls.before(b, action)
+    b.f.runtime(b.context.access(f"store_{space}_{bits}x{count}"), "void", *arguments, *data)
+    sanitizer_calls.after(b, action, *arguments[-2:])
     undefined.stored(b, action, space, arguments)
 
 
@@ -121,22 +121,24 @@ def _copy_async(b: BlockWriter, action: Action) -> None:
     key = guard_key(b, action)
     reading, sizes, source_key = lanes, NULL, key
     if given:
-        place = _bytes_read(b, action, size.value)
-        sizes = b.pointer(b.in_memory(place, 32))
+        location = _bytes_read(b, action, size.value)
+        sizes = b.pointer(b.in_memory(location, 32))
         reading = f.and_(lanes, f.runtime("positive", "i32", sizes))
-        # A set of lanes of its own; the place tells which.
-        source_key = place if key is None else b.node(lambda _, s: s[:1], [(place, 32)], [32])[0]
-    count_apart(b, action, reading, lanes)
+        # These lanes are a separate set; the location of the size distinguishes it.
+        source_key = (
+            location if key is None else b.node(lambda _, s: s[:1], [(location, 32)], [32])[0]
+        )
+    count_separately(b, action, reading, lanes)
     to, to_base = address_of(b, action, action.address, True, lanes, key)
     start, start_base = address_of(b, action, action.other_address, False, reading, source_key)
-    site = f.offset(C, b.around.areas.site(action.number))
-    function = b.around.access(f"copy_async_{size.value}")
+    site = f.offset(C, b.context.areas.site(action.number))
+    function = b.context.access(f"copy_async_{size.value}")
     cached = literal("i1", action.form["C"] == "ca")
     f.runtime(function, "void", C, site, to, to_base, start, start_base, sizes, cached)
 
 
-def _bytes_read(b: BlockWriter, action: Action, size: int) -> Place:
-    """How many bytes each lane of a `cp.async` reads: all or none where it has `ignore-src`."""
+def _bytes_read(b: BlockWriter, action: Action, size: int) -> Location:
+    """How many bytes each lane of a `cp.async` reads: all, or none with `ignore-src`."""
     source = action.sources[1]
     if source_widths(action)[1] != 1:
         return b.source(source, 32)
@@ -157,9 +159,9 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     if not is_native(name, form["T"]):
         through_python(b, action)
         return
-    places = [b.source(source, bits) for source in action.sources]
-    b.materialise([b.resized(place, bits) for place in places])
-    slots = [b.in_memory(place, bits) for place in places]
+    locations = [b.source(source, bits) for source in action.sources]
+    b.materialise([b.resized(location, bits) for location in locations])
+    slots = [b.in_memory(location, bits) for location in locations]
     lanes = _active(b, action)
     assert action.address is not None
     space, key = space_of(action), guard_key(b, action)
@@ -170,11 +172,11 @@ def _atomic(b: BlockWriter, action: Action) -> None:
     registers = [b.pointer(result) if result is not None else NULL]
     registers += [b.pointer(slot) for slot in slots]
     registers += [NULL] * (3 - len(registers))
-    site = b.f.offset(C, b.around.areas.site(action.number))
+    site = b.f.offset(C, b.context.areas.site(action.number))
     arguments = (C, site, pattern, base, Value("ptr", f"@{act}"), *registers)
-    checks.before(b, action)
-    b.f.runtime(b.around.access(f"atomic_{space}_{bits}"), "void", *arguments)
-    checks.after(b, action, pattern, base)
+    sanitizer_calls.before(b, action)
+    b.f.runtime(b.context.access(f"atomic_{space}_{bits}"), "void", *arguments)
+    sanitizer_calls.after(b, action, pattern, base)
     if result is not None:
         b.put(action, [result])
 
@@ -185,10 +187,10 @@ def _atomic(b: BlockWriter, action: Action) -> None:
 def _shuffle(b: BlockWriter, action: Action) -> None:
     b.make_room()
     f = b.f
-    places = [b.source(source, 32) for source in action.sources[:3]]
-    slots = [b.in_memory(place, 32) for place in places]
+    locations = [b.source(source, 32) for source in action.sources[:3]]
+    slots = [b.in_memory(location, 32) for location in locations]
     lanes = _active(b, action)
-    checks.members(b, action, lanes)
+    sanitizer_calls.members(b, action, lanes)
     undefined.shuffled(b, action, lanes, slots)
     result = b.scratch.take(32)
     inside = f.runtime(
@@ -198,9 +200,9 @@ def _shuffle(b: BlockWriter, action: Action) -> None:
 
 
 def _same_member_mask(b: BlockWriter, action: Action) -> Value | None:
-    """The membership mask where it is one for all lanes."""
-    place = b.source(action.sources[-1], 32)
-    return place.value if isinstance(place, Scalar) else None
+    """The membership mask if it is the same in all lanes."""
+    location = b.source(action.sources[-1], 32)
+    return location.value if isinstance(location, Scalar) else None
 
 
 def _vote(b: BlockWriter, action: Action) -> None:
@@ -210,7 +212,7 @@ def _vote(b: BlockWriter, action: Action) -> None:
         through_python(b, action)
         return
     lanes = _active(b, action)
-    checks.members(b, action, lanes)
+    sanitizer_calls.members(b, action, lanes)
     undefined.gathered(b, action)
     voters = f.and_(lanes, members)
     set_lanes = f.and_(b.lanes(b.source(action.sources[0], 1)), voters)
@@ -232,7 +234,7 @@ def _multiply_matrices(b: BlockWriter, action: Action) -> None:
     b.make_room()
     sources = zip(action.sources, source_widths(action), strict=True)
     slots = [b.in_memory(b.source(source, bits), bits) for source, bits in sources]
-    checks.whole_warp(b, action, _active(b, action))
+    sanitizer_calls.whole_warp(b, action, _active(b, action))
     results = [b.scratch.take(bits) for bits in result_widths(action)]
     b.f.runtime(function_of(action.form), "void", *(b.pointer(each) for each in (*results, *slots)))
     undefined.multiplied(b, action)
@@ -255,13 +257,13 @@ def _is_space(b: BlockWriter, action: Action) -> None:
 
 
 def _create_policy(b: BlockWriter, action: Action) -> None:
-    """A policy is opaque and changes no result: all are zero."""
+    """A cache policy is opaque and changes no result: all are zero."""
     _active(b, action)
     b.put(action, [Scalar(literal("i64", 0))])
 
 
 def _nothing(b: BlockWriter, action: Action) -> None:
-    checks.nothing(b, action, _active(b, action))
+    sanitizer_calls.nothing(b, action, _active(b, action))
 
 
 def _barrier_arrive(b: BlockWriter, action: Action) -> None:
@@ -269,30 +271,30 @@ def _barrier_arrive(b: BlockWriter, action: Action) -> None:
     lanes = _active(b, action)
     number, threads = (first_lane(b, b.source(each, 32), lanes) for each in action.sources)
     with f.when(f.compare("ne", lanes, 0)):
-        checks.barrier(b, action, lanes, (number, threads))
-        f.runtime(b.around.access("arrive"), "void", C, number, f.lshr(threads, 5))
+        sanitizer_calls.barrier(b, action, lanes, (number, threads))
+        f.runtime(b.context.access("arrive"), "void", C, number, f.lshr(threads, 5))
 
 
-def first_lane(b: BlockWriter, place: Place, lanes: Value) -> Value:
-    """The value in the lowest active lane (in lane 0 if there is none)."""
-    if isinstance(place, Scalar):
-        return place.value
+def first_lane(b: BlockWriter, location: Location, lanes: Value) -> Value:
+    """The value in the lowest active lane (in lane 0 if none is active)."""
+    if isinstance(location, Scalar):
+        return location.value
     f = b.f
-    slot = b.in_memory(place, 32)
+    slot = b.in_memory(location, 32)
     lowest = f.and_(f.lowest_bit(f.or_(lanes, 1 << 31)), 31)
     return f.load("i32", f.offset(b.pointer(slot), f.shl(f.resize(lowest, 64), 2)))
 
 
-# What runs through Python
+# Instructions that Python executes
 
 
 def through_python(b: BlockWriter, action: Action) -> None:
-    """Leave an instruction to Python: operands to scratch, a call, results from scratch."""
+    """Have Python execute an instruction: operands to scratch, a call, results from scratch."""
     b.make_room()
     f = b.f
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
-        checks.members(b, action, lanes)
+        sanitizer_calls.members(b, action, lanes)
         undefined.gathered(b, action)
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
@@ -300,21 +302,21 @@ def through_python(b: BlockWriter, action: Action) -> None:
     if action.address is not None:
         operands.append(_address_to_scratch(b, action.address))
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
-    b.around.outside[action.number] = (tuple(operands), tuple(results))
+    b.context.outside[action.number] = (tuple(operands), tuple(results))
     f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
-    values: list[Place] = [
+    values: list[Location] = [
         Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
         for offset, bits in results
     ]
     b.put(action, values, signed=extends_sign(action))
 
 
-def _to_scratch(b: BlockWriter, place: Place, bits: int) -> tuple[int, int]:
+def _to_scratch(b: BlockWriter, location: Location, bits: int) -> tuple[int, int]:
     if bits == 1:
         slot = b.scratch.take(32)
-        b.f.store(b.lanes(place), T, slot.offset)
+        b.f.store(b.lanes(location), T, slot.offset)
         return slot.offset, 1
-    slot = b.in_memory(place, bits)
+    slot = b.in_memory(location, bits)
     if slot.area == "w":
         copy = b.node(lambda _, s: s[:1], [(slot, bits)], [bits])[0]
         slot = b.in_memory(copy, bits)

@@ -1,9 +1,9 @@
 """Native code for floating-point arithmetic, comparisons and conversions.
 
-Numbers stay in integer registers between instructions; here they are read as LLVM's floating-point
-types. 16-bit formats are in `halves`. What is in neither (rounding other than to nearest,
-transcendental functions) runs through the definitions of `isa.semantics`. Where these give the
-canonical NaN, the processor's own comes out here, of any sign and payload.
+Numbers are kept in integer registers between instructions and read as LLVM's floating-point types
+here. `halves` has the 16-bit formats. Everything else (rounding other than to nearest,
+transcendental functions) is executed through the definitions of `isa.semantics`. Where those give
+the canonical NaN, this code gives the processor's NaN, of any sign and payload.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _bits(f: Function, number: Value, name: str) -> Value:
 
 
 def _flushed(f: Function, bits: Value, name: str) -> Value:
-    """Subnormal numbers become zeros of their sign."""
+    """Subnormal numbers become zeros of the same sign."""
     sign = literal(bits.type, 1 << (TYPES[name].bits - 1))
     magnitude = f.and_(bits, f.not_(sign))
     normal = f.compare("uge", magnitude, _LEAST_NORMAL[name])
@@ -80,7 +80,7 @@ def _root(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def _approximate(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """As defined: in float64, then rounded."""
+    """As defined: computed in float64, then rounded."""
     halved = form["T"] == "f64" and bool(form.modifiers.get("F"))
     a = _source(f, form, _upper_half(f, s[0]) if halved else s[0])
     wide = f.cast("fpext", a, "double") if form["T"] == "f32" else a
@@ -93,13 +93,13 @@ def _approximate(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]
 
 
 def _upper_half(f: Function, bits: Value) -> Value:
-    """An fp64 number without the lower 32 bits; a NaN stays one."""
+    """An fp64 number without the lower 32 bits; a NaN stays a NaN."""
     number = _float(f, bits, "f64")
     return f.select(f.compare_float("uno", number, number), bits, f.and_(bits, UPPER_HALF))
 
 
 def _extreme(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """The number wins over a NaN unless `.NaN` asks otherwise; -0 is less than +0."""
+    """The number wins over a NaN unless `.NaN` is set; -0 is less than +0."""
     x, y = (_source(f, form, each) for each in s)
     negative = f.compare("slt", s[0], 0)
     lesser = f.or_(f.compare_float("olt", x, y), f.and_(f.compare_float("oeq", x, y), negative))
@@ -176,7 +176,7 @@ _INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
 def _convert_to_integer(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """Clamped to the range; NaN gives 0, or the top bit where 64 bits take part."""
+    """Clamped to the range; a NaN gives 0, or the top bit if one of the types has 64 bits."""
     to: PtxType = TYPES[form["D"]]
     number = f.intrinsic(_INTEGRAL[form["R"]], _source(f, form, s[0]))
     name = f"fpto{'s' if to.is_signed else 'u'}i.sat"
@@ -189,7 +189,7 @@ def _convert_to_integer(f: Function, form: Form, s: Sequence[Value]) -> Sequence
 
 
 def _saturating_conversion(f: Function, name: str, number: Value, result: str) -> Value:
-    """This intrinsic's name carries the types of both its result and its operand."""
+    """Call an intrinsic whose name includes the types of both its result and its operand."""
     lanes = result.startswith("<")
     element = {"float": "f32", "double": "f64"}[
         number.type[number.type.index("x ") + 2 : -1] if lanes else number.type
@@ -200,13 +200,23 @@ def _saturating_conversion(f: Function, name: str, number: Value, result: str) -
 
 
 def _convert_float(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """Between floating-point formats, to nearest."""
+    """Conversion between floating-point formats, to nearest."""
     of, to = form["T"], form["D"]
     bits = _flushed(f, s[0], of) if form.modifiers.get("F") and of == "f32" else s[0]
     narrow = TYPES[to].bits < TYPES[of].bits
     number = f.cast("fptrunc" if narrow else "fpext", _float(f, bits, of), _LLVM[to])
     result = _bits(f, number, to)
     return (_flushed(f, result, to) if form.modifiers.get("F") and to == "f32" else result,)
+
+
+def _convert_tf32(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
+    """Rounding of the fraction to 10 bits by an integer addition; the low 13 bits become zero."""
+    (bits,) = s
+    even = f.add(f.and_(f.lshr(bits, 13), 1), 0xFFF)
+    rounded = f.add(bits, 0x1000 if form["R"] == "rna" else even)
+    number = _float(f, bits, "f32")
+    is_nan = f.compare_float("uno", number, number)
+    return (f.and_(f.select(is_nan, literal(bits.type, 0x7FFF_FFFF), rounded), 0xFFFF_E000),)
 
 
 def _round_to_integral(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
@@ -232,6 +242,7 @@ EMITTERS: Mapping[str, Emit] = {
     "convert_narrow": _convert_float,
     "convert_widen": _convert_float,
     "round_to_integral": _round_to_integral,
+    "convert_tf32": _convert_tf32,
 }
 _OWN_ROUNDING = frozenset(["convert_to_integer", "round_to_integral", "float_divide_approximate"])
 
@@ -241,6 +252,8 @@ def native(form: Form) -> bool:
     operation, modifiers = form.operation, form.modifiers
     if operation not in EMITTERS or modifiers.get("A"):
         return False
+    if operation == "convert_tf32":
+        return form["R"] in ("rna", "rn")
     if operation not in _OWN_ROUNDING and modifiers.get("R", "") not in _NEAREST:
         return False
     if operation == "approximate":

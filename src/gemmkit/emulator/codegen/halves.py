@@ -1,9 +1,8 @@
-"""Native code for binary16 and bfloat16, one or two numbers to a register.
+"""Native code for binary16 and bfloat16, one or two numbers per register.
 
-They are computed as wider numbers and rounded once: float32 is wide enough for sums of either
+They are computed in a wider format and rounded once: float32 is wide enough for sums of either
 format and for products of binary16, float64 rounded to odd for the rest (see
-`isa.semantics.rounding`). Conversions are integer code, so that no processor needs to know the
-formats.
+`isa.semantics.rounding`). Conversions are integer code, so that no processor support is needed.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ def _kind(form: Form, modifier: str = "T") -> str:
 
 
 def _constant(f: Function, like: Value, bits: int) -> Value:
-    """A float32 number, as wide as the integers `like`."""
+    """A float32 constant, with as many lanes as `like`."""
     return f.cast("bitcast", literal(like.type, bits), "float")
 
 
 def widened(f: Function, half: Value, kind: str) -> Value:
-    """16 bits as float32, exactly."""
+    """16 bits to float32, exactly."""
     word = f.resize(half, 32)
     if kind == "bf16":
         return f.cast("bitcast", f.shl(word, 16), "float")
     sign = f.shl(f.and_(word, 0x8000), 16)
     magnitude = f.shl(f.and_(word, 0x7FFF), 13)
-    # Read as float32 the exponent is 112 too small; the product is exact, of subnormals too.
+    # Read as float32, the exponent is 112 too small. The product is exact, for subnormals too.
     scale = _constant(f, word, _TWO_TO_112)
     number = f.binary("fmul", f.cast("bitcast", magnitude, "float"), scale)
     special = f.compare("uge", magnitude, 0x0F80_0000)
@@ -46,7 +45,7 @@ def widened(f: Function, half: Value, kind: str) -> Value:
 
 
 def _narrowed(f: Function, number: Value, kind: str) -> Value:
-    """float32 rounded to the nearest number of 16 bits, ties to even."""
+    """float32 rounded to the nearest 16-bit number, ties to even."""
     bits = f.cast("bitcast", number, "i32")
     magnitude = f.and_(bits, 0x7FFF_FFFF)
     rounded = _narrow_bfloat(f, magnitude) if kind == "bf16" else _narrow_half(f, magnitude)
@@ -62,9 +61,9 @@ def _narrow_bfloat(f: Function, magnitude: Value) -> Value:
 
 def _narrow_half(f: Function, magnitude: Value) -> Value:
     odd = f.and_(f.lshr(magnitude, 13), 1)
-    # The exponent's bias is 112 less. A carry out of the fraction goes on to the exponent.
+    # The exponent's bias is smaller by 112. A carry out of the fraction increments the exponent.
     normal = f.lshr(f.add(f.add(magnitude, 0xFFF - (112 << 23)), odd), 13)
-    # Added to 1/2, a small number is rounded to the place where subnormals end.
+    # Adding 1/2 rounds a small number at the last bit of the subnormals.
     half = _constant(f, magnitude, _HALF)
     shifted = f.binary("fadd", f.cast("bitcast", magnitude, "float"), half)
     small = f.sub(f.cast("bitcast", shifted, "i32"), _HALF)
@@ -75,7 +74,7 @@ def _narrow_half(f: Function, magnitude: Value) -> Value:
 
 
 def _to_odd_float(f: Function, number: Value) -> Value:
-    """float64 to float32: cut off, with the last bit set where something was lost."""
+    """float64 to float32, truncated, with the last bit set if the result is inexact."""
     near = f.cast("fptrunc", number, "float")
     back = f.cast("fpext", near, "double")
     lost = f.compare_float("one", back, number)
@@ -85,7 +84,7 @@ def _to_odd_float(f: Function, number: Value) -> Value:
 
 
 def _to_odd_sum(f: Function, a: Value, b: Value) -> Value:
-    """a + b in float64, rounded to odd (Knuth's TwoSum gives what is lost)."""
+    """a + b in float64, rounded to odd (Knuth's TwoSum gives the error)."""
     total = f.binary("fadd", a, b)
     from_b = f.binary("fsub", total, a)
     rest_a = f.binary("fsub", a, f.binary("fsub", total, from_b))
@@ -103,7 +102,7 @@ Scalar = Callable[[Function, Form, Sequence[Value]], Value]
 
 
 def _on_each_half(one: Scalar) -> Emit:
-    """Code for one number, written for both of a packed register."""
+    """Code for one number, applied to both numbers of a packed register."""
 
     def emit(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
         if not form["T"].endswith("x2"):
@@ -123,7 +122,7 @@ def _arithmetic(f: Function, form: Form, s: Sequence[Value]) -> Value:
     kind = _kind(form)
     a, b = (widened(f, each, kind) for each in s)
     if form["O"] == "mul" and kind == "bf16":
-        # A product below float32's normal numbers would be rounded twice.
+        # A product below the normal range of float32 would be rounded twice.
         a, b = (f.cast("fpext", each, "double") for each in (a, b))
         return _narrowed(f, _to_odd_float(f, f.binary("fmul", a, b)), kind)
     operation = {"add": "fadd", "sub": "fsub", "mul": "fmul"}[form["O"]]
@@ -142,7 +141,7 @@ def _sign(f: Function, form: Form, s: Sequence[Value]) -> Value:
 
 
 def _extreme(f: Function, form: Form, s: Sequence[Value]) -> Value:
-    """The number wins over a NaN unless `.NaN` asks otherwise; -0 is less than +0."""
+    """The number wins over a NaN unless `.NaN` is set; -0 is less than +0."""
     x, y = (widened(f, each, _kind(form)) for each in s)
     equal = f.compare_float("oeq", x, y)
     less = f.or_(f.compare_float("olt", x, y), f.and_(equal, f.compare("slt", s[0], 0)))

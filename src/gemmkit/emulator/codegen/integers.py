@@ -34,7 +34,7 @@ def _saturating(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def _carry(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """Sum or difference and the carry (of a difference: the borrow) out of it."""
+    """Sum or difference and its carry (of a difference: borrow)."""
     a, b = s[0], s[1]
     taken = f.resize(s[2], _bits(a)) if len(s) > 2 else literal(a.type, 0)
     if form["O"] == "add":
@@ -95,7 +95,8 @@ def _multiply24_add(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Val
 
 
 def _divide(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """On magnitudes, since the machine's own division traps on overflow; by zero, all ones."""
+    """Division of magnitudes, since the processor's division traps on overflow; by zero gives all
+    ones."""
     a, b = s[0], s[1]
     zero = f.compare("eq", b, 0)
     operation = "udiv" if form["O"] == "div" else "urem"
@@ -129,10 +130,10 @@ def _absolute_difference_add(f: Function, form: Form, s: Sequence[Value]) -> Seq
 
 def _dot4(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
     total = s[2]
-    for place in range(4):
+    for index in range(4):
         factors = []
         for operand, name in zip(s[:2], ("T", "U"), strict=True):
-            top = f.shl(operand, 24 - 8 * place)
+            top = f.shl(operand, 24 - 8 * index)
             factors.append(f.binary("ashr" if TYPES[form[name]].is_signed else "lshr", top, 24))
         total = f.add(total, f.binary("mul", *factors))
     return (total,)
@@ -151,14 +152,14 @@ def _logical_not(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def _logic3(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """The table's eight bits, chosen among by c, then by b, then by a."""
+    """Select among the table's eight bits by c, then by b, then by a."""
     a, b, c, table = s
     truth = table.number or 0
     by_c = []
     for row in range(0, 8, 2):
         pair = truth >> row & 3
         by_c.append((literal(c.type, 0), f.not_(c), c, literal(c.type, -1))[pair])
-    low, high = (_merge(f, b, by_c[place + 1], by_c[place]) for place in (0, 2))
+    low, high = (_merge(f, b, by_c[index + 1], by_c[index]) for index in (0, 2))
     return (_merge(f, a, high, low),)
 
 
@@ -169,7 +170,7 @@ def _merge(f: Function, chooser: Value, where_set: Value, where_clear: Value) ->
 
 
 def _shift(operation: str) -> Emit:
-    """Amounts beyond the width count as the width."""
+    """Shift amounts above the width count as the width."""
 
     def emit(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
         a, amount, bits = s[0], s[1], _bits(s[0])
@@ -209,14 +210,14 @@ def _field(f: Function, amount: Value) -> Value:
 
 
 def _below(f: Function, count: Value) -> Value:
-    """The lowest `count` of 64 bits, all of them from 64 on."""
+    """The lowest `count` of 64 bits; all bits if `count` is 64 or more."""
     short = f.intrinsic("umin", count, literal(count.type, 63))
     mask = f.sub(f.shl(literal(count.type, 1), short), 1)
     return f.select(f.compare("ult", count, 64), mask, -1)
 
 
 def _extract_bits(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """In 64 bits, where a sign-extended operand continues its last bit by itself."""
+    """Computed in 64 bits, where sign extension continues the operand's last bit."""
     signed, bits = form.type.is_signed, form.type.bits
     start, count = _field(f, s[1]), _field(f, s[2])
     a = f.resize(s[0], 64, signed=signed)
@@ -238,8 +239,8 @@ def _insert_bits(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]
     start, count = _field(f, s[2]), _field(f, s[3])
     short = f.intrinsic("umin", start, literal(start.type, 63))
     mask = f.shl(_below(f, count), short)
-    place = f.select(f.compare("ult", start, 64), mask, 0)
-    merged = f.or_(f.and_(b, f.not_(place)), f.and_(f.shl(a, short), place))
+    field = f.select(f.compare("ult", start, 64), mask, 0)
+    merged = f.or_(f.and_(b, f.not_(field)), f.and_(f.shl(a, short), field))
     return (f.resize(merged, bits),)
 
 
@@ -255,7 +256,7 @@ def _reverse_bits(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def _find_nth_set(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
-    """By halves: whether the bit is in the lower half of what is left, or behind it."""
+    """Binary search: is the bit in the lower half of the remaining bits, or in the upper one?"""
     mask, base, offset = s
     last = literal(mask.type, 31)
     down, none = f.compare("slt", offset, 0), f.compare("eq", offset, 0)
@@ -266,28 +267,28 @@ def _find_nth_set(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
     left = f.select(down, f.sub(literal(offset.type, 0), offset), offset)
     left = f.select(none, literal(left.type, 0), f.sub(left, 1))
     found = f.and_(inside, f.compare("ult", left, f.intrinsic("ctpop", mask)))
-    place = literal(mask.type, 0)
+    position = literal(mask.type, 0)
     for half in (16, 8, 4, 2, 1):
-        within = f.intrinsic("ctpop", f.and_(f.lshr(mask, place), (1 << half) - 1))
-        behind = f.compare("uge", left, within)
-        left = f.select(behind, f.sub(left, within), left)
-        place = f.select(behind, f.add(place, half), place)
-    found = f.and_(found, f.or_(f.not_(none), f.compare("eq", place, base)))
-    place = f.select(down, f.sub(last, place), place)
-    return (f.select(found, place, -1),)
+        within = f.intrinsic("ctpop", f.and_(f.lshr(mask, position), (1 << half) - 1))
+        upper = f.compare("uge", left, within)
+        left = f.select(upper, f.sub(left, within), left)
+        position = f.select(upper, f.add(position, half), position)
+    found = f.and_(found, f.or_(f.not_(none), f.compare("eq", position, base)))
+    position = f.select(down, f.sub(last, position), position)
+    return (f.select(found, position, -1),)
 
 
 def _permute_bytes(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
     both = _joined(f, s[0], s[1])
     result = literal(s[0].type, 0)
-    for place in range(4):
-        nibble = f.lshr(s[2], 4 * place) if place else s[2]
+    for index in range(4):
+        nibble = f.lshr(s[2], 4 * index) if index else s[2]
         distance = f.resize(f.shl(f.and_(nibble, 7), 3), 64)
         byte = f.and_(f.resize(f.lshr(both, distance), 32), 0xFF)
         sign = f.binary("ashr", f.shl(byte, 24), 31)
         spread = f.compare("ne", f.and_(nibble, 8), 0)
         byte = f.select(spread, f.and_(sign, 0xFF), byte)
-        result = f.or_(result, f.shl(byte, 8 * place) if place else byte)
+        result = f.or_(result, f.shl(byte, 8 * index) if index else byte)
     return (result,)
 
 

@@ -1,54 +1,29 @@
-"""A small builder of LLVM IR text: typed values, structured loops, functions and modules.
+"""A small builder of LLVM IR text: typed values, structured control flow, functions and modules.
 
-Text, since building the same through an object model takes longer than compiling it.
+It builds text because an object model takes longer to build than the text takes to compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
-LANES = 8
+from gemmkit.emulator.codegen.ir_values import (
+    LANES,
+    Operand,
+    Value,
+    alignment,
+    element_type,
+    like,
+    literal,
+    mangled,
+    vector,
+)
+
+__all__ = ["RUNTIME_PREFIX", "Function", "Module", "Value", "element_type", "literal", "vector"]
+
 RUNTIME_PREFIX = "gemmkit."
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An operand: its LLVM type, its name or literal, and its value if that is a known integer."""
-
-    type: str
-    name: str
-    number: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
-Operand = Value | int
-
-
-def vector(element: str) -> str:
-    """The type of one strip of lanes."""
-    return f"<{LANES} x {element}>"
-
-
-def element_type(of: str) -> str:
-    """The element type of a vector type; a scalar type itself."""
-    return of[of.index("x ") + 2 : -1] if of.startswith("<") else of
-
-
-def literal(of: str, number: int) -> Value:
-    """An integer of a scalar type, or a vector filled with it."""
-    scalar = element_type(of)
-    bits = int(scalar[1:])
-    number &= (1 << bits) - 1
-    if bits == 1:
-        text = "true" if number else "false"
-    else:
-        text = str(number - (1 << bits) if number >> (bits - 1) else number)
-    return Value(of, text if of == scalar else f"splat ({scalar} {text})", number)
 
 
 class Module:
@@ -60,14 +35,14 @@ class Module:
         self._defined: dict[str, None] = {}
 
     def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
-        """Make an outside function known."""
+        """Declare an external function."""
         self._declarations.setdefault(name, f"declare {result} @{name}({', '.join(parameters)})")
 
     @contextmanager
     def function(
         self, name: str, result: str, parameters: Sequence[Value], *, inline: bool | None = None
     ) -> Iterator[Function]:
-        """Define a function; `inline` True puts it into its callers, which are all in here."""
+        """Define a function; `inline` inlines it into its callers, all of them in this module."""
         function = Function(self)
         self._defined[name] = None
         yield function
@@ -79,7 +54,7 @@ class Module:
 
     @property
     def outside(self) -> list[str]:
-        """Names of functions that are called and not defined here, intrinsics left out."""
+        """Names of the external functions that are called, without intrinsics."""
         return [
             name
             for name in self._declarations
@@ -97,7 +72,7 @@ class Module:
 
 
 class Function:
-    """The body of one function, written from top to bottom."""
+    """The body of one function, emitted from top to bottom."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -112,7 +87,7 @@ class Function:
         self.lines.append("  " + text)
 
     def name(self, prefix: str = "v") -> str:
-        """A name not used before."""
+        """A name that was not used before."""
         self._count += 1
         return f"{prefix}{self._count}"
 
@@ -164,24 +139,24 @@ class Function:
 
     def compare(self, relation: str, a: Value, b: Operand) -> Value:
         """An integer comparison: eq, ne, ult, ule, ugt, uge, slt, sle, sgt or sge."""
-        return self.value(_like(a, "i1"), f"icmp {relation} {a}, {self._other(a, b)}")
+        return self.value(like(a, "i1"), f"icmp {relation} {a}, {self._other(a, b)}")
 
     def compare_float(self, relation: str, a: Value, b: Value) -> Value:
         """A comparison of floating-point numbers, ordered (oeq, …) or not (ueq, …)."""
-        return self.value(_like(a, "i1"), f"fcmp {relation} {a}, {b.name}")
+        return self.value(like(a, "i1"), f"fcmp {relation} {a}, {b.name}")
 
     def select(self, condition: Value, a: Value, b: Operand) -> Value:
-        """A where the condition holds, else b."""
+        """a where the condition holds, else b."""
         other = literal(a.type, b) if isinstance(b, int) else b
         return self.value(a.type, f"select {condition}, {a}, {other}")
 
     def cast(self, operation: str, a: Value, element: str) -> Value:
         """A conversion such as `zext` or `bitcast`, element by element."""
-        to = _like(a, element)
+        to = like(a, element)
         return a if to == a.type else self.value(to, f"{operation} {a} to {to}")
 
     def resize(self, a: Value, bits: int, *, signed: bool = False) -> Value:
-        """The low bits of integers, or the integers extended to more."""
+        """Integers truncated or extended to `bits`."""
         have = int(element_type(a.type)[1:])
         grow = "sext" if signed else "zext"
         return self.cast("trunc" if have > bits else grow, a, f"i{bits}")
@@ -194,14 +169,38 @@ class Function:
         return self.value(of, f"shufflevector {first}, {of} poison, {zeros}")
 
     def intrinsic(self, name: str, *arguments: Value, result: str | None = None) -> Value:
-        """Call `llvm.<name>` overloaded on the type of its first argument, which it returns."""
+        """Call `llvm.<name>`, overloaded on its first argument's type, which is the default result
+        type."""
         of = result or arguments[0].type
-        full = f"llvm.{name}.{_mangled(arguments[0].type)}"
+        full = f"llvm.{name}.{mangled(arguments[0].type)}"
         self.module.declare(full, of, [each.type for each in arguments])
         return self.value(of, f"call {of} @{full}({', '.join(map(str, arguments))})")
 
+    def packed(self, conditions: Value) -> Value:
+        """A strip of i1 as the bits of an i8."""
+        return self.value("i8", f"bitcast {conditions} to i8")
+
+    def unpacked(self, bits: Value) -> Value:
+        """The bits of an i8 as a strip of i1."""
+        return self.value(vector("i1"), f"bitcast {bits} to {vector('i1')}")
+
+    def extract(self, a: Value, index: int) -> Value:
+        """One element of a vector."""
+        return self.value(element_type(a.type), f"extractelement {a}, i64 {index}")
+
+    def insert(self, a: Value, element: Value, index: int) -> Value:
+        """A vector with one element replaced."""
+        return self.value(a.type, f"insertelement {a}, {element}, i64 {index}")
+
+    def permute(self, a: Value, order: Sequence[int], b: Value | None = None) -> Value:
+        """The elements of a, followed by those of b, at these indices."""
+        second = f"{a.type} poison" if b is None else str(b)
+        mask = f"<{len(order)} x i32> <{', '.join(f'i32 {each}' for each in order)}>"
+        of = f"<{len(order)} x {element_type(a.type)}>"
+        return self.value(of, f"shufflevector {a}, {second}, {mask}")
+
     def call(self, name: str, result: str, *arguments: Value) -> Value:
-        """Call a function of this module or an outside one."""
+        """Call a function of this module or an external one."""
         self.module.declare(name, result, [each.type for each in arguments])
         text = f"call {result} @{name}({', '.join(map(str, arguments))})"
         if result == "void":
@@ -209,18 +208,26 @@ class Function:
             return Value("void", "")
         return self.value(result, text)
 
+    def call_pointer(self, function: Value, result: str, *arguments: Value) -> Value:
+        """Call a function by its address."""
+        text = f"call {result} {function.name}({', '.join(map(str, arguments))})"
+        if result == "void":
+            self.emit(text)
+            return Value("void", "")
+        return self.value(result, text)
+
     def runtime(self, name: str, result: str, *arguments: Value) -> Value:
-        """Call a function of the runtime, whose names have a prefix of their own."""
+        """Call a function of the runtime; its names have a prefix."""
         return self.call(RUNTIME_PREFIX + name, result, *arguments)
 
     def tail_call(self, name: str, *arguments: Value) -> None:
-        """Leave the rest to a function with the same parameters, and return."""
+        """Continue in a function with the same parameters, and return."""
         self.module.declare(name, "void", [each.type for each in arguments])
         self.emit(f"musttail call void @{name}({', '.join(map(str, arguments))})")
         self.ret()
 
     def leave(self, name: str, *arguments: Value) -> None:
-        """Call a function as the last thing, without coming back, and return."""
+        """Call a function last, as a tail call, and return."""
         self.module.declare(name, "void", [each.type for each in arguments])
         self.emit(f"tail call void @{name}({', '.join(map(str, arguments))})")
         self.ret()
@@ -228,27 +235,50 @@ class Function:
     # Memory
 
     def offset(self, pointer: Value, distance: Operand) -> Value:
-        """A pointer some bytes further on."""
+        """A pointer plus a number of bytes."""
         if isinstance(distance, int):
             distance = Value("i64", str(distance))
         if distance.name == "0":
             return pointer
         return self.value("ptr", f"getelementptr i8, {pointer}, {distance}")
 
+    def element(self, array: Value, index: Operand, bits: int) -> Value:
+        """The address of an element of an array of integers."""
+        return self.value("ptr", f"getelementptr i{bits}, {array}, {index}")
+
+    def integer(self, pointer: Value) -> Value:
+        """An address as i64."""
+        return self.value("i64", f"ptrtoint {pointer} to i64")
+
+    def pointer(self, address: Value) -> Value:
+        """An i64 as an address."""
+        return self.value("ptr", f"inttoptr {address} to ptr")
+
     def load(self, of: str, pointer: Value, distance: Operand = 0, align: int = 0) -> Value:
-        """Read a value, at most so aligned (by default to its own size if a scalar)."""
-        place = self.offset(pointer, distance)
-        return self.value(of, f"load {of}, {place}, align {align or _alignment(of)}")
+        """Load a value with at most that alignment (by default its own size if a scalar)."""
+        address = self.offset(pointer, distance)
+        return self.value(of, f"load {of}, {address}, align {align or alignment(of)}")
 
     def store(self, a: Value, pointer: Value, distance: Operand = 0, align: int = 0) -> None:
-        """Write a value."""
-        place = self.offset(pointer, distance)
-        self.emit(f"store {a}, {place}, align {align or _alignment(a.type)}")
+        """Store a value."""
+        address = self.offset(pointer, distance)
+        self.emit(f"store {a}, {address}, align {align or alignment(a.type)}")
+
+    def atomic(self, operation: str, pointer: Value, a: Value) -> Value:
+        """An `atomicrmw` of a naturally aligned value; returns the old one."""
+        order = f"monotonic, align {alignment(a.type)}"
+        return self.value(a.type, f"atomicrmw {operation} {pointer}, {a} {order}")
+
+    def compare_exchange(self, pointer: Value, expected: Value, new: Value) -> Value:
+        """Store `new` if the value is `expected`, atomically; returns the old value."""
+        order = f"monotonic monotonic, align {alignment(new.type)}"
+        pair = self.value(f"{{ {new.type}, i1 }}", f"cmpxchg {pointer}, {expected}, {new} {order}")
+        return self.value(new.type, f"extractvalue {pair}, 0")
 
     def increase(self, pointer: Value, distance: Operand, amount: Operand) -> None:
         """Add to a 64-bit counter in memory."""
-        place = self.offset(pointer, distance)
-        self.store(self.add(self.load("i64", place), amount), place)
+        address = self.offset(pointer, distance)
+        self.store(self.add(self.load("i64", address), amount), address)
 
     def clear(self, pointer: Value, count: Operand) -> None:
         """Set bytes to zero."""
@@ -256,12 +286,12 @@ class Function:
         self.call("llvm.memset.p0.i64", "void", pointer, literal("i8", 0), size, literal("i1", 0))
 
     def move(self, to: Value, start: Value, count: Operand) -> None:
-        """Copy bytes; the places may overlap."""
+        """Copy bytes; the ranges may overlap."""
         size = literal("i64", count) if isinstance(count, int) else count
         self.call("llvm.memmove.p0.p0.i64", "void", to, start, size, literal("i1", 0))
 
     def variable(self, initial: Value) -> Value:
-        """A stack variable, for what structured code changes; returns its address."""
+        """A stack variable for values that structured code changes; returns its address."""
         pointer = Value("ptr", f"%{self.name('x')}")
         self.allocations.append(f"  {pointer.name} = alloca {initial.type}, align 64")
         self.emit(f"store {initial}, {pointer}, align 64")
@@ -302,7 +332,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """Code that runs only where the condition holds; it may end in `ret`."""
+        """Code that runs only if the condition holds; it may end in `ret`."""
         inside, after = self.name("then"), self.name("after")
         self.branch_if(condition, inside, after)
         self.label(inside)
@@ -313,7 +343,7 @@ class Function:
 
     @contextmanager
     def loop(self, count: Operand, start: int = 0) -> Iterator[Value]:
-        """Code that runs for every i64 number from `start` up to `count` (exclusive)."""
+        """Code that runs for every i64 from `start` to `count` (exclusive)."""
         before, head, body, after = (self.name(each) for each in ("pre", "head", "body", "end"))
         self.branch(before)
         self.label(before)
@@ -330,7 +360,7 @@ class Function:
 
     @contextmanager
     def each_bit(self, bits: Value) -> Iterator[Value]:
-        """Code that runs for the number (i64) of every set bit of an i32, lowest first."""
+        """Code that runs for the index (i64) of every set bit of an i32, lowest first."""
         left = self.variable(bits)
         head, body, after = (self.name(each) for each in ("head", "body", "end"))
         self.branch(head)
@@ -344,25 +374,5 @@ class Function:
         self.label(after)
 
     def lowest_bit(self, bits: Value) -> Value:
-        """The number of the lowest set bit; there must be one."""
+        """The index of the lowest set bit; one must be set."""
         return self.intrinsic("cttz", bits, Value("i1", "true"), result=bits.type)
-
-
-def _like(a: Value, element: str) -> str:
-    return vector(element) if a.type.startswith("<") else element
-
-
-def _mangled(of: str) -> str:
-    names = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
-    scalar = element_type(of)
-    short = names.get(scalar, scalar)
-    return f"v{of[1 : of.index(' ')]}{short}" if of.startswith("<") else short
-
-
-_SIZES = {"float": 4, "double": 8, "half": 2, "ptr": 8, "i1": 1}
-
-
-def _alignment(of: str) -> int:
-    scalar = element_type(of)
-    size = _SIZES.get(scalar) or int(scalar[1:]) // 8
-    return min(32, size * LANES) if of.startswith("<") else size

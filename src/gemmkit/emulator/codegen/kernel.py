@@ -1,7 +1,7 @@
-"""From a kernel's PTX to loaded native code, through a cache of objects.
+"""Loads a kernel's native code, from the cache if it was compiled before.
 
-What a launch needs is kept with the object, so that a kernel from the cache runs without its PTX
-being parsed; `KernelText` parses it where counts, messages or sanitizers ask for instructions.
+The data that a launch needs is cached with the object, so that a cached kernel runs without parsing
+its PTX; `KernelText` parses it if counts, messages or sanitizers need the instructions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN, RUN_SANITIZED = "gemmkit.run", "gemmkit.sanitized_run"
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel that can run; `run` names the runtime's function that runs its blocks."""
+    """A kernel that is ready to run; `run` names the runtime function that runs its blocks."""
 
     text: KernelText
     compiled: CompiledKernel
@@ -42,7 +42,7 @@ class LoadedKernel:
 
     @property
     def areas(self) -> Areas:
-        """Which part of a worker's memory belongs to which instruction."""
+        """The offsets of each instruction's data in a worker's buffer."""
         return self.text.areas
 
     @property
@@ -52,12 +52,12 @@ class LoadedKernel:
 
     @property
     def orders_blocks(self) -> bool:
-        """Whether blocks may make an order among themselves."""
+        """Whether its blocks may synchronize with each other."""
         return self.compiled.orders_blocks
 
     @cached_property
     def updates_global(self) -> bool:
-        """Whether it has atomics that blocks may share memory by."""
+        """Whether it has atomics through which blocks may share global memory."""
         from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering
 
         return any(
@@ -67,12 +67,12 @@ class LoadedKernel:
 
     @property
     def follows_blocks(self) -> bool:
-        """Whether sanitizers follow what its blocks do one after the other."""
+        """Whether the sanitizers track its blocks one after the other."""
         return self.orders_blocks or self.updates_global
 
     @cached_property
     def overwrites(self) -> frozenset[int]:
-        """The numbers of atomics that write memory without reading it."""
+        """The numbers of the atomics that write memory without reading it."""
         from gemmkit.emulator.codegen.tracking import overwrites
 
         return overwrites(self.actions)
@@ -86,10 +86,10 @@ class LoadedKernel:
 def load_kernel(
     text: KernelText, cache: DiskCache, *, sanitize: bool = False, track: bool = False
 ) -> LoadedKernel:
-    """Compile a kernel, or take its object from the cache, and load it.
+    """Load a kernel from the cache, or compile it.
 
-    With `sanitize` its code reports to the sanitizers what it does, with `track` also where it uses
-    bits that are not defined.
+    With `sanitize` its code reports to the sanitizers; with `track` it also reports uses of
+    undefined bits.
 
     Raises:
         PtxSyntaxError: the PTX cannot be read.
@@ -113,5 +113,5 @@ def _loaded(text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool) 
         return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize, track=track))
 
     compiled = msgspec.msgpack.decode(cache.get_or_create(key, make), type=CompiledKernel)
-    runtime().require(compiled.pieces, (*compiled.calls, run), cache)
+    runtime().require(compiled.modules, (*compiled.calls, run), cache)
     return LoadedKernel(text, compiled, LoadedCode(compiled.code, [WARP_FUNCTION]), run)

@@ -1,4 +1,4 @@
-"""This host as a target: what it must have, compiling IR for it, loading the objects."""
+"""The host as a compilation target: its requirements, compiling IR, and loading object code."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gemmkit.diskcache import DiskCache
 from gemmkit.errors import DeviceError
 from gemmkit.loading import first_use, load
 
-# LLVM's own lock and objects are for one thread at a time. A signal handler may come to them too.
+# LLVM's objects belong to one thread at a time. A signal handler may also reach this code.
 _lock = threading.RLock()
 
 
 @contextmanager
 def _llvm() -> Iterator[None]:
-    """LLVM, for this thread alone."""
+    """Give LLVM to this thread alone."""
     with first_use(), _lock:
         yield
 
 
 @dataclass(frozen=True)
 class Host:
-    """The processor that code is made for. `permutes`: it has AVX2's permutation of words."""
+    """The processor that code is compiled for. `permutes`: it has AVX2's permutation of words."""
 
     cpu: str
     features: str
@@ -46,7 +46,7 @@ class Host:
 
 @cache
 def generator_digest() -> str:
-    """A digest of the code generator's own source: a change of it makes older objects useless."""
+    """A digest of the code generator's source: a change invalidates older objects."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for folder in ("codegen", "codegen/runtime", "counters", "isa", "ptx"):
@@ -87,7 +87,7 @@ def host() -> Host:
 
 
 def _triple() -> str:
-    """LLVM's name for this platform; its loader for objects in memory reads ELF on Windows too."""
+    """LLVM's name of this platform; its in-memory loader reads ELF on Windows too."""
     import llvmlite.binding as llvm
 
     triple: str = llvm.get_default_triple()
@@ -98,8 +98,8 @@ def _machine(level: int) -> Any:
     import llvmlite.binding as llvm
 
     here, triple = host(), _triple()
-    # The loader places each section wherever there is room, and ends the process where a distance
-    # does not fit its field: so all are 64-bit ones. (On ARM it has them in one piece.)
+    # The loader allocates each section separately, and aborts the process if a relocation overflows
+    # its field, so all are 64 bits wide. (On ARM it allocates the sections contiguously.)
     far = triple.startswith("x86_64")
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=here.cpu,
@@ -112,9 +112,9 @@ def _machine(level: int) -> Any:
 
 
 def compile_ir(text: str, *, clean: bool) -> bytes:
-    """Object code of a module; `clean` turns stack variables into registers first."""
+    """Compile a module to object code; `clean` first promotes stack variables to registers."""
     with _llvm():
-        # LLVM's objects end with the function's frame, while no other thread is in LLVM.
+        # LLVM's objects are freed when the function returns, while the lock is held.
         return _emitted(text, clean)
 
 
@@ -137,7 +137,7 @@ def _emitted(text: str, clean: bool) -> bytes:
 
 
 class LoadedCode:
-    """Object code in memory; addresses of its functions hold as long as this object does."""
+    """Object code in memory; the addresses of its functions are valid while this object lives."""
 
     def __init__(self, code: bytes, functions: Iterable[str]) -> None:
         import llvmlite.binding as llvm
@@ -152,53 +152,53 @@ class LoadedCode:
             }
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """What the cache holds of a piece of the runtime: object code, and its functions."""
+class RuntimeModule(msgspec.Struct, frozen=True):
+    """What the cache holds for a runtime module: object code, and the names of its functions."""
 
     code: bytes
     functions: tuple[str, ...]
 
 
 class Runtime:
-    """The runtime's pieces that were loaded into this process."""
+    """The runtime modules that are loaded in this process."""
 
     def __init__(self) -> None:
-        self._pieces: set[str] = set()
+        self._modules: set[str] = set()
         self._kept: list[LoadedCode] = []
         self.addresses: dict[str, int] = {}
 
-    def require(self, pieces: Iterable[str], functions: Iterable[str], cache: DiskCache) -> None:
-        """Load these pieces, each after those that it needs, for code that calls the functions."""
+    def require(self, modules: Iterable[str], functions: Iterable[str], cache: DiskCache) -> None:
+        """Load these modules, in order, for code that calls the functions."""
         with _llvm():
-            for piece in pieces:
-                if piece not in self._pieces:
-                    self._load(piece, cache)
+            for module in modules:
+                if module not in self._modules:
+                    self._load(module, cache)
         missing = [name for name in functions if name not in self.addresses]
-        # A call to an unknown function would be a jump to address 0.
+        # A call to an unknown function would jump to address 0.
         assert not missing, f"the runtime lacks {', '.join(missing)}"
 
     def _load(self, name: str, cache: DiskCache) -> None:
         import llvmlite.binding as llvm
 
-        data = cache.get_or_create(f"runtime/{name}/{host().key}", lambda: _compiled_piece(name))
-        piece = msgspec.msgpack.decode(data, type=Piece)
-        loaded = LoadedCode(piece.code, piece.functions)
-        # A signal handler that needs the same piece may load it in between; code that was linked
-        # to either copy stays good, since both are kept.
+        data = cache.get_or_create(f"runtime/{name}/{host().key}", lambda: _compiled_module(name))
+        stored = msgspec.msgpack.decode(data, type=RuntimeModule)
+        loaded = LoadedCode(stored.code, stored.functions)
+        # A signal handler may load the same module in between. Both copies are kept, so code linked
+        # to either stays valid.
         self._kept.append(loaded)
         for function, address in loaded.addresses.items():
             llvm.add_symbol(function, address)
         self.addresses |= loaded.addresses
-        self._pieces.add(name)
+        self._modules.add(name)
 
 
-def _compiled_piece(name: str) -> bytes:
-    load("gemmkit.emulator.codegen.runtime.pieces")
-    from gemmkit.emulator.codegen.runtime.pieces import piece_module
+def _compiled_module(name: str) -> bytes:
+    load("gemmkit.emulator.codegen.runtime.modules")
+    from gemmkit.emulator.codegen.runtime.modules import build_module
 
-    module = piece_module(name, permutes=host().permutes)
+    module = build_module(name, permutes=host().permutes)
     code = compile_ir(str(module), clean=True)
-    return msgspec.msgpack.encode(Piece(code, tuple(module.functions)))
+    return msgspec.msgpack.encode(RuntimeModule(code, tuple(module.functions)))
 
 
 @cache

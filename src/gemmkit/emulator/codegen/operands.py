@@ -1,4 +1,4 @@
-"""What each instruction reads and writes, in one uniform shape for analysis and code generation."""
+"""What each instruction reads and writes, in a uniform form for analysis and code generation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gemmkit.errors import UnsupportedInstruction
 
 ADDRESS_OF_PARAMETERS = (
     "reading a kernel's parameters through an address, as of a __grid_constant__ struct, is not "
-    "supported by the emulator: take the struct without __grid_constant__"
+    "supported by the emulator: declare the struct without __grid_constant__"
 )
 
 
@@ -38,7 +38,7 @@ ADDRESS_OF_PARAMETERS = (
 class Action:
     """One instruction: what it reads and writes.
 
-    `dests` and `sources` follow the form's order with brace lists laid flat; None is the sink.
+    `dests` and `sources` are in the form's order, with brace lists flattened; None is the sink `_`.
     `address` is the memory operand, `other_address` the second one of cp.async.
     """
 
@@ -52,21 +52,21 @@ class Action:
 
     @property
     def guard(self) -> Guard | None:
-        """The predicate that it is under."""
+        """The guard predicate, or None."""
         return self.instruction.guard
 
     @property
     def operation(self) -> str:
-        """What it does."""
+        """The operation of its form."""
         return self.form.operation
 
     @property
     def pure(self) -> bool:
-        """Whether it does nothing but compute registers from registers, lane by lane."""
+        """Whether it only computes registers from registers, lane by lane."""
         return self.operation in OPERATIONS or self.operation in _ALSO_PURE
 
     def registers_read(self) -> list[Register]:
-        """Every register it reads, the guard's included."""
+        """All registers that it reads, the guard's included."""
         found = [each for source in self.sources if (each := register_of(source)) is not None]
         addresses = (each for each in (self.address, self.other_address) if each is not None)
         found += [each.base for each in addresses if isinstance(each.base, Register)]
@@ -79,7 +79,7 @@ _ALSO_PURE = frozenset(["convert_address", "load_parameter", "call_parameter"])
 
 
 def actions_of(flow: ControlFlow) -> tuple[Action, ...]:
-    """The kernel's instructions."""
+    """The kernel's instructions as actions."""
     return tuple(
         _action(number, instruction, form, flow.kernel)
         for number, (instruction, form) in enumerate(zip(flow.kernel.body, flow.forms, strict=True))
@@ -87,7 +87,7 @@ def actions_of(flow: ControlFlow) -> tuple[Action, ...]:
 
 
 def unsupported(instruction: Instruction, what: str) -> UnsupportedInstruction:
-    """An error that names an instruction and where it stands."""
+    """An error that names an instruction and its position."""
     return UnsupportedInstruction(f"{what} ({instruction.where}: {instruction.text})")
 
 
@@ -130,14 +130,14 @@ def _sources(operand: Operand | None) -> list[Source]:
 
 
 def register_of(source: Source) -> Register | None:
-    """The register that an operand reads, if it is one."""
+    """The register that an operand reads, or None."""
     if isinstance(source, Negated):
         return source.register
     return source if isinstance(source, Register) else None
 
 
 def _call_slot(address: Address, bits: int) -> Register:
-    """A place in the parameters of a call, as a register of its own."""
+    """A slot in the parameters of a call, as a register."""
     base = address.base
     return Register(
         f"{base.name if isinstance(base, Symbol) else base}+{address.offset}", f"b{bits}"
@@ -153,15 +153,15 @@ def _parameter_access(
     sources: Sequence[Source],
     address: Address,
 ) -> Action:
-    """Kernel parameters are read; those of calls are registers by another name."""
+    """Kernel parameters are read; those of calls are accessed as registers."""
     name = address.base.name if isinstance(address.base, Symbol) else None
     width = form.type.bits
     step = width // 8
     if name in kernel.call_parameters:
         count = max(len(dests), len(sources))
         slots = [
-            _call_slot(Address(address.base, address.offset + step * place), max(width, 16))
-            for place in range(count)
+            _call_slot(Address(address.base, address.offset + step * index), max(width, 16))
+            for index in range(count)
         ]
         alias = Form(
             form.opcode, "call_parameter", form.operands, form.opcode_class, form.modifiers
@@ -176,13 +176,13 @@ def _parameter_access(
     alias = Form(form.opcode, "load_parameter", form.operands, form.opcode_class, form.modifiers)
     start = kernel.parameters[name].offset + address.offset
     if start + step * len(dests) > kernel.parameter_bytes or start < 0:
-        raise unsupported(instruction, "this reads beyond the kernel's parameters")
-    places = tuple(Immediate(start + step * place) for place in range(len(dests)))
-    return Action(number, instruction, alias, tuple(dests), places)
+        raise unsupported(instruction, "this reads past the end of the kernel's parameters")
+    offsets = tuple(Immediate(start + step * index) for index in range(len(dests)))
+    return Action(number, instruction, alias, tuple(dests), offsets)
 
 
 def _call(instruction: Instruction) -> tuple[list[Register | None], list[Source]]:
-    """The slots of results and arguments that a call names."""
+    """The result and argument slots of a call."""
     groups = [each.names for each in instruction.operands if isinstance(each, Group)]
     callee = next(each for each in instruction.operands if isinstance(each, Symbol))
     if callee.name != "vprintf" or len(groups) != 2:
@@ -210,7 +210,7 @@ def source_widths(action: Action) -> list[int]:
     for spec in specs:
         bits = spec.type.bits if spec.type is not None else 32
         widths += [bits] * spec.count
-    # The carry stands last.
+    # The carry comes last.
     return [*widths, 1][: len(action.sources)]
 
 
@@ -228,18 +228,18 @@ def result_widths(action: Action) -> list[int]:
     if spec is None or spec.type is None:
         raise unsupported(action.instruction, "this instruction has no result")
     widths = [spec.type.bits] * spec.count
-    # The second of a pair is a predicate, and so is the carry.
+    # The second of a pair is a predicate, as is the carry.
     return widths + [1] * (len(action.dests) - len(widths))
 
 
 def extends_sign(action: Action) -> bool:
-    """Whether a result grows by copies of its sign into a wider register."""
+    """Whether a result is sign-extended into a wider register."""
     name = action.form.modifiers.get("D", action.form.modifiers.get("T", ""))
     return name in TYPES and TYPES[name].is_signed
 
 
 def access_bytes(action: Action) -> int:
-    """Bytes that a memory instruction reads or writes for each lane."""
+    """Bytes that a memory instruction reads or writes per lane."""
     if action.operation == "copy_async":
         size = action.sources[0]
         assert isinstance(size, Immediate)

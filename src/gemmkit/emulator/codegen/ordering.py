@@ -1,4 +1,4 @@
-"""`Ordering`: what an instruction has to do with the order of what threads do."""
+"""`Ordering`: an instruction's role in PTX's memory model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel"])
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """By the memory model of PTX.
+    """The memory-model properties of an instruction.
 
-    `strong` accesses may meet others of their kind. A release makes what came before known to who
-    sees the next strong write; an acquire learns what strong reads before it have seen. A fence is
-    both, and no access. `in_block` says that all this holds among the threads of one block only,
-    by the instruction's scope or since it is the block's shared memory.
+    `strong` accesses may conflict with others of their kind without a race. A release makes earlier
+    accesses visible to observers of the next strong write; an acquire makes visible what earlier
+    strong reads observed. A fence is both and no access. `in_block` limits all this to the threads
+    of one block, because of the instruction's scope or because the memory is the block's shared
+    memory.
     """
 
     strong: bool = False
@@ -31,7 +32,7 @@ class Ordering:
 
     @classmethod
     def of(cls, action: Action) -> Ordering:
-        """An instruction's."""
+        """The ordering of an instruction."""
         if action.operation not in _ORDERING:
             return _NONE
         name, *words = action.form.opcode.split(".")
@@ -54,12 +55,12 @@ class Ordering:
 
     @property
     def between_blocks(self) -> Ordering:
-        """What of it holds for threads of other blocks too."""
+        """The part that also holds for threads of other blocks."""
         return _NONE if self.in_block else self
 
     @property
     def fence(self) -> bool:
-        """Whether it orders accesses, be it by itself or as a part of one."""
+        """Whether it orders accesses, by itself or as part of one."""
         return self.releases or self.acquires
 
 
@@ -67,23 +68,23 @@ _NONE = Ordering()
 
 
 def scope(action: Action) -> str:
-    """Among whose threads an atomic is atomic: "block", "device" or "system"; none of others."""
+    """The scope of an atomic: "block", "device" or "system"; empty for other instructions."""
     if action.operation not in ATOMICS:
         return ""
     words = action.form.opcode.split(".")
     return "block" if "cta" in words else "system" if "sys" in words else "device"
 
 
-def guesses(one: Action, other: Action) -> bool:
-    """Whether these are a load and a compare-and-swap, which do no harm to each other: a loop of
-    compare-and-swap, as of the CUDA programming guide, begins with a plain load, and a value that
-    is out of date makes it go round once more."""
+def is_cas_loop(one: Action, other: Action) -> bool:
+    """Whether these are a plain load and a compare-and-swap, whose race is benign: a
+    compare-and-swap loop, as in the CUDA programming guide, begins with a plain load, and a stale
+    value only makes it iterate again."""
     return {one.operation, other.operation} == {"load", "compare_and_swap"}
 
 
 def orders_warps(actions: Sequence[Action]) -> bool:
-    """Whether a kernel's warps may make an order among themselves in shared memory by fences: not
-    without strong accesses there."""
+    """Whether a kernel's warps may synchronize through shared memory by fences, which also takes
+    strong accesses there."""
     return any(
         action.operation in (*ATOMICS, "load", "store")
         and action.form.modifiers.get("S", "") in ("", "shared", "shared::cta")

@@ -1,4 +1,4 @@
-"""Where each register lies that lives from one basic block to the next."""
+"""Assigns memory to each register that lives across basic blocks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gemmkit.emulator.codegen.values import Slot
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Register
 
-# What lanes read of themselves comes first.
+# Registers with the lanes' own coordinates come first.
 THREAD_NUMBERS = {
-    name: Slot("w", WARP_REGISTERS + place * vector_bytes(32), 32)
-    for place, name in enumerate(("%tid.x", "%tid.y", "%tid.z"))
+    name: Slot("w", WARP_REGISTERS + index * vector_bytes(32), 32)
+    for index, name in enumerate(("%tid.x", "%tid.y", "%tid.z"))
 }
 _FIRST_FREE = WARP_REGISTERS + len(THREAD_NUMBERS) * vector_bytes(32)
 
@@ -38,22 +38,22 @@ class RegisterMap:
             else:
                 self._slots[register] = Slot("w", end, bits)
                 end += vector_bytes(bits)
-        self._scalars = {each: end + 8 * place for place, each in enumerate(scalars)}
+        self._scalars = {each: end + 8 * index for index, each in enumerate(scalars)}
         end += 8 * len(scalars)
-        self._predicates = {each: end + 4 * place for place, each in enumerate(predicates)}
+        self._predicates = {each: end + 4 * index for index, each in enumerate(predicates)}
         end += 4 * len(predicates)
-        # An odd number of cache lines: the same register of many warps should not compete for
-        # one place in the cache.
+        # An odd number of cache lines per warp: the same register of many warps does not compete
+        # for one cache set.
         self.warp_bytes = 64 * (-(-end // 64) | 1)
 
     def slot(self, register: Register) -> Slot:
-        """Where a vector register lies."""
+        """The slot of a vector register."""
         return self._slots[register]
 
     def predicate(self, register: Register) -> int:
-        """Offset of a predicate's 32 bits in the warp."""
+        """Offset of a predicate's 32 bits in the warp's memory."""
         return self._predicates[register]
 
     def scalar(self, register: Register) -> int:
-        """Offset of a scalar in the warp."""
+        """Offset of a scalar in the warp's memory."""
         return self._scalars[register]

@@ -1,9 +1,9 @@
-"""Writes a set of pending computations as one walk over the strips.
+"""Emits a set of deferred computations as one pass over the strips.
 
-Lanes do not touch each other here, so eight of them at a time go through the whole computation:
-most values then fit the processor's registers. Results are written in groups, each an LLVM block
-of its own, which keeps few values alive at once: a group of accumulators runs through all of its
-multiply-adds before the next group starts.
+Lanes do not interact here, so eight of them at a time go through the whole computation, and most
+values fit the processor's registers. Results are computed in groups, each its own LLVM block, which
+keeps few values alive at once: a group of accumulators performs all of its multiply-adds before the
+next group starts.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.ir import Function, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, STRIP_LANES, STRIPS
-from gemmkit.emulator.codegen.values import LaneNumber, Node, Place, Result, Scalar, Slot
+from gemmkit.emulator.codegen.values import LaneNumber, Location, Node, Result, Scalar, Slot
 
-# Results computed together; with eight accumulators, an operand and a scratch value, AVX2's
-# sixteen registers suffice.
+# Results per group: with eight accumulators, an operand and a scratch value, AVX2's sixteen
+# registers suffice.
 GROUP = 8
-# Up to so many computations, a loop over the strips costs more than writing them out.
+# Up to this many computations, unrolled code is faster than a loop over the strips.
 UNROLL_LIMIT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value to be computed and where it goes: a slot, or nowhere for a predicate.
+    """A value to be computed and its destination: a slot, or None for a predicate.
 
-    `kept` lanes (a predicate) of the slot's old content stay where it is set.
+    `kept` lanes (a predicate) of the slot's old content are preserved where it is set.
     """
 
-    value: Place
+    value: Location
     target: Slot | None
     only: Value | None = None
 
 
 class Segment:
-    """One walk over the strips, to compute `outputs`."""
+    """One pass over the strips that computes `outputs`."""
 
     def __init__(self, f: Function, outputs: Sequence[Output], *, hot: bool) -> None:
-        """`hot` code runs often: small computations are then written out, not looped over."""
+        """`hot` code runs often: small computations are then unrolled."""
         self._f = f
         self._hot = hot
         self._outputs = outputs
@@ -55,30 +55,30 @@ class Segment:
 
     @property
     def nodes(self) -> list[Node]:
-        """The computations that are written here."""
+        """The computations that are emitted here."""
         return [node for plan in self._plans for node in plan]
 
     def _plan(self) -> None:
-        """Find each group's computations, in program order, and the last group to read a slot."""
+        """Find each group's computations, in program order, and the last group reading a slot."""
         seen: set[Node] = set()
         for number, group in enumerate(self._groups):
             plan: list[Node] = []
-            work: list[Place] = [output.value for output in group]
+            work: list[Location] = [output.value for output in group]
             work += [output.target for output in group if output.target and output.only]
             while work:
-                place = work.pop()
-                if isinstance(place, Result) and place.stored is not None:
-                    place = place.stored
-                if isinstance(place, Slot):
-                    self._readers[place] = number
-                elif isinstance(place, Result) and place.node not in seen:
-                    seen.add(place.node)
-                    plan.append(place.node)
-                    work += [source for source, _ in place.node.sources]
+                location = work.pop()
+                if isinstance(location, Result) and location.stored is not None:
+                    location = location.stored
+                if isinstance(location, Slot):
+                    self._readers[location] = number
+                elif isinstance(location, Result) and location.node not in seen:
+                    seen.add(location.node)
+                    plan.append(location.node)
+                    work += [source for source, _ in location.node.sources]
             self._plans.append(sorted(plan, key=lambda node: node.serial))
 
     def write(self) -> dict[int, Value]:
-        """Emit the code; the lanes of each predicate among the outputs, by output number."""
+        """Emit the code; returns the lanes of each predicate among the outputs, by number."""
         predicates = [
             number for number, output in enumerate(self._outputs) if output.target is None
         ]
@@ -95,8 +95,8 @@ class Segment:
             self._computed.clear()
             self._pinned.clear()
             for number, group in enumerate(self._groups):
-                for place, bits in self._write_group(number, group).items():
-                    found[place] = self._f.or_(found[place], bits)
+                for location, bits in self._write_group(number, group).items():
+                    found[location] = self._f.or_(found[location], bits)
         return found
 
     def _looped(self, predicates: Sequence[int]) -> dict[int, Value]:
@@ -112,7 +112,8 @@ class Segment:
         f.label(head)
         for number, name in zip(predicates, nexts, strict=True):
             f.emit(f"{sums[number].name} = phi i32 [0, %{before}], [%{name}, %{last}]")
-        # Kept in memory, so that the compiler does not spend its time on a loop of four turns.
+        # The index is volatile, so that the compiler does not spend time on a loop of four
+        # iterations.
         self._index = f.value("i64", f"load volatile i64, {f.cell}, align 8")
         self._shift = f.resize(self._index, 32)
         found: dict[int, Value] = {}
@@ -135,7 +136,7 @@ class Segment:
         }
 
     def _write_group(self, number: int, group: Sequence[Output]) -> dict[int, Value]:
-        """Compute all of a group, then store: a slot may be read here and written too."""
+        """Compute a whole group, then store: a slot may be both read and written."""
         f = self._f
         self._loaded = dict(self._pinned)
         for node in self._plans[number]:
@@ -153,12 +154,12 @@ class Segment:
             if target is not None and self._readers.get(target, -1) > number:
                 self._pinned[target] = self._value(target, target.bits)
         found = {}
-        for place, (output, value) in enumerate(zip(group, values, strict=True)):
+        for location, (output, value) in enumerate(zip(group, values, strict=True)):
             if output.target is not None:
                 f.store(value, self._address(output.target))
             else:
-                byte = Value("i8", f.value("i8", f"bitcast {value} to i8").name)
-                found[number * GROUP + place] = f.shl(f.cast("zext", byte, "i32"), self._shift)
+                byte = Value("i8", f.packed(value).name)
+                found[number * GROUP + location] = f.shl(f.cast("zext", byte, "i32"), self._shift)
         return found
 
     def _address(self, slot: Slot) -> Value:
@@ -167,32 +168,36 @@ class Segment:
         if self._strip is not None:
             return f.offset(area, slot.offset + self._strip * STRIP_LANES * element)
         start = f.offset(area, slot.offset)
-        return f.value("ptr", f"getelementptr i{slot.bits}, {start}, {self._index}")
+        return f.element(start, self._index, slot.bits)
 
     def _lanes(self, lanes: Value) -> Value:
         f = self._f
         byte = f.resize(f.lshr(lanes, self._shift), 8)
-        return f.value(vector("i1"), f"bitcast {byte} to {vector('i1')}")
+        return f.unpacked(byte)
 
-    def _value(self, place: Place, bits: int) -> Value:
-        """The strip's value of a place, resized."""
+    def _value(self, location: Location, bits: int) -> Value:
+        """The strip's value of a location, resized."""
         f = self._f
-        if isinstance(place, Result):
-            if place.stored is not None:
-                return self._value(place.stored, bits)
-            value = self._computed[place.node][place.index]
-        elif isinstance(place, Slot):
-            if place not in self._loaded:
-                self._loaded[place] = f.load(vector(f"i{place.bits}"), self._address(place))
-            value = self._loaded[place]
-        elif isinstance(place, Scalar):
-            scalar = f.resize(place.value, bits) if place.value.number is None else place.value
+        if isinstance(location, Result):
+            if location.stored is not None:
+                return self._value(location.stored, bits)
+            value = self._computed[location.node][location.index]
+        elif isinstance(location, Slot):
+            if location not in self._loaded:
+                self._loaded[location] = f.load(
+                    vector(f"i{location.bits}"), self._address(location)
+                )
+            value = self._loaded[location]
+        elif isinstance(location, Scalar):
+            scalar = (
+                f.resize(location.value, bits) if location.value.number is None else location.value
+            )
             if scalar.number is not None:
                 return literal(vector(f"i{bits}"), scalar.number)
             return f.splat(scalar)
-        elif isinstance(place, LaneNumber):
+        elif isinstance(location, LaneNumber):
             lanes = ", ".join(f"i32 {lane}" for lane in range(STRIP_LANES))
             value = f.add(f.splat(self._shift), Value(vector("i32"), f"<{lanes}>"))
         else:
-            return self._lanes(place.value)
+            return self._lanes(location.value)
         return f.resize(value, bits)

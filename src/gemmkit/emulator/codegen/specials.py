@@ -1,18 +1,18 @@
-"""The special registers: what a thread can ask about itself and the launch."""
+"""The special registers: a thread's coordinates and those of the launch."""
 
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, WARP, WORKER
 from gemmkit.emulator.codegen.registers import THREAD_NUMBERS
-from gemmkit.emulator.codegen.values import LaneNumber, Place, Scalar
+from gemmkit.emulator.codegen.values import LaneNumber, Location, Scalar
 
 _LAUNCH = {
     f"%{name}.{axis}": f"{field}_{axis}"
     for name, field in (("ctaid", "block"), ("nctaid", "grid"), ("ntid", "threads"))
     for axis in "xyz"
 } | {"%nwarpid": "warp_count", "%total_smem_size": "shared_bytes"}
-# One multiprocessor, one grid, and no time passes.
+# One SM, one grid, and clocks that stand still.
 _CONSTANT = {
     **dict.fromkeys(("%smid", "%gridid", "%clock", "%clock64", "%globaltimer"), 0),
     "%nsmid": 1,
@@ -21,8 +21,8 @@ _CONSTANT = {
 LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"}
 
 
-def special(f: Function, name: str) -> Place:
-    """Where the value of a special register is, or code that reads it; 32 bits."""
+def special(f: Function, name: str) -> Location:
+    """The location of a special register's value, 32 bits, or code that reads it."""
     if name in THREAD_NUMBERS:
         return THREAD_NUMBERS[name]
     if name == "%laneid":
@@ -41,7 +41,7 @@ def special(f: Function, name: str) -> Place:
 
 
 def lane_mask(f: Function, name: str, lane: Value) -> Value:
-    """The `%lanemask` registers, of a lane's number: bits of the lanes equal, below, above it."""
+    """The `%lanemask` registers of a lane number: bits of the lanes equal to, below or above it."""
     own = f.shl(literal(lane.type, 1), lane)
     below = f.sub(own, 1)
     return {

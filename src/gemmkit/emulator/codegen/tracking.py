@@ -1,7 +1,7 @@
-"""Which registers may hold undefined bits, so that a run which looks for these must follow them.
+"""Finds the registers that may hold undefined bits, which a run that reports their use must track.
 
-Each such register has a second one, its shadow, that says which of its bits are defined: 1 where
-they are, so that memory of zeros stands for registers never written.
+Each such register has a second one, its shadow, with a 1 for each defined bit. Memory of zeros thus
+represents registers that were never written.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from gemmkit.emulator.codegen.operands import Action, register_of
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Register
 
-# Results that hold what operands hold, so that undefined bits go on to them. The results of other
-# instructions with effects are defined: an undefined operand of theirs counts as used.
+# Operations whose results hold what operands hold, so that undefined bits propagate. Results of
+# other instructions with effects are defined: an undefined operand of theirs counts as used.
 _PASSES_ON = frozenset(
     ["shuffle", "vote", "ballot", "match_any", "match_all", "reduce_warp", "multiply_matrices"]
 )
-# Operands of these that pass nothing on: undefined bits in them count as used.
+# Operands that are not propagated: undefined bits in them count as used.
 _USED_FROM = {
     "shuffle": 1,
     "vote": 1,
@@ -43,19 +43,19 @@ def shadow_of(register: Register) -> Register:
 
 
 def used_from(action: Action) -> int:
-    """The number of the first source whose bits an instruction uses and does not pass on."""
+    """The index of the first source whose bits an instruction uses and does not propagate."""
     return _USED_FROM.get(action.operation, len(action.sources))
 
 
 def reads_memory(action: Action) -> bool:
-    """Whether an instruction loads what may never have been written."""
+    """Whether an instruction loads memory that may never have been written."""
     return action.operation == "load" and action.form.modifiers.get("S") != "const"
 
 
 def overwrites(actions: Sequence[Action]) -> frozenset[int]:
     """The numbers of exchanges whose results are not used: they write memory and read nothing.
 
-    A result is used by an instruction with effects, or by one whose own result is used.
+    A result is used if an instruction with effects reads it, or one whose own result is used.
     """
     used: set[Register] = set()
     changed = True
@@ -101,7 +101,7 @@ def shadows(actions: Sequence[Action], unset: Collection[Register]) -> Mapping[R
 
 
 def _passed_on(action: Action) -> list[Register]:
-    """Registers that decide whether an action's results are defined."""
+    """Registers that determine whether an action's results are defined."""
     if action.pure:
         return action.registers_read()
     guard = [action.guard.register] if action.guard is not None else []

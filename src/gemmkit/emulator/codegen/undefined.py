@@ -1,4 +1,4 @@
-"""Writes what follows undefined bits from register to register, and looks where they are used.
+"""Emits code that tracks undefined bits through registers and checks where they are used.
 
 Only in code that tracks them; see `tracking` for what a shadow is.
 """
@@ -10,6 +10,7 @@ from functools import partial
 
 from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.block import BlockWriter
+from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Function, Value, element_type, literal
 from gemmkit.emulator.codegen.operands import (
     Action,
@@ -18,11 +19,10 @@ from gemmkit.emulator.codegen.operands import (
     result_widths,
     source_widths,
 )
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SHIFT, USED_SOURCE
-from gemmkit.emulator.codegen.surroundings import C, W
 from gemmkit.emulator.codegen.tracking import used_from
-from gemmkit.emulator.codegen.values import Lanes, Place, Scalar, Slot
+from gemmkit.emulator.codegen.values import Lanes, Location, Scalar, Slot
 from gemmkit.emulator.isa.definedness import flow_of
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.types import TYPES
@@ -33,35 +33,35 @@ _NULL = Value("ptr", "null")
 
 
 def before(b: BlockWriter, action: Action) -> None:
-    """An instruction is about to be written: look at what it uses, and find what it passes on."""
-    if not b.around.shadows:
+    """Before an instruction: check what it uses, and find the defined bits of its results."""
+    if not b.context.shadows:
         return
     b.results.clear()
     guard = action.guard
     if guard is None:
         b.chosen = None
     else:
-        b.chosen = b.guard_place(guard)
-        if guard.register in b.around.shadows:
-            b.decided = b.place(b.around.shadows[guard.register])
+        b.chosen = b.guard_location(guard)
+        if guard.register in b.context.shadows:
+            b.decided = b.location(b.context.shadows[guard.register])
     if action.pure:
         _compute(b, action)
         return
     if guard is not None:
         _use(b, action, guard.register, b.mask, USED_GUARD)
     if action.operation != "no_operation":
-        for place, address in enumerate((action.address, action.other_address)):
+        for location, address in enumerate((action.address, action.other_address)):
             if address is not None and isinstance(address.base, Register):
-                _use(b, action, address.base, b.active(guard), USED_ADDRESS + place)
-    for place in range(used_from(action), len(action.sources)):
-        register = register_of(action.sources[place])
+                _use(b, action, address.base, b.active(guard), USED_ADDRESS + location)
+    for location in range(used_from(action), len(action.sources)):
+        register = register_of(action.sources[location])
         if register is not None:
-            _use(b, action, register, b.active(guard), USED_SOURCE + place)
+            _use(b, action, register, b.active(guard), USED_SOURCE + location)
 
 
 def after(b: BlockWriter, action: Action) -> None:
-    """An instruction was written: keep which bits of its results are defined."""
-    shadows = b.around.shadows
+    """After an instruction: store the defined bits of its results."""
+    shadows = b.context.shadows
     for register in action.dests:
         if register is None or register not in shadows:
             continue
@@ -70,8 +70,8 @@ def after(b: BlockWriter, action: Action) -> None:
         b.keep(shadows[register], value, b.chosen)
         guard = action.guard
         if action.pure and guard is not None and guard.register in shadows:
-            # Where it is not defined whether an instruction acts, its results are not.
-            both = [(b.place(shadows[register]), bits), (b.decided, 1)]
+            # If it is undefined whether an instruction acts, its results are undefined.
+            both = [(b.location(shadows[register]), bits), (b.decided, 1)]
             b.keep(shadows[register], _node(b, partial(_both, bits), both, [bits])[0], None)
 
 
@@ -80,34 +80,34 @@ def _both(bits: int, f: Function, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def loaded(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value]) -> None:
-    """Look up which bits of what a load brings are defined."""
+    """Look up which bits of a load's results are defined."""
     of = action.form.type
     width = max(of.bits, 32)
-    for place, register in enumerate(action.dests):
-        if register is None or register not in b.around.shadows:
+    for location, register in enumerate(action.dests):
+        if register is None or register not in b.context.shadows:
             continue
         slot = b.scratch.take(width)
-        here = [*_located(b, arguments, place * of.bytes), literal("i64", of.bytes)]
+        here = [*_located(b, arguments, location * of.bytes), literal("i64", of.bytes)]
         b.f.runtime(f"{PREFIX}defined_{space}", "void", C, W, *here, b.pointer(slot))
         b.results[register] = _widened(b, slot, TYPES[register.type].bits)
 
 
 def stored(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value]) -> None:
-    """Keep which bits of what a store wrote are defined; what others can see counts as used."""
-    if not b.around.shadows:
+    """Record which bits of a stored value are defined; a store that others see counts as a use."""
+    if not b.context.shadows:
         return
     of = action.form.type
     width = max(of.bits, 32)
-    for place, source in enumerate(action.sources):
+    for location, source in enumerate(action.sources):
         register = register_of(source)
         data = _NULL
-        if register is not None and register in b.around.shadows:
-            shadow = _widened(b, b.place(b.around.shadows[register]), width)
+        if register is not None and register in b.context.shadows:
+            shadow = _widened(b, b.location(b.context.shadows[register]), width)
             data = b.pointer(b.in_memory(shadow, width))
         elif space in ("global", "shared"):
             continue
-        here = [*_located(b, arguments, place * of.bytes), literal("i64", of.bytes), data]
-        number = literal("i64", action.number | USED_SOURCE + place << USED_SHIFT)
+        here = [*_located(b, arguments, location * of.bytes), literal("i64", of.bytes), data]
+        number = literal("i64", action.number | USED_SOURCE + location << USED_SHIFT)
         b.f.runtime(f"{PREFIX}keep_{space}", "void", C, W, *here, number)
 
 
@@ -117,11 +117,11 @@ def _located(b: BlockWriter, arguments: Sequence[Value], distance: int) -> list[
 
 
 def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Slot]) -> None:
-    """Look whether lanes of a shuffle read from others that do not take part: what they get is not
-    defined. Else a shuffle passes on which bits are, as it does the values."""
-    if not b.around.sanitize:
+    """Check whether lanes of a shuffle read from lanes that do not participate, whose values are
+    undefined. Otherwise a shuffle moves the defined bits as it does the values."""
+    if not b.context.sanitize:
         return
-    f, shadows, mode = b.f, b.around.shadows, action.form["M"]
+    f, shadows, mode = b.f, b.context.shadows, action.form["M"]
     masks = b.pointer(b.in_memory(b.source(action.sources[3], 32), 32))
     choice = [b.pointer(each) for each in operands[1:]]
     number = literal("i64", action.number)
@@ -129,9 +129,9 @@ def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Sl
     register, source = action.dests[0], register_of(action.sources[0])
     if register is None or register not in shadows:
         return
-    defined: Place = Scalar(literal("i32", -1))
+    defined: Location = Scalar(literal("i32", -1))
     if source is not None and source in shadows:
-        slot = b.in_memory(_widened(b, b.place(shadows[source]), 32), 32)
+        slot = b.in_memory(_widened(b, b.location(shadows[source]), 32), 32)
         result = b.scratch.take(32)
         f.runtime(f"shuffle_{mode}", "i32", b.pointer(result), b.pointer(slot), *choice)
         defined = result
@@ -144,8 +144,8 @@ def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Sl
 
 
 def gathered(b: BlockWriter, action: Action) -> None:
-    """The result of a vote is defined where the operand is in all lanes that take part."""
-    shadows = b.around.shadows
+    """The result of a vote is defined if the operand is defined in all lanes that participate."""
+    shadows = b.context.shadows
     source = register_of(action.sources[0])
     if source is None or source not in shadows or not used_from(action):
         return
@@ -159,21 +159,21 @@ def gathered(b: BlockWriter, action: Action) -> None:
 
 
 def multiplied(b: BlockWriter, action: Action) -> None:
-    """The product of matrices is defined where the rows and columns that it is made of are."""
-    shadows = b.around.shadows
+    """An element of a matrix product is defined if its row, its column and its addend are."""
+    shadows = b.context.shadows
     if not any(register in shadows for register in action.dests):
         return
     operands = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         register = register_of(source)
-        place: Place = Scalar(literal(f"i{bits}", -1))
+        location: Location = Scalar(literal(f"i{bits}", -1))
         if register is not None and register in shadows:
-            place = _widened(b, b.place(shadows[register]), bits)
-        copy = b.node(lambda _, s: s[:1], [(place, bits)], [bits])[0]
+            location = _widened(b, b.location(shadows[register]), bits)
+        copy = b.node(lambda _, s: s[:1], [(location, bits)], [bits])[0]
         operands.append((b.in_memory(copy, bits).offset, bits))
     results = [b.scratch.take(bits) for bits in result_widths(action)]
     number = -1 - action.number
-    b.around.outside[number] = (
+    b.context.outside[number] = (
         tuple(operands),
         tuple((slot.offset, slot.bits) for slot in results),
     )
@@ -185,7 +185,7 @@ def multiplied(b: BlockWriter, action: Action) -> None:
 
 def _use(b: BlockWriter, action: Action, register: Register, lanes: Value, how: int) -> None:
     """Report lanes that use undefined bits of a register."""
-    if register not in b.around.shadows:
+    if register not in b.context.shadows:
         return
     f = b.f
     found = f.and_(lanes, _undefined_lanes(b, register))
@@ -195,12 +195,12 @@ def _use(b: BlockWriter, action: Action, register: Register, lanes: Value, how: 
 
 
 def _undefined_lanes(b: BlockWriter, register: Register) -> Value:
-    """The lanes in which some bit of a register is not defined, active or not."""
-    place = b.place(b.around.shadows[register])
+    """The lanes in which some bit of a register is undefined, inactive lanes included."""
+    location = b.location(b.context.shadows[register])
     bits = TYPES[register.type].bits
     if bits == 1:
-        return b.f.not_(b.lanes(place))
-    return b.lanes(_node(b, _some, [(place, bits)], [1])[0])
+        return b.f.not_(b.lanes(location))
+    return b.lanes(_node(b, _some, [(location, bits)], [1])[0])
 
 
 def _some(f: Function, s: Sequence[Value]) -> Sequence[Value]:
@@ -208,16 +208,15 @@ def _some(f: Function, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def _node(
-    b: BlockWriter, emit: Emit, sources: Sequence[tuple[Place, int]], bits: Sequence[int]
-) -> Sequence[Place]:
-    if all(isinstance(place, Scalar) for place, _ in sources):
+    b: BlockWriter, emit: Emit, sources: Sequence[tuple[Location, int]], bits: Sequence[int]
+) -> Sequence[Location]:
+    if all(isinstance(location, Scalar) for location, _ in sources):
         return b.at_once(emit, sources)
     return b.node(emit, sources, bits)
 
 
-def _widened(b: BlockWriter, defined: Place, bits: int, *, signed: bool = False) -> Place:
-    """Which bits are defined in another width: those that are added are, unless they are copies of
-    a sign that is not."""
+def _widened(b: BlockWriter, defined: Location, bits: int, *, signed: bool = False) -> Location:
+    """The defined bits in another width: added bits are, unless they copy an undefined sign."""
     have = defined.bits
     if have == bits:
         return defined
@@ -233,7 +232,7 @@ def _widened(b: BlockWriter, defined: Place, bits: int, *, signed: bool = False)
 
 def _compute(b: BlockWriter, action: Action) -> None:
     """Find which bits of the results of a computation are defined."""
-    shadows = b.around.shadows
+    shadows = b.context.shadows
     if not any(register in shadows for register in action.dests):
         return
     widths, results = source_widths(action), result_widths(action)
@@ -246,20 +245,20 @@ def _compute(b: BlockWriter, action: Action) -> None:
     if not any(undefined):
         return
     rule = _rule(action, len(widths), results)
-    given = [place for place in undefined if place is not None]
-    which = [number for number, place in enumerate(undefined) if place is not None]
+    given = [location for location in undefined if location is not None]
+    which = [number for number, location in enumerate(undefined) if location is not None]
 
     def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
         bits: list[Value | None] = [None] * len(widths)
-        for number, place in enumerate(which, len(widths)):
-            bits[place] = s[number]
+        for number, location in enumerate(which, len(widths)):
+            bits[location] = s[number]
         return rule(f, s[: len(widths)], bits)
 
-    places = _node(b, emit, [*values, *given], results)
-    for register, place in zip(action.dests, places, strict=False):
+    locations = _node(b, emit, [*values, *given], results)
+    for register, location in zip(action.dests, locations, strict=False):
         if register is not None and register in shadows:
             width = TYPES[register.type].bits
-            wide = b.resized(place, width, signed=extends_sign(action))
+            wide = b.resized(location, width, signed=extends_sign(action))
             b.results[register] = _node(b, _inverted, [(wide, width)], [width])[0]
 
 
@@ -267,11 +266,11 @@ def _inverted(f: Function, s: Sequence[Value]) -> Sequence[Value]:
     return (f.not_(s[0]),)
 
 
-def _undefined(b: BlockWriter, register: Register, bits: int) -> Place:
+def _undefined(b: BlockWriter, register: Register, bits: int) -> Location:
     """The undefined bits of a register in the width in which it is read."""
     have = TYPES[register.type].bits
-    place = b.place(b.around.shadows[register])
-    return b.resized(_node(b, _inverted, [(place, have)], [have])[0], bits)
+    location = b.location(b.context.shadows[register])
+    return b.resized(_node(b, _inverted, [(location, have)], [have])[0], bits)
 
 
 Rule = Callable[[Function, Sequence[Value], Sequence[Value | None]], Sequence[Value]]
@@ -280,7 +279,7 @@ Rule = Callable[[Function, Sequence[Value], Sequence[Value | None]], Sequence[Va
 def _rule(action: Action, sources: int, results: Sequence[int]) -> Rule:
     """How an instruction's undefined bits follow from those of its operands.
 
-    It takes the operands' values and undefined bits, None where all bits are defined.
+    The rule takes the operands' values and undefined bits, None if all bits are defined.
     """
     form = action.form
     if action.operation in ("move", "call_parameter", "load_parameter"):
@@ -318,12 +317,12 @@ def _moved(form: Form, data: Sequence[int]) -> Rule:
         f: Function, values: Sequence[Value], undefined: Sequence[Value | None]
     ) -> Sequence[Value]:
         operands = [
-            (undefined[place] or _zero(value)) if place in data else value
-            for place, value in enumerate(values)
+            (undefined[location] or _zero(value)) if location in data else value
+            for location, value in enumerate(values)
         ]
         (result,) = arithmetic.emit(f, form, operands)
-        for place, bits in enumerate(undefined):
-            if bits is not None and place not in data:
+        for location, bits in enumerate(undefined):
+            if bits is not None and location not in data:
                 result = f.or_(result, _spread(f, bits, _width(result)))
         return (result,)
 
@@ -336,13 +335,13 @@ def _bitwise(form: Form) -> Rule:
     ) -> Sequence[Value]:
         (now,) = arithmetic.emit(f, form, values)
         found = _zero(now)
-        which = [place for place, bits in enumerate(undefined) if bits is not None]
+        which = [location for location, bits in enumerate(undefined) if bits is not None]
         for chosen in range(1, 1 << len(which)):
             other = list(values)
-            for number, place in enumerate(which):
-                bits = undefined[place]
+            for number, location in enumerate(which):
+                bits = undefined[location]
                 if chosen >> number & 1 and bits is not None:
-                    other[place] = f.xor(values[place], bits)
+                    other[location] = f.xor(values[location], bits)
             (then,) = arithmetic.emit(f, form, other)
             found = f.or_(found, f.xor(now, then))
         return (found,)
@@ -383,7 +382,7 @@ def _whole(results: Sequence[int], part: int) -> Rule:
 
 
 def _spread(f: Function, bits: Value, width: int) -> Value:
-    """All ones where any bit is set."""
+    """All ones if any bit is set."""
     return f.resize(f.compare("ne", bits, 0), width, signed=True)
 
 

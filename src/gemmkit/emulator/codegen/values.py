@@ -1,4 +1,4 @@
-"""Where the value of a register is while code for a basic block is written."""
+"""Where the value of a register is while the code of a basic block is emitted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A predicate, one bit a lane in an i32."""
+    """A predicate, one bit per lane in an i32."""
 
     value: Value
 
@@ -49,26 +49,26 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class LaneNumber:
-    """The lane's own number, 0 to 31."""
+    """The lane's index, 0 to 31."""
 
     bits: int = 32
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A computation, lane by lane, that is not written yet, or not for good.
+    """A deferred per-lane computation.
 
-    Nodes are numbered in program order. `emit` makes its results of the values of `sources`, each
-    resized to the width beside it. `bits` are the results' widths. `stored` says where a result
-    is kept once it was computed.
+    Nodes are numbered in program order. `emit` computes the results from the values of `sources`,
+    each resized to the width beside it. `bits` are the results' widths. `stored` says where a
+    result is kept once computed.
     """
 
     serial: int
     emit: Emit
-    sources: tuple[tuple[Place, int], ...]
+    sources: tuple[tuple[Location, int], ...]
     bits: tuple[int, ...]
     stored: dict[int, Slot | Lanes] = field(default_factory=dict)
-    # Readers created, and those of them whose code is written.
+    # The number of readers created, and of those whose code is emitted.
     readers: int = 0
     served: int = 0
 
@@ -77,8 +77,8 @@ class Node:
 class Result:
     """One result of a node.
 
-    `root` and `distance` are set for a sum of a vector and a scalar: addresses with one root lie
-    alike.
+    `root` and `distance` are set for the sum of a vector and a scalar: addresses with the same root
+    have the same pattern.
     """
 
     node: Node
@@ -97,18 +97,18 @@ class Result:
         return self.node.stored.get(self.index)
 
 
-Place = Scalar | Slot | Lanes | LaneNumber | Result
+Location = Scalar | Slot | Lanes | LaneNumber | Result
 
 
-def root_of(place: Place) -> tuple[Slot | Result | None, Value | None]:
-    """The vector and the scalar of which a sum was made; the vector itself without one."""
-    if isinstance(place, Result):
-        return (place.root, place.distance) if place.root is not None else (place, None)
-    return (place, None) if isinstance(place, Slot) else (None, None)
+def root_of(location: Location) -> tuple[Slot | Result | None, Value | None]:
+    """The vector and the scalar that a sum was made of; the vector itself if it is not a sum."""
+    if isinstance(location, Result):
+        return (location.root, location.distance) if location.root is not None else (location, None)
+    return (location, None) if isinstance(location, Slot) else (None, None)
 
 
 class Scratch:
-    """Hands out scratch slots within a basic block. Sizes are in bytes."""
+    """Allocates scratch slots within a basic block. Sizes are in bytes."""
 
     _UNIT = vector_bytes(32)
 
@@ -118,7 +118,7 @@ class Scratch:
         self._free: list[int] = []
 
     def take(self, bits: int) -> Slot:
-        """A slot for a vector of that width."""
+        """Allocate a slot for a vector of that width."""
         if vector_bytes(bits) == self._UNIT and self._free:
             return Slot("t", self._free.pop(), bits)
         slot = Slot("t", self._end, bits)
@@ -127,13 +127,13 @@ class Scratch:
         return slot
 
     def take_row(self, count: int) -> list[Slot]:
-        """Slots for vectors of 32 bits that lie side by side."""
+        """Allocate adjacent slots for vectors of 32 bits."""
         start, self._end = self._end, self._end + count * self._UNIT
         self.size = max(self.size, self._end)
-        return [Slot("t", start + place * self._UNIT, 32) for place in range(count)]
+        return [Slot("t", start + location * self._UNIT, 32) for location in range(count)]
 
     def keep_only(self, kept: Sequence[Slot]) -> None:
-        """Take back all slots but these."""
+        """Free all slots but these."""
         used = {
             start
             for slot in kept
@@ -145,12 +145,13 @@ class Scratch:
 
     @property
     def in_use(self) -> int:
-        """Bytes handed out and not taken back."""
+        """Bytes that are allocated."""
         return self._end - self._UNIT * len(self._free)
 
 
 def with_shared(wanted: Sequence[Result], held: Collection[Node]) -> list[Result]:
-    """Add what others will read again to results to be computed, so that it is computed once only.
+    """Add to the results to be computed those that others will read again, so that each is computed
+    once.
 
     `held` are computations that registers hold, which later instructions may read.
     """

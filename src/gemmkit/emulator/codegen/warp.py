@@ -1,8 +1,8 @@
-"""Writes the function that runs one warp: all basic blocks, and how lanes move between them.
+"""Emits the function that runs one warp: all basic blocks, and the control flow between them.
 
-The function is a coroutine: at a barrier, or when its share of time is spent, it notes in the warp
-where to go on, and returns. Lanes that part at a branch wait on the warp's stack for their turn
-and for each other: the taken side runs first, and all meet at the branch's post-dominator.
+The function is a coroutine: at a barrier, or when its fuel is spent, it stores in the warp where to
+continue, and returns. Lanes that diverge at a branch wait on the warp's stack for their turn: the
+taken side runs first, and all reconverge at the branch's post-dominator.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.emulator.codegen import arithmetic, checks, computing, effects, undefined
+from gemmkit.emulator.codegen import arithmetic, effects, lanewise, sanitizer_calls, undefined
 from gemmkit.emulator.codegen.analysis import Analysis
-from gemmkit.emulator.codegen.areas import Areas, counted_apart
+from gemmkit.emulator.codegen.areas import Areas, counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.compiled import WARP_FUNCTION
+from gemmkit.emulator.codegen.context import C, CodegenContext, Outside, T, W
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
@@ -26,15 +27,14 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.registers import RegisterMap
-from gemmkit.emulator.codegen.surroundings import C, Outside, Surroundings, T, W
 from gemmkit.emulator.codegen.values import Scalar, Scratch
 
 
 @dataclass(frozen=True, slots=True)
 class WarpCode:
-    """A kernel's IR, the runtime's functions that it calls, and what is to be known to run it.
+    """A kernel's IR, the runtime functions that it calls, and what is needed to run it.
 
-    Sizes are in bytes. `clears_registers` if a register may be read before it is written.
+    Sizes are in bytes. `clears_registers`: a register may be read before it is written.
     """
 
     text: str
@@ -53,17 +53,17 @@ def write_warp(
     *,
     sanitize: bool = False,
 ) -> WarpCode:
-    """Write the warp function of a kernel; with `sanitize` it tells the sanitizers what it does."""
+    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers."""
     module = Module()
     areas = Areas(analysis.flow, actions)
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}
     with module.function(WARP_FUNCTION, "i32", (C, W, T)) as f:
-        around = Surroundings(
+        context = CodegenContext(
             f, analysis, registers, areas, lambda name: symbols(f, name), outside, sanitize
         )
-        _WarpWriter(around, actions, scratch).write()
+        _WarpWriter(context, actions, scratch).write()
     return WarpCode(
         str(module),
         tuple(module.outside),
@@ -76,11 +76,13 @@ def write_warp(
 
 
 class _WarpWriter:
-    def __init__(self, around: Surroundings, actions: Sequence[Action], scratch: Scratch) -> None:
-        self._around = around
-        self._f = around.f
-        self._analysis = around.analysis
-        self._blocks = around.analysis.flow.blocks
+    def __init__(
+        self, context: CodegenContext, actions: Sequence[Action], scratch: Scratch
+    ) -> None:
+        self._context = context
+        self._f = context.f
+        self._analysis = context.analysis
+        self._blocks = context.analysis.flow.blocks
         self._actions = actions
         self._scratch = scratch
         self._exit = len(self._blocks)
@@ -102,7 +104,7 @@ class _WarpWriter:
             self._write_reduced(number)
 
     def _reductions(self) -> list[int]:
-        """Where warps go on behind reductions at barriers: blocks of their own, past the exit."""
+        """The blocks where warps continue after reductions at barriers, numbered past the exit."""
         ends = (self._actions[block.end - 1] for block in self._blocks)
         return [
             self._exit + 1 + number
@@ -110,11 +112,11 @@ class _WarpWriter:
             if action.operation == "barrier" and action.dests
         ]
 
-    def _write_reduced(self, behind: int) -> None:
-        """Take over what a reduction at a barrier gave, and go on with the next block."""
-        f, number = self._f, behind - self._exit - 1
-        f.label(f"b{behind}")
-        b = BlockWriter(self._around, number, f.load("i32", W, WARP["mask"]), self._scratch)
+    def _write_reduced(self, reduced: int) -> None:
+        """Take over the result of a reduction at a barrier, and continue at the next block."""
+        f, number = self._f, reduced - self._exit - 1
+        f.label(f"b{reduced}")
+        b = BlockWriter(self._context, number, f.load("i32", W, WARP["mask"]), self._scratch)
         b.at = self._blocks[number].end - 1
         action = self._actions[b.at]
         votes = f.load("i32", W, WARP["votes"])
@@ -130,8 +132,8 @@ class _WarpWriter:
         return " ".join(f"i32 {number}, label %b{number}" for number in blocks)
 
     def _entries(self) -> set[int]:
-        """Blocks that a warp may go on at when it is called, or that lanes wait for."""
-        entries = {0} | set(self._analysis.meetings)
+        """Blocks where a warp may continue when it is called, or that lanes wait for."""
+        entries = {0} | set(self._analysis.reconvergence_points)
         for number, block in enumerate(self._blocks):
             operation = self._actions[block.end - 1].operation
             if operation == "barrier":
@@ -144,15 +146,15 @@ class _WarpWriter:
     def _write_block(self, number: int) -> None:
         f, block = self._f, self._blocks[number]
         f.label(f"b{number}")
-        if number in self._analysis.meetings:
-            waiting = f.load("i32", W, WARP["meet"])
+        if number in self._analysis.reconvergence_points:
+            waiting = f.load("i32", W, WARP["reconvergence"])
             f.branch_if(f.compare("eq", waiting, number), "next", f"b{number}go")
             f.label(f"b{number}go")
         mask = f.load("i32", W, WARP["mask"])
-        counter = self._around.areas.block(number)
+        counter = self._context.areas.block(number)
         f.increase(C, counter, 1)
         f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
-        b = BlockWriter(self._around, number, mask, self._scratch)
+        b = BlockWriter(self._context, number, mask, self._scratch)
         for action in self._actions[block.start : block.end]:
             b.at = action.number
             undefined.before(b, action)
@@ -173,11 +175,11 @@ class _WarpWriter:
             return
         if action.guard is not None:
             lanes = b.active(action.guard)
-            effects.count_apart(b, action, lanes, lanes)
-        computing.compute(b, action)
+            effects.count_separately(b, action, lanes, lanes)
+        lanewise.compute(b, action)
 
     def _go(self, here: int, to: int) -> None:
-        """All active lanes go on at a block; a way back costs time."""
+        """Continue at a block with all active lanes; a backward branch costs fuel."""
         f = self._f
         if to >= self._exit:
             self._leave_all()
@@ -205,13 +207,13 @@ class _WarpWriter:
         f.branch("next")
 
     def _count(self, action: Action, lanes: Value) -> None:
-        if counted_apart(action):
-            at = self._around.areas.counter(action.number) + 8
+        if counted_separately(action):
+            at = self._context.areas.counter(action.number) + 8
             f = self._f
             f.increase(C, at, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
 
     def branch(self, b: BlockWriter, action: Action, number: int) -> None:
-        """Go on at the target, or part."""
+        """Continue at the target, or diverge."""
         f = self._f
         block = self._blocks[number]
         target = block.successors[0]
@@ -219,7 +221,7 @@ class _WarpWriter:
             b.finish()
             self._go(number, target)
             return
-        condition = b.guard_place(action.guard)
+        condition = b.guard_location(action.guard)
         lanes = b.finish(condition)
         taken_label, fall_label = f.name("taken"), f.name("fall")
         fall = block.successors[1] if len(block.successors) > 1 else target
@@ -232,7 +234,7 @@ class _WarpWriter:
             taken = f.and_(lanes, b.mask)
             self._count(action, taken)
             if self._analysis.divergent(number):
-                self._part(action, number, taken, b.mask, taken_label, fall_label)
+                self._diverge(action, number, taken, b.mask, taken_label, fall_label)
             else:
                 f.branch_if(f.compare("ne", taken, 0), taken_label, fall_label)
         f.label(taken_label)
@@ -240,24 +242,24 @@ class _WarpWriter:
         f.label(fall_label)
         self._go(number, fall)
 
-    def _part(
+    def _diverge(
         self, action: Action, number: int, taken: Value, mask: Value, yes: str, no: str
     ) -> None:
         f = self._f
-        some, parted = f.name("some"), f.name("parted")
+        some, diverged = f.name("some"), f.name("diverged")
         f.branch_if(f.compare("eq", taken, 0), no, some)
         f.label(some)
-        f.branch_if(f.compare("eq", taken, mask), yes, parted)
-        f.label(parted)
-        f.increase(C, self._around.areas.counter(action.number), 1)
+        f.branch_if(f.compare("eq", taken, mask), yes, diverged)
+        f.label(diverged)
+        f.increase(C, self._context.areas.counter(action.number), 1)
         fall = self._blocks[number].successors[1]
-        meeting = self._analysis.flow.reconvergence[number]
-        places = (literal("i32", each) for each in (fall, meeting))
-        f.runtime("part", "void", W, taken, *places)
+        reconvergence = self._analysis.flow.reconvergence[number]
+        locations = (literal("i32", each) for each in (fall, reconvergence))
+        f.runtime("diverge", "void", W, taken, *locations)
         f.branch(yes)
 
     def exit(self, b: BlockWriter, action: Action, number: int) -> None:
-        """End the lanes where the guard holds."""
+        """End the lanes in which the guard holds."""
         f = self._f
         lanes = b.active(action.guard)
         self._count(action, lanes)
@@ -275,17 +277,19 @@ class _WarpWriter:
         self._go(number, number + 1)
 
     def barrier(self, b: BlockWriter, action: Action, number: int) -> None:
-        """Wait, if a lane does."""
+        """Wait at a barrier if a lane does."""
         f = self._f
         lanes = b.active(action.guard)
         self._count(action, lanes)
         reduces = bool(action.dests)
         if reduces:
             if action.guard is not None:
-                raise unsupported(action.instruction, "a reduction at a barrier takes no guard")
+                raise unsupported(
+                    action.instruction, "a reduction at a barrier cannot have a guard"
+                )
             b.f.store(self._votes(b, action, lanes), W, WARP["votes"])
         operands = [b.source(each, 32) for each in action.sources[: 1 if reduces else 2]]
-        first = [effects.first_lane(b, place, lanes) for place in operands]
+        first = [effects.first_lane(b, location, lanes) for location in operands]
         b.finish()
         if action.guard is not None:
             wait, skip = f.name("wait"), f.name("skip")
@@ -293,7 +297,7 @@ class _WarpWriter:
             f.label(skip)
             self._go(number, number + 1)
             f.label(wait)
-        checks.barrier(b, action, lanes, first)
+        sanitizer_calls.barrier(b, action, lanes, first)
         warps = f.lshr(first[1], 5) if len(first) > 1 else literal("i32", 0)
         f.store(first[0], W, WARP["barrier"])
         f.store(warps, W, WARP["barrier_warps"])
@@ -301,7 +305,7 @@ class _WarpWriter:
         self._wait(after + self._exit if reduces else after, AT_BARRIER, action.number)
 
     def _votes(self, b: BlockWriter, action: Action, lanes: Value) -> Value:
-        """How many lanes have the predicate of a reduction; for `and`, how many have it not."""
+        """How many lanes have the predicate of a reduction; for `and`, how many have it false."""
         f = self._f
         holds = b.lanes(b.source(action.sources[-1], 1))
         if action.form["R"] == "and":
@@ -309,7 +313,7 @@ class _WarpWriter:
         return f.intrinsic("ctpop", f.and_(lanes, holds))
 
     def trap(self, b: BlockWriter, action: Action, number: int) -> None:
-        """Stop, if a lane does."""
+        """Stop the kernel if a lane does."""
         f = self._f
         lanes: Value = b.active(action.guard)
         self._count(action, lanes)

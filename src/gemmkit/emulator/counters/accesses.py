@@ -1,10 +1,10 @@
-"""What each memory instruction of a kernel counted, with the array that it touches."""
+"""The counts of each memory instruction of a kernel, with the array that it accesses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gemmkit.emulator.counters.alignment import Places
+from gemmkit.emulator.counters.alignment import SymbolicAddresses
 from gemmkit.emulator.counters.merging import Merged, merged_accesses
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
@@ -23,27 +23,27 @@ DYNAMIC = "shared memory"
 
 
 class Accesses:
-    """The memory instructions of a kernel; what is known of them before they run is found once."""
+    """The memory instructions of a kernel; static facts about them are computed once."""
 
     def __init__(self, flow: ControlFlow) -> None:
         self._flow = flow
-        self._places = Places(flow)
-        self._merged = merged_accesses(flow, self._places)
+        self._addresses = SymbolicAddresses(flow)
+        self._merged = merged_accesses(flow, self._addresses)
 
     def counts(self, tally: Tally, global_array: Callable[[int], str]) -> tuple[AccessCounts, ...]:
         """The counts of every memory instruction, in the order of the code.
 
         Args:
-            tally: what the kernel counted.
-            global_array: the name of the array in global memory that an instruction touched, by
-                the instruction's number; empty where that is not known.
+            tally: the kernel's counts.
+            global_array: the name of the array in global memory that an instruction accessed, by
+                the instruction's number; empty if it is not known.
         """
-        return tuple(_counts(self._flow, self._places, self._merged, tally, global_array))
+        return tuple(_counts(self._flow, self._addresses, self._merged, tally, global_array))
 
 
 def _counts(
     flow: ControlFlow,
-    places: Places,
+    addresses: SymbolicAddresses,
     merged: Sequence[Merged],
     tally: Tally,
     global_array: Callable[[int], str],
@@ -64,7 +64,7 @@ def _counts(
             opcode=instruction.opcode,
             array=global_array(number)
             if space == "global"
-            else _array(flow, places, instruction)
+            else _array(flow, addresses, instruction)
             if space == "shared"
             else "",
             space=space,
@@ -83,7 +83,7 @@ def _counts(
 
 
 def _space(number: int, form: Form, tally: Tally) -> str | None:
-    """Where an instruction goes; None where it does not access global, shared or local memory."""
+    """The space that an instruction accesses; None if it is not global, shared or local memory."""
     if form.operation not in KINDS:
         return None
     if form.operation == "copy_async":
@@ -94,10 +94,10 @@ def _space(number: int, form: Form, tally: Tally) -> str | None:
     return space if space in ("global", "shared", "local") else None
 
 
-def _array(flow: ControlFlow, places: Places, instruction: Instruction) -> str:
-    """The shared variable that an address is of; dynamic shared memory has no name of its own."""
+def _array(flow: ControlFlow, addresses: SymbolicAddresses, instruction: Instruction) -> str:
+    """The shared variable that an address belongs to; dynamic shared memory has no own name."""
     address = next(each for each in instruction.operands if isinstance(each, Address))
-    names = places.variables(address)
+    names = addresses.variables(address)
     if len(names) != 1:
         return DYNAMIC
     (name,) = names
@@ -105,7 +105,7 @@ def _array(flow: ControlFlow, places: Places, instruction: Instruction) -> str:
 
 
 def _lanes(number: int, instruction: Instruction, form: Form, tally: Tally) -> int:
-    """Lanes that took part in requests: of cp.async, those that read anything."""
+    """Lanes that took part in requests; for cp.async, those that read anything."""
     if form.operation == "copy_async":
         return int(tally.data_bytes[number]) // _bytes(instruction, form)
     return int(tally.lanes[number])

@@ -1,7 +1,7 @@
-"""What is known of shared-memory addresses without running a kernel.
+"""Static knowledge of shared-memory addresses.
 
-Two addresses are a known distance apart where they are the same sum of registers plus a constant.
-Of a sum's alignment as much is known as ptxas knows: the powers of two that divide every term.
+The distance of two addresses is known if they are the same sum of registers plus a constant. The
+alignment of a sum is known as far as ptxas knows it: the powers of two that divide every term.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gemmkit.emulator.ptx.module import (
     Vector,
 )
 
-# Powers of two that are looked at; more than any access is wide.
+# The largest power of two considered; no access is that wide.
 _MOST = 16
 
 Terms = tuple[tuple[Register | Symbol, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an access goes: a sum of terms, each a register times a factor, plus `offset` bytes.
+class SymbolicAddress:
+    """An address as a sum of terms, each a register times a factor, plus `offset` bytes.
 
     2^`zeros` divides the sum of the terms.
     """
@@ -66,8 +66,8 @@ class _Sum:
         return _Sum.of(factors, self.constant + other.constant * times)
 
 
-class Places:
-    """The places of a kernel's accesses to shared memory."""
+class SymbolicAddresses:
+    """The symbolic addresses of a kernel's accesses to shared memory."""
 
     def __init__(self, flow: ControlFlow) -> None:
         self._shared = flow.kernel.shared
@@ -78,16 +78,16 @@ class Places:
         self._solve()
         self._sum = cache(self._sum_of)
 
-    def of(self, address: Address) -> Place | None:
-        """The place of an address operand; None where its variable is not known."""
+    def of(self, address: Address) -> SymbolicAddress | None:
+        """The symbolic address of an operand; None if its variable is not known."""
         found = self._sum(address.base)
         if found is None:
             return None
         zeros = min((self._zeros(root) + _zeros(by) for root, by in found.terms), default=_MOST)
-        return Place(found.terms, found.constant + address.offset, zeros)
+        return SymbolicAddress(found.terms, found.constant + address.offset, zeros)
 
     def variables(self, address: Address) -> frozenset[str]:
-        """The shared variables out of which an address may be computed."""
+        """The shared variables that an address may be computed from."""
         found: set[str] = set()
         seen: set[Operand | None] = set()
         left: list[Operand | None] = [address.base]
@@ -107,14 +107,15 @@ class Places:
         for operand, spec in zip(instruction.operands, form.operands, strict=False):
             if spec.role in ("dest", "source", "immediate"):
                 sides[spec.role == "dest"].append(operand)
-        # Of results that come in several parts nothing is known.
+        # Nothing is known of results with several parts.
         whole = sides[True] and isinstance(sides[True][0], Register)
         name = form.opcode.split(".", 1)[0] if whole and _of_integers(form) else ""
         for register in (each for dest in sides[True] for each in registers_in(dest)):
             self._definitions[register].append(_Definition(name, form, tuple(sides[False])))
 
     def _solve(self) -> None:
-        """From the best that each register could be down to what all its definitions allow."""
+        """Start from the best possible value of each register and lower it to what all definitions
+        allow."""
         changed = True
         while changed:
             changed = False
@@ -130,7 +131,7 @@ class Places:
         return max(0, min(_MOST, rule(self._zeros, definition.sources)))
 
     def _zeros(self, operand: Operand | None) -> int:
-        """Powers of two that certainly divide a value."""
+        """The power of two that certainly divides a value."""
         if isinstance(operand, Register):
             return self._known.get(operand, 0)
         if isinstance(operand, Immediate):
@@ -150,9 +151,9 @@ class Places:
         return found or _Sum(((operand, 1),), 0)
 
     def _sum_defined(self, definition: _Definition) -> _Sum | None:
-        """What an instruction computes, where that is a sum; None where it is something else."""
+        """What an instruction computes if it is a sum, else None."""
         name, sources = definition.name, definition.sources
-        # What comes from a register that changes is the old value of it.
+        # A register that changes is represented by its old value.
         if any(isinstance(each, Register) and self._changes(each) for each in sources):
             return None
         sums = [self._sum(each) for each in sources]

@@ -1,12 +1,12 @@
-"""Which shared-memory accesses ptxas makes as one wider instruction.
+"""Predicts which shared-memory accesses ptxas merges into one wider instruction.
 
-ptxas replaces neighbouring loads, and neighbouring stores, of one basic block by one of 64 or 128
-bits. The rule here reproduces the machine code of sm_75 to sm_120: of loads that lie in one
-aligned 16-byte window at least three of the four words suffice for a 128-bit load (the rest is
-read and thrown away), and both words of an aligned half for a 64-bit one; stores are widened only
-where every byte is written. What is not foreseen: merging across a short branch that ptxas turns
-into predicates, loads of less than 32 bits, and addresses in registers that a PTX text writes
-more than once, which compilers do for loops only.
+ptxas replaces adjacent loads, and adjacent stores, of one basic block by one of 64 or 128 bits. The
+rule here reproduces the machine code of sm_75 to sm_120. Of the loads within one aligned 16-byte
+window, three of the four words suffice for a 128-bit load (the rest is read and discarded), and
+both words of an aligned half for a 64-bit one; stores are widened only if every byte is written.
+Not covered: merging across a short branch that ptxas turns into predicates, loads of less than 32
+bits, and addresses in registers that a PTX text writes more than once, which compilers do only for
+loops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmkit.emulator.counters.alignment import Places, registers_in
+from gemmkit.emulator.counters.alignment import SymbolicAddresses, registers_in
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
 from gemmkit.emulator.ptx.module import Address, Instruction, Register, Symbol
@@ -23,7 +23,7 @@ from gemmkit.emulator.ptx.module import Address, Instruction, Register, Symbol
 WORD = 4
 WINDOW = 16
 
-# Between loads, or stores, these forbid a merge.
+# Operations that prevent a merge if they are between loads, or stores.
 _BARRIERS = frozenset(
     ["atomic", "compare_and_swap", "reduction", "copy_async", "copy_async_wait", "call"]
 )
@@ -33,22 +33,24 @@ _ORDERED = (".volatile", ".relaxed", ".acquire", ".release")
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Accesses that are one instruction of the machine, by instruction number.
+    """Accesses that are one machine instruction, by instruction number.
 
-    `nbytes` is its width: bytes of a lane. The first of `numbers` has the lowest address.
+    `nbytes` is its width in bytes per lane. The first of `numbers` has the lowest address.
     """
 
     numbers: tuple[int, ...]
     nbytes: int
 
 
-def merged_accesses(flow: ControlFlow, places: Places | None = None) -> tuple[Merged, ...]:
-    """Every group of shared-memory loads, or stores, that becomes one instruction."""
-    places = places or Places(flow)
+def merged_accesses(
+    flow: ControlFlow, addresses: SymbolicAddresses | None = None
+) -> tuple[Merged, ...]:
+    """All groups of shared-memory loads, or stores, that become one instruction."""
+    addresses = addresses or SymbolicAddresses(flow)
     found: list[Merged] = []
     for block in flow.blocks:
-        found += _merged_loads(flow, block, places)
-        found += _merged_stores(flow, block, places)
+        found += _merged_loads(flow, block, addresses)
+        found += _merged_stores(flow, block, addresses)
     return tuple(sorted(found, key=lambda group: min(group.numbers)))
 
 
@@ -56,8 +58,8 @@ def merged_accesses(flow: ControlFlow, places: Places | None = None) -> tuple[Me
 class Merging:
     """How a kernel's accesses count after merging, by instruction number.
 
-    `width` is the width of the whole where an access is part of one, in bytes of a lane. It is
-    counted once, at the access with the lowest address; the others are `silent`.
+    `width` is the width of the merged access, in bytes per lane. It is counted once, at the access
+    with the lowest address; the others are `silent`.
     """
 
     width: Mapping[int, int]
@@ -73,10 +75,10 @@ class Merging:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A plain access to shared memory; those with one `base` are a known distance apart.
+    """A plain access to shared memory; the distance between accesses with one `base` is known.
 
-    `start` is the offset from that base, which is a multiple of `widest`: so wide may a merged
-    access be.
+    `start` is the offset from that base, which is a multiple of `widest`, the largest width of a
+    merged access.
     """
 
     number: int
@@ -86,10 +88,12 @@ class _Access:
     widest: int
 
 
-def _merged_loads(flow: ControlFlow, block: BasicBlock, places: Places) -> list[Merged]:
+def _merged_loads(
+    flow: ControlFlow, block: BasicBlock, addresses: SymbolicAddresses
+) -> list[Merged]:
     found: list[Merged] = []
     run: list[_Access] = []
-    for number, access in _accesses(flow, block, places, "load"):
+    for number, access in _accesses(flow, block, addresses, "load"):
         if access is not None:
             run.append(access)
         elif _stops_loads(flow.forms[number]):
@@ -99,7 +103,7 @@ def _merged_loads(flow: ControlFlow, block: BasicBlock, places: Places) -> list[
 
 
 def _load_groups(run: Sequence[_Access]) -> list[Merged]:
-    """Groups out of loads between which nothing stands that orders them."""
+    """Groups of loads with nothing between them that orders them."""
     windows: defaultdict[tuple[object, int], list[_Access]] = defaultdict(list)
     for access in run:
         windows[access.base, access.start // access.widest].append(access)
@@ -109,11 +113,13 @@ def _load_groups(run: Sequence[_Access]) -> list[Merged]:
     return found
 
 
-def _merged_stores(flow: ControlFlow, block: BasicBlock, places: Places) -> list[Merged]:
+def _merged_stores(
+    flow: ControlFlow, block: BasicBlock, addresses: SymbolicAddresses
+) -> list[Merged]:
     """Stores are merged while one follows the other in the same window."""
     found: list[Merged] = []
     run: list[_Access] = []
-    for number, access in _accesses(flow, block, places, "store"):
+    for number, access in _accesses(flow, block, addresses, "store"):
         follows = access is not None and run and _window(access) == _window(run[-1])
         if not follows and (access is not None or _stops_stores(flow.forms[number])):
             found += _in_window(run, least=WINDOW)
@@ -162,16 +168,16 @@ def _group(members: Sequence[_Access], nbytes: int) -> Merged:
 
 
 def _accesses(
-    flow: ControlFlow, block: BasicBlock, places: Places, operation: str
+    flow: ControlFlow, block: BasicBlock, addresses: SymbolicAddresses, operation: str
 ) -> list[tuple[int, _Access | None]]:
-    """A block's instructions, those that may be merged as accesses."""
+    """A block's instructions; those that may be merged are accesses."""
     written: defaultdict[Register | Symbol, int] = defaultdict(int)
     found: list[tuple[int, _Access | None]] = []
     for number in range(block.start, block.end):
         instruction, form = flow.kernel.body[number], flow.forms[number]
         access = None
         if form.operation == operation and _plain(instruction, form):
-            access = _access(number, instruction, form, places, written)
+            access = _access(number, instruction, form, addresses, written)
         found.append((number, access))
         for operand, spec in zip(instruction.operands, form.operands, strict=False):
             if spec.role == "dest":
@@ -193,20 +199,20 @@ def _access(
     number: int,
     instruction: Instruction,
     form: Form,
-    places: Places,
+    addresses: SymbolicAddresses,
     written: Mapping[Register | Symbol, int],
 ) -> _Access | None:
     address = next(each for each in instruction.operands if isinstance(each, Address))
-    place = places.of(address)
-    if place is None:
+    symbolic = addresses.of(address)
+    if symbolic is None:
         return None
-    widest = min(WINDOW, 1 << place.zeros)
+    widest = min(WINDOW, 1 << symbolic.zeros)
     nbytes = form.type.bytes * _elements(form)
     if widest < 2 * WORD or nbytes > widest:
         return None
     # A register that changes between two accesses is not the same term in both.
-    versions = tuple(written[root] for root, _ in place.terms)
-    return _Access(number, (place.terms, versions), place.offset, nbytes, widest)
+    versions = tuple(written[root] for root, _ in symbolic.terms)
+    return _Access(number, (symbolic.terms, versions), symbolic.offset, nbytes, widest)
 
 
 def _elements(form: Form) -> int:

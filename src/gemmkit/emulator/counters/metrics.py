@@ -1,12 +1,12 @@
-"""From a `Tally` to metrics: the table of names, and sums per kernel and per source line.
+"""Derives metrics from a `Tally`: the table of names, and sums per kernel and per source line.
 
-A name of Nsight Compute stands for the quantity that it stands for there. What PTX cannot tell
-(machine instructions executed, caches, time) is not here. Counts of PTX instructions, and of the
-bytes that each thread asks for (Nsight Compute counts a word once that several threads share),
-carry the prefix `ptx__`, which no profiler uses.
+A name of Nsight Compute stands for the same quantity as there. What PTX cannot tell (executed
+machine instructions, caches, time) is not included. Counts of PTX instructions, and of the bytes
+that each thread requests (Nsight Compute counts a word that several threads share once), have the
+prefix `ptx__`, which no profiler uses.
 
-ptxas merges neighbouring accesses to shared memory into wider ones. The metrics of shared memory
-are those after that, by the rule of `counters.merging`.
+ptxas merges adjacent accesses to shared memory into wider ones. The metrics of shared memory are
+those after merging, by the rule of `counters.merging`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 
 
 class Basis(Enum):
-    """How far a metric's value is the hardware's."""
+    """How closely a metric's value matches the hardware's."""
 
     EXACT = "exact: what the hardware counts"
-    MERGED = "what the hardware counts, by the rule of which shared-memory accesses ptxas merges"
+    MERGED = "what the hardware counts, given the rule by which ptxas merges shared-memory accesses"
     COPIED = "what the hardware counts, unless cp.async.cg crosses a 128-byte line of shared memory"
-    PATTERN = "of the addresses alone; the hardware's count adds waits for other traffic"
-    WARM = "of the addresses alone, as for lines that the L1 cache holds; others may take more"
+    PATTERN = "of the addresses alone; the hardware also counts waits for other traffic"
+    WARM = "of the addresses alone, for lines in the L1 cache; others may take more"
     PTX = "of PTX instructions, which are not machine instructions"
 
 
@@ -39,9 +39,9 @@ class Basis(Enum):
 class Metric:
     """One metric: a count of the tally, times `scale`, summed over the instructions it is `of`.
 
-    `of` is one of the `groups` of forms: an access (`global read`, `shared store`), an opcode
-    class of the instruction table, or `all`. A ratio is divided by the metric named in `per`, and
-    is 0 where that is.
+    `of` is one of the `groups` of forms: an access (`global read`, `shared store`), an opcode class
+    of the instruction table, or `all`. A ratio is divided by the metric named in `per`, and is 0 if
+    that is 0.
     """
 
     name: str
@@ -61,7 +61,7 @@ _GLOBAL_LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 _GLOBAL_STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
 
 METRICS: tuple[Metric, ...] = (
-    Metric(_GLOBAL_LOADS, "global-load requests of warps, cp.async among them", Basis.EXACT,
+    Metric(_GLOBAL_LOADS, "global-load requests of warps, cp.async included", Basis.EXACT,
            "requests", "global read"),
     Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
            "32-byte sectors of global loads and cp.async", Basis.EXACT, "sectors", "global read"),
@@ -72,10 +72,10 @@ METRICS: tuple[Metric, ...] = (
            "bytes of the sectors of global loads and cp.async", Basis.EXACT, "sectors",
            "global read", scale=SECTOR_BYTES),
     Metric("l1tex__t_output_wavefronts_pipe_lsu_mem_global_op_ld.sum",
-           "passes through the tag stage of the L1 for global loads and cp.async", Basis.WARM,
+           "wavefronts of the L1's tag stage for global loads and cp.async", Basis.WARM,
            "tag_wavefronts", "global read"),
     Metric("ptx__data_bytes_mem_global_op_ld.sum",
-           "bytes that threads asked for in global loads, without cp.async", Basis.PTX,
+           "bytes that threads requested in global loads, without cp.async", Basis.PTX,
            "data_bytes", "global load"),
     Metric("smsp__inst_executed_op_ldgsts.sum",
            "cp.async instructions executed by warps", Basis.EXACT, "executed", "global copy"),
@@ -85,15 +85,15 @@ METRICS: tuple[Metric, ...] = (
     Metric("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
            "32-byte sectors of cp.async.ca", Basis.EXACT, "sectors", "global copy ca"),
     Metric("smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-           "requests of warps for cp.async.cg, past the L1 cache", Basis.EXACT, "requests",
+           "requests of warps for cp.async.cg, bypassing the L1 cache", Basis.EXACT, "requests",
            "global copy cg"),
     Metric("smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
            "32-byte sectors of cp.async.cg", Basis.EXACT, "sectors", "global copy cg"),
     Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",
-           "passes over the banks of the L1 and of shared memory that copies by cp.async need",
+           "wavefronts of the banks of the L1 and of shared memory that cp.async needs",
            Basis.COPIED, "wavefronts", "global copy"),
     Metric("ptx__data_bytes_mem_global_op_ldgsts.sum",
-           "bytes that threads asked for by cp.async", Basis.PTX, "data_bytes",
+           "bytes that threads requested by cp.async", Basis.PTX, "data_bytes",
            "global copy"),
     Metric(_GLOBAL_STORES, "global-store requests of warps", Basis.EXACT, "requests",
            "global store"),
@@ -106,7 +106,7 @@ METRICS: tuple[Metric, ...] = (
            "bytes of the sectors of global stores", Basis.EXACT, "sectors", "global store",
            scale=SECTOR_BYTES),
     Metric("l1tex__t_output_wavefronts_pipe_lsu_mem_global_op_st.sum",
-           "passes through the tag stage of the L1 for global stores", Basis.WARM,
+           "wavefronts of the L1's tag stage for global stores", Basis.WARM,
            "tag_wavefronts", "global store"),
     Metric("ptx__data_bytes_mem_global_op_st.sum",
            "bytes that threads wrote in global stores", Basis.PTX, "data_bytes",
@@ -114,37 +114,37 @@ METRICS: tuple[Metric, ...] = (
     Metric("smsp__sass_inst_executed_op_shared_ld.sum",
            "shared-memory loads executed by warps", Basis.MERGED, "requests", "shared load"),
     Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-           "passes over the banks that the addresses of shared-memory loads need", Basis.MERGED,
+           "wavefronts that the addresses of shared-memory loads need", Basis.MERGED,
            "wavefronts", "shared load"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-           "passes over the banks for shared-memory loads", Basis.PATTERN, "wavefronts",
+           "wavefronts of shared memory for shared-memory loads", Basis.PATTERN, "wavefronts",
            "shared load"),
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-           "passes that bank conflicts add to shared-memory loads", Basis.PATTERN, "conflicts",
+           "wavefronts that bank conflicts add to shared-memory loads", Basis.PATTERN, "conflicts",
            "shared load"),
     Metric("ptx__data_bytes_mem_shared_op_ld.sum",
-           "bytes that threads asked for in shared-memory loads", Basis.PTX, "data_bytes",
+           "bytes that threads requested in shared-memory loads", Basis.PTX, "data_bytes",
            "shared load"),
     Metric("smsp__sass_inst_executed_op_shared_st.sum",
            "shared-memory stores executed by warps", Basis.MERGED, "requests", "shared store"),
     Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-           "passes over the banks that the addresses of shared-memory stores need", Basis.MERGED,
+           "wavefronts that the addresses of shared-memory stores need", Basis.MERGED,
            "wavefronts", "shared store"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-           "passes over the banks for shared-memory stores", Basis.PATTERN, "wavefronts",
+           "wavefronts of shared memory for shared-memory stores", Basis.PATTERN, "wavefronts",
            "shared store"),
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-           "passes that bank conflicts add to shared-memory stores", Basis.PATTERN, "conflicts",
+           "wavefronts that bank conflicts add to shared-memory stores", Basis.PATTERN, "conflicts",
            "shared store"),
     Metric("ptx__data_bytes_mem_shared_op_st.sum",
            "bytes that threads wrote in shared-memory stores", Basis.PTX, "data_bytes",
            "shared store"),
-    Metric("ptx__branches_divergent.sum", "branches at which the threads of a warp parted",
+    Metric("ptx__branches_divergent.sum", "branches at which the threads of a warp diverged",
            Basis.PTX, "divergent", "all"),
     Metric("ptx__inst_executed.sum", "PTX instructions executed by warps", Basis.PTX, "executed",
            "all"),
     Metric("ptx__thread_inst_executed.sum",
-           "PTX instructions executed by threads, those that a guard turns off left out",
+           "PTX instructions executed by threads whose guard holds",
            Basis.PTX, "lanes", "all"),
     *(
         Metric(f"ptx__inst_executed_op_{each}.sum",
@@ -156,10 +156,10 @@ METRICS: tuple[Metric, ...] = (
 
 
 def access(form: Form, generic: str = "global") -> str | None:
-    """The kind of memory access of a form, such as `global load`; None where it makes none.
+    """The kind of memory access of a form, such as `global load`; None if it makes none.
 
-    `generic` is the space that an access without one in its opcode goes to. cp.async is a
-    `global copy ca` or `cg`, by its caching.
+    `generic` is the space of an access whose opcode names none. cp.async is a `global copy ca` or
+    `cg`, by its caching.
     """
     if form.operation == "copy_async":
         return f"global copy {form['C']}"
@@ -171,12 +171,12 @@ def access(form: Form, generic: str = "global") -> str | None:
 
 
 def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
-    """Everything that a metric may be `of` to take in a form; `generic` as for `access`."""
+    """Every value of `of` that includes a form; `generic` as for `access`."""
     kind = access(form, generic)
     if kind is None:
         return "all", form.opcode_class
     general = kind.removesuffix(" ca").removesuffix(" cg")
-    # The hardware's load counters take in what cp.async reads.
+    # The hardware's load counters include what cp.async reads.
     reads = ("global read",) if general in ("global load", "global copy") else ()
     return ("all", form.opcode_class, *{kind, general}, *reads)
 
@@ -199,7 +199,7 @@ def _metrics(flow: ControlFlow, tally: Tally, numbers: NDArray[np.int64]) -> dic
     """The metrics over the instructions with these numbers."""
     chosen: defaultdict[str, list[int]] = defaultdict(list)
     for number in numbers:
-        # Of an instruction with generic addresses, all are taken to lie in one space.
+        # All accesses of an instruction with generic addresses are taken to be to one space.
         only_shared = tally.wavefronts[number] > 0 and tally.sectors[number] == 0
         for group in groups(flow.forms[number], "shared" if only_shared else "global"):
             chosen[group].append(number)

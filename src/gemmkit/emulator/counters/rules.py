@@ -1,7 +1,7 @@
 """How the memory units of an SM count one request of one warp.
 
-The rules were read off an H100 with micro kernels of one warp; the rows they reproduce are test
-data. Other architectures are taken to follow them.
+The rules were derived from measurements of one-warp micro kernels on an H100; the rows that they
+reproduce are test data. Other architectures are assumed to follow them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WORD_BYTES = 4
 MATRIX_ROWS = 8
 MATRIX_ROW_BYTES = 16
 
-# Address bits whose parity is a bit of the number of a line's tag bank; four banks in all.
+# Address bits whose parity is a bit of the number of a line's tag bank; there are four banks.
 TAG_BANK_BITS = ((7, 9, 11, 12, 14, 16, 18), (8, 10, 11, 13, 14, 15, 17))
 TAG_BANK_MASKS = tuple(sum(1 << bit for bit in bits) for bits in TAG_BANK_BITS)
 
@@ -27,7 +27,7 @@ def global_sectors(addresses: Sequence[int], nbytes: int) -> int:
 
     Args:
         addresses: byte addresses of the active lanes.
-        nbytes: bytes that a lane reads or writes.
+        nbytes: bytes read or written per lane.
     """
     return _distinct(addresses, nbytes, SECTOR_BYTES)
 
@@ -38,12 +38,12 @@ def global_lines(addresses: Sequence[int], nbytes: int) -> int:
 
 
 def tag_wavefronts(addresses: Sequence[int], nbytes: int) -> int:
-    """Passes of a global request through the tag stage of the L1: the most lines in one tag bank.
+    """Wavefronts of a global request in the tag stage of the L1: the most lines in one tag bank.
 
-    What a request costs there once its lines are cached; the first requests for 16 lines or more
-    were seen to take more. Arguments as for `global_sectors`.
+    This is the cost of a request whose lines are cached; the first requests for 16 lines or more
+    were measured to take more. Arguments as for `global_sectors`.
     """
-    depth = Counter(map(tag_bank, _pieces(addresses, nbytes, LINE_BYTES)))
+    depth = Counter(map(tag_bank, _units(addresses, nbytes, LINE_BYTES)))
     return max(depth.values(), default=0)
 
 
@@ -51,15 +51,15 @@ def tag_bank(line: int) -> int:
     """The tag bank, 0 to 3, of a cache line by its number (address over 128)."""
     address = line * LINE_BYTES
     return sum(
-        ((address & mask).bit_count() & 1) << place for place, mask in enumerate(TAG_BANK_MASKS)
+        ((address & mask).bit_count() & 1) << index for index, mask in enumerate(TAG_BANK_MASKS)
     )
 
 
 def ideal_sectors(addresses: Sequence[int], nbytes: int) -> int:
     """The fewest 32-byte sectors that could hold the distinct bytes of a request.
 
-    Arguments as for `global_sectors`; accesses are aligned to their size, so that any two are the
-    same bytes or have none in common.
+    Arguments as for `global_sectors`. Accesses are aligned to their size, so any two are the same
+    bytes or disjoint.
     """
     return -(-len(set(addresses)) * nbytes // SECTOR_BYTES)
 
@@ -67,12 +67,12 @@ def ideal_sectors(addresses: Sequence[int], nbytes: int) -> int:
 def local_sectors(offsets: Mapping[int, int], nbytes: int) -> int:
     """Distinct 32-byte sectors of a request to local memory, which interleaves the lanes.
 
-    Word w of lane l lies at word 32 w + l of the warp's local memory, so that equal offsets in all
-    lanes fill whole lines.
+    Word w of lane l is word 32 w + l of the warp's local memory, so that equal offsets in all lanes
+    fill whole lines.
 
     Args:
         offsets: active lane to its byte offset in its own local memory.
-        nbytes: bytes that a lane reads or writes.
+        nbytes: bytes read or written per lane.
     """
     words = SECTOR_BYTES // WORD_BYTES
     return len(
@@ -85,10 +85,10 @@ def local_sectors(offsets: Mapping[int, int], nbytes: int) -> int:
 
 
 def _distinct(addresses: Sequence[int], nbytes: int, unit: int) -> int:
-    return len(_pieces(addresses, nbytes, unit))
+    return len(_units(addresses, nbytes, unit))
 
 
-def _pieces(addresses: Iterable[int], nbytes: int, unit: int) -> set[int]:
+def _units(addresses: Iterable[int], nbytes: int, unit: int) -> set[int]:
     """Numbers of the aligned units of memory that accesses touch."""
     return {
         piece
@@ -100,16 +100,16 @@ def _pieces(addresses: Iterable[int], nbytes: int, unit: int) -> set[int]:
 def shared_phases(
     addresses: Sequence[int], active: Sequence[bool], nbytes: int, store: bool
 ) -> list[list[int]]:
-    """The lanes of each phase in which a shared-memory request is served, empty phases left out.
+    """The lanes of each phase in which a shared-memory request is served, without empty phases.
 
-    32 bits a lane (or less) take one phase of 32 lanes, 64 bits two of 16, 128 bits four of 8. A
-    load takes half as many where lanes i and i^1, or lanes i and i^2, read one address throughout
-    the warp; a lane that is not active agrees with any other.
+    Up to 32 bits per lane take one phase of 32 lanes, 64 bits two of 16, 128 bits four of 8. A load
+    takes half as many if lanes i and i^1, or lanes i and i^2, read the same address throughout the
+    warp; an inactive lane agrees with any other.
 
     Args:
-        addresses: byte addresses of all 32 lanes; those of inactive lanes are not looked at.
-        active: which lanes take part.
-        nbytes: bytes that a lane reads or writes: 1 to 16.
+        addresses: byte addresses of all 32 lanes; those of inactive lanes are ignored.
+        active: the lanes that take part.
+        nbytes: bytes read or written per lane: 1 to 16.
         store: a store never merges lanes.
     """
     phases = max(1, nbytes // WORD_BYTES)
@@ -134,11 +134,11 @@ def _pairs_agree(addresses: Sequence[int], active: Sequence[bool], bit: int) -> 
 def shared_wavefronts(
     addresses: Sequence[int], active: Sequence[bool], nbytes: int, store: bool
 ) -> tuple[int, int]:
-    """Passes over the banks of shared memory that a request takes: all, and those by conflicts.
+    """Wavefronts of a shared-memory request: all, and those due to bank conflicts.
 
-    Each phase takes as many as the most distinct 4-byte words that fall into one of the 32 banks;
-    lanes that read or write the same word cost nothing more. Passes beyond one for each phase
-    that has an active lane are bank conflicts. Arguments as for `shared_phases`.
+    Each phase takes as many as the most distinct 4-byte words in one of the 32 banks; lanes that
+    access the same word cost nothing more. Wavefronts beyond one per phase with an active lane are
+    bank conflicts. Arguments as for `shared_phases`.
     """
     phases = shared_phases(addresses, active, nbytes, store)
     wavefronts = sum(_deepest_bank([addresses[lane] for lane in lanes], nbytes) for lanes in phases)
@@ -146,17 +146,17 @@ def shared_wavefronts(
 
 
 def _deepest_bank(addresses: Sequence[int], nbytes: int) -> int:
-    words = _pieces(addresses, nbytes, WORD_BYTES)
+    words = _units(addresses, nbytes, WORD_BYTES)
     return max(Counter(word % BANKS for word in words).values())
 
 
 def matrix_wavefronts(rows: Sequence[int]) -> tuple[int, int]:
-    """Wavefronts of `ldmatrix` or `stmatrix`, and those of them by bank conflicts.
+    """Wavefronts of `ldmatrix` or `stmatrix`, and those of them due to bank conflicts.
 
     Each 8×8 matrix is a phase of its own.
 
     Args:
-        rows: shared-memory addresses of the 16-byte rows, eight for each matrix.
+        rows: shared-memory addresses of the 16-byte rows, eight per matrix.
     """
     phases = [rows[start : start + MATRIX_ROWS] for start in range(0, len(rows), MATRIX_ROWS)]
     wavefronts = sum(_deepest_bank(phase, MATRIX_ROW_BYTES) for phase in phases)
@@ -170,19 +170,18 @@ def copy_wavefronts(
     nbytes: int,
     reading: Sequence[bool] | None = None,
 ) -> tuple[int, int]:
-    """Wavefronts of `cp.async.ca` in shared memory, and those of them by bank conflicts.
+    """Wavefronts of `cp.async.ca` in shared memory, and those of them due to bank conflicts.
 
-    Phases are those of a store. Within a phase lanes keep their order at every bank, those that
-    they read from (the L1 holds the source in the same banks) and those that they write to, also
-    where they touch the same word: a lane goes one wavefront after the last of the lanes before
-    it that share a bank with it.
+    The phases are those of a store. Within a phase lanes are served in order at every bank that
+    they read (the L1 holds the source in the same banks) or write, even if they access the same
+    word: a lane takes the wavefront after the last earlier lane that shares a bank with it.
 
     Args:
-        to: shared-memory addresses of all 32 lanes; those of inactive lanes are not looked at.
+        to: shared-memory addresses of all 32 lanes; those of inactive lanes are ignored.
         start: global-memory addresses, likewise.
-        active: which lanes take part.
-        nbytes: bytes that a lane copies: 4, 8 or 16.
-        reading: which of them read; the others write zeros. By default all.
+        active: the lanes that take part.
+        nbytes: bytes copied per lane: 4, 8 or 16.
+        reading: the lanes that read; the others write zeros. By default all.
     """
     phases = shared_phases(to, active, nbytes, store=True)
     reads = active if reading is None else reading
@@ -217,9 +216,9 @@ def bypass_wavefronts(
     nbytes: int,
     reading: Sequence[bool],
 ) -> tuple[int, int]:
-    """The same of `cp.async.cg`, past the L1: one for each pair of lines that data go between.
+    """The same for `cp.async.cg`, past the L1: one per pair of lines that data moves between.
 
-    Pairs are those of a phase, of a line that lanes read from and one that they write to. A phase
+    The pairs are counted per phase: a line that lanes read and a line that they write. A phase
     whose lanes all write zeros takes one. Arguments as for `copy_wavefronts`.
     """
     phases = shared_phases(to, active, nbytes, store=True)
@@ -240,10 +239,9 @@ def bypass_sectors(to: Sequence[int], start: Sequence[int], reading: Sequence[bo
 
 
 def bypass_tag_wavefronts(to: Sequence[int], start: Sequence[int], reading: Sequence[bool]) -> int:
-    """Passes of `cp.async.cg` through the tag stage: the most pairs of lines in one tag bank.
+    """Wavefronts of `cp.async.cg` in the tag stage: the most pairs of lines in one tag bank.
 
-    Of a pair data are read from one line and written to the other. Arguments as for
-    `copy_wavefronts`.
+    A pair is the line read and the line written. Arguments as for `copy_wavefronts`.
     """
     depth = Counter(tag_bank(line) for line, _ in _pairs(to, start, reading, LINE_BYTES))
     return max(depth.values(), default=0)

@@ -16,10 +16,9 @@ class Tally:
 
     An instruction whose guard is false in all lanes is executed but makes no request, as on the
     hardware. Requests are those to global, local and shared memory; parameters and constants make
-    none. Accesses to shared memory that ptxas merges make their request, and its wavefronts,
-    together: they stand with the access that has the lowest address. cp.async counts in
-    `requests`, `sectors` and `data_bytes` what it reads, and has wavefronts too where it only
-    writes zeros. Atomics count as stores do.
+    none. Accesses to shared memory that ptxas merges make one request together, which is counted at
+    the access with the lowest address. For cp.async, `requests`, `sectors` and `data_bytes` count
+    what it reads; it has wavefronts also if it only writes zeros. Atomics count as stores do.
     """
 
     executed: Counts  # times a warp executed it
@@ -27,11 +26,11 @@ class Tally:
     requests: Counts  # memory requests: executions with an active lane
     sectors: Counts  # global and local: distinct 32-byte sectors, summed over requests
     ideal_sectors: Counts  # global: the fewest sectors that could hold each request's bytes
-    tag_wavefronts: Counts  # global: passes through the tag stage of the L1, lines cached
-    wavefronts: Counts  # shared, and cp.async: passes over the banks, summed over requests
+    tag_wavefronts: Counts  # global: wavefronts of the L1's tag stage, lines cached
+    wavefronts: Counts  # shared, and cp.async: wavefronts, summed over requests
     conflicts: Counts  # those of the wavefronts that bank conflicts cost
-    data_bytes: Counts  # bytes asked for by lanes
-    divergent: Counts  # branches at which the lanes of a warp parted
+    data_bytes: Counts  # bytes requested by lanes
+    divergent: Counts  # branches at which the lanes of a warp diverged
 
     @classmethod
     def zeros(cls, instructions: int) -> Tally:

@@ -1,1 +1,1 @@
-"""The one strict table of PTX instructions that engine and oracle execute."""
+"""The strict table of PTX instructions that engine and oracle execute."""

@@ -1,6 +1,6 @@
-"""How undefined bits go from the operands of an instruction to its results.
+"""How undefined bits propagate from the operands of an instruction to its results.
 
-Both executors follow these rules where they track what was never given a value.
+Both executors follow these rules if they track undefined bits.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Literal
 
 from gemmkit.emulator.isa.form import Form
 
-# moved: the instruction is applied to the undefined bits of its data operands as to their values,
-#     and the other operands say where they go; one undefined bit there makes all undefined.
-# bitwise: a bit is undefined if some choice of the undefined bits in its column changes it.
-# packed: two numbers, the first to the upper half of the result, each undefined as a whole.
-# whole: one undefined bit in any operand makes all of the result undefined.
+# moved: the instruction is applied to the undefined bits of its data operands as to their values;
+# the other operands control it, and one undefined bit in them makes all undefined. bitwise: a bit
+# is undefined if some choice of the undefined bits in its column changes it. packed: two numbers,
+# the first in the upper half of the result, each undefined as a whole. whole: one undefined bit in
+# any operand makes all of the result undefined.
 Kind = Literal["moved", "bitwise", "packed", "whole"]
 
 # The data operands of instructions that move bits, by operation.
@@ -29,7 +29,7 @@ _MOVED: dict[str, tuple[int, ...]] = {
     "convert_integer": (0,),
     "select": (0, 1),
 }
-# Modes of `prmt` that choose by the whole of a register.
+# Modes of `prmt` that are controlled by a whole register.
 _OTHER_PERMUTATIONS = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 _BITWISE = frozenset(["logic", "not", "logic3"])
 _PACKED_TYPES = frozenset(["f16x2", "bf16x2"])
@@ -38,10 +38,10 @@ _HALF = 16
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What an instruction does with undefined bits.
+    """How an instruction propagates undefined bits.
 
     `data` are the operands that `moved` moves. `part` is the width in bits of what `whole` treats
-    as one number, 0 where that is the whole register.
+    as one number, 0 for the whole register.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Whether operands are of the kinds, counts and widths that a form takes."""
+"""Checks that operands have the kinds, counts and widths of a form."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _KINDS: dict[str, type[Operand]] = {
     "symbol": Symbol,
     "group": Group,
 }
-# What `applypriority` is for: one line of the L2.
+# The size that `applypriority` takes: one line of the L2.
 _LINE_BYTES = 128
-# Their registers may be wider than their types.
+# Operations whose registers may be wider than their types.
 _RELAXED = ("load", "store", "convert_")
 
 
 def operands_fit(instruction: Instruction, form: Form) -> bool:
-    """Whether the form takes the instruction's operands and guard."""
+    """Whether the form accepts the instruction's operands and guard."""
     guard = instruction.guard
     if guard is not None and guard.register.type != "pred":
         return False
@@ -96,7 +96,7 @@ def _gives(source: Operand, bits: int, relaxed: bool) -> bool:
 
 
 def is_predicate(operand: Operand | None) -> bool:
-    """Whether an operand is a predicate register, or one negated."""
+    """Whether an operand is a predicate register, plain or negated."""
     if isinstance(operand, Negated):
         operand = operand.register
     return isinstance(operand, Register) and operand.type == "pred"

@@ -13,13 +13,13 @@ from gemmkit.emulator.isa.types import TYPES, PtxType, widened
 
 @dataclass(frozen=True, slots=True)
 class OperandSpec:
-    """What stands at one place of an instruction.
+    """One operand of an instruction.
 
     `role` is one of: dest, source, address, immediate, label, symbol, group, policy. A dest or
-    source has a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair`
-    marks a dest that may be written `d|p`, the second being a predicate. `optional` operands may
-    be missing at the end. A source with `or_predicate` may be a predicate instead of a `type`. A
-    cache `policy`, always the last, changes no result.
+    source has a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair`: a
+    dest that may be written `d|p`, with p a predicate. `optional` operands may be missing at the
+    end. `or_predicate`: a source that may be a predicate instead of a `type`. A cache `policy` is
+    always last and changes no result.
     """
 
     role: str
@@ -34,7 +34,7 @@ class OperandSpec:
 class Form:
     """One row of the table.
 
-    `operation` names what it does, shared by all forms that differ in types or modifiers only;
+    `operation` names what it does, for all forms that differ only in types or modifiers;
     `modifiers` holds what the pattern bound by name (T the operand type, S a state space, …);
     `opcode_class` groups forms for the counters.
     """
@@ -51,9 +51,9 @@ class Form:
         return TYPES[self.modifiers["T"]]
 
     def taking(self, predicates: Sequence[bool]) -> Form:
-        """The form of an instruction; `predicates` says which of its operands are predicates.
+        """The form for given operands; `predicates` says which of them are predicates.
 
-        A cache policy stands last: with it, the optional operands before it are there or not.
+        A cache policy is last: the optional operands before it may be missing.
         """
         specs = self.operands
         if specs and specs[-1].role == "policy" and len(predicates) < len(specs):
@@ -74,11 +74,10 @@ _HOLE = re.compile(r"\{(?:(\w+):)?([^{}]*)\}")
 
 
 def expand(pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every opcode of a pattern, with the names it binds.
+    """All opcodes of a pattern, with the names it binds.
 
-    `{T:u32,s32}` stands for one of its alternatives and binds T to it; `{.a,.b}` binds nothing;
-    an empty alternative stands for an absent modifier. Leading dots are not part of what is
-    bound.
+    `{T:u32,s32}` stands for one of its alternatives and binds T to it; `{.a,.b}` binds nothing; an
+    empty alternative stands for an absent modifier. Bound values have no leading dot.
     """
     holes = list(_HOLE.finditer(pattern))
     choices = [hole.group(2).split(",") for hole in holes]
@@ -104,7 +103,7 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 
 def bindings(pattern: str, opcode: str) -> dict[str, str] | None:
-    """The names that a pattern binds for one opcode, or None if it is none of the pattern's."""
+    """The names that a pattern binds for one opcode, or None if the pattern does not match."""
     if not opcode.startswith(pattern.partition("{")[0]):
         return None
     match = _matcher(pattern).fullmatch(opcode)
@@ -114,12 +113,12 @@ def bindings(pattern: str, opcode: str) -> dict[str, str] | None:
 
 
 def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec, ...]:
-    """Read a signature, such as `={T} {T} {T}` or `={V}{T} [{S}]`.
+    """Parse a signature, such as `={T} {T} {T}` or `={V}{T} [{S}]`.
 
     `=type` is a destination, `=type|pred` one that may be a pair, `type` a source, `type/pred` one
     that may be a predicate instead, `[space]` an address, `#` an immediate, `@` a label, `$` a
     symbol, `()` a group, `~` a cache policy. A prefix such as `v4` gives the length of a brace
-    list, `?` marks an operand that may be missing, `wide(T)` the type of twice the width.
+    list, `?` marks an operand that may be missing, `wide(T)` is the type of twice the width.
     """
     return tuple(_operand_spec(word) for word in signature.format(**bound).split())
 

@@ -1,11 +1,12 @@
-"""`mma.sync`: where lanes hold the elements of small matrices, and what their product is.
+"""`mma.sync`: the fragment layouts of the lanes, and the product.
 
-Lane number 4 g + t holds, of A, rows g and g + 8 (where there are 16), of B column g, of C and D
-columns 2 t and 2 t + 1 of A's rows (PTX ISA, "Matrix multiply-accumulate operation using mma
-instruction"). Two numbers of 16 bits share a register, neighbours along k.
+Lane 4 g + t holds rows g and g + 8 (if there are 16) of A, column g of B, and columns 2 t and 2 t +
+1 of A's rows of C and D (PTX ISA, "Matrix multiply-accumulate operation using mma instruction").
+Two 16-bit numbers that are adjacent along k share a register.
 
-In which order the hardware adds up is open, and what it cuts off of sums in fp32. Here k goes up,
-with a fused multiply-add a step for fp64; sums in fp32 are computed in fp64 and rounded once.
+The order in which the hardware accumulates, and where it truncates fp32 sums, is not documented.
+Here k ascends, with one fused multiply-add per step for fp64; sums in fp32 are computed in fp64 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from gemmkit.emulator.isa.semantics.rounding import (
 )
 
 LANES = 32
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Raw = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Row and column of each element, (elements, lanes), in a matrix of that shape."""
+    """The row and column of each element, (elements, lanes), in a matrix."""
 
     shape: tuple[int, int]
-    rows: Places
-    columns: Places
+    rows: Indices
+    columns: Indices
 
     def gather(self, numbers: Raw) -> Raw:
         """The matrix, from numbers (…, elements, lanes)."""
@@ -49,18 +50,18 @@ class Fragment:
         return matrix
 
     def scatter(self, matrix: Raw) -> Raw:
-        """What each lane holds of a matrix, (…, elements, lanes)."""
+        """The elements that each lane holds, (…, elements, lanes)."""
         held: Raw = matrix[..., self.rows, self.columns]
         return held
 
 
 @cache
 def fragments(rows: int, depth: int, pair: int) -> tuple[Fragment, Fragment, Fragment]:
-    """Those of A (rows × depth), B (depth × 8) and C; `pair` numbers share a register."""
+    """The fragments of A (rows × depth), B (depth × 8) and C; `pair` numbers share a register."""
     group, thread = np.divmod(np.arange(LANES), 4)
     along, down = depth // (4 * pair), rows // 8
 
-    def steps(r: int, half: int) -> Places:
+    def steps(r: int, half: int) -> Indices:
         return pair * thread + half + 4 * pair * r
 
     of_a = [
@@ -75,10 +76,10 @@ def fragments(rows: int, depth: int, pair: int) -> tuple[Fragment, Fragment, Fra
     a, b, c = (
         Fragment(
             shape,
-            np.array([row for row, _ in places]),
-            np.array([column for _, column in places]),
+            np.array([row for row, _ in indices]),
+            np.array([column for _, column in indices]),
         )
-        for shape, places in zip(shapes, (of_a, of_b, of_c), strict=True)
+        for shape, indices in zip(shapes, (of_a, of_b, of_c), strict=True)
     )
     return a, b, c
 
@@ -102,8 +103,8 @@ def multiply(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
 
 
 def defined_products(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
-    """Which bits of D are defined, from those of A, B and C that are: all bits of an element if
-    its row of A, its column of B and its element of C are defined, else none."""
+    """The defined bits of D, from those of A, B and C: all bits of an element if its row of A, its
+    column of B and its element of C are defined, else none."""
     kind = FORMATS[form["T"]]
     (of_a, of_b, of_c), operands = _operands(form, registers)
     whole = [_unpacked(each) if kind.bits == 16 else each for each in operands[:2]]
@@ -118,7 +119,7 @@ def defined_products(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
 def _operands(
     form: Form, registers: Sequence[Raw]
 ) -> tuple[tuple[Fragment, Fragment, Fragment], list[Raw]]:
-    """How lanes hold A, B and C, and the registers of each."""
+    """The fragments of A, B and C, and the registers of each."""
     rows, depth = int(form["M"]), int(form["K"])
     pair = 1 if FORMATS[form["T"]] is BINARY64 else 2
     counts = [rows * depth // 32 // pair, depth * 8 // 32 // pair]
@@ -127,12 +128,12 @@ def _operands(
 
 
 def _numbers(registers: Raw, kind: Format) -> Raw:
-    """Those of fragments."""
+    """The numbers in a fragment's registers."""
     return decode(_unpacked(registers) if kind.bits == 16 else registers, kind)
 
 
 def _unpacked(words: Raw) -> Raw:
-    """Pairs of 16 bits, one after the other: (…, registers, lanes) to twice as many."""
+    """Unpack pairs of 16 bits: (…, registers, lanes) to twice as many."""
     halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-2)
     merged = halves.reshape(*words.shape[:-2], -1, words.shape[-1])
     unpacked: Raw = merged.astype(np.uint16)

@@ -1,7 +1,7 @@
-"""The instruction table: every PTX form that gemmkit executes, one strict key per full opcode.
+"""The instruction table: every PTX form that gemmkit executes, with one strict key per full opcode.
 
-Anything that is not here raises; nothing is matched loosely. What a form computes is defined in
-`isa.semantics`, where it needs registers only; memory, warps and control are the executors'.
+Anything not in the table raises; nothing is matched loosely. `isa.semantics` defines what a form
+computes if it needs registers only; the executors implement memory, warps and control flow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STRONG_ACQUIRE = ACQUIRE.replace(".volatile,", "")
 RELEASE = f"{{{_RELAXED},.release.cta,.release.gpu,.release.sys}}"
 STRONG_RELEASE = RELEASE.replace(".volatile,", "")
 SCOPE = "{,.cta,.gpu,.sys}"
-# The order of modifiers as written today, and as for `atomicAdd_block` and its like.
+# The order of modifiers as written today, and as for `atomicAdd_block` and the like.
 ATOMIC_SPACE = f"{{{SHARED_OR_GLOBAL}}}"
 SPACE_THEN_SCOPE = "{S:.global,.shared,.shared::cta}{.cta,.gpu,.sys}"
 ORDERED = "{.relaxed,.acquire,.release,.acq_rel}"
@@ -50,7 +50,7 @@ ATOMIC_OPERATIONS = (
 
 
 def _vectors(*prefixes: str) -> str:
-    """Patterns of accesses to one number or several, 16 bytes at most."""
+    """Patterns of accesses to one number or several, at most 16 bytes."""
     return "|".join(
         f"{prefix}{{V:,.v2}}.{{T:{LOADABLE}}}|{prefix}{{V:.v4}}.{{T:{NARROW}}}"
         for prefix in prefixes
@@ -58,7 +58,7 @@ def _vectors(*prefixes: str) -> str:
 
 
 def _atomics(operation: str, order: str) -> str:
-    """Patterns of an operation of `atom`: as CUDA spells it, and as the C++ library does."""
+    """Patterns of an operation of `atom`, as CUDA spells it and as the C++ library does."""
     name, _, of = operation.rpartition(".{T:")
     return (
         f"atom{order}{SCOPE}{ATOMIC_SPACE}.{operation}|atom{SPACE_THEN_SCOPE}.{operation}|"
@@ -141,7 +141,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"{{O:sqrt,rcp,rsqrt,ex2,lg2,sin,cos}}.approx{{{FLUSH}}}.{{T:f32}}", "approximate",
      "={T} {T}", "special"),
     ("{O:rsqrt}.approx{F:}.{T:f64}", "approximate", "={T} {T}", "special"),
-    # Of the upper halves of its operand and result only.
+    # These read the upper half of the operand and write that of the result.
     ("{O:rcp,rsqrt}.approx{F:.ftz}.{T:f64}", "approximate", "={T} {T}", "special"),
     ("{O:tanh}.approx{F:}.{T:f32}", "approximate", "={T} {T}", "special"),
     # fp16 and bf16, one or two to a register
@@ -173,7 +173,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     # Conversions
     ("cvt.{D:u8,s8,u16,s16,u32,s32,u64,s64}.{T:u8,s8,u16,s16,u32,s32,u64,s64}",
      "convert_integer", "={D} {T}", "convert"),
-    # To where not all numbers fit.
+    # To formats that do not represent all numbers.
     ("cvt.sat.{D:u8}.{T:s8,u16,s16,u32,s32,u64,s64}|cvt.sat.{D:s8}.{T:u8,u16,s16,u32,s32,u64,s64}|"
      "cvt.sat.{D:u16}.{T:s8,s16,u32,s32,u64,s64}|cvt.sat.{D:s16}.{T:u16,u32,s32,u64,s64}|"
      "cvt.sat.{D:u32}.{T:s8,s16,s32,u64,s64}|cvt.sat.{D:s32}.{T:u32,u64,s64}|"
@@ -197,6 +197,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"cvt{{{FLUSH}}}{{A:.sat}}.{{D:f32}}.{{T:f32}}", "saturate", "={D} {T}", "convert"),
     ("cvt{R:.rn,.rz}{A:,.relu}.{D:f16x2,bf16x2}.{T:f32}", "convert_pack", "={D} {T} {T}",
      "convert"),
+    ("cvt{R:.rna}{A:}.tf32.{T:f32}|cvt{R:.rn,.rz}{A:,.relu}.tf32.{T:f32}", "convert_tf32",
+     "=b32 {T}", "convert"),
     # Memory
     (_vectors(f"ld{{{SHARED_OR_GLOBAL},.local,.param,.const}}{{,.ca,.cg,.cs,.lu,.cv}}",
               f"ld{{S:,.global}}{L1_HINT}{L2_PREFETCH}",
@@ -231,9 +233,9 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("cp.async.commit_group", "copy_async_commit", "", "synchronize"),
     ("cp.async.wait_group", "copy_async_wait", "#", "synchronize"),
     ("cp.async.wait_all", "copy_async_wait", "", "synchronize"),
-    # The caches. A prefetch makes no access: the manual knows no fault of one, and has a form of
-    # its own (`.valid_addr`) for those whose address must be valid. What Nsight Compute counts it
-    # as has not been measured; it is none of the loads here.
+    # Cache control. A prefetch is not counted as an access: the manual specifies no fault for it,
+    # and has a separate form (`.valid_addr`) for addresses that must be valid. How Nsight Compute
+    # counts it was not measured; it is not among the loads here.
     (f"createpolicy.fractional{L2_PRIORITIES}.b64", "create_policy", "=b64 ?f32", "move"),
     (f"createpolicy.range{{,.global}}{L2_PRIORITIES}.b64", "create_policy",
      "=b64 [global] u32 u32", "move"),
@@ -302,16 +304,16 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
 )  # fmt: skip
 
 
-# What is refused for a reason of its own, by the first word of the opcode.
+# Opcodes that are refused for a specific reason, by their first word.
 _REFUSED = {
-    "discard": "it leaves what it names undefined, and reads of that would go unnoticed; take it "
-    "out of what runs here, where it would save nothing",
+    "discard": "it leaves memory undefined, and reads of that memory would not be detected; remove "
+    "it for emulated runs, where it has no benefit",
 }
 
 
 @cache
 def table() -> dict[str, Form]:
-    """Every form by its full opcode; it takes a while to build, so look one up by `form_of`."""
+    """Every form by its full opcode; building it takes a while, so use `form_of` to look up one."""
     forms: dict[str, Form] = {}
     for patterns, operation, signature, opcode_class in _ROWS:
         for pattern in patterns.split("|"):
@@ -334,18 +336,18 @@ def form_of(opcode: str) -> Form | None:
 
 
 def is_assertion(instruction: Instruction) -> bool:
-    """Whether this is the call by which a failed `assert` ends a kernel."""
+    """Whether this is the call that ends a kernel when an `assert` fails."""
     called = (each.name for each in instruction.operands if isinstance(each, Symbol))
     return "__assertfail" in called
 
 
 def stop_of(instruction: Instruction) -> str:
-    """What an instruction that ends the kernel stands for, in words."""
+    """What the instruction that ends the kernel is, in words."""
     return "failed assertion" if is_assertion(instruction) else "trap"
 
 
 def decode(instruction: Instruction) -> Form:
-    """The form of an instruction, its operands checked against it.
+    """The form of an instruction, with its operands checked against it.
 
     Raises:
         UnsupportedInstruction: the table lacks the opcode, or the operands do not fit.
@@ -359,7 +361,7 @@ def decode(instruction: Instruction) -> Form:
         named = not_executed(opcode, instruction.where, instruction.text)
         if named is not None:
             raise UnsupportedInstruction(named)
-        refused = f"run '{opcode}': {reason}" if reason is not None else f"know '{opcode}'"
+        refused = f"support '{opcode}'" + (f": {reason}" if reason is not None else "")
         raise UnsupportedInstruction(
             f"the emulator does not {refused} ({instruction.where}: {instruction.text})"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PtxType:
-    """A type by PTX's name. `kind`: pred, bits, unsigned, signed, float, bfloat or packed."""
+    """A type with PTX's name. `kind`: pred, bits, unsigned, signed, float, bfloat or packed."""
 
     name: str
     bits: int

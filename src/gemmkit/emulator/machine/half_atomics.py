@@ -1,6 +1,7 @@
 """Atomic additions of 16-bit numbers, for which processors have no instruction.
 
-They exclude each other, which is enough: nothing else may touch a number between.
+They run one at a time (see `operations`), which suffices: no other operation may update such a
+number in between.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from gemmkit.emulator.counters.rules import (
 )
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
-from gemmkit.emulator.machine.fault import outside_error
+from gemmkit.emulator.machine.errors import outside_error
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker, surely_global
 from gemmkit.errors import DeviceError
 
 
 class RefusedAccess(Exception):
-    """An access of one thread that memory does not allow; `error` says so."""
+    """One thread's access that is not allowed; `error` describes it."""
 
     def __init__(self, error: DeviceError, thread: int, address: int) -> None:
         super().__init__(str(error))
@@ -42,7 +43,7 @@ def atomic(
     operands: list[NDArray[Any]],
     active: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """Add one lane after the other; what was there before.
+    """Add one lane after the other; returns the previous values.
 
     Raises:
         RefusedAccess: an address where the kernel has no memory, or a misaligned one.
@@ -56,7 +57,7 @@ def atomic(
     offsets = np.zeros(LANES, np.int64)
     for lane in np.flatnonzero(active).tolist():
         address = int(addresses[lane])
-        shared[lane], offsets[lane], data = _place(worker, memory, action, address)
+        shared[lane], offsets[lane], data = _locate(worker, memory, action, address)
         if not 0 <= offsets[lane] <= len(data) - size or address % size:
             thread = warp * LANES + lane
             error = outside_error(worker, memory, action.number, thread, address)
@@ -68,10 +69,10 @@ def atomic(
     return before
 
 
-def _place(
+def _locate(
     worker: Worker, memory: DeviceMemory, action: Action, address: int
 ) -> tuple[bool, int, Bytes]:
-    """Whether an address lies in shared memory; the offset in the bytes that hold it."""
+    """Whether an address is in shared memory; and the offset in the bytes that hold it."""
     space, base = action.form["S"].removesuffix("::cta"), worker.shared_base
     if not space and 0 <= address - WINDOWS["shared"] < WINDOW_BYTES:
         space, address = "shared", address - WINDOWS["shared"]
@@ -94,7 +95,7 @@ def _count(
     size = action.form.type.bytes
     if in_global.any():
         there = addresses[in_global].tolist()
-        # The first of each request is not written down where it is sure to go to global memory.
+        # The first wavefront of a request is not recorded if all its requests go to global memory.
         tags = tag_wavefronts(there, size) - surely_global(action)
         worker.add_to_site(action.number, "sectors", global_sectors(there, size))
         worker.add_to_site(action.number, "ideal_sectors", ideal_sectors(there, size))

@@ -1,4 +1,4 @@
-"""Instructions without native code: one warp's, computed by the definitions of `isa.semantics`."""
+"""Instructions without native code, computed for one warp by the definitions of `isa.semantics`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LANE = np.arange(LANES, dtype=np.uint32)
 
 
 class Operations:
-    """Runs single instructions for the workers of a launch, one at a time."""
+    """Executes single instructions for the workers of a launch, one at a time."""
 
     def __init__(
         self, kernel: LoadedKernel, memory: DeviceMemory, sanitizer: Sanitizer | None = None
@@ -39,7 +39,7 @@ class Operations:
         self._lock = threading.Lock()
 
     def run(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
-        """Run one instruction of one warp; 1 if it failed."""
+        """Execute one instruction of one warp; 1 if it failed."""
         try:
             with self._lock:
                 self._run(worker, worker.warp_number(warp), number, lanes)
@@ -54,7 +54,7 @@ class Operations:
         return 0
 
     def _run(self, worker: Worker, warp: int, number: int, lanes: int) -> None:
-        # By a negative number, which bits of an instruction's results are defined.
+        # A negative number asks which bits of an instruction's results are defined.
         shadow = number < 0
         action = self._kernel.actions[-1 - number if shadow else number]
         sources, dests = self._kernel.compiled.outside[number]

@@ -1,4 +1,4 @@
-"""printf: what the threads of a launch print, in the order of its blocks."""
+"""printf: the output of a launch's threads, in the order of its blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmkit.errors import DeviceError
 
 
 class Printer:
-    """Collects the texts of a launch; blocks may run in any order."""
+    """Collects the output of a launch; blocks may run in any order."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
@@ -38,8 +38,8 @@ class Printer:
     ) -> None:
         """One call of `vprintf` by a warp: addresses of format strings and argument buffers.
 
-        `read` is told which bytes a thread prints of its local memory: the thread, the buffer's
-        place, and for each argument its first byte in the buffer and its size.
+        `read` is called with the bytes of local memory that a thread prints: the thread, the
+        buffer's address, and for each argument its first byte in the buffer and its size.
         """
         for lane in np.flatnonzero(active).tolist():
             data = self._arguments(worker, warp * LANES + lane, int(buffers[lane]))

@@ -1,7 +1,8 @@
-"""Runs a launch on several host threads, so that it can be watched, stopped and ended.
+"""Runs a launch on several host threads, with progress, interruption and a step limit.
 
-The caller's thread takes part, and others join it once the launch has lasted a while: a small one
-starts no threads, and where none can be started, as at the end of the process, the caller runs all.
+The caller's thread takes part, and others join once the launch has lasted a while: a small launch
+starts no threads, and if none can be started, as at the end of the process, the caller runs all
+blocks.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float], None]
 
-# Fuel of one stay in native code: some tens of milliseconds, so that Ctrl-C works at once.
+# Fuel of one call of native code: some tens of milliseconds, so that Ctrl-C is handled promptly.
 SHARE = 2_000_000
-# And of the first one, some half millisecond: what ends within it is not worth more threads.
+# The fuel of the first call, about half a millisecond: a launch that ends within it needs no
+# threads.
 FIRST_SHARE = 250_000
-# Sanitizers look at each strong access in Python, and a warp that waits for a flag makes one after
-# the other until its share is used up.
+# The sanitizers handle each strong access in Python, and a warp that polls a flag performs them
+# until its fuel is spent.
 FOLLOWED_SHARE = 25_000
 _POLL_SECONDS = 0.05
 
@@ -50,7 +52,7 @@ def run(
     warp_seed: int = 0,
     sanitizer: Sanitizer | None = None,
 ) -> Execution:
-    """Run all blocks of a launch, and count; a seed that is not 0 shuffles the warps' turns.
+    """Run all blocks of a launch, and count; a non-zero seed shuffles the warps' turns.
 
     Raises:
         DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
@@ -79,22 +81,22 @@ def execute(
     threads: int | None = None,
     max_steps: int | None = None,
 ) -> None:
-    """Run all blocks of a launch for what they compute alone.
+    """Run all blocks of a launch for their results only.
 
-    `spare` are workers of earlier launches of this kernel with blocks of the same shape, with what
-    they know of it; they are used, and those of this launch are left there for the next one.
+    `spare` are workers of earlier launches of this kernel with blocks of the same shape, including
+    their caches. They are used, and the workers of this launch are returned there.
 
     Raises:
         DeviceError: as `run`.
     """
     launch = _Launch(kernel, request, memory, globals_at, max_steps, None, spare)
     launch.run(threads, None)
-    # After a failure, workers stand in the middle of a block, and are not used again.
+    # After a failure workers are in the middle of a block, and are not used again.
     spare += launch.workers[: max(0, usable_cores() - len(spare))]
 
 
 class _Launch:
-    """One run of a grid: the first trouble stops all workers."""
+    """One run of a grid: the first fault stops all workers."""
 
     def __init__(
         self,
@@ -132,8 +134,7 @@ class _Launch:
         """
         if self._sanitizer is not None:
             self._sanitizer.stop = self.stop
-        # Blocks that make an order among themselves: which of them comes last decides what each
-        # does.
+        # If blocks synchronize with each other, which of them comes last determines what each does.
         alone = self._kernel.orders_blocks or (
             self._sanitizer is not None and self._kernel.follows_blocks
         )
@@ -170,7 +171,7 @@ class _Launch:
                 report(left)
             report(0)
         finally:
-            # Also after Ctrl-C: memory that workers use must outlive them.
+            # Even after Ctrl-C: the workers' memory must outlive them.
             self.stop()
             for thread in helpers:
                 thread.join()
@@ -178,10 +179,10 @@ class _Launch:
             raise self._error
 
     def _helpers(self, count: int) -> list[threading.Thread]:
-        """As many more threads at work as there are blocks for, and as can be started."""
+        """Start as many more threads as there are blocks for, and as can be started."""
         untaken = self._grid.blocks - int(self._grid.next_block[0])
         found: list[threading.Thread] = []
-        # A process that ends starts no more threads, and a system may have too many.
+        # A process that is ending starts no threads, and a system may have too many.
         with suppress(RuntimeError):
             for _ in range(min(count, untaken)):
                 thread = threading.Thread(target=self._work, args=(self._worker(),), daemon=True)
@@ -201,7 +202,7 @@ class _Launch:
         return worker
 
     def _operate(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
-        """Run an instruction that has no native code; 1 if it failed."""
+        """Execute an instruction that has no native code; 1 if it failed."""
         try:
             return self._ready_operations().run(worker, warp, number, lanes)
         except BaseException as error:
@@ -217,7 +218,7 @@ class _Launch:
             return self._operations
 
     def printed(self) -> tuple[str, ...]:
-        """The lines that the kernel printed so far."""
+        """The lines that the kernel has printed so far."""
         return () if self._operations is None else self._operations.printer.lines()
 
     def stop(self) -> None:
@@ -238,7 +239,7 @@ class _Launch:
             self._finished.release()
 
     def _share(self, worker: Worker, fuel: int, steps: _Steps) -> bool:
-        """Run a worker for a while; whether it has more to do."""
+        """Run a worker for a while; returns whether it has more to do."""
         reason = worker.run(fuel)
         if reason == FINISHED:
             return False
@@ -253,16 +254,16 @@ class _Launch:
         return True
 
     def _end(self, worker: Worker, max_steps: int) -> None:
-        """Stop for a block that does not end."""
-        from gemmkit.emulator.machine import fault
+        """Stop because of a block that does not end."""
+        from gemmkit.emulator.machine import errors
 
         if self._sanitizer is None:
-            raise fault.endless_error(worker, max_steps)
+            raise errors.endless_error(worker, max_steps)
         self._sanitizer.endless(worker, max_steps)
         self.stop()
 
     def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
-        """Let the sanitizer tell of a trouble, and go on with what can go on."""
+        """Let the sanitizer report a fault, and continue what can continue."""
         if reason == FAULTED:
             sanitizer.fault(worker)
             worker.forgive()
@@ -271,14 +272,14 @@ class _Launch:
         worker.leave_block()
 
     def _trouble(self, worker: Worker, reason: int) -> BaseException:
-        from gemmkit.emulator.machine import fault
+        from gemmkit.emulator.machine import errors
 
         if reason == STUCK:
-            return fault.deadlock_error(worker)
+            return errors.deadlock_error(worker)
         if reason == TRAP:
-            return fault.trap_error(worker)
+            return errors.trap_error(worker)
         if reason == FAULTED:
-            return worker.failure or fault.access_error(worker, self._memory)
+            return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
 
 
@@ -290,14 +291,14 @@ class _Steps:
         self._steps = 0
 
     def spent(self, block: int, fuel: int) -> int:
-        """The steps so far in the block that it is in, after another share in it."""
+        """The steps so far in the current block, after some more fuel was spent in it."""
         self._steps = self._steps + fuel if block == self._block else 0
         self._block = block
         return self._steps
 
 
 def empty_execution(flow: ControlFlow) -> Execution:
-    """What a launch without blocks shows."""
+    """The result of a launch without blocks."""
     from gemmkit.emulator.counters.tally import Tally
 
     return Execution(Tally.zeros(len(flow.forms)), 0.0)

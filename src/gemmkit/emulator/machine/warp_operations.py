@@ -21,7 +21,7 @@ _WEIGHTS = (np.uint64(1) << _LANE.astype(np.uint64)).astype(np.uint64)
 
 
 def _voters(members: NDArray[Any], active: Lanes) -> Lanes:
-    """For each lane (row), the lanes that take part with it."""
+    """For each lane (row), the lanes that participate with it."""
     named: Lanes = members.astype(np.uint64)[:, None] & _WEIGHTS != 0
     return named & active
 

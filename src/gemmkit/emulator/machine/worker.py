@@ -1,4 +1,4 @@
-"""`Worker`: the memory that one host thread runs blocks in, and what it counted."""
+"""`Worker`: the memory in which one host thread runs blocks, and its counts."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ class SharedGrid:
 
 
 class Worker:
-    """Runs blocks of one shape, of one launch after another, a share of time at once."""
+    """Runs blocks of one shape, for one launch after another, with a limited amount of fuel at a
+    time."""
 
     def __init__(self, kernel: LoadedKernel, request: LaunchRequest) -> None:
         self.kernel = kernel
-        # What Python code raised that ran on behalf of the kernel.
+        # An exception of Python code that ran for the kernel.
         self.failure: BaseException | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
@@ -90,7 +91,7 @@ class Worker:
         self._set_warps(request)
 
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
-        """Make ready for a launch; its blocks must have the shape of those before."""
+        """Prepare for a launch; its blocks must have the shape of the previous ones."""
         self.grid = grid
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
@@ -105,7 +106,7 @@ class Worker:
             "order_seed": grid.warp_seed,
             **dict(zip(("grid_x", "grid_y", "grid_z"), grid.request.grid, strict=True)),
         })  # fmt: skip
-        # Memory where instructions were allowed to go before may have been given back.
+        # Memory that instructions were allowed to access before may have been freed.
         self._sites()[:, :_KNOWN_REGION] = 0
 
     def _set(self, values: Mapping[str, int]) -> None:
@@ -130,14 +131,14 @@ class Worker:
             "warp_bytes": self._warp_bytes,
             "exit_block": compiled.exit_block,
             "cleared_bytes": cleared,
-            # What a warp runs through at most before it comes to a loop's end again.
+            # The most instructions that a warp executes before it reaches a loop's end again.
             "turn_cost": compiled.turn_cost,
             "warp_order": self._warp_order.ctypes.data,
             **dict(zip(("threads_x", "threads_y", "threads_z"), request.block, strict=True)),
         })  # fmt: skip
 
     def _set_warps(self, request: LaunchRequest) -> None:
-        """What stays as it is from block to block: the warps' numbers, their threads' places."""
+        """Set what all blocks have in common: the warps' numbers, their threads' coordinates."""
         x, y, _ = request.block
         memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
         number = np.arange(self.warps * LANES, dtype=np.int64).reshape(self.warps, LANES)
@@ -145,8 +146,8 @@ class Worker:
         header = memory[:, :WARP_REGISTERS].view(np.uint32)
         header[:, WARP["index"] // 4] = np.arange(self.warps)
         header[:, WARP["initial"] // 4] = exists
-        for place, axis in enumerate((number % x, number // x % y, number // (x * y))):
-            start = WARP_REGISTERS + place * vector_bytes(32)
+        for index, axis in enumerate((number % x, number // x % y, number // (x * y))):
+            start = WARP_REGISTERS + index * vector_bytes(32)
             target = memory[:, start : start + vector_bytes(32)].view(np.uint32)
             target[...] = axis
 
@@ -156,30 +157,30 @@ class Worker:
         return self.kernel.flow
 
     def field(self, name: str) -> int:
-        """A field of the worker."""
+        """The value of a field."""
         return int(self.fields[WORKER[name] // 8])
 
     def run(self, fuel: int) -> int:
-        """Run for about so many warp instructions; why it stopped."""
+        """Run for about `fuel` warp instructions; returns why it stopped."""
         self.fields[WORKER["fuel"] // 8] = fuel
         return int(self._run(self._address))
 
     def fail(self, error: BaseException) -> None:
-        """Stop soon, for something that Python code raised on behalf of the kernel."""
+        """Stop soon, because of an exception of Python code that ran for the kernel."""
         self.failure = error
         self.fields[WORKER["fuel"] // 8] = -1
         self.fields[WORKER["fault"] // 8] = FAILED_OPERATION
 
     def leave_block(self) -> None:
-        """Go on with another block, wherever this one stands."""
+        """Abandon the current block and continue with another."""
         self.fields[WORKER["block"] // 8] = -1
 
     def forgive(self) -> None:
-        """Go on after an access that was refused and left out."""
+        """Continue after an access that was refused and skipped."""
         self.fields[WORKER["fault"] // 8] = 0
 
     def release(self) -> None:
-        """Let go of the function that calls back, which holds on to this object."""
+        """Release the callback, which refers to this object."""
         self._operation = Operation()
 
     def warp_number(self, address: int) -> int:
@@ -192,8 +193,8 @@ class Worker:
         return memory[:, :WARP_REGISTERS].view(np.int32)[:, WARP[name] // 4]
 
     def waiting_lanes(self, warp: int) -> list[tuple[int, int]]:
-        """Where lanes of a warp wait for their turn or for others, from the first to wait on: the
-        basic block where they go on, and a mask of them."""
+        """The lanes of a warp that wait for their turn or for others, from the first to wait on:
+        the basic block where they continue, and their mask."""
         depth = int(self.warp_fields("depth")[warp])
         start = warp * self._warp_bytes + STACK
         stack = self.warp_memory[start : start + STACK_ENTRY * depth].view(np.uint32)
@@ -212,16 +213,16 @@ class Worker:
         return self.local[start : start + self.kernel.compiled.local_bytes]
 
     def site_number(self, address: int) -> int:
-        """The instruction to which a memory record belongs."""
+        """The instruction that a memory record belongs to."""
         return self.site_at(address - self._buffer.ctypes.data)
 
     def site_at(self, distance: int) -> int:
-        """The instruction to which the memory record belongs so many bytes from the start."""
-        place = (distance - self.kernel.compiled.sites_start) // SITE_BYTES
-        return list(self.kernel.areas.sites)[place]
+        """The instruction whose memory record is `distance` bytes from the start."""
+        index = (distance - self.kernel.compiled.sites_start) // SITE_BYTES
+        return list(self.kernel.areas.sites)[index]
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in what native code notes in this worker."""
+        """Whether an address is in this worker's buffer."""
         return 0 <= address - self._buffer.ctypes.data < len(self._buffer)
 
     def add_to_site(self, number: int, name: str, amount: int) -> None:
@@ -230,15 +231,15 @@ class Worker:
         self._buffer[at : at + 8].view(np.int64)[0] += amount
 
     def limit_shared(self, number: int, start: int, size: int) -> None:
-        """Let a memory instruction touch a part of shared memory only; sizes in bytes."""
+        """Restrict a memory instruction to a range of shared memory; sizes in bytes."""
         row = self.kernel.areas.sites[number]
         for name, value in (("shared_start", start), ("shared_size", size)):
             self._sites()[row, SITE[name] // 8] = value
 
     def regions(self) -> dict[int, int]:
-        """Where the piece of global memory begins that each instruction touched last."""
-        areas, place = self.kernel.areas, SITE["region"] // 8
-        first = {number: int(self._sites()[row, place]) for number, row in areas.sites.items()}
+        """The start of the allocation in global memory that each instruction accessed last."""
+        areas, index = self.kernel.areas, SITE["region"] // 8
+        first = {number: int(self._sites()[row, index]) for number, row in areas.sites.items()}
         return {number: address for number, address in first.items() if address}
 
     def _sites(self) -> NDArray[np.int64]:
@@ -247,12 +248,12 @@ class Worker:
         return found.reshape(sites, SITE_BYTES // 8)
 
     def tally(self) -> Tally:
-        """What was counted so far."""
+        """The counts so far."""
         return _tally(self._buffer, self.kernel)
 
 
 _COUNTS = ("sectors", "ideal_sectors", "wavefronts", "conflicts")
-# The fields of a record that hold the region touched last.
+# The fields of a record for the region accessed last.
 _KNOWN_REGION = SITE["region_bytes"] // 8 + 1
 _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
 
@@ -269,19 +270,19 @@ def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
         tally.executed[block.start : block.end] = counters[number, 0]
         tally.lanes[block.start : block.end] = counters[number, 1]
     acting = tally.executed.copy()
-    for number, place in areas.apart.items():
-        acting[number] = counters[place, 0]
+    for number, index in areas.apart.items():
+        acting[number] = counters[index, 0]
         if kernel.actions[number].guard is not None:
-            tally.lanes[number] = counters[place, 1]
+            tally.lanes[number] = counters[index, 1]
         if flow.forms[number].operation == "branch":
-            tally.divergent[number] = counters[place, 0]
+            tally.divergent[number] = counters[index, 0]
     end = areas.sites_start + SITE_BYTES * len(areas.sites)
     sites = buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
-    for number, place in areas.sites.items():
+    for number, index in areas.sites.items():
         action = kernel.actions[number]
         if action.form.modifiers.get("S") == "const":
             continue
-        found = {name: int(sites[place, offset // 8]) for name, offset in SITE.items()}
+        found = {name: int(sites[index, offset // 8]) for name, offset in SITE.items()}
         if number not in areas.merging.silent:
             tally.requests[number] = acting[number]
             for name in _COUNTS:

@@ -1,4 +1,4 @@
-"""The oracle: a second executor of PTX, short rather than fast, that the engine is tested against.
+"""The oracle: a second executor of PTX, short rather than fast, against which the engine is tested.
 
 It runs many warps in lockstep on NumPy arrays, one basic block at a time, with the definitions of
 `isa.semantics` and `counters.rules`. Results and tallies must equal the engine's.
@@ -39,8 +39,8 @@ def run(
 ) -> Execution:
     """Run a kernel.
 
-    A warp runs until it waits or ends, a block's warps and the grid's blocks in order, where a
-    kernel shows the order (atomics, printf); otherwise many blocks run together.
+    If a kernel depends on the order of execution (atomics, printf), a warp runs until it waits or
+    ends, and warps and blocks run in order. Otherwise many blocks run together.
 
     Args:
         flow: the kernel.
@@ -49,11 +49,7 @@ def run(
         symbols: addresses of the module's global and constant variables.
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
         watch: collects each memory request.
-        track: follow undefined bits; where they are used is among the `findings`.
-
-    Raises:
-        DeviceError: an access out of bounds or misaligned, a trap, a deadlock.
-        UnsupportedInstruction: a call to a function other than printf.
+        track: track undefined bits; uses of them are among the `findings`.
     """
     started = time.perf_counter()
     found = Collection()

@@ -1,4 +1,4 @@
-"""Instructions that touch memory: loads, stores, cp.async and atomics, and what they count."""
+"""Instructions that access memory: loads, stores, cp.async and atomics, and their counts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gemmkit.emulator.oracle.memory import (
     SHARED_WINDOW,
     Addresses,
     Lanes,
-    Place,
+    Span,
     check_aligned,
-    global_places,
+    global_spans,
     window_of,
 )
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
@@ -36,7 +36,7 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
 def space_of(group: Group, step: Step) -> str:
-    """The state space that an instruction names: param is a kernel's own or that of a call."""
+    """The state space of an instruction; param is that of the kernel or of a call."""
     space = step.form["S"].removesuffix("::cta") or "generic"
     if space != "param":
         return {"const": "global"}.get(space, space)
@@ -53,10 +53,10 @@ def load(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
         return
     addresses, nbytes = group.address(step.addresses[0]), of.bytes * len(step.dests)
     values = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in step.dests]
-    for place in _places(group, step, space, addresses, lanes, nbytes, tally):
+    for span in _spans(group, step, space, addresses, lanes, nbytes, tally):
         for number, value in enumerate(values):
-            loaded = place.moved(number * of.bytes).load(of.bytes)
-            values[number] = np.where(place.lanes, loaded, value)
+            loaded = span.moved(number * of.bytes).load(of.bytes)
+            values[number] = np.where(span.lanes, loaded, value)
     for (dest, kind), value in zip(step.dests, values, strict=True):
         group.write(dest, kind, value, lanes)
 
@@ -67,8 +67,8 @@ def _load_parameters(group: Group, step: Step, lanes: Lanes) -> None:
     start = group.chunk.kernel.parameters[address.base.name].offset + address.offset
     size = step.form.type.bytes
     for number, (dest, of) in enumerate(step.dests):
-        place = start + number * size
-        data = group.chunk.request.parameters[place : place + size].ljust(size, b"\0")
+        span = start + number * size
+        data = group.chunk.request.parameters[span : span + size].ljust(size, b"\0")
         group.write(dest, of, np.frombuffer(data, f"u{size}"), lanes)
 
 
@@ -77,12 +77,12 @@ def store(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     of, space = step.form.type, space_of(group, step)
     addresses, nbytes = group.address(step.addresses[0]), of.bytes * len(step.sources)
     values = [group.read(source, of) for source, _ in step.sources]
-    for place in _places(group, step, space, addresses, lanes, nbytes, tally):
+    for span in _spans(group, step, space, addresses, lanes, nbytes, tally):
         for number, value in enumerate(values):
-            place.moved(number * of.bytes).store(value)
+            span.moved(number * of.bytes).store(value)
 
 
-def _places(
+def _spans(
     group: Group,
     step: Step,
     space: str,
@@ -90,24 +90,24 @@ def _places(
     lanes: Lanes,
     nbytes: int,
     tally: Tally,
-) -> Iterator[Place]:
-    """Checks and counts an access, then gives the places where it goes."""
+) -> Iterator[Span]:
+    """Check and count an access; returns the memory that it accesses."""
     check_aligned(addresses, lanes, nbytes)
     if space != "arguments" and step.form.modifiers.get("S") != "const":
         if not step.silent:
             tally.requests[step.number] += int(np.count_nonzero(lanes.any(axis=1)))
         tally.data_bytes[step.number] += nbytes * int(np.count_nonzero(lanes))
     if space != "generic":
-        yield from _places_in(group, step, space, addresses, lanes, nbytes, tally)
+        yield from _spans_in(group, step, space, addresses, lanes, nbytes, tally)
         return
     for part in ("shared", "local", "global"):
         inside = lanes & window_of(addresses, part)
         if inside.any():
             offset = np.uint64(WINDOWS.get(part, 0))
-            yield from _places_in(group, step, part, addresses - offset, inside, nbytes, tally)
+            yield from _spans_in(group, step, part, addresses - offset, inside, nbytes, tally)
 
 
-def _places_in(
+def _spans_in(
     group: Group,
     step: Step,
     space: str,
@@ -115,16 +115,16 @@ def _places_in(
     lanes: Lanes,
     nbytes: int,
     tally: Tally,
-) -> Iterator[Place]:
-    _tell(group, step, space, addresses, lanes, nbytes)
+) -> Iterator[Span]:
+    _record(group, step, space, addresses, lanes, nbytes)
     if space == "global":
-        found = list(global_places(group.chunk.memory, addresses, lanes, nbytes))
+        found = list(global_spans(group.chunk.memory, addresses, lanes, nbytes))
         if step.form.modifiers.get("S") != "const":
             _count_global(step, addresses, lanes, nbytes, tally)
         yield from found
         return
     owners = group.take(group.chunk.owners[space])
-    yield from group.chunk.spaces[space].places(owners, addresses, lanes, nbytes)
+    yield from group.chunk.spaces[space].spans(owners, addresses, lanes, nbytes)
     if space == "shared" and not step.silent:
         store = step.form.operation != "load"
         wavefronts, conflicts = wavefronts_of(addresses, lanes, step.width or nbytes, store)
@@ -143,7 +143,7 @@ def _count_global(
     tally.tag_wavefronts[step.number] += tags
 
 
-def _tell(
+def _record(
     group: Group, step: Step, space: str, addresses: Addresses, lanes: Lanes, nbytes: int
 ) -> None:
     watch = group.chunk.watch
@@ -152,10 +152,10 @@ def _tell(
 
 
 def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
-    """`cp.async`: 4 to 16 bytes from global to shared memory, at once.
+    """`cp.async`: 4 to 16 bytes from global to shared memory, performed at once.
 
-    With a source size, what lies beyond it is written as zeros; a lane with size 0 reads nothing,
-    as does one whose `ignore-src` is true.
+    With a source size, bytes beyond it are written as zeros; a lane with size 0 reads nothing, as
+    does one whose `ignore-src` is true.
     """
     to, start = (group.address(each) for each in step.addresses)
     (size,) = step.immediates
@@ -167,20 +167,20 @@ def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     reading = lanes & (length > 0)
     check_aligned(to, lanes, size)
     check_aligned(start, reading, size)
-    _tell(group, step, "global", start, reading, size)
-    _tell(group, step, "shared", to, lanes, size)
+    _record(group, step, "global", start, reading, size)
+    _record(group, step, "shared", to, lanes, size)
     data = np.zeros((*lanes.shape, size), np.uint8)
     for count in np.unique(length[reading]).tolist():
         unit = 4 if count % 4 == 0 else 1
         numbers = data.view(f"u{unit}")
-        for place in global_places(group.chunk.memory, start, reading & (length == count), count):
+        for span in global_spans(group.chunk.memory, start, reading & (length == count), count):
             for number in range(count // unit):
-                loaded = place.moved(number * unit).load(unit)
-                numbers[..., number] = np.where(place.lanes, loaded, numbers[..., number])
+                loaded = span.moved(number * unit).load(unit)
+                numbers[..., number] = np.where(span.lanes, loaded, numbers[..., number])
     owners = group.take(group.chunk.owners["shared"])
-    for place in group.chunk.spaces["shared"].places(owners, to, lanes, size):
+    for span in group.chunk.spaces["shared"].spans(owners, to, lanes, size):
         for number in range(size // 4):
-            place.moved(4 * number).store(data.view("u4")[..., number])
+            span.moved(4 * number).store(data.view("u4")[..., number])
     tally.requests[step.number] += int(np.count_nonzero(reading.any(axis=1)))
     _count_global(step, start, reading, size, tally)
     cached = step.form["C"] == "ca"
@@ -199,11 +199,11 @@ def atomic(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     addresses = group.address(step.addresses[0])
     operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     before = np.zeros(lanes.shape, f"u{of.bytes}")
-    for place in _places(group, step, space, addresses, lanes, of.bytes, tally):
-        for row, lane in np.argwhere(place.lanes).tolist():
+    for span in _spans(group, step, space, addresses, lanes, of.bytes, tally):
+        for row, lane in np.argwhere(span.lanes).tolist():
             only = np.zeros_like(lanes)
             only[row, lane] = True
-            one = Place(place.data, place.index, only)
+            one = Span(span.data, span.index, only)
             old = one.load(of.bytes)
             new = _combined(step, old[row, lane], *(each[row, lane] for each in operands))
             one.store(np.full(lanes.shape, new, old.dtype))
@@ -213,7 +213,7 @@ def atomic(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
 
 
 def _combined(step: Step, old: Any, *operands: Any) -> Any:
-    """What an atomic leaves in memory; raw bits, as scalars."""
+    """What an atomic stores to memory; raw bits, as scalars."""
     if step.form.operation == "compare_and_swap":
         return operands[1] if old == operands[0] else old
     operation, (operand,) = step.form["O"], operands
@@ -227,7 +227,7 @@ def _combined(step: Step, old: Any, *operands: Any) -> Any:
 
 
 def convert_address(group: Group, step: Step, lanes: Lanes) -> None:
-    """`cvta`: between a space's own addresses and generic ones."""
+    """`cvta`: between addresses of a space and generic ones."""
     offset = WINDOWS.get(step.form["S"], 0)
     (source, of), (dest, _) = step.sources[0], step.dests[0]
     moved = -offset if step.form["D"] == "to" else offset
@@ -236,12 +236,12 @@ def convert_address(group: Group, step: Step, lanes: Lanes) -> None:
 
 
 def is_space(group: Group, step: Step, lanes: Lanes) -> None:
-    """`isspacep`: whether a generic address lies in a space."""
+    """`isspacep`: whether a generic address is in a space."""
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
     group.write(*step.dests[0], inside, lanes)
 
 
 def create_policy(group: Group, step: Step, lanes: Lanes) -> None:
-    """`createpolicy`: zero for every policy, as none changes a result."""
+    """`createpolicy`: zero for every policy, since none changes a result."""
     group.write(*step.dests[0], np.zeros(lanes.shape, np.uint64), lanes)

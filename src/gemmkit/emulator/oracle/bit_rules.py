@@ -10,7 +10,7 @@ from gemmkit.emulator.isa.semantics.raw import Mask, Raw
 
 
 def all_where(bad: Mask, bits: int) -> Raw:
-    """All bits of a width where a lane is chosen, else none."""
+    """All bits of a width in the chosen lanes, else none."""
     if bits == 1:
         return bad
     return np.where(bad, (1 << bits) - 1, 0).astype(f"u{bits // 8}")
@@ -19,22 +19,22 @@ def all_where(bad: Mask, bits: int) -> Raw:
 def moved(
     undefined: Sequence[Raw], widths: Sequence[int], results: Sequence[int]
 ) -> list[Raw | None]:
-    """Of operands that are joined, taken apart or passed on."""
+    """The undefined bits of operands that are joined, split or passed on."""
     if len(undefined) == len(results):
         return list(undefined)
     joined = np.zeros(undefined[0].shape, np.uint64)
-    for place, (bits, width) in enumerate(zip(undefined, widths, strict=True)):
-        joined |= bits.astype(np.uint64) << np.uint64(place * width)
+    for index, (bits, width) in enumerate(zip(undefined, widths, strict=True)):
+        joined |= bits.astype(np.uint64) << np.uint64(index * width)
     if len(results) == 1:
         return [joined.astype(f"u{results[0] // 8}")]
     return [
-        (joined >> np.uint64(place * width)).astype(f"u{width // 8}")
-        for place, width in enumerate(results)
+        (joined >> np.uint64(index * width)).astype(f"u{width // 8}")
+        for index, width in enumerate(results)
     ]
 
 
 def whole(undefined: Sequence[Raw], results: Sequence[int], part: int) -> list[Raw | None]:
-    """All bits, or all of a part, where any is undefined in an operand."""
+    """All bits, or all of a part, if any bit of an operand is undefined."""
     some: Mask = np.logical_or.reduce([bits != 0 for bits in undefined])
     if not part:
         return [all_where(some, width) for width in results]
@@ -53,11 +53,11 @@ def bitwise(
     """The bits that some choice of the undefined bits of the operands changes."""
     now = compute(values)
     found = np.zeros_like(now)
-    which = [place for place, bits in enumerate(undefined) if bits.any()]
+    which = [index for index, bits in enumerate(undefined) if bits.any()]
     for chosen in range(1, 1 << len(which)):
         other = list(values)
-        for number, place in enumerate(which):
+        for number, index in enumerate(which):
             if chosen >> number & 1:
-                other[place] = values[place] ^ undefined[place]
+                other[index] = values[index] ^ undefined[index]
         found = found | (now ^ compute(other))
     return found

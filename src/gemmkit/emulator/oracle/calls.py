@@ -1,4 +1,4 @@
-"""Calls to functions outside of the kernel: printf is the only one."""
+"""Calls to functions outside the kernel; the only one is printf."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmkit.errors import UnsupportedInstruction
 
 
 def print_formatted(group: Group, step: Step, lanes: Lanes, printed: list[str]) -> None:
-    """`call vprintf`: one text for each lane, in order; its result stays zero.
+    """`call vprintf`: one text per lane, in order; its result stays zero.
 
     Raises:
         UnsupportedInstruction: another function is called.

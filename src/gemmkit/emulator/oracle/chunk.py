@@ -29,7 +29,7 @@ WARP = 32
 
 
 class Chunk:
-    """Registers hold raw bits, one row of 32 lanes a warp; a block's warps follow one another."""
+    """Registers hold raw bits, one row of 32 lanes per warp; a block's warps are consecutive."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class Chunk:
         self.block = np.repeat(np.array(blocks, np.uint32), self.warps_per_block)[:, None]
         self.warps = Warps(self.thread < threads, exit_block)
         self.barriers = [Barriers(self.warps_per_block) for _ in blocks]
-        # Who owns shared memory: blocks; local memory and the arguments of calls: threads.
+        # Shared memory belongs to blocks; local memory and the arguments of calls belong to
+        # threads.
         row = np.arange(self.count, dtype=np.int64)[:, None]
         self.owners = {
             "shared": row // self.warps_per_block,
@@ -91,12 +92,12 @@ class Chunk:
     def _special(self, name: str) -> Raw | int:
         base, _, axis = name.removeprefix("%").partition(".")
         if axis:
-            place = "xyz".index(axis)
+            index = "xyz".index(axis)
             sizes = self.request.grid if "cta" in base else self.request.block
             if base.startswith("n"):
-                return sizes[place]
+                return sizes[index]
             number = self.block if "cta" in base else self.thread
-            return number // np.uint32(int(np.prod(sizes[:place]))) % np.uint32(sizes[place])
+            return number // np.uint32(int(np.prod(sizes[:index]))) % np.uint32(sizes[index])
         lane = np.arange(WARP, dtype=np.uint64)
         one = np.uint64(1)
         values: Mapping[str, Raw | int] = {
@@ -111,7 +112,7 @@ class Chunk:
             "dynamic_smem_size": self.request.shared_bytes,
             "total_smem_size": self.spaces["shared"].nbytes,
             "WARP_SZ": WARP,
-            # One multiprocessor, one grid, and no time passes.
+            # One SM, one grid, and clocks that stand still.
             **dict.fromkeys(("smid", "gridid", "clock", "clock64", "globaltimer"), 0),
             "nsmid": 1,
         }
@@ -133,14 +134,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some warps of a chunk that run the same basic block: reads and writes their registers."""
+    """Some warps of a chunk that run the same basic block; reads and writes their registers."""
 
     chunk: Chunk
     rows: Rows
     whole: bool  # the rows are all of the chunk's
 
     def take(self, values: Raw) -> Raw:
-        """The rows of an array over all warps."""
+        """The group's rows of an array over all warps."""
         return values if self.whole else values[self.rows]
 
     def read(self, source: Source, of: PtxType) -> Raw:
@@ -162,7 +163,7 @@ class Group:
         return self.chunk.variable(symbol.name)
 
     def write(self, dest: Register | None, of: PtxType, values: Raw, lanes: Mask) -> None:
-        """A result of a type into a register, extended as the type says, in some lanes."""
+        """Write a result to a register, extended as the type says, in some lanes."""
         if dest is None:
             return
         target = self.chunk.register(dest)

@@ -1,4 +1,4 @@
-"""Where each warp stands: active lanes, the stack of parted lanes, barriers."""
+"""The control state of each warp: active lanes, the stack of diverged lanes, barriers."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ RUNNING, WAITING, DONE = range(3)
 class Warps:
     """The control state of many warps, one row each.
 
-    A row's active lanes (`mask`) stand at basic block `block`. They wait for others of their warp
-    at block `meet`; the others are entries of the warp's stack: where they go on, where they in
-    turn meet others, and which lanes they are.
+    A row's active lanes (`mask`) are at basic block `block`. They wait for others of their warp at
+    block `reconvergence`. The others are entries of the warp's stack: the block where they
+    continue, the one where they in turn reconverge with others, and the lanes.
     """
 
     def __init__(self, existing: Lanes, exit_block: int) -> None:
         count = len(existing)
         self.mask = existing.copy()
         self.block = np.zeros(count, np.intp)
-        self.meet = np.full(count, exit_block)
+        self.reconvergence = np.full(count, exit_block)
         self.status = np.full(count, RUNNING)
         self._left = ~existing
         self._stacks: list[list[tuple[int, int, Lanes]]] = [[] for _ in range(count)]
 
     def go(self, rows: Rows, block: int) -> None:
-        """The active lanes of these warps go on at a block."""
+        """The active lanes of these warps continue at a block."""
         self.block[rows] = block
-        self._settle(rows[self.meet[rows] == block])
+        self._settle(rows[self.reconvergence[rows] == block])
 
-    def part(self, row: int, taken: Lanes, target: int, fall: int, meeting: int) -> None:
-        """Some of the active lanes go to `target` first, the rest to `fall`, until all meet."""
-        active, outer = self.mask[row].copy(), int(self.meet[row])
-        if meeting != outer:
-            self._stacks[row].append((meeting, outer, active))
-        if fall != meeting:
-            self._stacks[row].append((fall, meeting, active & ~taken))
-        self.mask[row], self.meet[row] = taken, meeting
+    def diverge(self, row: int, taken: Lanes, target: int, fall: int, reconvergence: int) -> None:
+        """Some active lanes go to `target` first, the rest to `fall`, until all reconverge."""
+        active, outer = self.mask[row].copy(), int(self.reconvergence[row])
+        if reconvergence != outer:
+            self._stacks[row].append((reconvergence, outer, active))
+        if fall != reconvergence:
+            self._stacks[row].append((fall, reconvergence, active & ~taken))
+        self.mask[row], self.reconvergence[row] = taken, reconvergence
         self.go(np.array([row]), target)
 
     def leave(self, rows: Rows, lanes: Lanes, block: int) -> None:
-        """These lanes have ended; the others of their warps go on at a block."""
+        """These lanes have ended; the others of their warps continue at a block."""
         self._left[rows] |= lanes
         self.mask[rows] &= ~lanes
         staying = self.mask[rows].any(axis=1)
@@ -55,14 +55,14 @@ class Warps:
         self.go(rows[staying], block)
 
     def _settle(self, rows: Rows) -> None:
-        """Warps whose active lanes have met others, or have ended: those next on the stack run."""
+        """In warps whose active lanes have reconverged or ended, run those next on the stack."""
         for row in rows.tolist():
             stack = self._stacks[row]
-            while self.block[row] == self.meet[row] or not self.mask[row].any():
+            while self.block[row] == self.reconvergence[row] or not self.mask[row].any():
                 if not stack:
                     self.status[row] = DONE
                     break
-                self.block[row], self.meet[row], lanes = stack.pop()
+                self.block[row], self.reconvergence[row], lanes = stack.pop()
                 self.mask[row] = lanes & ~self._left[row]
 
 
@@ -87,7 +87,7 @@ class Barriers:
     ) -> list[tuple[int, int]]:
         """A warp arrives, and waits there if `waiting` is its row.
 
-        Returns rows that may go on, each with the sum of the votes of all who came.
+        Returns the rows that may continue, each with the sum of all votes.
         """
         barrier = self._barriers[number]
         barrier.arrived += 1
@@ -98,7 +98,7 @@ class Barriers:
         return self._opened(barrier)
 
     def end(self) -> list[tuple[int, int]]:
-        """A warp has ended; returns rows that may go on, as `arrive` does."""
+        """A warp has ended; returns the rows that may continue, as `arrive` does."""
         self._ended += 1
         return [each for barrier in self._barriers.values() for each in self._opened(barrier)]
 

@@ -24,8 +24,8 @@ from gemmkit.emulator.oracle.memory import Addresses, Lanes
 
 
 def global_counts_of(addresses: Addresses, lanes: Lanes, nbytes: int) -> tuple[int, int, int]:
-    """Sectors, the fewest that could have done, and tag-stage wavefronts of accesses to global
-    memory; each lies within one sector, a row is a warp."""
+    """Sectors, the fewest possible sectors, and tag-stage wavefronts of accesses to global memory;
+    each access is within one sector, a row is a warp."""
     active = lanes.any(axis=1)
     addresses, lanes = addresses[active], lanes[active]
     if not len(addresses):
@@ -40,17 +40,17 @@ def global_counts_of(addresses: Addresses, lanes: Lanes, nbytes: int) -> tuple[i
     if not new[:, 1:].any():
         return sectors, ideal, len(lines)
     banks = np.zeros(lines.shape, np.int64)
-    for place, bits in enumerate(TAG_BANK_BITS):
+    for index, bits in enumerate(TAG_BANK_BITS):
         odd = np.zeros(lines.shape, np.int64)
         for bit in bits:
             odd ^= (lines * np.uint64(LINE_BYTES) >> np.uint64(bit) & np.uint64(1)).astype(np.int64)
-        banks |= odd << place
+        banks |= odd << index
     depth = [np.count_nonzero(new & (banks == bank), axis=1) for bank in range(4)]
     return sectors, ideal, int(np.max(depth, axis=0).sum())
 
 
 def _new(ordered: Addresses) -> Lanes:
-    """Where a number is not the one before it in its row."""
+    """Where a number differs from the previous one in its row."""
     found: Lanes = np.ones(ordered.shape, bool)
     found[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     return found
@@ -62,7 +62,7 @@ def wavefronts_of(addresses: Addresses, lanes: Lanes, nbytes: int, store: bool) 
     addresses, lanes = addresses[active], lanes[active]
     if not len(addresses):
         return 0, 0
-    # Banks repeat every 128 bytes, so warps that are whole lines apart cost the same.
+    # Banks repeat every 128 bytes, so warps that are whole lines apart have the same counts.
     relative = _near(addresses, lanes)
     if (relative == relative[0]).all() and (lanes == lanes[0]).all():
         one = _wavefronts(relative[0].tobytes(), lanes[0].tobytes(), nbytes, store)
@@ -91,7 +91,7 @@ def local_sectors_of(offsets: Addresses, lanes: Lanes, nbytes: int) -> int:
 def copy_counts_of(
     to: Addresses, start: Addresses, lanes: Lanes, reading: Lanes, nbytes: int, cached: bool
 ) -> tuple[int, int, int]:
-    """Wavefronts and bank conflicts of cp.async, and how many sectors it fetches a second time.
+    """Wavefronts and bank conflicts of cp.async, and the number of sectors that it fetches twice.
 
     `reading` are those of `lanes` that do not only write zeros; a row is a warp.
     """
@@ -100,7 +100,7 @@ def copy_counts_of(
         for row in zip(_near(to, lanes), _near(start, reading), lanes, reading, strict=True)
         if row[2].any()
     ]
-    wavefronts, conflicts, again = (sum(each[place] for each in counts) for place in range(3))
+    wavefronts, conflicts, again = (sum(each[index] for each in counts) for index in range(3))
     return wavefronts, conflicts, again
 
 
@@ -117,7 +117,7 @@ def more_tags_of(to: Addresses, start: Addresses, reading: Lanes) -> int:
 
 
 def _near(addresses: Addresses, lanes: Lanes) -> NDArray[np.int64]:
-    """Addresses less whole lines, the same for all lanes of a warp; 0 where a lane is off."""
+    """Addresses minus whole lines, the same for all lanes of a warp; 0 in inactive lanes."""
     found = np.broadcast_to(addresses, lanes.shape)
     first = np.take_along_axis(found, lanes.argmax(axis=1)[:, None], axis=1)
     line = np.uint64(LINE_BYTES)

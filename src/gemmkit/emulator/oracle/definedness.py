@@ -1,7 +1,7 @@
-"""`Definedness`: which bits of registers and memory were given a value, and where others are used.
+"""`Definedness`: which bits of registers and memory are defined, and where undefined ones are used.
 
-It goes ahead of each instruction and follows the rules of `isa.definedness`. Registers and memory
-have arrays beside their own, with a 1 for each bit that is defined.
+It runs before each instruction and follows the rules of `isa.definedness`. Registers and memory
+have shadow arrays, with a 1 for each defined bit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOVES = ("move", "call_parameter", "load_parameter")
 
 
 class Definedness:
-    """Of one chunk; what it finds goes to `collection`."""
+    """The state of one chunk; findings go to `collection`."""
 
     def __init__(
         self, chunk: Chunk, names: Names, memory: DeviceMemory, collection: Collection
@@ -54,7 +54,7 @@ class Definedness:
         self._uses = UndefinedUses(names, collection)
         self._overwrites = overwrites(names.actions)
         self._registers: dict[Register, Raw] = {}
-        # A byte each of shared and local memory, by owner.
+        # One byte per byte of shared and local memory, by owner.
         self._spaces: Mapping[str, Bytes] = {
             space: np.zeros((int(chunk.owners[space].max()) + 1, nbytes), np.uint8)
             for space, nbytes in (
@@ -71,7 +71,7 @@ class Definedness:
         self._granule = min(sizes, default=4)
 
     def step(self, group: Group, step: Step, lanes: Lanes, active: Lanes) -> None:
-        """An instruction is about to run in these lanes, out of the active ones."""
+        """Before an instruction runs in these lanes, out of the active ones."""
         action = self._names.actions[step.number]
         if action.pure:
             self._set(group, action, self._computed(group, action), lanes, active)
@@ -110,7 +110,7 @@ class Definedness:
         lanes: Lanes,
         active: Lanes,
     ) -> None:
-        """Keep which bits of an instruction's results are undefined, none by default."""
+        """Record which bits of an instruction's results are undefined, none by default."""
         guard = action.guard
         unsure = self._some(group, guard.register) if guard and action.pure else None
         for register, bits in zip(action.dests, undefined, strict=False):
@@ -143,18 +143,18 @@ class Definedness:
             return [(high << 16 | low).astype(np.uint32)]
         values: list[Raw | int] = [
             source.value
-            if isinstance(source, Immediate) and action.operation == "logic3" and place == 3
+            if isinstance(source, Immediate) and action.operation == "logic3" and index == 3
             else group.read(source, TYPES["pred" if bits == 1 else f"b{bits}"])
-            for place, (source, bits) in enumerate(zip(action.sources, widths, strict=True))
+            for index, (source, bits) in enumerate(zip(action.sources, widths, strict=True))
         ]
         if flow.kind == "bitwise":
             return [bitwise(lambda each: evaluate(form, each)[0], values, undefined)]
         operands = [
-            undefined[place] if place in flow.data else value for place, value in enumerate(values)
+            undefined[index] if index in flow.data else value for index, value in enumerate(values)
         ]
         (found,) = evaluate(form, operands)
-        for place, bits in enumerate(undefined):
-            if place not in flow.data:
+        for index, bits in enumerate(undefined):
+            if index not in flow.data:
                 found = np.where(bits != 0, ~np.zeros_like(found), found)
         return [found]
 
@@ -162,9 +162,9 @@ class Definedness:
 
     def _use(self, group: Group, action: Action, operand: int, lanes: Mask) -> None:
         warps = self._chunk.warps_per_block
-        for place in np.flatnonzero(lanes.any(axis=1)).tolist():
-            row = int(group.rows[place])
-            mask = int((lanes[place].astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum())
+        for index in np.flatnonzero(lanes.any(axis=1)).tolist():
+            row = int(group.rows[index])
+            mask = int((lanes[index].astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum())
             block = int(self._chunk.block[row, 0])
             self._uses.use(Use(action.number, operand, block, row % warps, mask))
 
@@ -174,21 +174,21 @@ class Definedness:
             unsure = active & self._some(group, guard.register)
             self._use(group, action, USED_GUARD, unsure)
         if action.operation != "no_operation":
-            for place, address in enumerate((action.address, action.other_address)):
+            for index, address in enumerate((action.address, action.other_address)):
                 if address is not None and isinstance(address.base, Register):
                     found = lanes & self._some(group, address.base)
-                    self._use(group, action, USED_ADDRESS + place, found)
-        for place in range(used_from(action), len(action.sources)):
-            register = register_of(action.sources[place])
+                    self._use(group, action, USED_ADDRESS + index, found)
+        for index in range(used_from(action), len(action.sources)):
+            register = register_of(action.sources[index])
             if register is not None:
-                self._use(group, action, USED_SOURCE + place, lanes & self._some(group, register))
+                self._use(group, action, USED_SOURCE + index, lanes & self._some(group, register))
 
     # Effects
 
     def _effects(
         self, group: Group, step: Step, action: Action, lanes: Lanes
     ) -> list[Raw | None] | None:
-        """What an instruction does to memory; the undefined bits of its results."""
+        """What an instruction does to memory; returns the undefined bits of its results."""
         operation = action.operation
         if operation == "load" and step.form["S"] != "const":
             return self._load(group, step, action, lanes)
@@ -218,19 +218,19 @@ class Definedness:
         masks = np.broadcast_to(group.read(*step.sources[3]), lanes.shape)
         named = masks >> other.astype(np.uint32) & np.uint32(1) == 1
         absent = lanes & ~(np.take_along_axis(lanes, other, axis=1) & named)
-        for place in np.flatnonzero(absent.any(axis=1)).tolist():
-            row, lane = int(group.rows[place]), int(absent[place].argmax())
+        for index in np.flatnonzero(absent.any(axis=1)).tolist():
+            row, lane = int(group.rows[index]), int(absent[index].argmax())
             block, warp = int(self._chunk.block[row, 0]), row % self._chunk.warps_per_block
-            whose = int(other[place, lane])
+            whose = int(other[index, lane])
             found = absent_lane(self._names, action.number, block, warp, 1 << lane, whose)
             self._uses.read(action.number, block, found)
         taken = np.take_along_axis(values, other, axis=1)
         return [np.where(absent, np.uint32(0xFFFFFFFF), taken), None]
 
-    def _places(
+    def _accesses(
         self, group: Group, step: Step, address: Address, lanes: Lanes
     ) -> list[tuple[str, Addresses, Lanes]]:
-        """Of each space that is touched: addresses in it and lanes."""
+        """For each space that is accessed: the addresses in it and the lanes."""
         addresses, space = group.address(address), space_of(group, step)
         if space != "generic":
             return [(space, addresses, lanes)]
@@ -242,18 +242,18 @@ class Definedness:
         return found
 
     def _each(self, group: Group, space: str, lanes: Lanes) -> list[tuple[int, int, int]]:
-        """(place in the group, lane, owner) of each active lane."""
+        """(position in the group, lane, owner) of each active lane."""
         owners = np.broadcast_to(
             self._chunk.owners["local" if space == "global" else space],
             (self._chunk.count, WARP),
         )
         return [
-            (place, lane, int(owners[group.rows[place], lane]))
-            for place, lane in np.argwhere(lanes).tolist()
+            (index, lane, int(owners[group.rows[index], lane]))
+            for index, lane in np.argwhere(lanes).tolist()
         ]
 
     def _bytes(self, space: str, owner: int, address: int, nbytes: int) -> Bytes | None:
-        """What is known of bytes in memory, to read and write; None where all are defined."""
+        """The shadow of bytes in memory, readable and writable; None if all are defined."""
         if space != "global":
             return self._spaces[space][owner, address : address + nbytes]
         found = self._memory.find(address)
@@ -266,31 +266,31 @@ class Definedness:
         of, count = action.form.type, len(action.dests)
         found = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in range(count)]
         assert action.address is not None
-        for space, addresses, inside in self._places(group, step, action.address, lanes):
+        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
             reported: set[int] = set()
-            for place, lane, owner in self._each(group, space, inside):
-                address = int(addresses[place, lane])
+            for index, lane, owner in self._each(group, space, inside):
+                address = int(addresses[index, lane])
                 known = self._bytes(space, owner, address, of.bytes * count)
                 if known is None:
                     continue
                 bits = known.copy() if space == "local" else np.where(known != 0, 255, 0)
                 bits = bits.astype(np.uint8)
-                if not (bits == 255).all() and place not in reported:
-                    reported.add(place)
+                if not (bits == 255).all() and index not in reported:
+                    reported.add(index)
                     first = address + int(np.flatnonzero(bits != 255)[0])
-                    self._read(group, action, place, lane, space, first)
+                    self._read(group, action, index, lane, space, first)
                 numbers = ~bits.view(f"u{of.bytes}")
                 for number in range(count):
                     spoilt = of.bytes < 4 and numbers[number]
-                    found[number][place, lane] = (
+                    found[number][index, lane] = (
                         ~numbers.dtype.type(0) if spoilt else numbers[number]
                     )
         return list(found)
 
     def _read(
-        self, group: Group, action: Action, place: int, lane: int, space: str, address: int
+        self, group: Group, action: Action, index: int, lane: int, space: str, address: int
     ) -> None:
-        names, row = self._names, int(group.rows[place])
+        names, row = self._names, int(group.rows[index])
         array, offset = LOCAL, address
         if space != "local":
             array, offset = (names.shared if space == "shared" else names.device)(address)
@@ -305,7 +305,7 @@ class Definedness:
     def _store(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
         of = action.form.type
         assert action.address is not None
-        for space, addresses, inside in self._places(group, step, action.address, lanes):
+        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
             for number, source in enumerate(action.sources):
                 undefined = self._undefined(group, source, of.bits)
                 if space == "global":
@@ -313,12 +313,12 @@ class Definedness:
                     self._use(group, action, USED_SOURCE + number, shown)
                 else:
                     self._note_kept(group, action, inside & (undefined != 0))
-                for place, lane, owner in self._each(group, space, inside):
-                    address = int(addresses[place, lane]) + number * of.bytes
+                for index, lane, owner in self._each(group, space, inside):
+                    address = int(addresses[index, lane]) + number * of.bytes
                     known = self._bytes(space, owner, address, of.bytes)
                     if known is None:
                         continue
-                    bits = ~undefined[place, lane : lane + 1].view(np.uint8)
+                    bits = ~undefined[index, lane : lane + 1].view(np.uint8)
                     if space == "global":
                         known[:] = 1
                     elif space == "local":
@@ -328,11 +328,11 @@ class Definedness:
                         self._spoil(owner, address, bits)
 
     def _note_kept(self, group: Group, action: Action, lanes: Mask) -> None:
-        for place in np.flatnonzero(lanes.any(axis=1)).tolist():
-            self._uses.keep(action.number, int(self._chunk.block[group.rows[place], 0]))
+        for index in np.flatnonzero(lanes.any(axis=1)).tolist():
+            self._uses.keep(action.number, int(self._chunk.block[group.rows[index], 0]))
 
     def _spoil(self, owner: int, address: int, bits: Bytes) -> None:
-        """Shared memory is known by granules: one undefined bit makes all of one undefined."""
+        """Shared memory is tracked in granules: one undefined bit makes a granule undefined."""
         for byte in np.flatnonzero(bits != 255).tolist():
             start = (address + byte) // self._granule * self._granule
             self._spaces["shared"][owner, start : start + self._granule] = 0
@@ -348,29 +348,29 @@ class Definedness:
             length = np.minimum(length, group.read(*step.sources[0]))
         reported: set[int] = set()
         entire = ((length == size.value) | (length == 0) | ~lanes).all(axis=1)
-        for place, lane, owner in self._each(group, "shared", lanes):
-            at = int(to[place, lane])
+        for index, lane, owner in self._each(group, "shared", lanes):
+            at = int(to[index, lane])
             self._spaces["shared"][owner, at : at + size.value] = 255
-            source = int(start[place, lane])
-            known = self._bytes("global", 0, source, int(length[place, lane]))
-            if known is not None and not known.all() and entire[place] and place not in reported:
-                reported.add(place)
+            source = int(start[index, lane])
+            known = self._bytes("global", 0, source, int(length[index, lane]))
+            if known is not None and not known.all() and entire[index] and index not in reported:
+                reported.add(index)
                 first = source + int(np.flatnonzero(known == 0)[0])
-                self._read(group, action, place, lane, "global", first)
+                self._read(group, action, index, lane, "global", first)
 
     def _update(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
         of = action.form.type
         assert action.address is not None
-        for space, addresses, inside in self._places(group, step, action.address, lanes):
+        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
             reported: set[int] = set()
-            for place, lane, owner in self._each(group, space, inside):
-                address = int(addresses[place, lane])
+            for index, lane, owner in self._each(group, space, inside):
+                address = int(addresses[index, lane])
                 known = self._bytes(space, owner, address, of.bytes)
                 if known is None:
                     continue
                 reads = action.number not in self._overwrites
-                if reads and not known.all() and place not in reported:
-                    reported.add(place)
+                if reads and not known.all() and index not in reported:
+                    reported.add(index)
                     first = address + int(np.flatnonzero(known == 0)[0])
-                    self._read(group, action, place, lane, space, first)
+                    self._read(group, action, index, lane, space, first)
                 known[:] = 255 if space != "global" else 1

@@ -1,4 +1,4 @@
-"""Runs the warps of a chunk, all that stand at the same basic block together."""
+"""Runs the warps of a chunk; all warps at the same basic block run together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "multiply_matrices": warp.multiply_matrices,
 }
 _NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
-# What other warps can see in an order of its own: then one warp runs at a time.
+# Operations whose order other warps can observe: then one warp runs at a time.
 _ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
 
 
@@ -54,7 +54,7 @@ def is_ordered(flow: ControlFlow) -> bool:
 
 
 class Lockstep:
-    """One chunk's run; counts into `tally`, prints into `printed`."""
+    """The run of one chunk; counts into `tally`, prints into `printed`."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Lockstep:
 
     def _trap(self, step: Step, lanes: Lanes) -> None:
         if lanes.any():
-            name = self._flow.kernel.name
+            name = self._flow.kernel.source_name
             stop = stop_of(step.instruction)
             raise DeviceError(f"kernel '{name}': {stop} at {step.instruction.where}")
 
@@ -177,14 +177,14 @@ class Lockstep:
     def _branch(self, group: Group, step: Step, lanes: Lanes, active: Lanes, block: int) -> None:
         warps, (target, *following) = self._chunk.warps, self._flow.blocks[block].successors
         jumps, stays = lanes.any(axis=1), (active & ~lanes).any(axis=1)
-        parted = np.flatnonzero(jumps & stays)
-        self._tally.divergent[step.number] += len(parted)
+        diverged = np.flatnonzero(jumps & stays)
+        self._tally.divergent[step.number] += len(diverged)
         warps.go(group.rows[jumps & ~stays], target)
         for fall in following:
             warps.go(group.rows[stays & ~jumps], fall)
-            for each in parted.tolist():
-                meeting = self._flow.reconvergence[block]
-                warps.part(int(group.rows[each]), lanes[each], target, fall, meeting)
+            for each in diverged.tolist():
+                reconvergence = self._flow.reconvergence[block]
+                warps.diverge(int(group.rows[each]), lanes[each], target, fall, reconvergence)
 
     def _barrier(self, group: Group, step: Step, lanes: Lanes, block: int) -> None:
         chunk, waits = self._chunk, step.form.operation == "barrier"
@@ -210,7 +210,7 @@ class Lockstep:
             self._go_on(barriers.arrive(number, needed, waiting, int(votes[each])))
 
     def _release(self, rows: Rows) -> None:
-        """Warps that have ended are awaited no longer."""
+        """Warps that have ended are no longer waited for."""
         ended = rows[self._chunk.warps.status[rows] == DONE]
         for row in ended.tolist():
             self._go_on(self._chunk.barriers[row // self._chunk.warps_per_block].end())
@@ -231,7 +231,7 @@ class Lockstep:
         thread = int(self._chunk.thread[row, fault.lane])
         place = (thread % x, thread // x % y, thread // (x * y))
         return (
-            f"kernel '{self._flow.kernel.name}': {fault}, by '{step.form.opcode}' at "
+            f"kernel '{self._flow.kernel.source_name}': {fault}, by '{step.form.opcode}' at "
             f"{step.instruction.where}, thread {place} of block {self._block_of(row)}"
         )
 
@@ -246,4 +246,4 @@ class Lockstep:
             f"{step.instruction.where}"
             for row, (step, _) in sorted(self._waiting_at.items())
         )
-        return f"kernel '{self._flow.kernel.name}' is deadlocked: {waiting}"
+        return f"kernel '{self._flow.kernel.source_name}' is deadlocked: {waiting}"

@@ -1,4 +1,4 @@
-"""The state spaces as arrays of bytes: addresses of lanes to places in them, loads and stores."""
+"""The state spaces as arrays of bytes: address translation, loads and stores of lanes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Lanes = NDArray[np.bool_]
 Addresses = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
-# Generic addresses of shared and local memory, far from any of the host's.
+# Where generic addresses of shared and local memory begin, far from any host address.
 SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 1 << 61
 _WINDOW_BYTES = 1 << 32
 
 
 class Allocation(Protocol):
-    """A piece of global memory."""
+    """An allocation in global memory."""
 
     @property
     def address(self) -> int:
@@ -45,15 +45,15 @@ class GlobalMemory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Lanes of one access that touch one array of bytes, each from `index` on."""
+class Span:
+    """Lanes of one access to one array of bytes, each from `index` on."""
 
     data: Bytes
     index: Indices
     lanes: Lanes
 
     def load(self, nbytes: int) -> NDArray[np.unsignedinteger]:
-        """One number a lane, 0 in other lanes."""
+        """One number per lane, 0 in other lanes."""
         numbers = self._numbers(nbytes)
         if self.lanes.all():
             return numbers.take(self.index // nbytes)
@@ -62,7 +62,7 @@ class Place:
         return values
 
     def store(self, values: NDArray[np.unsignedinteger]) -> None:
-        """One number from each lane; of lanes that store to one place, the last one wins."""
+        """One number from each lane; of several lanes at one address the last one wins."""
         numbers = self._numbers(values.itemsize)
         values = np.broadcast_to(values, self.lanes.shape)
         numbers[self.index[self.lanes] // values.itemsize] = values[self.lanes]
@@ -71,13 +71,13 @@ class Place:
         whole = len(self.data) // nbytes * nbytes
         return self.data[:whole].view(f"u{nbytes}")
 
-    def moved(self, nbytes: int) -> Place:
+    def moved(self, nbytes: int) -> Span:
         """The same lanes, some bytes further on."""
-        return Place(self.data, self.index + nbytes, self.lanes)
+        return Span(self.data, self.index + nbytes, self.lanes)
 
 
 class Fault(Exception):
-    """An access that memory does not allow."""
+    """An access that is not allowed."""
 
     def __init__(self, what: str, address: int, lanes: Lanes) -> None:
         super().__init__(f"{what} at address {address:#x}")
@@ -85,7 +85,7 @@ class Fault(Exception):
 
 
 class PrivateSpace:
-    """Memory of which each block (shared) or thread (local) has its own, side by side.
+    """Memory that each block (shared) or thread (local) has for itself, one after the other.
 
     `base` is the address of its first byte.
     """
@@ -97,14 +97,14 @@ class PrivateSpace:
         self._stride = -(-nbytes // 256) * 256
         self._data = np.zeros(owners * self._stride, np.uint8)
 
-    def places(
+    def spans(
         self, owners: Indices, addresses: Addresses, lanes: Lanes, nbytes: int
-    ) -> Iterator[Place]:
+    ) -> Iterator[Span]:
         """Where an access goes; owners broadcast to lanes."""
         offsets = addresses - self._base
         beyond = lanes & ((offsets > self.nbytes) | (offsets + nbytes > self.nbytes))
         _refuse(f"out of bounds in {self.name} memory", addresses, beyond)
-        yield Place(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
+        yield Span(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
 
     def text(self, owner: int, address: int, nbytes: int) -> bytes:
         """Bytes of one owner, as many as there are."""
@@ -112,10 +112,10 @@ class PrivateSpace:
         return self._data[start : min(start + nbytes, (owner + 1) * self._stride)].tobytes()
 
 
-def global_places(
+def global_spans(
     memory: GlobalMemory, addresses: Addresses, lanes: Lanes, nbytes: int
-) -> Iterator[Place]:
-    """Where an access to global memory goes: to one or more allocations."""
+) -> Iterator[Span]:
+    """The memory of an access to global memory, in one or more allocations."""
     left = lanes.copy()
     while left.any():
         lowest = int(addresses[left].min())
@@ -128,12 +128,12 @@ def global_places(
         beyond = inside & (addresses - start + np.uint64(nbytes) > size)
         _refuse("out of bounds in global memory", addresses, beyond)
         data = memory.view(found.address, found.nbytes)
-        yield Place(data, (addresses - start).astype(np.int64), inside)
+        yield Span(data, (addresses - start).astype(np.int64), inside)
         left &= ~inside
 
 
 def check_aligned(addresses: Addresses, lanes: Lanes, nbytes: int) -> None:
-    """An access lies at a multiple of its size.
+    """Check that an access is aligned to its size.
 
     Raises:
         Fault: it does not.
@@ -147,7 +147,7 @@ def _refuse(what: str, addresses: Addresses, lanes: Lanes) -> None:
 
 
 def window_of(addresses: Addresses, space: str) -> Lanes:
-    """Which generic addresses lie in shared or local memory, or in none of them (global)."""
+    """Which generic addresses are in shared or local memory, or in neither (global)."""
     shared = addresses - np.uint64(SHARED_WINDOW) < _WINDOW_BYTES
     local = addresses - np.uint64(LOCAL_WINDOW) < _WINDOW_BYTES
     return {"shared": shared, "local": local, "global": ~shared & ~local}[space]

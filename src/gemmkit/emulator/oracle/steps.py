@@ -1,4 +1,4 @@
-"""A kernel's instructions with their operands sorted by what they are for."""
+"""A kernel's instructions with their operands sorted by role."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PREDICATE = TYPES["pred"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction. Brace lists are laid flat; a destination that is None is thrown away.
+    """One instruction. Brace lists are flattened; a destination that is None is discarded.
 
-    `width` is the bytes of a lane with which an access counts, where ptxas makes it a part of a
-    wider one; it does not count at all where it is `silent`.
+    `width` is the bytes per lane with which an access counts if ptxas merges it into a wider one;
+    it does not count if it is `silent`.
     """
 
     number: int

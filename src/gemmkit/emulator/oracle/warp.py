@@ -1,4 +1,4 @@
-"""Instructions in which the lanes of a warp work together; arrays are (warps, 32)."""
+"""Instructions in which the lanes of a warp cooperate; arrays are (warps, 32)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _packed(lanes: Mask) -> Bits:
 
 
 def _unpacked(masks: Bits) -> Mask:
-    """Which lanes each lane's membership mask names: (warps, 32, 32)."""
+    """The lanes that each lane's membership mask names: (warps, 32, 32)."""
     named: Mask = masks[..., None] >> _LANE.astype(np.uint32) & np.uint32(1) == 1
     return named
 
@@ -38,7 +38,7 @@ def _write(group: Group, step: Step, lanes: Mask, *results: Raw) -> None:
 
 
 def shuffle(group: Group, step: Step, lanes: Mask) -> None:
-    """`shfl.sync`: each lane reads another's value, or its own where that is out of its segment."""
+    """`shfl.sync`: each lane reads another lane's value, or its own if outside its segment."""
     values, *_ = _sources(group, step, lanes)
     other, inside = shuffle_sources(group, step, lanes)
     _write(group, step, lanes, np.take_along_axis(values, other, axis=1), inside)
@@ -65,7 +65,7 @@ def shuffle_sources(group: Group, step: Step, lanes: Mask) -> tuple[NDArray[np.i
 
 
 def _voters(lanes: Mask, masks: Bits) -> Mask:
-    """For each lane, the lanes that take part with it."""
+    """For each lane, the lanes that participate with it."""
     return _unpacked(masks) & lanes[:, None, :]
 
 
@@ -99,7 +99,7 @@ def match_any(group: Group, step: Step, lanes: Mask) -> None:
 
 
 def match_all(group: Group, step: Step, lanes: Mask) -> None:
-    """`match.all.sync`: the lanes that take part and a true predicate if all hold one value."""
+    """`match.all.sync`: the participating lanes and a true predicate if all hold one value."""
     values, masks = _sources(group, step, lanes)
     voters = _voters(lanes, masks)
     same = np.all((values[:, :, None] == values[:, None, :]) | ~voters, axis=2)
@@ -108,7 +108,7 @@ def match_all(group: Group, step: Step, lanes: Mask) -> None:
 
 
 def reduce_warp(group: Group, step: Step, lanes: Mask) -> None:
-    """`redux.sync`: one value out of all lanes'."""
+    """`redux.sync`: the reduction of all lanes' values."""
     values, masks = _sources(group, step, lanes)
     form = table()[f"{step.form['O']}.{step.form['T']}"]
     voters = _voters(lanes, masks)
@@ -129,7 +129,7 @@ def multiply_matrices(group: Group, step: Step, lanes: Mask) -> None:
 
 
 def elect(group: Group, step: Step, lanes: Mask) -> None:
-    """`elect.sync`: the lowest lane that takes part, and a predicate that is true there only."""
+    """`elect.sync`: the lowest participating lane, and a predicate that is true only there."""
     (masks,) = _sources(group, step, lanes)
     leader = _voters(lanes, masks).argmax(axis=2).astype(np.uint32)
     _write(group, step, lanes, leader, leader == _LANE)

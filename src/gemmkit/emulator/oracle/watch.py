@@ -14,8 +14,9 @@ class Touch:
     """One request of one warp to memory, by instruction `number`.
 
     `row` is the warp, counted over the blocks that run. `addresses` are in bytes, in their space,
-    for all 32 lanes; those of lanes that are not active mean nothing. `barriers` is how often the
-    warp has waited at a barrier before. A cp.async makes two: its global side and its shared one.
+    for all 32 lanes; those of inactive lanes mean nothing. `barriers` is the number of barriers
+    that the warp has waited at before. A cp.async makes two touches: its global side and its shared
+    side.
     """
 
     number: int
@@ -28,7 +29,7 @@ class Touch:
 
 
 class Watch:
-    """Fills `touches` in the order in which the warps run."""
+    """Records `touches` in the order in which the warps run."""
 
     def __init__(self) -> None:
         self.touches: list[Touch] = []
@@ -43,9 +44,9 @@ class Watch:
         lanes: Lanes,
         nbytes: int,
     ) -> None:
-        """Keep one touch for each warp that has an active lane; arrays are (warps, 32)."""
-        for place, row in enumerate(rows.tolist()):
-            if lanes[place].any():
+        """Record one touch for each warp that has an active lane; arrays are (warps, 32)."""
+        for index, row in enumerate(rows.tolist()):
+            if lanes[index].any():
                 self.touches.append(
                     Touch(
                         number,
@@ -53,11 +54,11 @@ class Watch:
                         row,
                         self._barriers[row],
                         nbytes,
-                        tuple(addresses[place].tolist()),
-                        tuple(lanes[place].tolist()),
+                        tuple(addresses[index].tolist()),
+                        tuple(lanes[index].tolist()),
                     )
                 )
 
     def barrier(self, rows: Rows) -> None:
-        """Each of these warps comes to a barrier."""
+        """Each of these warps arrives at a barrier."""
         self._barriers.update(rows.tolist())

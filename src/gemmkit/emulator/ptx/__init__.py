@@ -1,1 +1,1 @@
-"""PTX text to a module of kernels: instructions, operands, variables and control flow."""
+"""Parses PTX text to a module of kernels: instructions, operands, variables and control flow."""

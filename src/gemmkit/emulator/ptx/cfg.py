@@ -1,4 +1,4 @@
-"""Basic blocks and immediate post-dominators: where lanes part and where they meet again."""
+"""Basic blocks and immediate post-dominators: where lanes diverge and where they reconverge."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ENDS = frozenset(["branch", "exit", "trap", "barrier"])
 
 @dataclass(frozen=True, slots=True)
 class BasicBlock:
-    """Instructions `start` to `end` (exclusive), entered at the top only.
+    """Instructions `start` to `end` (exclusive), entered only at the top.
 
-    `successors` are block numbers; for a guarded branch the taken one stands first. The exit of
-    the kernel is the number of blocks.
+    `successors` are block numbers; the taken one of a guarded branch is first. The exit of the
+    kernel has the number of blocks.
     """
 
     start: int
@@ -31,7 +31,7 @@ class BasicBlock:
 class ControlFlow:
     """A kernel's decoded instructions, its blocks, and each block's immediate post-dominator.
 
-    `reconvergence[b]` is the block where the lanes that part at the end of block b meet again:
+    `reconvergence[b]` is the block where the lanes that diverge at the end of block b reconverge:
     its immediate post-dominator, or the number of blocks (the exit).
     """
 
@@ -42,7 +42,7 @@ class ControlFlow:
 
     @classmethod
     def of(cls, kernel: Kernel) -> ControlFlow:
-        """Decode a kernel and cut it into blocks.
+        """Decode a kernel and divide it into basic blocks.
 
         Raises:
             UnsupportedInstruction: an instruction is not in the table.
@@ -104,17 +104,17 @@ def _post_dominators(blocks: Sequence[BasicBlock]) -> tuple[int, ...]:
         changed = False
         for block in reversed(order[:-1]):
             candidates = [each for each in blocks[block].successors if each in immediate]
-            meeting = candidates[0]
+            reconvergence = candidates[0]
             for other in candidates[1:]:
-                while meeting != other:
-                    if rank[meeting] < rank[other]:
-                        meeting = immediate[meeting]
+                while reconvergence != other:
+                    if rank[reconvergence] < rank[other]:
+                        reconvergence = immediate[reconvergence]
                     else:
                         other = immediate[other]
-            if immediate.get(block) != meeting:
-                immediate[block] = meeting
+            if immediate.get(block) != reconvergence:
+                immediate[block] = reconvergence
                 changed = True
-    # A block from which the exit cannot be reached (an endless loop) meets again nowhere.
+    # Lanes do not reconverge after a block from which the exit cannot be reached (an endless loop).
     return tuple(immediate.get(block, exit_block) for block in range(exit_block))
 
 

@@ -1,4 +1,4 @@
-"""What in CUDA C++ an instruction comes from that the emulator does not execute."""
+"""Names the CUDA C++ construct behind an instruction that the emulator does not execute."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONSTRUCTS = (
 
 
 def construct(word: str) -> str | None:
-    """What an opcode, special register or called function stands for in CUDA C++, with its verb."""
+    """The CUDA C++ construct of an opcode, special register or called function, with its verb."""
     for pattern, words in _CONSTRUCTS:
         if re.match(pattern, word):
             return words
@@ -42,6 +42,7 @@ def construct(word: str) -> str | None:
 
 
 def not_executed(word: str, where: str, text: str) -> str | None:
-    """Why the emulator refuses what stands `where`, in CUDA C++'s words, or None if unknown."""
+    """Why the emulator refuses an instruction, in terms of CUDA C++, or None if the construct is
+    unknown."""
     words = construct(word)
     return None if words is None else f"{words} not supported by the emulator ({where}: {text})"

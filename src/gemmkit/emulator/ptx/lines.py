@@ -1,4 +1,4 @@
-"""Which source line an instruction comes from, and which calls were inlined to put it there."""
+"""The source line of an instruction, and the calls that were inlined there."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _LOC = re.compile(
 )
 
 # File number, line, column.
-_Place = tuple[int, int, int]
+_Position = tuple[int, int, int]
 
 
 class LineTable:
     """Reads the `.loc` directives of a PTX text; `files` are the names of its `.file` directives.
 
-    A directive names the call that its line was inlined at, not that call's own callers. The
-    compiler writes those before it, the outermost first, where they come up for the first time: so
-    the last such directive before a line says where its call was inlined. Where none comes before
-    it, callers are followed for as long as the text knows one only.
+    A directive names the call site that its line was inlined at, but not the callers of that call.
+    The compiler emits those earlier, the outermost first, when they first occur: the last such
+    directive before a line gives the call's own position. If none comes before it, callers are
+    followed as long as the text has only one.
     """
 
     def __init__(self, text: str, files: Mapping[int, str]) -> None:
         self._files = files
-        self._callers: defaultdict[_Place, set[_Place | None]] = defaultdict(set)
+        self._callers: defaultdict[_Position, set[_Position | None]] = defaultdict(set)
         for match in _LOC.finditer(text):
-            place, caller = _places(match)
-            self._callers[place].add(caller)
-        # Of the directives that were read, for each place, the calls that led there last.
-        self._led: dict[_Place, tuple[_Place, ...]] = {}
+            position, caller = _positions(match)
+            self._callers[position].add(caller)
+        # For each position in the directives read so far, the calls that led there last.
+        self._led: dict[_Position, tuple[_Position, ...]] = {}
 
     def line(self, directive: str) -> SourceLine:
         """The line that a `.loc` directive names; directives are read in the order of the text.
@@ -44,14 +44,14 @@ class LineTable:
         match = _LOC.match(directive)
         if match is None:
             raise ValueError(directive)
-        place, caller = _places(match)
+        position, caller = _positions(match)
         calls = self._chain(caller)
-        self._led[place] = calls
+        self._led[position] = calls
         names = tuple("{}:{}".format(*self._named(call)) for call in calls)
-        return SourceLine(*self._named(place), names)
+        return SourceLine(*self._named(position), names)
 
-    def _chain(self, caller: _Place | None) -> tuple[_Place, ...]:
-        calls: list[_Place] = []
+    def _chain(self, caller: _Position | None) -> tuple[_Position, ...]:
+        calls: list[_Position] = []
         while caller is not None and caller not in calls:
             calls.append(caller)
             if caller in self._led:
@@ -61,12 +61,12 @@ class LineTable:
             caller = next(iter(known)) if len(known) == 1 else None
         return tuple(calls)
 
-    def _named(self, place: _Place) -> tuple[str, int]:
-        number, line, _ = place
+    def _named(self, position: _Position) -> tuple[str, int]:
+        number, line, _ = position
         return self._files.get(number, f"file {number}"), line
 
 
-def _places(match: re.Match[str]) -> tuple[_Place, _Place | None]:
-    """A directive's own place, and that of the call it was inlined at."""
+def _positions(match: re.Match[str]) -> tuple[_Position, _Position | None]:
+    """A directive's own position, and that of the call it was inlined at."""
     own = int(match[1]), int(match[2]), int(match[3])
     return own, (int(match[4]), int(match[5]), int(match[6])) if match[4] else None

@@ -1,4 +1,4 @@
-"""Floating-point numbers written in decimal, as in inline assembly; compilers write their bits."""
+"""Floating-point literals in decimal, as in inline assembly; compilers emit their bits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _DECIMAL = re.compile(
 
 
 def with_bits(opcode: str, operands: str) -> str:
-    """The operands of an instruction, decimals in them as `0f…` or `0d…`.
+    """An instruction's operands, with decimals replaced by `0f…` or `0d…`.
 
-    PTX takes a decimal as a double, and rounds it where the instruction works on fp32. In
-    instructions on other types decimals stay as they are.
+    PTX reads a decimal as a double, and rounds it if the instruction works on fp32. In instructions
+    on other types decimals are kept.
     """
     if opcode.endswith(".f32") or opcode.startswith("createpolicy.fractional"):
         return _DECIMAL.sub(lambda number: f"0f{_single(float(number[0])):08X}", operands)

@@ -1,7 +1,7 @@
-"""Writes calls and jump tables of a PTX text as what the rest of the emulator knows.
+"""Rewrites calls and jump tables of a PTX text in terms that the rest of the emulator knows.
 
-A call of a function that the text defines becomes the function's body in a scope of its own, and
-`brx.idx` a chain of comparisons and branches.
+A call of a function that the text defines is replaced by the function's body in its own scope, and
+`brx.idx` by a chain of comparisons and branches.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _TABLE_JUMP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function's body, and the names by which it calls its results and parameters.
+    """A function's body, and the names of its results and parameters.
 
-    `structs` are those of them that are arrays of bytes: pieces of them are written and read in
-    other widths.
+    `structs` are those that are arrays of bytes: parts of them are accessed in other widths.
     """
 
     name: str
@@ -46,10 +45,10 @@ class _Function:
 
 
 def lowered(text: str) -> str:
-    """The text, free of comments, without calls of its own functions and without jump tables.
+    """The text without comments, calls of its own functions and jump tables.
 
-    Instructions keep their source lines. Where functions are called, lines of the PTX itself are
-    counted with bodies in place.
+    Instructions keep their source lines. Lines of the PTX itself are counted with function bodies
+    inlined.
 
     Raises:
         UnsupportedInstruction: a function calls itself.
@@ -66,7 +65,7 @@ def lowered(text: str) -> str:
 
 
 class _Inliner:
-    """Puts functions in the place of their calls, innermost first."""
+    """Replaces calls by function bodies, innermost first."""
 
     def __init__(self, functions: dict[str, _Function]) -> None:
         self._functions = functions
@@ -74,7 +73,7 @@ class _Inliner:
         self._count = 0
 
     def inlined(self, text: str, within: tuple[str, ...]) -> str:
-        """A text without calls of the functions; it is itself part of those it is `within`."""
+        """A text without calls of the functions; it is itself part of the functions in `within`."""
         for call in reversed([*_CALL.finditer(text)]):
             if call["name"] in self._functions:
                 function = self._functions[call["name"]]
@@ -85,7 +84,7 @@ class _Inliner:
                 end = _closing(text, call.end()) + len(expanded) - len(call[0])
                 text = text[: call.start()] + expanded + text[call.end() :]
                 scope = _with_structs_in_memory(text[start:end], call, function)
-                # Calls within the body pass theirs by the same names.
+                # Calls within the body use the same names for their parameters.
                 scope = _renamed(scope, call, self._count)
                 text = text[:start] + scope + text[end:]
         return text
@@ -93,7 +92,7 @@ class _Inliner:
     def _body(self, function: _Function, within: tuple[str, ...]) -> str:
         if function.name in within:
             raise UnsupportedInstruction(
-                f"the emulator cannot run functions that call themselves: {function.name}"
+                f"the emulator does not support recursive functions: {function.name}"
             )
         if function.name not in self._bodies:
             self._bodies[function.name] = self.inlined(function.body, (*within, function.name))
@@ -137,7 +136,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _expanded(call: re.Match[str], function: _Function, body: str, end: str, text: str) -> str:
-    """The function's body in the place of a call; `end` is a label of its own."""
+    """The function's body in place of a call; `end` is a unique label."""
     given = (*_names(call["results"]), *_names(call["arguments"]))
     names = dict(zip((*function.results, *function.parameters), given, strict=False))
     body = re.sub(r"[\w$]+", lambda word: names.get(word[0], word[0]), body)
@@ -165,7 +164,7 @@ def _with_structs_in_memory(scope: str, call: re.Match[str], function: _Function
 
 
 def _renamed(scope: str, call: re.Match[str], number: int) -> str:
-    """The scope of a call with names of its own for what is passed."""
+    """The scope of a call with unique names for what is passed."""
     given = (*_names(call["results"]), *_names(call["arguments"]))
     declared = (name for name in given if re.search(rf"\.(?:param|local)\s[^;]*\b{name}\b", scope))
     own = {name: f"{name}_{number}" for name in declared}

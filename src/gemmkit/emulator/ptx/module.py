@@ -1,4 +1,4 @@
-"""What a PTX text says, as plain data: modules, kernels, instructions and operands."""
+"""A PTX text as plain data: modules, kernels, instructions and operands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# CUDA's own headers as line tables have them.
+from gemmkit.emulator.ptx.names import kernel_name
+
+# CUDA's own headers as line tables name them.
 _CUDA_HEADER = re.compile(
     r"<cuda>/|(?:cuda|crt|cooperative_groups|cub|nv)/|(?:cuda_\w+|mma|cooperative_groups)\.h(?:pp)?:"
     r"|.*/(?:cuda[^/]*|targets/[^/]+)/include/"
@@ -53,14 +55,14 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A brace list of operands; `None` stands for the sink `_`."""
+    """A brace list of operands; `None` is the sink `_`."""
 
     elements: tuple[Operand | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two destinations written `a|b`; `None` stands for the sink `_`."""
+    """Two destinations written `a|b`; `None` is the sink `_`."""
 
     first: Operand | None
     second: Operand | None
@@ -84,13 +86,13 @@ Operand = Register | Immediate | Special | Symbol | Address | Vector | Pair | Ne
 # Operands that hold one value to be read.
 Source = Register | Immediate | Special | Symbol | Negated
 
-# The condition code that add.cc and its like set, as one more predicate register.
+# The condition code of add.cc and the like, as a predicate register.
 CARRY = Register("%cc", "pred")
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`@p` or `@!p`: the instruction acts only in lanes where the predicate says so."""
+    """`@p` or `@!p`: the instruction acts only in lanes where the predicate holds."""
 
     register: Register
     negated: bool
@@ -100,8 +102,8 @@ class Guard:
 class SourceLine:
     """A line of the CUDA C++ source.
 
-    Where it was inlined, `called_from` are the lines of the calls, from the innermost outward, as
-    far as they are known.
+    If it was inlined, `called_from` are the lines of the calls, from the innermost outward, as far
+    as they are known.
     """
 
     file: str
@@ -120,7 +122,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. `opcode` holds all modifiers; `line` counts in the PTX text, from 1."""
+    """One instruction. `opcode` holds all modifiers; `line` is a line of the PTX text, from 1."""
 
     opcode: str
     operands: tuple[Operand | None, ...]
@@ -131,7 +133,7 @@ class Instruction:
 
     @property
     def where(self) -> str:
-        """Where it stands, for messages: the user's line if known, else the PTX line."""
+        """Its position for messages: the user's line if known, else the PTX line."""
         return self.source.users if self.source is not None else f"PTX line {self.line}"
 
 
@@ -152,10 +154,10 @@ class Variable:
 class Kernel:
     """One entry function.
 
-    Offsets in `parameters`, `shared`, `local` and `call_parameters` are in bytes from the start
-    of each space. A block's own shared memory begins at `shared_base`, and so does its first
-    variable; `shared_bytes` is the size of the static part, rounded up to the alignment of dynamic
-    shared memory (`extern __shared__`), which follows.
+    Offsets in `parameters`, `shared`, `local` and `call_parameters` are in bytes from the start of
+    each space. A block's own shared memory, and its first variable, begin at `shared_base`.
+    `shared_bytes` is the size of the static part, rounded up to the alignment of dynamic shared
+    memory (`extern __shared__`), which follows.
     """
 
     name: str
@@ -171,13 +173,18 @@ class Kernel:
     call_parameter_bytes: int
     parameter_bytes: int
 
+    @property
+    def source_name(self) -> str:
+        """Its name as the source has it."""
+        return kernel_name(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
     """A whole PTX text.
 
-    `globals` holds the module-scope `.global` and `.const` variables that its kernels name, far
-    apart from each other, in `globals_bytes` bytes.
+    `globals` holds the module-scope `.global` and `.const` variables that its kernels name,
+    separated from each other, in `globals_bytes` bytes.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Reads PTX text into a `Module`."""
+"""Parses PTX text into a `Module`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gemmkit.emulator.ptx.module import (
     Symbol,
     Vector,
 )
+from gemmkit.emulator.ptx.parameters import with_named_parameters
 from gemmkit.emulator.ptx.shared_layout import SharedLayout
 from gemmkit.emulator.ptx.variables import (
     MALFORMED,
@@ -34,8 +35,8 @@ from gemmkit.emulator.ptx.variables import (
     ModuleScope,
     PtxSyntaxError,
     Space,
-    apart,
     module_scope,
+    separated,
     unreadable,
 )
 from gemmkit.errors import UnsupportedInstruction
@@ -66,10 +67,9 @@ _MOST_REGISTERS = 1 << 20
 
 
 def parse(text: str, name: str = "", entry: str | None = None) -> Module:
-    """Read a PTX text: all of its kernels, or the one called `entry` alone, if there is one.
+    """Parse a PTX text: all of its kernels, or only the one called `entry`, if it exists.
 
-    Where it has no line information, its own lines are taken for the source's, in a file called
-    `name`, if that is given.
+    If it has no line information, its own lines are used, in a file called `name` if that is given.
 
     Raises:
         PtxSyntaxError: a statement cannot be read; the message holds it and its line.
@@ -77,7 +77,7 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     """
     text = _COMMENT.sub(_blank, text)
     files = {int(number): name for number, name in _FILE.findall(text)}
-    text = lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text)))
+    text = with_named_parameters(lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text))))
     outer, table = module_scope(text), LineTable(text, files)
     target = _first(r"\.target\s+([^\s,]+)", text)
     kernels = {}
@@ -85,7 +85,7 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
     for match in [each for each in entries if each[1] == entry] or entries:
         kernel = _KernelParser(text, match, table, outer, "" if files else name, target).parse()
         kernels[kernel.name] = kernel
-    placed = apart(outer.globals.variables, _named(kernels.values()))
+    placed = separated(outer.globals.variables, _named(kernels.values()))
     return Module(
         version=_first(r"\.version\s+(\S+)", text),
         target=target,
@@ -123,7 +123,7 @@ def _first(pattern: str, text: str) -> str:
 
 
 def split_operands(text: str) -> list[str]:
-    """Split at the commas that are outside of brackets."""
+    """Split at the commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character in "{[(":
@@ -138,7 +138,7 @@ def split_operands(text: str) -> list[str]:
 
 
 class _KernelParser:
-    """Reads one entry function; names declared in an inner scope are made unique."""
+    """Parses one entry function; names declared in an inner scope are made unique."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class _KernelParser:
         return unreadable(self._line, what, self._source.users if self._source else "")
 
     def _open_scope(self) -> None:
-        """Inner labels are visible before they stand, so collect them when the scope opens."""
+        """Collect the labels of a scope when it opens, since they are visible before they occur."""
         names: dict[str, str] = {}
         if len(self._scopes) > 1:
             self._scope_count += 1
@@ -284,7 +284,7 @@ class _KernelParser:
         self._body.append(Instruction(opcode, operands, guard, self._line, source, text))
 
     def _refuse(self, word: str, text: str) -> None:
-        """Raise an UnsupportedInstruction if it is known what a word stands for in CUDA C++."""
+        """Raise an UnsupportedInstruction if the CUDA C++ construct of a word is known."""
         where = self._source.users if self._source else f"PTX line {self._line}"
         named = not_executed(word, where, text)
         if named is not None:

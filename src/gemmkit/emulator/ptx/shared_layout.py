@@ -1,12 +1,11 @@
-"""Where a block's variables lie in shared memory, as ptxas and the system place them.
+"""The addresses of a block's variables in shared memory, as ptxas and the system place them.
 
-Read off the machine code that ptxas makes for compute capability 7.5 to 12.0: from 9.0 on the
-first 1,024 addresses are the system's, whatever alignment a variable asks for. The variables that
-a kernel declares follow each other in that order, then those of the module, and last the kernel's
-own that no instruction names; unnamed ones of the module get no place. Each dynamic array begins
-after the named ones, at its own alignment, of at least 16 bytes. Alignment is counted from the
-first address that is the block's own, so that from compute capability 9.0 on an alignment beyond
-1,024 bytes does not hold.
+Derived from the machine code of ptxas for compute capability 7.5 to 12.0. From 9.0 on the first
+1,024 addresses are reserved for the system. The variables that a kernel declares come first, in
+that order, then those of the module, and last the kernel's variables that no instruction names;
+unnamed variables of the module get no address. Each dynamic array begins after the static ones, at
+its own alignment of at least 16 bytes. Alignment is relative to the first address of the block's
+own part, so that from compute capability 9.0 on an alignment above 1,024 bytes does not hold.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ _DYNAMIC_ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class SharedLayout:
-    """Variables of one kernel by address, the first address, and bytes of the static part."""
+    """Variables of one kernel by address, the first address, and the size of the static part in
+    bytes."""
 
     variables: Mapping[str, Variable]
     base: int
@@ -52,9 +52,9 @@ class SharedLayout:
         Args:
             target: the architecture that the PTX names, such as `sm_90a`.
             body: the kernel's instructions.
-            own: static variables that it declares, in their order.
+            own: the static variables that it declares, in order.
             module: those declared outside of kernels.
-            dynamic: alignment of the module's `extern __shared__` arrays.
+            dynamic: the alignment of the module's `extern __shared__` arrays.
         """
         used = frozenset(_symbols(body))
         base = shared_base(target)
@@ -87,7 +87,7 @@ def _aligned(size: int, alignment: int) -> int:
 
 
 def _symbols(body: Collection[Instruction]) -> Iterator[str]:
-    """Names that instructions take the address of."""
+    """Names whose address instructions take."""
     for instruction in body:
         for operand in instruction.operands:
             yield from _names(operand)

@@ -1,4 +1,4 @@
-"""Variables of a PTX text: their declarations, and how they are laid out in each space."""
+"""Variables of a PTX text: their declarations, and their layout in each space."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ VARIABLE = re.compile(
     re.DOTALL,
 )
 _NUMBER = re.compile(r"\b0[fFdD][0-9a-fA-F]+|-?\b0[xX][0-9a-fA-F]+|-?\b\d+\b")
-# Between module-scope variables. As far as device memory is aligned: by a multiple of it, counters
-# that depend on addresses are those of variables that lie next to each other.
+# The distance between module-scope variables: a multiple of the alignment of device memory, so that
+# counters that depend on addresses are those of adjacent variables.
 GAP = 512 << 10
-# Where a statement is malformed, reading its types, numbers and lists fails with one of these.
+# Parsing the types, numbers and lists of a malformed statement fails with one of these.
 MALFORMED = (KeyError, ValueError, IndexError)
 
 
 class PtxSyntaxError(GemmkitError):
-    """A text that is not PTX, or PTX of a kind that the emulator does not read."""
+    """A text that is not PTX, or PTX that the emulator does not parse."""
 
 
 class AddressesAsData(ValueError):
-    """Initial data of a variable that are not numbers."""
+    """Initial data of a variable that is not numbers."""
 
 
 def unreadable(line: int, what: str, source: str = "") -> PtxSyntaxError:
-    """The error for a piece of text at a line; `source` is the source line that it comes from."""
+    """The error for a part of the text at a line; `source` is its source line."""
     where = f"{source}: the emulator cannot read this" if source else "cannot read"
     return PtxSyntaxError(f"{where} PTX line {line}: {' '.join(what.split())[:80]}")
 
@@ -47,7 +47,7 @@ class Space:
     size: int = 0
 
     def add(self, declaration: re.Match[str], name: str | None = None) -> None:
-        """Lay out one more variable, read by `VARIABLE`; `name` may differ from the declared one.
+        """Place one more variable, matched by `VARIABLE`; `name` may differ from the declared one.
 
         Raises:
             KeyError, ValueError: the type, alignment or initial data is malformed.
@@ -73,9 +73,9 @@ class ModuleScope:
     dynamic_shared: dict[str, int] = field(default_factory=dict)
 
 
-def apart(variables: Mapping[str, Variable], named: Collection[str]) -> dict[str, Variable]:
-    """Those of module-scope variables that are named, each moved away from the one before it, so
-    that what lies past its end belongs to no other."""
+def separated(variables: Mapping[str, Variable], named: Collection[str]) -> dict[str, Variable]:
+    """The module-scope variables that are named, each separated from the one before it, so that an
+    access past its end hits no other variable."""
     kept = ((name, each) for name, each in variables.items() if name in named)
     return {
         name: replace(each, offset=each.offset + number * GAP)
@@ -101,7 +101,7 @@ def _initial_data(text: str, element: int) -> bytes:
 
 
 def module_scope(text: str) -> ModuleScope:
-    """The variables of a text that stand outside of its functions.
+    """The variables of a text outside of its functions.
 
     Raises:
         PtxSyntaxError: a declaration is malformed.

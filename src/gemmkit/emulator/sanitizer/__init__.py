@@ -1,1 +1,1 @@
-"""Finds what is wrong with a kernel while it runs: accesses, unwritten memory, races, barriers."""
+"""Finds faults of a kernel while it runs: accesses, unwritten memory, races, barriers."""

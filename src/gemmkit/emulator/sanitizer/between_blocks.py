@@ -1,14 +1,15 @@
-"""`BetweenBlocks`: races in global memory of a kernel whose blocks order themselves by fences."""
+"""`BetweenBlocks`: cross-block races in global memory of a kernel whose blocks synchronize by
+fences."""
 
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
-from gemmkit.emulator.codegen.ordering import Ordering, guesses, scope
+from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
     AGAINST_STRONG,
+    CONFLICT_THREAD,
     IN_ORDER,
-    MEETING_THREAD,
 )
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
@@ -18,12 +19,17 @@ from gemmkit.emulator.sanitizer.block_order import (
     UNRELEASED,
     BlockOrder,
 )
-from gemmkit.emulator.sanitizer.meetings import ANY_ORDER, Actor, meeting, places
+from gemmkit.emulator.sanitizer.cross_block_races import (
+    ANY_ORDER,
+    Actor,
+    cross_block_race,
+    instruction_numbers,
+)
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.record import Finding
 
-# Loads past the L1 cache, where no stale line can be; they need no fence before them.
+# Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")
 
 _WHY = {
@@ -35,13 +41,13 @@ _WHY = {
 
 
 def here(worker: Worker, shadow: BlockShadow) -> tuple[int, int, int]:
-    """The block that runs, its warp, and the time of its last barrier."""
+    """The running block, its warp, and the time of the block's last barrier."""
     warp = worker.warp_number(worker.field("running"))
     return worker.field("block"), warp, shadow.field("barrier_time")
 
 
 class BetweenBlocks:
-    """Of one worker, which runs all blocks."""
+    """The state of one worker, which runs all blocks."""
 
     def __init__(
         self, names: Names, worker: Worker, shadow: BlockShadow, known: GlobalShadow
@@ -50,15 +56,15 @@ class BetweenBlocks:
         self.order = BlockOrder(worker.warps)
         self._fences = worker.kernel.orders_blocks
         areas = worker.kernel.areas
-        self._numbers = places(areas.sites, areas.sites_start)
+        self._numbers = instruction_numbers(areas.sites, areas.sites_start)
 
     def fence(self, now: int, *, in_block: bool) -> None:
-        """The running warp is at a fence, which may be one for its block only."""
+        """The running warp executes a fence, possibly one for its block only."""
         if not in_block:
             self.order.fence(*here(self._worker, self._shadow), now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
-        """The running warp has made a strong access."""
+        """The running warp has performed a strong access."""
         action = self._names.actions[number]
         if Ordering.of(action).in_block:
             return
@@ -71,10 +77,10 @@ class BetweenBlocks:
                     writes=action.operation != "load",
                 )
 
-    def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
-        """The running warp touches what another block has touched: the answer to native code, and
-        the race, if it is one."""
-        against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
+    def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
+        """The running warp accesses what another block accessed: the answer to native code, and the
+        race if it is one."""
+        against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
         kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
         note, time = self._known.at(address, kind)
         other = Actor.read(note, self._numbers)
@@ -87,9 +93,9 @@ class BetweenBlocks:
         if how == KNOWN:
             return IN_ORDER, None
         pair = action, self._names.actions[other.number]
-        if guesses(*pair) and "block" not in map(scope, pair):
+        if is_cas_loop(*pair) and "block" not in map(scope, pair):
             return 0, None
-        # Atomics and their like go past L1, too.
+        # Atomics and the like also bypass the L1 cache.
         strong = Ordering.of(action).between_blocks.strong
         if how == UNFENCED and ((loads and past_l1) or strong):
             return 0, None
@@ -97,6 +103,6 @@ class BetweenBlocks:
         if loads:
             kind = "read after write"
         me = Actor(block, thread, number)
-        return 1, meeting(
+        return 1, cross_block_race(
             self._names, kind, address, other, me, why=_WHY[how] if self._fences else ANY_ORDER
         )

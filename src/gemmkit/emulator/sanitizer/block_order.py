@@ -1,9 +1,9 @@
-"""`BlockOrder`: what other blocks did that comes before what a block does, by fences and atomics.
+"""`BlockOrder`: which accesses of other blocks precede a block's accesses, by fences and atomics.
 
-A block releases what it has fenced by a strong write, as an atomic is; another block that reads
-this, directly or through further atomics, learns of it, and knows it after a fence of its own.
-Within a block, barriers carry this on from warp to warp. Times are those of the shadow's clock; the
-lanes of a warp count as one.
+A block releases its fenced accesses by a strong write, such as an atomic. Another block that reads
+it, directly or through further atomics, observes them, and is ordered after them once it executes a
+fence. Within a block, barriers carry this from warp to warp. Times are those of the shadow's clock;
+the lanes of a warp count as one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# By the address of a place in memory, how many of what was released there.
+# The number of releases at each address in memory.
 Learned = dict[int, int]
 
-# How an access comes before another: in the order that the memory model wants; but for a fence of
-# the one who learns; not at all, though it was released; not at all, for it was not.
+# How an access is ordered before another: fully; except for a fence of the observer; released, but
+# not observed; not released.
 KNOWN, UNFENCED, UNLEARNED, UNRELEASED = range(4)
 
 
 @dataclass(slots=True)
 class _Release:
-    """What a block made known at a place: of each of its warps all before a time, and what it knew
-    of others."""
+    """What a block made known at an address: for each of its warps the accesses before a time, and
+    what it knew of other blocks."""
 
     block: int
     until: tuple[int, ...]
@@ -34,8 +34,8 @@ class _Release:
 
 
 @dataclass(slots=True)
-class _Place:
-    """All that was released at one place, in its order; which of it each block did."""
+class _Location:
+    """All releases at one address, in order; and by block, which of them it made."""
 
     releases: list[_Release] = field(default_factory=list)
     of_block: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -43,9 +43,9 @@ class _Place:
 
 @dataclass(slots=True)
 class _Knowledge:
-    """Of a warp, or of all warps of a block: until when each warp's accesses are fenced, what was
-    seen of other blocks, what of that is behind a fence, and what of that was there before the
-    last fence, which a release passes on."""
+    """For a warp, or all warps of a block: up to when each warp's accesses are fenced, what was
+    observed of other blocks, what of that is behind a fence, and what of that preceded the last
+    fence, which a release passes on."""
 
     fenced: list[int]
     seen: Learned = field(default_factory=dict)
@@ -63,12 +63,12 @@ class _Knowledge:
 
 
 def _join(mine: Learned, theirs: Mapping[int, int]) -> None:
-    for place, count in theirs.items():
-        mine[place] = max(count, mine.get(place, 0))
+    for location, count in theirs.items():
+        mine[location] = max(count, mine.get(location, 0))
 
 
 class BlockOrder:
-    """The order among the blocks of one launch, which run one by one.
+    """The order among the blocks of one launch, which run one at a time.
 
     Args:
         warps: of a block.
@@ -76,7 +76,7 @@ class BlockOrder:
 
     def __init__(self, warps: int) -> None:
         self._warps = warps
-        self._places: defaultdict[int, _Place] = defaultdict(_Place)
+        self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_block: defaultdict[int, list[_Release]] = defaultdict(list)
         self._enter(-1)
 
@@ -89,7 +89,7 @@ class BlockOrder:
         return _Knowledge([0] * self._warps)
 
     def _catch_up(self, block: int, barrier: int) -> None:
-        """The block that runs has passed its last barrier at this time."""
+        """The running block passed its last barrier at this time."""
         if block != self._block:
             self._enter(block)
         if barrier != self._barrier:
@@ -98,7 +98,7 @@ class BlockOrder:
                 self._common.join(own)
 
     def fence(self, block: int, warp: int, barrier: int, now: int) -> None:
-        """A warp fences what it did until now, and what others did before the last barrier."""
+        """A warp fences its accesses so far, and those of others before the last barrier."""
         self._catch_up(block, barrier)
         own = self._own[warp]
         until = [barrier] * self._warps
@@ -109,20 +109,20 @@ class BlockOrder:
         own.join(_Knowledge(until, passed_on=dict(own.known)))
 
     def synchronize(
-        self, block: int, warp: int, barrier: int, place: int, *, reads: bool, writes: bool
+        self, block: int, warp: int, barrier: int, location: int, *, reads: bool, writes: bool
     ) -> None:
-        """A strong access to a place in memory."""
+        """A strong access to an address."""
         self._catch_up(block, barrier)
-        at, own = self._places[place], self._own[warp]
+        at, own = self._locations[location], self._own[warp]
         if reads and at.releases:
-            own.seen[place] = len(at.releases)
+            own.seen[location] = len(at.releases)
         if writes:
             all_of_it = self._nothing()
             all_of_it.join(own)
             all_of_it.join(self._common)
             if any(all_of_it.fenced):
                 until, learned = tuple(all_of_it.fenced), all_of_it.passed_on
-                if self._renew(at, warp, place, until, learned):
+                if self._renew(at, warp, location, until, learned):
                     return
                 released = _Release(block, until, learned)
                 at.of_block[block].append(len(at.releases))
@@ -130,12 +130,13 @@ class BlockOrder:
                 self._by_block[block].append(released)
 
     def _renew(
-        self, at: _Place, warp: int, place: int, until: tuple[int, ...], learned: Learned
+        self, at: _Location, warp: int, location: int, until: tuple[int, ...], learned: Learned
     ) -> bool:
-        """Add to the last release at a place, which is of the same block, unless another warp has
-        seen it as it was: a loop of atomics that waits for others would leave one each time.
+        """Add to the last release at an address if it is of the same block and no other warp has
+        observed it: a loop of atomics that waits for others would otherwise add one per iteration.
 
-        Who sees a release has seen all those before it at the same place, so one is as good as two.
+        An observer of a release has observed all those before it at the same address, so one
+        suffices.
         """
         if not at.releases or at.releases[-1].block != self._block:
             return False
@@ -144,7 +145,7 @@ class BlockOrder:
         if not more and all(last.learned.get(each, 0) >= n for each, n in learned.items()):
             return True
         others = (each for number, each in enumerate(self._own) if number != warp)
-        if any(each.seen.get(place, 0) == count for each in (*others, self._common)):
+        if any(each.seen.get(location, 0) == count for each in (*others, self._common)):
             return False
         last.until = tuple(map(max, last.until, until))
         _join(last.learned, learned)
@@ -153,7 +154,8 @@ class BlockOrder:
     def before(
         self, block: int, warp: int, barrier: int, other: int, other_warp: int, time: int
     ) -> int:
-        """How what a warp of another block did at a time comes before what this warp does now."""
+        """How an access of another block's warp at a time is ordered before this warp's current
+        access."""
         self._catch_up(block, barrier)
         own, common = self._own[warp], self._common
         for answer, learned in (
@@ -166,15 +168,15 @@ class BlockOrder:
         return UNLEARNED if released else UNRELEASED
 
     def _holds(self, learned: Mapping[int, int], block: int, warp: int, time: int) -> bool:
-        """Whether an access is among what was released, or learned before that was released."""
+        """Whether an access is among those released, or known before the release."""
         looked_at: Learned = {}
         left = [learned]
         while left:
-            for place, count in left.pop().items():
-                at, done = self._places[place], looked_at.get(place, 0)
+            for location, count in left.pop().items():
+                at, done = self._locations[location], looked_at.get(location, 0)
                 if count <= done:
                     continue
-                looked_at[place] = count
+                looked_at[location] = count
                 own = (number for number in at.of_block.get(block, ()) if number < count)
                 if any(at.releases[number].covers(warp, time) for number in own):
                     return True

@@ -1,4 +1,5 @@
-"""Gathers findings: each once, with the times it was seen, the first block's as the example."""
+"""Collects findings: each once, with its number of occurrences and that of the first block as
+example."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import msgspec
 
 from gemmkit.record import Finding
 
-# What is wrong at which lines of which array.
+# The fault, and the lines and array that it concerns.
 Key = tuple[str, str, str, str, str]
 
 
@@ -21,15 +22,15 @@ class _Seen:
 
 
 class Collection:
-    """Findings of all workers of a launch; what it holds does not depend on their order."""
+    """Findings of all workers of a launch; the result does not depend on their order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[Key, _Seen] = {}
 
     def add(self, finding: Finding, block: int) -> Key:
-        """One more; `block` is the block's number in the grid."""
-        # What is not defined is one cause, however many lines use it.
+        """Add a finding; `block` is the block's number in the grid."""
+        # An undefined value is one cause, however many lines use it.
         used = finding.kind in ("uninitialized", "absent lane")
         other = "" if used or finding.other is None else str(finding.other)
         key = finding.check, finding.kind, str(finding.here), other, finding.array
@@ -44,11 +45,11 @@ class Collection:
         return key
 
     def more(self, key: Key, count: int) -> None:
-        """The same was seen some times more."""
+        """The same finding occurred `count` more times."""
         with self._lock:
             self._seen[key].count += count
 
     def findings(self) -> tuple[Finding, ...]:
-        """All, in the order of the blocks where they were seen first."""
+        """All findings, in the order of the blocks where they occurred first."""
         ordered = sorted(self._seen.items(), key=lambda each: (each[1].block, each[0]))
         return tuple(msgspec.structs.replace(seen.example, count=seen.count) for _, seen in ordered)

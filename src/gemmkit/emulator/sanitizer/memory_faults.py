@@ -1,4 +1,4 @@
-"""Explains accesses that memory does not allow, and reads of memory never written."""
+"""Explains accesses that are not allowed, and reads of memory that was never written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3
-from gemmkit.emulator.machine.fault import ACCESS_KINDS, reserved_memory
+from gemmkit.emulator.machine.errors import ACCESS_KINDS, reserved_memory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.sanitizer.shadow import (
@@ -24,7 +24,7 @@ LOCAL = "local memory"
 
 
 def space_at(action: Action, address: int) -> str:
-    """The state space of an address that native code works with."""
+    """The state space of an address as native code represents it."""
     declared = action.form.modifiers.get("S", "").removesuffix("::cta")
     if declared in ("shared", "local") and action.operation != "copy_async":
         return declared
@@ -39,11 +39,11 @@ def space_at(action: Action, address: int) -> str:
 def outside(
     names: Names, worker: Worker, number: int, thread: int, address: int, space: str
 ) -> Finding:
-    """An access of one thread that is misaligned or out of bounds."""
+    """One thread's access that is misaligned or out of bounds."""
     action = names.actions[number]
     size, here = access_bytes(action), names.site(number, names.thread(thread))
     misaligned = address % size != 0
-    array, offset, place = _place(names, worker, number, space, address, size)
+    array, offset, place = _location(names, worker, number, space, address, size)
     what = f"{ACCESS_KINDS[action.operation]} of {size} bytes"
     block = names.block(worker.field("block"))
     kind = "misaligned" if misaligned else "out of bounds"
@@ -58,15 +58,15 @@ def outside(
     )
 
 
-def _place(
+def _location(
     names: Names, worker: Worker, number: int, space: str, address: int, size: int
 ) -> tuple[str, int | None, str]:
-    """The array that was meant, the byte in it, and both in words."""
+    """The nearest array, the byte in it, and both in words."""
     if space == "local":
         nbytes = worker.flow.kernel.local_bytes
         return "", None, f"at byte {address} of {nbytes} bytes of local memory"
     if space == "shared":
-        # Addresses have 32 bits, and those before the first wrap around.
+        # Addresses have 32 bits; those before the first wrap around.
         address -= WINDOW_BYTES if address >= WINDOW_BYTES // 2 else 0
         array, offset = names.shared(address)
         base, end = worker.shared_base, worker.shared_bytes
@@ -90,18 +90,18 @@ def _place(
     if offset < 0:
         return array, offset, f"{-offset} bytes before {name} ({nearest.nbytes} bytes)"
     if offset >= nearest.nbytes:
-        behind = offset - nearest.nbytes
-        return array, offset, f"{behind} bytes past the end of {name} ({nearest.nbytes} bytes)"
+        beyond = offset - nearest.nbytes
+        return array, offset, f"{beyond} bytes past the end of {name} ({nearest.nbytes} bytes)"
     return array, offset, f"at byte {offset} of {name} ({nearest.nbytes} bytes)"
 
 
 def _beside(array: str, offset: int, room: int, met: str) -> tuple[str, int | None, str]:
-    """An access outside of the variable in shared memory that its address is derived from; it may
-    have met another variable."""
+    """An access outside of the shared variable that its address is derived from; it may have hit
+    another variable."""
     if offset < 0:
         where = f"{-offset} bytes before"
     elif offset < room:
-        where = f"at byte {offset}, across the end, of"
+        where = f"at byte {offset} and past the end of"
     else:
         where = f"{offset - room} bytes past the end of"
     hit = f", in '{met}'" if met else ""
@@ -117,7 +117,7 @@ def unwritten(
     base: int,
     nbytes: int,
 ) -> Finding | None:
-    """A read of bytes that nothing has written; `numbers` are the instructions of a row."""
+    """A read of bytes that were never written; `numbers` are the instructions of a row."""
     space = space_at(names.actions[numbers[0]], base)
     if space == "shared":
         granules = granules_of(pattern, base, nbytes, shadow.shift)
@@ -144,7 +144,7 @@ def unwritten(
         array, offset = names.device(address)
     start = base + int(pattern.offsets[lane])
     if space == "local" and start >= WINDOWS["local"]:
-        # By a generic address; what was found counts from the start of the thread's memory.
+        # A generic address; the offset found is from the start of the thread's local memory.
         start -= WINDOWS["local"]
     number = numbers[min((address - start) // max(nbytes // len(numbers), 1), len(numbers) - 1)]
     warp = worker.warp_number(worker.field("running"))
@@ -155,7 +155,7 @@ def unwritten(
 def never_written(
     names: Names, number: int, thread: Dim3, block: int, array: str, offset: int
 ) -> Finding:
-    """A read of a byte that nothing has written, by a thread of a block, given by its number."""
+    """A read of a byte that was never written, by a thread of the block with this number."""
     here, where = names.site(number, thread), names.block(block)
     place = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
     return Finding(

@@ -1,4 +1,4 @@
-"""`Sanitizer`: watches the workers of one launch, and gathers what it finds."""
+"""`Sanitizer`: observes the workers of one launch and collects findings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     BARRIER_DIVERGENT,
-    BARRIER_PLACES,
+    BARRIER_SITES,
     BOUNDS,
+    CONFLICT,
     FENCE,
     GLOBAL_RACE,
     KEPT,
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
-    MEETING,
     MEMBERS,
     RACE,
     STORED,
@@ -35,10 +35,10 @@ from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.sanitizer import stops
+from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
-from gemmkit.emulator.sanitizer.meetings import meetings, places
+from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -56,17 +56,18 @@ from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.record import Finding
 
-# The events that concern the order of accesses to global memory.
-_ORDER = frozenset([FENCE, SYNCHRONIZES, MEETING, GLOBAL_RACE])
+# The events about the order of accesses to global memory.
+_ORDER = frozenset([FENCE, SYNCHRONIZES, CONFLICT, GLOBAL_RACE])
 
 
 @dataclass
 class Sanitizer:
-    """Of one launch; `readers` are regions of memory whose loads are noted from the start.
+    """The sanitizers of one launch; `readers` are regions of memory whose loads are recorded from
+    the start.
 
-    `readers_wanted` grows where a launch must be run again with more of those: a region that is
-    both loaded and stored to, which blocks may race for. `tracking_wanted` is set where it must be
-    run again by code that tracks undefined bits. `stop` ends the launch.
+    `readers_wanted` grows if a launch must be run again with more of those: a region that is both
+    loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
+    again with code that tracks undefined bits. `stop` ends the launch.
     """
 
     kernel: LoadedKernel
@@ -80,7 +81,7 @@ class Sanitizer:
 
     def __post_init__(self) -> None:
         actions = self.kernel.actions
-        # Found once a kernel, and not a part of the time that a launch takes.
+        # Computed once per kernel, outside of the time of a launch.
         self.areas = self.kernel.areas
         arrays = shared_arrays(actions, self.flow.kernel.shared)
         self.names = Names(self.flow, actions, self.request, self.memory, arrays)
@@ -99,15 +100,15 @@ class Sanitizer:
         self._watches: list[_Watch] = []
 
     def attach(self, worker: Worker) -> None:
-        """Watch a worker."""
+        """Observe a worker."""
         self._watches.append(_Watch(self, worker))
 
     def add(self, worker: Worker, finding: Finding) -> None:
-        """A finding in the block that a worker runs."""
+        """Add a finding in the block that a worker runs."""
         self.collection.add(finding, worker.field("block"))
 
     def fault(self, worker: Worker) -> None:
-        """The access that native code refused, which was left out."""
+        """Report the access that native code refused and skipped."""
         number = worker.site_number(worker.field("fault_site"))
         address = worker.field("fault_address")
         warp = worker.warp_number(worker.field("running"))
@@ -115,37 +116,37 @@ class Sanitizer:
         self.outside(worker, number, thread, address)
 
     def outside(self, worker: Worker, number: int, thread: int, address: int) -> None:
-        """One thread's access that memory does not allow."""
+        """Report one thread's access that is not allowed."""
         space = space_at(self.names.actions[number], address)
         if self.names.actions[number].form.modifiers.get("S") == "" and space == "shared":
             space = "local"
         self.add(worker, outside(self.names, worker, number, thread, address, space))
 
     def printed(
-        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+        self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
     ) -> None:
-        """A thread prints what lies at a place in its local memory: (first byte, size) each."""
+        """A thread prints values from its local memory: (first byte, size) each."""
         for watch in self._watches:
-            watch.print_if_of(worker, number, thread, place, taken)
+            watch.print_if_of(worker, number, thread, index, taken)
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
-        self.add(worker, stops.deadlock(self.names, worker))
+        self.add(worker, synccheck.deadlock(self.names, worker))
 
     def trap(self, worker: Worker) -> None:
         """The kernel stopped itself."""
-        self.add(worker, stops.trap(self.names, worker))
+        self.add(worker, synccheck.trap(self.names, worker))
 
     def endless(self, worker: Worker, limit: int) -> None:
-        """A block has run for longer than it may."""
-        self.add(worker, stops.endless(self.names, worker, limit))
+        """A block ran for longer than the limit."""
+        self.add(worker, synccheck.endless(self.names, worker, limit))
 
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, when all workers have ended."""
+        """The findings, once all workers have ended."""
         for watch in self._watches:
             watch.finish()
-        numbers = places(self.areas.sites, self.areas.sites_start)
-        for finding, block in meetings(self.names, self.known, numbers):
+        numbers = instruction_numbers(self.areas.sites, self.areas.sites_start)
+        for finding, block in cross_block_races(self.names, self.known, numbers):
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
             self.collection.add(finding, block)
@@ -153,14 +154,14 @@ class Sanitizer:
 
 
 class _Watch:
-    """One worker, as the sanitizer sees it."""
+    """The sanitizers' view of one worker."""
 
     def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
         self._sanitizer, self._worker = sanitizer, worker
         self._names = sanitizer.names
         for number in sanitizer.areas.sites:
             worker.limit_shared(number, *self._names.part(number))
-        self._event = Event(self._hear)
+        self._event = Event(self._on_event)
         self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
@@ -168,31 +169,33 @@ class _Watch:
             sanitizer.names, worker, self._shadow, self._between_blocks.order
         )
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
-        # What was found last for each memory record and class, to which what is untold belongs.
+        # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
         self._waiting: tuple[int, int, int, int, int] | None = None
 
     def print_if_of(
-        self, worker: Worker, number: int, thread: int, place: int, taken: Sequence[tuple[int, int]]
+        self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
     ) -> None:
-        """A thread of this worker, if it is one of this, prints arguments from its local memory."""
+        """If the thread is one of this worker, it prints arguments from its local memory."""
         if worker is not self._worker:
             return
         for start, size in taken:
-            if not self._shadow.local_is_set(worker, thread, place + start, size):
+            if not self._shadow.local_is_set(worker, thread, index + start, size):
                 self._undefined.printed(number, worker.field("block"), thread)
                 return
 
     def finish(self) -> None:
-        """Take what is left."""
+        """Collect what remains."""
         for (place, what), key in self._last.items():
-            self._take_untold(place, what, key)
+            self._take_unreported(place, what, key)
         self._nobody_came()
         self._event = Event()
 
-    def _hear(self, what: int, site: int | None, pattern: int | None, base: int, more: int) -> int:
-        """Native code tells that something looks wrong; 1 if it is."""
+    def _on_event(
+        self, what: int, site: int | None, pattern: int | None, base: int, more: int
+    ) -> int:
+        """Native code reports something that looks wrong; 1 if it is."""
         try:
             if what == LOADS_WANTED:
                 self._sanitizer.readers_wanted.add(base)
@@ -209,10 +212,10 @@ class _Watch:
                 self._note_absence(base, more)
                 return 1
             if what in _ORDER:
-                return self._hear_of_global_order(what, site, pattern, base, more)
+                return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
-                return self._hear_of_order(what, base, more)
-            return self._hear_of_memory(what, site, Pattern(pattern), base, more)
+                return self._on_synchronization(what, base, more)
+            return self._on_memory(what, site, Pattern(pattern), base, more)
         except BaseException as error:
             self._worker.fail(error)
             return 0
@@ -229,14 +232,14 @@ class _Watch:
         self._note_origin(number, absent_lane(self._names, number, block, warp, lanes, other))
 
     def _note_origin(self, number: int, finding: Finding) -> None:
-        """A value that is not defined comes up; what matters is whether it is used, and where."""
+        """An undefined value appears; it is a fault only if it is used."""
         if self._sanitizer.tracks:
             self._undefined.read(number, self._worker.field("block"), finding)
         else:
             self._sanitizer.tracking_wanted = True
             self._sanitizer.stop()
 
-    def _hear_of_global_order(
+    def _on_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> int:
         if what == FENCE:
@@ -247,21 +250,21 @@ class _Watch:
             self._between_blocks.synchronize(strong, base, more)
             self._within_block.synchronize(strong, base, more)
         elif what == GLOBAL_RACE and site is not None:
-            return self._hear_of_global_race(site, base, more)
+            return self._on_global_race(site, base, more)
         elif site is not None:
-            answer, found = self._between_blocks.meet(site, base, more)
+            answer, found = self._between_blocks.conflict(site, base, more)
             if found is not None:
                 self._sanitizer.add(self._worker, found)
             return answer
         return 0
 
-    def _hear_of_global_race(self, site: int, address: int, more: int) -> int:
-        answer, finding = self._within_block.meet(site, address, more)
+    def _on_global_race(self, site: int, address: int, more: int) -> int:
+        answer, finding = self._within_block.conflict(site, address, more)
         if finding is not None:
             self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
         return answer
 
-    def _hear_of_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
+    def _on_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)
         finding = self._explain(what, number, pattern, base, more)
         if finding is None:
@@ -273,18 +276,19 @@ class _Watch:
         return 1
 
     def _keep(self, number: int, what: int, finding: Finding) -> None:
-        """A finding at a memory instruction; those that native code counts since belong to it."""
+        """Add a finding at a memory instruction; faults that native code counts from then on belong
+        to it."""
         place = self._worker.kernel.areas.sites[number]
         earlier = self._last.get((place, what))
         if earlier is not None:
-            self._take_untold(place, what, earlier)
+            self._take_unreported(place, what, earlier)
         block = self._worker.field("block")
         self._last[place, what] = self._sanitizer.collection.add(finding, block)
 
-    def _take_untold(self, place: int, what: int, key: Key) -> None:
-        untold = self._shadow.take_untold(place, what)
-        if untold:
-            self._sanitizer.collection.more(key, untold)
+    def _take_unreported(self, index: int, what: int, key: Key) -> None:
+        unreported = self._shadow.take_unreported(index, what)
+        if unreported:
+            self._sanitizer.collection.more(key, unreported)
 
     def _explain(
         self, what: int, number: int, pattern: Pattern, base: int, more: int
@@ -309,7 +313,7 @@ class _Watch:
             return self._races.between_warps(access)
         return self._races.between_lanes(access, more)
 
-    def _hear_of_order(self, what: int, number: int, more: int) -> int:
+    def _on_synchronization(self, what: int, number: int, more: int) -> int:
         worker, names = self._worker, self._names
         warp = worker.warp_number(worker.field("running"))
         lanes, members = more & 0xFFFFFFFF, more >> 32 & 0xFFFFFFFF
@@ -320,22 +324,22 @@ class _Watch:
             living = self._living(warp)
             if not (members & living & ~lanes or lanes & ~members):
                 return 0
-            found = stops.absent_members(names, worker, number, lanes, members, warp)
+            found = synccheck.absent_members(names, worker, number, lanes, members, warp)
             self._sanitizer.add(worker, found)
         elif self._allowed(what, number, more, warp):
             return 0
         else:
-            self._sanitizer.add(worker, stops.barrier(names, worker, what, number, more))
+            self._sanitizer.add(worker, synccheck.barrier(names, worker, what, number, more))
         return 1
 
     def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
-        """Whether a barrier of the block is used well, though it does not look so."""
+        """Whether a barrier of the block is used correctly, although it looks wrong."""
         if what == BARRIER_DIVERGENT:
             return not self._living(warp) & ~self._returned(warp) & ~more
-        return what == BARRIER_PLACES and stops.copies(self._names, number, more)
+        return what == BARRIER_SITES and synccheck.copies(self._names, number, more)
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
-        """Lanes may come to a barrier of their warp one after the other, also at other lines."""
+        """Lanes may arrive at a barrier of their warp at different times and lines."""
         worker = self._worker
         block = worker.field("block")
         here = (block, warp, members)
@@ -355,8 +359,8 @@ class _Watch:
         return initial & ~exited & 0xFFFFFFFF
 
     def _returned(self, warp: int) -> int:
-        """Lanes that wait for the others before nothing but the end of the kernel: a GPU does not
-        let them wait there."""
+        """Lanes that wait for the others only before the end of the kernel, where a GPU does not
+        make them wait."""
         names, returned, seen = self._names, 0, 0
         for block, lanes in reversed(self._worker.waiting_lanes(warp)):
             start = names.flow.blocks[block].start if block < len(names.flow.blocks) else -1
@@ -371,5 +375,5 @@ class _Watch:
             return
         block, warp, members, number, lanes = self._waiting
         self._waiting = None
-        found = stops.absent_members(self._names, self._worker, number, lanes, members, warp)
+        found = synccheck.absent_members(self._names, self._worker, number, lanes, members, warp)
         self._sanitizer.collection.add(found, block)

@@ -1,4 +1,4 @@
-"""Explains races in shared memory: who touches what others touch with nothing between."""
+"""Explains races in shared memory: conflicting accesses with nothing that orders them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import guesses
+from gemmkit.emulator.codegen.ordering import is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
@@ -39,8 +39,8 @@ from gemmkit.record import Finding, Triple
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One access of a warp to shared memory, `nbytes` a lane; `numbers` are its instructions,
-    several where neighbouring loads are made together."""
+    """One access of a warp to shared memory, of `nbytes` per lane; `numbers` are its instructions,
+    several if adjacent loads are performed together."""
 
     numbers: tuple[int, ...]
     pattern: Pattern
@@ -50,14 +50,14 @@ class Access:
     kind: int
 
     def number_at(self, lane: int, address: int) -> int:
-        """The instruction that touches an address for a lane."""
+        """The instruction by which a lane accesses an address."""
         distance = address - self.base - int(self.pattern.offsets[lane])
         place = distance // max(self.nbytes // len(self.numbers), 1)
         return self.numbers[min(max(place, 0), len(self.numbers) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Meeting:
+class _Conflict:
     """Two threads at one address; the other's instruction and thread, if they are known."""
 
     lane: int
@@ -75,31 +75,31 @@ class Races:
         self._areas: Areas = worker.kernel.areas
 
     def between_warps(self, access: Access) -> Finding | None:
-        """The race of this access with another warp's, or with a copy on its way."""
+        """The race of this access with another warp's, or with a copy in flight."""
         copied = self._copy_on_its_way(access)
         if copied is not None:
             return self._finding(access, copied, waiting=True)
         met = self._other_warp(access) or self._landed_copy(access)
         if met is not None:
-            return None if self._guesses(access, met) else self._finding(access, met)
+            return None if self._is_cas_loop(access, met) else self._finding(access, met)
         if self._names.strong(access.numbers[0]) or not self._may_race(access):
             return None
         return self._unknown(access)
 
     def _may_race(self, access: Access) -> bool:
-        """Whether other warps have touched what this access does, with nothing between."""
+        """Whether other warps have accessed the same granules with nothing that orders them."""
         places = [OWN_WRITTEN] if access.kind == LOADED else [OWN_WRITTEN, OWN_READ]
         granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
         sets = (self._shadow.unordered(access.warp, place) for place in places)
         return any(bits_at(bits, granules).any() for each in sets for bits in each)
 
     def between_lanes(self, access: Access, more: int) -> Finding | None:
-        """The race of two lanes of one warp, as native code has found them."""
+        """The race of two lanes of one warp, as native code found it."""
         lane, other = more & 31, more >> 8 & 31
         thread = access.warp * LANES + other
         if more & SAME_STORE:
             address = access.base + int(access.pattern.offsets[lane])
-            met = _Meeting(lane, address, access.numbers[0], thread, STORED)
+            met = _Conflict(lane, address, access.numbers[0], thread, STORED)
             return self._finding(access, met, within=True)
         if more & COPIED:
             return self._finding(access, self._copied(access, lane, thread), within=True)
@@ -109,18 +109,18 @@ class Races:
         starts = (each.base + int(each.pattern.offsets[who])
                   for each, who in ((access, lane), (entry, other)))  # fmt: skip
         address = max(starts)
-        met = _Meeting(lane, address, entry.number_at(other, address), thread, entry.kind)
-        return None if self._guesses(access, met) else self._finding(access, met, within=True)
+        met = _Conflict(lane, address, entry.number_at(other, address), thread, entry.kind)
+        return None if self._is_cas_loop(access, met) else self._finding(access, met, within=True)
 
-    def _guesses(self, access: Access, met: _Meeting) -> bool:
+    def _is_cas_loop(self, access: Access, met: _Conflict) -> bool:
         actions = self._names.actions
-        return met.other is not None and guesses(actions[access.numbers[0]], actions[met.other])
+        return met.other is not None and is_cas_loop(actions[access.numbers[0]], actions[met.other])
 
     def row(self, number: int, nbytes: int, each: int) -> tuple[int, ...]:
-        """The instructions that an access stands for."""
+        """The instructions that an access represents."""
         return self._areas.group_of[number] if nbytes > each else (number,)
 
-    def _copy_on_its_way(self, access: Access) -> _Meeting | None:
+    def _copy_on_its_way(self, access: Access) -> _Conflict | None:
         shadow = self._shadow
         granules = granules_of(access.pattern, access.base, access.nbytes, shadow.shift)
         alarm = bits_at(shadow.common_bits("alarm"), granules)
@@ -130,22 +130,22 @@ class Races:
         row, column = (int(each[0]) for each in np.nonzero(alarm))
         return self._copy_at(access, row, int(granules[row, column]))
 
-    def _copy_at(self, access: Access, row: int, granule: int) -> _Meeting:
+    def _copy_at(self, access: Access, row: int, granule: int) -> _Conflict:
         lane = int(access.pattern.lanes[row])
         note = int(self._shadow.copies[granule])
         number = self._site_number(note >> COPY_SITE)
         thread = note >> COPY_THREAD & 0xFFFF
         start = access.base + int(access.pattern.offsets[lane])
-        return _Meeting(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
+        return _Conflict(lane, max(granule << self._shadow.shift, start), number, thread, STORED)
 
-    def _copied(self, access: Access, lane: int, thread: int) -> _Meeting:
-        """Where a lane meets another thread's copy."""
+    def _copied(self, access: Access, lane: int, thread: int) -> _Conflict:
+        """The conflict of a lane with another thread's copy."""
         row = access.pattern.lanes.tolist().index(lane)
         granules = granules_of(access.pattern, access.base, access.nbytes, self._shadow.shift)
         notes = self._shadow.copies[granules[row]] >> np.uint64(COPY_THREAD) & np.uint64(0xFFFF)
         return self._copy_at(access, row, int(granules[row, (notes == thread).argmax()]))
 
-    def _landed_copy(self, access: Access) -> _Meeting | None:
+    def _landed_copy(self, access: Access) -> _Conflict | None:
         shadow = self._shadow
         granules = granules_of(access.pattern, access.base, access.nbytes, shadow.shift)
         notes = shadow.copies[granules]
@@ -163,8 +163,8 @@ class Races:
         row, column = (int(each[0]) for each in np.nonzero(lately))
         return self._copy_at(access, row, int(granules[row, column]))
 
-    def _other_warp(self, access: Access) -> _Meeting | None:
-        """The latest access of another warp that conflicts, writes first."""
+    def _other_warp(self, access: Access) -> _Conflict | None:
+        """The latest conflicting access of another warp, writes first."""
         shift = self._shadow.shift
         mine = granules_of(access.pattern, access.base, access.nbytes, shift)
         strong = self._names.strong(access.numbers[0])
@@ -189,13 +189,13 @@ class Races:
                           for each, who in ((access, lane), (entry, other)))  # fmt: skip
                 address = max(granule << shift, *starts)
                 number = entry.number_at(other, address)
-                return _Meeting(lane, address, number, entry.warp * LANES + other, entry.kind)
+                return _Conflict(lane, address, number, entry.warp * LANES + other, entry.kind)
         return None
 
     def _entries(
         self, warp: int, kinds: tuple[int, ...], least: int, most: int
     ) -> Iterator[Access]:
-        """Accesses of other warps in this epoch near these granules, the latest first."""
+        """Accesses of other warps to these granules in this epoch, the latest first."""
         shadow, now = self._shadow, self._shadow.field("log_count")
         first = max(shadow.field("log_epoch"), now - LOG_ENTRIES)
         places = np.arange(first, now)[::-1]
@@ -221,9 +221,9 @@ class Races:
             if entry is not None:
                 yield entry
 
-    def _entry(self, place: int) -> Access | None:
-        """An access of the log, if its pattern is still there."""
-        pointer, base, serial, tag = self._shadow.log[place % LOG_ENTRIES].tolist()
+    def _entry(self, index: int) -> Access | None:
+        """An access of the log, if its pattern still exists."""
+        pointer, base, serial, tag = self._shadow.log[index % LOG_ENTRIES].tolist()
         if not serial or not self._worker.holds(pointer):
             return None
         pattern = Pattern(pointer)
@@ -240,13 +240,13 @@ class Races:
         return self._worker.site_at(distance)
 
     def _unknown(self, access: Access) -> Finding:
-        """A race whose other side the log does not hold any more."""
+        """A race whose other side is no longer in the log."""
         lane = int(access.pattern.lanes[0])
         address = access.base + int(access.pattern.offsets[lane])
-        return self._finding(access, _Meeting(lane, address, None, None, STORED))
+        return self._finding(access, _Conflict(lane, address, None, None, STORED))
 
     def _finding(
-        self, access: Access, met: _Meeting, *, waiting: bool = False, within: bool = False
+        self, access: Access, met: _Conflict, *, waiting: bool = False, within: bool = False
     ) -> Finding:
         names = self._names
         block: Triple = names.block(self._worker.field("block"))
@@ -264,7 +264,7 @@ class Races:
             return Finding(
                 check="racecheck",
                 kind=kind,
-                message=f"{kind}: {what}, which another warp touches with no barrier between",
+                message=f"{kind}: {what}, which another warp accesses with no barrier between",
                 block=block,
                 here=here,
                 array=array,
@@ -272,11 +272,11 @@ class Races:
             )
         thread = names.thread(met.thread) if met.thread is not None else None
         other = names.site(met.other, thread)
-        gap = names.gap(self._worker, met.other, number, within_warp=within)
-        cause = gap.cause if gap is not None else ""
+        missing = names.missing_barrier(self._worker, met.other, number, within_warp=within)
+        cause = missing.cause if missing is not None else ""
         if waiting:
             kind = "read before wait" if reads else "write before wait"
-            rest = f"before the cp.async of {at(other)} to it was waited for"
+            rest = f"before a wait for the cp.async to it by {at(other)}"
             cause = f"{cause}/{kind.replace(' ', '-')}".lstrip("/")
         else:
             kind = "read after write" if reads else "write after write"
@@ -284,7 +284,7 @@ class Races:
                 kind = "write after read"
             between = "no __syncwarp() or barrier" if within else "no barrier"
             does = f"thread {thread} {verb(names.actions[met.other])}"
-            where = gap.text if gap is not None else "between"
+            where = missing.text if missing is not None else "between"
             rest = f"which {does} at {other} with {between} {where}"
             if met.other == number and within:
                 rest = f"to which thread {thread} stores another value at the same time"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
-from gemmkit.emulator.sanitizer.meetings import Actor
+from gemmkit.emulator.sanitizer.cross_block_races import Actor
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.record import Finding
@@ -18,7 +18,7 @@ def read_only_writes(
 ) -> Iterator[tuple[Finding, int]]:
     """One finding for each pair of a load and a store, with the number of the load's block.
 
-    `numbers` gives an instruction by the place of its memory record in a worker.
+    `numbers` gives the instruction of a memory record by the record's offset in a worker.
     """
     pair = np.uint64((1 << ACTOR_BLOCK) - (1 << ACTOR_SITE))
     for start in known.stored():
@@ -49,7 +49,7 @@ def _finding(names: Names, address: int, reader: Actor, writer: Actor, count: in
         message=f"write to read-only memory: thread {here.thread} of block {block} loads {place} "
         f"at {here} by {here.instruction}, which is for memory that nothing writes while the "
         f"kernel runs, but thread {other.thread} of block {its} "
-        f"{verb(names.actions[writer.number])} it at {other}; do without __ldg() and without "
+        f"{verb(names.actions[writer.number])} it at {other}; remove __ldg() and "
         f"const __restrict__ there",
         block=block,
         here=here,

@@ -1,4 +1,4 @@
-"""The memory in which native code notes what a launch does, for the sanitizers."""
+"""The shadow memory in which native code records accesses for the sanitizers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN,
     OWN_BITMAPS,
     OWN_WORD_BYTES,
+    REPORT_BYTES,
+    REPORTED,
     ROW,
     ROW_BYTES,
     SHADOW,
     SHADOW_SITE,
     SHADOW_SITE_BYTES,
-    TOLD,
-    TOLD_BYTES,
 )
 from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.sites import holds_a_part
+from gemmkit.emulator.sanitizer.sites import is_partial_barrier
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -54,9 +54,9 @@ _MEMORY = frozenset(
 
 
 def granule_bytes(actions: Iterable[Action], space: str, *, by_number: bool = False) -> int:
-    """The smallest access that the kernel makes in a space, or may make there; 4 without any.
+    """The smallest access of the kernel that is, or may be, to a space; 4 if there is none.
 
-    With `by_number` the smallest number that one of them moves.
+    With `by_number`, the smallest number that an access moves.
     """
     sizes = [
         min(4, action.form.type.bytes)
@@ -70,14 +70,14 @@ def granule_bytes(actions: Iterable[Action], space: str, *, by_number: bool = Fa
 
 
 def loads_read_only(action: Action) -> bool:
-    """Whether an instruction loads what must not be written while the kernel runs."""
+    """Whether an instruction loads memory that must not be written while the kernel runs."""
     return action.operation == "load" and (
         ".nc" in action.form.opcode or action.form.opcode.startswith("ldu")
     )
 
 
 class Pattern:
-    """How the addresses of a warp lie, read from where native code keeps it."""
+    """The addresses of a warp relative to each other, read from native code's memory."""
 
     def __init__(self, address: int) -> None:
         raw = np.frombuffer(ctypes.string_at(address, PATTERN.size), np.uint8)
@@ -88,15 +88,15 @@ class Pattern:
 
 
 class GlobalShadow:
-    """What is known of global memory during a launch: unwritten bytes, blocks that meet.
+    """The shadow of global memory during a launch: unwritten bytes, cross-block races.
 
     Args:
-        memory: where the kernel runs; bytes that it counts as never written are noted there.
+        memory: where the kernel runs; bytes that count as never written are recorded there.
         regions: (first byte, size) of each allocation.
         granule: bytes of the smallest access.
-        ordered: whether blocks run one by one, since they make an order among themselves or share
+        ordered: whether blocks run one at a time, since they synchronize with each other or share
             memory by atomics.
-        readers: regions (by first byte) whose loads are to be noted as well.
+        readers: regions (by first byte) whose loads are recorded too.
         read_only: whether the kernel has read-only loads (`ld.global.nc`).
         atomics: whether it has atomics on global memory, which plain accesses may race with.
     """
@@ -139,7 +139,8 @@ class GlobalShadow:
                 row[ROW[name] // 8] = actors.ctypes.data
 
     def at(self, address: int, kind: str) -> tuple[int, int]:
-        """Where blocks make an order: the last writer or reader of a granule, and the time."""
+        """If blocks synchronize with each other: the last writer or reader of a granule, and the
+        time."""
         row = np.searchsorted(self.regions[:, 0], address, side="right") - 1
         start = int(self.regions[row, 0])
         place = (address - start) // self.granule
@@ -153,13 +154,13 @@ class GlobalShadow:
 
 
 class BlockShadow:
-    """What is known of one worker's block: shared memory, warps, the accesses of late."""
+    """The shadow of one worker's block: shared memory, warps, recent accesses."""
 
     def __init__(self, worker: Worker, granule: int, known: GlobalShadow, event: object) -> None:
         self.granule = granule
         self.shift = granule.bit_length() - 1
         granules = max(-(-worker.shared_end // granule), 1)
-        # One more, which an access across the end of a word may touch.
+        # One more word, which an access across the end of a word may touch.
         self.words = -(-granules // 64) + 1
         self._header = aligned_bytes(8 * len(SHADOW)).view(np.int64)
         self.common: Words = aligned_bytes(self.words * 8 * len(COMMON)).view(np.uint64)
@@ -174,8 +175,9 @@ class BlockShadow:
         queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
         scale = SHADOW_SITE_BYTES // SITE_BYTES
-        # What each warp, and behind those each barrier, does not know of each warp.
-        pairs = any(holds_a_part(action) for action in worker.kernel.actions)
+        # For each warp, then for each barrier, the accesses of each warp that it is not ordered
+        # after.
+        pairs = any(is_partial_barrier(action) for action in worker.kernel.actions)
         shape = (worker.warps + BARRIERS, worker.warps, self.words, OWN_WORD_BYTES // 8)
         self._pairs: Words | None = None
         if pairs:
@@ -201,7 +203,7 @@ class BlockShadow:
             "warps": self._warps.ctypes.data,
             "warp_bytes": size,
             "log": self.log.ctypes.data,
-            # Native code reckons from the worker's start, not from its first record.
+            # Native code counts from the worker's start, not from its first record.
             "sites": self._sites.ctypes.data - scale * worker.kernel.areas.sites_start,
             "event": ctypes.cast(event, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
             "rows": known.rows.ctypes.data,
@@ -217,12 +219,12 @@ class BlockShadow:
         worker.fields[WORKER["shadow"] // 8] = self._header.ctypes.data
 
     def field(self, name: str) -> int:
-        """A field of the shadow."""
+        """The value of a field."""
         return int(self._header[SHADOW[name] // 8])
 
     @property
     def by_pairs(self) -> bool:
-        """Whether each pair of warps is looked at, since barriers hold back a part of a block."""
+        """Whether each pair of warps is tracked, since barriers synchronize a part of a block."""
         return self._pairs is not None
 
     def unordered(self, warp: int, offset: int) -> Words:
@@ -241,8 +243,8 @@ class BlockShadow:
     def unwritten_local(
         self, worker: Worker, first: int, pattern: Pattern, base: int, nbytes: int
     ) -> tuple[int, int] | None:
-        """The first lane that reads local memory with bits that are not defined, and the first
-        such byte; `first` is the number of the warp's first thread."""
+        """The first lane that reads undefined bits of local memory, and the first such byte;
+        `first` is the number of the warp's first thread."""
         assert self._local is not None
         window = WINDOWS["local"]
         stride = worker.field("local_stride")
@@ -255,19 +257,19 @@ class BlockShadow:
                 return lane, inside + int(missing[0])
         return None
 
-    def local_is_set(self, worker: Worker, thread: int, place: int, nbytes: int) -> bool:
+    def local_is_set(self, worker: Worker, thread: int, index: int, nbytes: int) -> bool:
         """Whether all bits of some bytes of a thread's local memory are defined."""
         assert self._local is not None
-        start = thread * worker.field("local_stride") + place
+        start = thread * worker.field("local_stride") + index
         return bool((self._local[start : start + nbytes] == 255).all())
 
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""
         return self.common[:, COMMON[name] // 8]
 
-    def take_untold(self, place: int, what: int) -> int:
-        """How often the same went wrong at a memory record since the last time, untold."""
-        start = place * SHADOW_SITE_BYTES + what * TOLD_BYTES + TOLD["untold"]
+    def take_unreported(self, index: int, what: int) -> int:
+        """How many faults of a class at a memory record were not reported since the last call."""
+        start = index * SHADOW_SITE_BYTES + what * REPORT_BYTES + REPORTED["unreported"]
         count = self._sites[start : start + 8].view(np.int64)
         found = int(count[0])
         count[0] = 0
@@ -275,7 +277,7 @@ class BlockShadow:
 
 
 def granules_of(pattern: Pattern, base: int, nbytes: int, shift: int) -> Numbers:
-    """The granules that each active lane touches, a row per lane."""
+    """The granules that each active lane accesses, one row per lane."""
     first = (base + pattern.offsets[pattern.lanes]) >> shift
     return first[:, None] + np.arange(max(nbytes >> shift, 1))
 

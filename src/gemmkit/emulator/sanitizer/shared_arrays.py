@@ -1,8 +1,9 @@
-"""From which variable of shared memory the address of each access is derived, as the PTX shows it.
+"""Derives from the PTX which shared variable each access is to.
 
-Data flow over registers, whatever the path: an address belongs to a variable if its symbol comes in
-everywhere, and only numbers are added to it. Where two variables may be meant, or where an address
-is taken apart, nothing is known, and nothing is checked beyond the bounds of shared memory.
+This is data flow over registers, independent of the path: an address belongs to a variable if its
+symbol is a source on all paths and only numbers are added to it. If several variables are possible,
+or an address is split into parts, nothing is known, and only the bounds of shared memory are
+checked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.module import Negated, Register, Symbol, Variable
 
-# What a register holds, besides the address of a variable, which is that one's name.
+# What a register holds, other than the address of a variable, which is represented by its name.
 _NUMBER, _UNKNOWN = "", "?"
 
 _PASSED_ON = frozenset(["move", "convert_address", "convert_integer", "call_parameter"])
@@ -33,7 +34,7 @@ def shared_arrays(actions: Sequence[Action], variables: Iterable[str]) -> Mappin
     for action in actions:
         if action.address is None or action.form.modifiers.get("S", "") not in _SHARED | {"global"}:
             continue
-        # The space of cp.async is that of what it reads.
+        # The space of cp.async is that of its source.
         if action.form.modifiers.get("S") == "global" and action.operation != "copy_async":
             continue
         base = action.address.base
@@ -44,7 +45,8 @@ def shared_arrays(actions: Sequence[Action], variables: Iterable[str]) -> Mappin
 
 
 def bounds(variable: Variable, static_end: int, end: int) -> tuple[int, int]:
-    """First byte and size of a variable; one of unknown size is all of dynamic shared memory.
+    """First byte and size of a variable; a variable of unknown size extends over all dynamic shared
+    memory.
 
     Static shared memory ends at the address `static_end`, dynamic at `end`.
     """
@@ -54,7 +56,7 @@ def bounds(variable: Variable, static_end: int, end: int) -> tuple[int, int]:
 
 
 def _held(actions: Sequence[Action], symbols: frozenset[str]) -> dict[Register, str]:
-    """What each register holds at all times; none where nothing is written to it."""
+    """What each register holds at all times; a register that is never written holds nothing."""
     held: dict[Register, str] = {}
     changed = True
     while changed:
@@ -88,7 +90,7 @@ def _of(source: object, held: Mapping[Register, str], symbols: frozenset[str]) -
 
 
 def _result(action: Action, sources: Sequence[str]) -> str:
-    """What an instruction makes of what its sources hold."""
+    """What an instruction's result holds, given its sources."""
     form = action.form
     if action.operation == "load":
         return _UNKNOWN if form.modifiers.get("S") in ("local", "") else _NUMBER
@@ -104,14 +106,14 @@ def _result(action: Action, sources: Sequence[str]) -> str:
 
 
 def _moved(operation: str, form: Form, sources: Sequence[str]) -> str:
-    """The variable whose address has had numbers added to it; unknown if that is not all."""
-    addresses = [place for place, each in enumerate(sources) if each != _NUMBER]
+    """The variable whose address had numbers added to it; unknown for anything else."""
+    addresses = [index for index, each in enumerate(sources) if each != _NUMBER]
     if len(addresses) != 1:
         return _UNKNOWN
-    place = addresses[0]
+    index = addresses[0]
     how = form.modifiers.get("O")
-    adds = operation == "integer" and how in ("add", "sub") and (how == "add" or place == 0)
-    # Where bits are known to be zero, compilers add by `or`; kernels swizzle by `xor`.
+    adds = operation == "integer" and how in ("add", "sub") and (how == "add" or index == 0)
+    # Compilers add by `or` if bits are known to be zero; kernels swizzle by `xor`.
     adds |= operation == "logic" and how in ("or", "xor")
-    adds |= operation in ("multiply_add", "multiply_add_wide", "multiply24_add") and place == 2
-    return sources[place] if adds else _UNKNOWN
+    adds |= operation in ("multiply_add", "multiply_add_wide", "multiply24_add") and index == 2
+    return sources[index] if adds else _UNKNOWN

@@ -1,4 +1,4 @@
-"""Who did what, where: instructions, threads and arrays as findings name them."""
+"""Names of instructions, threads and arrays as findings show them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import SourceLine
 from gemmkit.emulator.ptx.names import source_name
-from gemmkit.emulator.sanitizer.gaps import Gap, Gaps
+from gemmkit.emulator.sanitizer.missing_barriers import MissingBarrier, MissingBarriers
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
 from gemmkit.record import CUDA_HEADERS, AccessSite
 
-# As NVRTC's line tables have them, or nvcc's.
+# CUDA's headers in the line tables of NVRTC or nvcc.
 _CUDA_HEADER = re.compile(CUDA_HEADERS + r"|.*/(cuda[^/]*|cu\d+|targets/[^/]+)/include/")
 _STRONG = (".volatile", ".relaxed", ".acquire", ".release", ".acq_rel")
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names things of one launch."""
+    """The names of one launch."""
 
     flow: ControlFlow
     actions: tuple[Action, ...]
     request: LaunchRequest
     memory: DeviceMemory
-    # By the number of an instruction, the variable in shared memory that it is to touch.
+    # By the number of an instruction, the shared variable that it is meant to access.
     arrays: Mapping[int, str] = field(default_factory=dict)
 
     def thread(self, number: int) -> Dim3:
-        """A thread's place in its block."""
+        """A thread's coordinates in its block."""
         x, y, _ = self.request.block
         return number % x, number // x % y, number // (x * y)
 
     def lane(self, warp: int, lane: int) -> Dim3:
-        """The same of a warp's lane."""
+        """The coordinates of a warp's lane."""
         return self.thread(warp * LANES + lane)
 
     def block(self, number: int) -> Dim3:
-        """A block's place in the grid."""
+        """A block's coordinates in the grid."""
         x, y, _ = self.request.grid
         return number % x, number // x % y, number // (x * y)
 
     def site(self, number: int, thread: Dim3 | None) -> AccessSite:
-        """An instruction and who ran it."""
+        """An instruction and the thread that executed it."""
         instruction = self.flow.kernel.body[number]
         source = instruction.source
         file, line, calls = _out_of_headers(source or SourceLine("PTX", instruction.line))
@@ -60,14 +60,16 @@ class Names:
         )
 
     @cached_property
-    def gaps(self) -> Gaps:
-        """Between which lines barriers are missing."""
-        return Gaps(self.flow, lambda number: self.site(number, None))
+    def missing_barriers(self) -> MissingBarriers:
+        """The kernel's analysis of missing barriers."""
+        return MissingBarriers(self.flow, lambda number: self.site(number, None))
 
-    def gap(self, worker: Worker, earlier: int, later: int, *, within_warp: bool) -> Gap | None:
-        """Where two instructions that race stand, as seen from the last barrier of the block; this
-        is how they ran, which says little of different warps."""
-        if any(holds_a_part(action) for action in self.actions):
+    def missing_barrier(
+        self, worker: Worker, earlier: int, later: int, *, within_warp: bool
+    ) -> MissingBarrier | None:
+        """The missing barrier between two racing instructions, given the last barrier of the block.
+        The order is that of execution, which says little about different warps."""
+        if any(is_partial_barrier(action) for action in self.actions):
             return None
         warp = worker.warp_number(worker.field("running"))
         last = int(worker.warp_fields("instruction")[warp])
@@ -75,7 +77,11 @@ class Names:
         if last and operation != "barrier":
             return None
         barrier = last if operation == "barrier" else None
-        how = self.gaps.between_lanes if within_warp else self.gaps.between_warps
+        how = (
+            self.missing_barriers.between_lanes
+            if within_warp
+            else self.missing_barriers.between_warps
+        )
         return how(earlier, later, barrier)
 
     def shared(self, address: int) -> tuple[str, int]:
@@ -88,8 +94,8 @@ class Names:
         return DYNAMIC, address - (start if address >= start else kernel.shared_base)
 
     def part(self, number: int) -> tuple[int, int]:
-        """First byte and size of the shared memory that an instruction may touch: its variable, or
-        all of it."""
+        """First byte and size of the shared memory that an instruction may access: its variable, or
+        all."""
         kernel = self.flow.kernel
         whole = kernel.shared_bytes + self.request.shared_bytes
         if number not in self.arrays:
@@ -98,37 +104,37 @@ class Names:
         return bounds(kernel.shared[self.arrays[number]], static, end)
 
     def device(self, address: int) -> tuple[str, int]:
-        """The allocation nearest to an address, and the byte in it (or outside of it)."""
+        """The allocation nearest to an address, and the byte relative to its start."""
         found = self.memory.nearest(address)
         if found is None:
             return "", 0
         return found.name, address - found.address
 
     def strong(self, number: int) -> bool:
-        """Whether an access is one that may meet others of its kind: atomic, or volatile."""
+        """Whether an access may conflict with others of its kind: atomic, or volatile."""
         action = self.actions[number]
         named = any(word in action.form.opcode for word in _STRONG)
         return named or action.operation in ("atomic", "reduction", "compare_and_swap")
 
 
 def _out_of_headers(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
-    """File, line and calls of the innermost place that is not in a header of CUDA's own."""
+    """File, line and calls of the innermost position that is not in one of CUDA's own headers."""
     places = [str(source), *source.called_from]
-    for number, place in enumerate(places):
-        file, _, line = place.rpartition(":")
+    for number, index in enumerate(places):
+        file, _, line = index.rpartition(":")
         if not _CUDA_HEADER.match(file):
             return file, int(line), tuple(places[number + 1 :])
     return source.file, source.line, source.called_from
 
 
-def holds_a_part(action: Action) -> bool:
-    """Whether an instruction is a barrier that need not be for the whole block."""
+def is_partial_barrier(action: Action) -> bool:
+    """Whether an instruction is a barrier that may be for a part of the block."""
     counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
     return counted or action.operation == "barrier_arrive"
 
 
 def verb(action: Action, *, in_global: bool = False) -> str:
-    """What an access does in shared memory, or in global memory, from where cp.async reads."""
+    """What an access does in shared memory, or in global memory, which cp.async reads."""
     if action.operation == "load" or (in_global and action.operation == "copy_async"):
         return "reads"
     if action.operation == "copy_async":

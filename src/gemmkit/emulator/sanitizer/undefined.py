@@ -1,5 +1,5 @@
-"""`UndefinedUses`: reports where bits that were never given a value are used, and where they come
-from: a load of memory that nothing has written, or a register that nothing has."""
+"""`UndefinedUses`: reports where undefined bits are used, and where they come from: a load of
+memory that was never written, or a register that was never set."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _USES = {
 class Use:
     """Lanes of a warp that use undefined bits of one operand of an instruction.
 
-    `operand` is `USED_GUARD`, `USED_ADDRESS` or the one after it, or `USED_SOURCE` and the
-    number of a source; `block` and `warp` are numbers, `lanes` a mask.
+    `operand` is `USED_GUARD`, `USED_ADDRESS` or the one after it, or `USED_SOURCE` plus the index
+    of a source; `block` and `warp` are numbers, `lanes` is a mask.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Use:
 
 
 class UndefinedUses:
-    """Of one worker, or of the oracle."""
+    """The state of one worker, or of the oracle."""
 
     def __init__(self, names: Names, collection: Collection) -> None:
         self._names, self._collection = names, collection
@@ -56,29 +56,29 @@ class UndefinedUses:
             for register in action.dests:
                 if register is not None:
                     self._writers.setdefault(register, []).append(action)
-        # By instruction, its last read of what is not defined, and the block; in order of time.
+        # By instruction, its last undefined read, and the block; in order of time.
         self._reads: dict[int, tuple[int, Finding]] = {}
-        # By the space, the first store of bits that are not defined to shared or local memory, and
-        # the block.
+        # By space, the first store of undefined bits to shared or local memory, and the block.
         self._kept: dict[str, tuple[int, int]] = {}
         self._sources: dict[Register, frozenset[int]] = {}
         self._reported: dict[tuple[int, int, int], Key] = {}
 
     def read(self, number: int, block: int, finding: Finding) -> None:
-        """A load brings bytes that nothing has written, or a shuffle what a lane gives that does
-        not take part; `finding` says which."""
+        """A load reads bytes that were never written, or a shuffle reads from a lane that does not
+        participate; `finding` says which."""
         if number not in self._reads or self._reads[number][0] != block:
             self._reads.pop(number, None)
             self._reads[number] = block, self._explained(number, block, finding)
 
     def keep(self, number: int, block: int) -> None:
-        """Bits that are not defined are stored to shared or local memory."""
+        """Undefined bits are stored to shared or local memory."""
         space = _space(self._names.actions[number])
         if self._kept.get(space, (-1, 0))[0] != block:
             self._kept[space] = block, number
 
     def _explained(self, number: int, block: int, finding: Finding) -> Finding:
-        """A read of what was never written, or was with a value that was never set."""
+        """The finding of a read that was never written, or was written with a value that was never
+        set."""
         at, store = self._kept.get(_space(self._names.actions[number]), (-1, 0))
         if at != block:
             return finding
@@ -87,7 +87,7 @@ class UndefinedUses:
         return msgspec.structs.replace(finding, message=message)
 
     def use(self, use: Use) -> None:
-        """Bits that are not defined are used."""
+        """Undefined bits are used."""
         key = use.number, use.operand, use.block
         if key in self._reported:
             self._collection.more(self._reported[key], 1)
@@ -97,12 +97,12 @@ class UndefinedUses:
         here = names.site(use.number, names.lane(use.warp, lane))
         block = names.block(use.block)
         what = _what(action, use.operand)
-        read = self._read_behind(_operand(action, use.operand), use.block)
+        read = self._source_read(_operand(action, use.operand), use.block)
         finding = _finding(here, block, what, read)
         self._reported[key] = self._collection.add(finding, use.block)
 
     def printed(self, number: int, block: int, thread: int) -> None:
-        """Bits that are not defined are printed, from a buffer in local memory."""
+        """Undefined bits are printed, from a buffer in local memory."""
         key = number, USED_SOURCE, block
         if key in self._reported:
             self._collection.more(self._reported[key], 1)
@@ -113,21 +113,22 @@ class UndefinedUses:
             for each in self._names.actions
             if each.operation == "store" and _space(each) in ("local", "")
         )
-        reads = (self._read_behind(each, block) for each in kept)
+        reads = (self._source_read(each, block) for each in kept)
         read = next((each for each in reads if each is not None), None)
         finding = _finding(here, self._names.block(block), "is printed", read)
         self._reported[key] = self._collection.add(finding, block)
 
-    def _read_behind(self, register: Register | None, block: int) -> Finding | None:
-        """The load or shuffle that an undefined value is made of: the first that the block met."""
+    def _source_read(self, register: Register | None, block: int) -> Finding | None:
+        """The load or shuffle that an undefined value comes from: the first one that the block
+        executed."""
         if register is None:
             return None
-        behind = self._loads_behind(register)
+        behind = self._source_loads(register)
         met = ((number, *read) for number, read in self._reads.items())
         return next((found for number, at, found in met if at == block and number in behind), None)
 
-    def _loads_behind(self, register: Register) -> frozenset[int]:
-        """Loads and shuffles that give what a register's value may be made of."""
+    def _source_loads(self, register: Register) -> frozenset[int]:
+        """Loads and shuffles that a register's value may come from."""
         if register not in self._sources:
             found: set[int] = set()
             seen, work = {register}, [register]
@@ -151,13 +152,13 @@ def _space(action: Action) -> str:
 def absent_lane(
     names: Names, number: int, block: int, warp: int, lanes: int, other: int
 ) -> Finding:
-    """Lanes of a shuffle, a mask of them, read from such that do not take part; `other` is the one
+    """Lanes of a shuffle (a mask) that read from lanes that do not participate; `other` is the lane
     that the first of them reads."""
     lane = (lanes & -lanes).bit_length() - 1
     here, where = names.site(number, names.lane(warp, lane)), names.block(block)
     message = (
         f"absent lane: thread {here.thread} of block {where} takes the value of lane {other} of "
-        f"its warp {warp} at {here}, which does not take part there or is not in the mask"
+        f"its warp {warp} at {here}, which does not participate there or is not in the mask"
     )
     return Finding(check="synccheck", kind="absent lane", message=message, block=where, here=here)
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import Ordering, guesses
-from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, IN_ORDER, MEETING_THREAD
+from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop
+from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import here
 from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder
-from gemmkit.emulator.sanitizer.meetings import Actor, places
+from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names, at, verb
 from gemmkit.record import Finding
 
-# Shared memory is told from global memory by this.
+# Separates shared memory from global memory.
 _SHARED = 1 << 62
 
 
 class WithinBlock:
-    """Of one worker: fences and atomics order its warps, besides barriers.
+    """The state of one worker: fences and atomics order its warps, besides barriers.
 
-    What orders blocks orders the warps of a block too. Where the kernel has nothing else that does,
+    What orders blocks also orders the warps of a block. If the kernel has nothing else that does,
     `between_blocks` serves for both.
     """
 
@@ -32,24 +32,24 @@ class WithinBlock:
         self._own = any(Ordering.of(action).in_block for action in names.actions)
         self._block, self._order = -1, between_blocks
         areas = worker.kernel.areas
-        self._numbers = places(areas.sites, areas.sites_start)
+        self._numbers = instruction_numbers(areas.sites, areas.sites_start)
         self._fences = any(Ordering.of(action).fence for action in names.actions)
 
     def _here(self) -> tuple[int, int, int]:
-        """Of the block, so that no order is kept of those before it."""
+        """Coordinates within the block, so that no order is kept from blocks before it."""
         found = here(self._worker, self._shadow)
         if self._own and found[0] != self._block:
             self._block, self._order = found[0], BlockOrder(self._worker.warps)
         return found
 
     def fence(self, now: int) -> None:
-        """The running warp is at a fence."""
+        """The running warp executes a fence."""
         if self._own:
             place = self._here()
             self._order.fence(*place, now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
-        """The running warp has made a strong access."""
+        """The running warp has performed a strong access."""
         if not self._own:
             return
         action = self._names.actions[number]
@@ -63,18 +63,18 @@ class WithinBlock:
                 writes=action.operation != "load",
             )
 
-    def meet(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
-        """The running warp touches what another thread of its block has touched, with no barrier
-        between: the answer to native code, and the race, if it is one."""
-        against_reader, thread = more & AGAINST_READER, more >> MEETING_THREAD
-        other = Actor.read(self._shadow.field("met"), self._numbers)
+    def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
+        """The running warp accesses what another thread of its block accessed, with no barrier
+        between: the answer to native code, and the race if it is one."""
+        against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
+        other = Actor.read(self._shadow.field("conflict"), self._numbers)
         block, warp, barrier = self._here()
-        time = self._shadow.field("met_time")
+        time = self._shadow.field("conflict_time")
         how = self._order.before(block, warp, barrier, block, other.thread // LANES, time)
         if how == KNOWN:
             return IN_ORDER, None
         number = self._worker.site_number(site)
-        if guesses(*(self._names.actions[each] for each in (number, other.number))):
+        if is_cas_loop(*(self._names.actions[each] for each in (number, other.number))):
             return 0, None
         return 1, self._finding(number, thread, other, address, bool(against_reader), how)
 
@@ -94,8 +94,8 @@ class WithinBlock:
         does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
         same_warp = thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
-        gap = names.gap(self._worker, other.number, number, within_warp=same_warp)
-        between_lines = gap.text if gap is not None else "between"
+        missing = names.missing_barrier(self._worker, other.number, number, within_warp=same_warp)
+        between_lines = missing.text if missing is not None else "between"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         message = (
@@ -116,5 +116,5 @@ class WithinBlock:
             other=met,
             array=array,
             offset=offset,
-            cause=gap.cause if gap is not None else "",
+            cause=missing.cause if missing is not None else "",
         )

@@ -1,9 +1,10 @@
-// The write-back that every rung shares: what happens to a sum before it is stored.
+// The write-back that all kernels share: what happens to an accumulated sum before it is stored.
 //
 //   D = scale * activation(alpha * sum + beta * C + bias) + residual
 #pragma once
 
 #include "layout.cuh"
+#include "typed.cuh"
 
 struct Identity {
   template <class T>
@@ -56,51 +57,59 @@ enum Bias { NO_BIAS, COLUMN_BIAS, ROW_BIAS };
 // What an epilogue may do besides, and what it needs for that; matrices lie like C.
 enum Extra { RESIDUAL = 1, AUXILIARY = 2, SCALE = 4 };
 
-template <class T>
+template <class Out, class Sum>
 struct Extras {
-  const T* residual;
+  const Out* residual;
   int ldr;
-  T* auxiliary;
+  Out* auxiliary;
   int ldx;
-  float scale;
+  Sum scale;
 };
 
-template <Bias BIAS, class Activation, int EXTRA = 0>
+// Results of type Out, accumulated and finished as Sum: float or double.
+template <Bias BIAS, class Activation_, int EXTRA = 0, class Out_ = float, class Sum_ = float>
 struct Epilogue {
+  using Activation = Activation_;
+  using Out = Out_;
+  using Sum = Sum_;
   static constexpr bool BY_COLUMN = BIAS == COLUMN_BIAS;
-  float alpha, beta;
-  const float* bias;
-  Extras<float> extras = {};
+  Sum alpha, beta;
+  const Out* bias;
+  Extras<Out, Sum> extras = {};
   Activation activation = {};
 
   // Finishes one result and stores it at `c`. By the BLAS rules, beta = 0 never reads C.
-  __device__ __forceinline__ void store(float* c, float sum, int row, int col) const {
-    *c = finish(sum, beta == 0.0f ? 0.0f : *c, row, col);
+  __device__ __forceinline__ void store(Out* c, Sum sum, int row, int col) const {
+    store_vector<1>(c, &sum, row, col);
   }
 
-  // The same for VEC (1 or 4) neighbours of a row; 4 as one 128-bit access.
+  // The same for VEC neighbours of a row, in accesses of up to 16 bytes; the address is a multiple
+  // of their size.
   template <int VEC>
-  __device__ __forceinline__ void store_vector(float* c, const float* sums, int row,
-                                               int col) const {
-    if (VEC == 4) {
-      float4* c4 = reinterpret_cast<float4*>(c);
-      const float4 old = beta == 0.0f ? float4{} : *c4;
-      *c4 = {finish(sums[0], old.x, row, col), finish(sums[1], old.y, row, col + 1),
-             finish(sums[2], old.z, row, col + 2), finish(sums[3], old.w, row, col + 3)};
-    } else {
-      store(c, *sums, row, col);
+  __device__ __forceinline__ void store_vector(Out* c, const Sum* sums, int row, int col) const {
+    Pack<Out, VEC> old, results;
+    if (beta != Sum(0)) old.load(c);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      const Sum x = finish(sums[v], widened<Sum>(old.get(v)), row, col + v);
+      results.set(v, Narrowed<Out>::of(x));
     }
+    results.store(c);
   }
 
  private:
-  __device__ __forceinline__ float finish(float sum, float old, int row, int col) const {
-    float x = alpha * sum;
-    if (beta != 0.0f) x += beta * old;
-    if (BIAS) x += bias[BIAS == ROW_BIAS ? row : col];
-    if (EXTRA & AUXILIARY) *element(extras.auxiliary, extras.ldx, row, col) = x;
+  __device__ __forceinline__ Sum finish(Sum sum, Sum old, int row, int col) const {
+    Sum x = alpha * sum;
+    if (beta != Sum(0)) x += beta * old;
+    if (BIAS) x += widened<Sum>(bias[BIAS == ROW_BIAS ? row : col]);
+    if (EXTRA & AUXILIARY) {
+      *element(extras.auxiliary, extras.ldx, row, col) = Narrowed<Out>::of(x);
+    }
     x = activation.apply(x);
     if (EXTRA & SCALE) x *= extras.scale;
-    if (EXTRA & RESIDUAL) x += *element(extras.residual, extras.ldr, row, col);
+    if (EXTRA & RESIDUAL) {
+      x += widened<Sum>(*element(extras.residual, extras.ldr, row, col));
+    }
     return x;
   }
 };

@@ -1,19 +1,18 @@
-// Fragments: the rows of A and columns of B that one thread combines, taken from shared memory.
+// Fragments: the rows of A and columns of B that one thread multiplies, read from shared memory.
 #pragma once
 
 #include "tile_io.cuh"
 
-// Blocks that an SM shall be able to hold: 512 threads, which have 128 registers each, as long as
-// that is enough for the results of a thread.
+// Blocks that an SM is to hold: 512 threads, of 128 registers each, as long as those are enough for
+// the results of a thread.
 template <int THREADS, int RESULTS>
 constexpr int BLOCKS_PER_SM = RESULTS > 64 || THREADS > 512 ? 1
                               : THREADS < 32                ? 16
                                                             : 512 / THREADS;
 
-// Place of a lane in a warp, or in a part of one, whose LANES lanes stand in rows of LANES_N. They
-// are numbered in pairs, one below the other, so that of lanes i, i ^ 1 and i ^ 2 two are in one
-// column and two in one row: shared memory then serves a 128-bit read of a fragment in two cycles
-// instead of four.
+// The lane map of a warp, or of a part of one: LANES lanes in rows of LANES_N. They are numbered in
+// pairs, one below the other, so that of lanes i, i ^ 1 and i ^ 2 two share a column and two share
+// a row: shared memory then serves a 128-bit load of a fragment in two wavefronts, not four.
 //
 //   0  2  4  6  8 10 12 14
 //   1  3  5  7  9 11 13 15
@@ -25,15 +24,15 @@ struct LanePlace {
   int col = threadIdx.x % LANES / PAIR % LANES_N;
 };
 
-// Place of element i in a fragment that is dealt out in quads: thread 0 gets the first four floats,
-// thread 1 the next four ..., and after THREADS quads it is thread 0's turn again. A warp then
-// reads quads that lie side by side, which no two banks have to serve twice.
+// The thread-value layout of a fragment: place of a thread's element i. Floats are interleaved by
+// fours: thread 0 has the first four, thread 1 the next four, and so on; 4 * THREADS floats further
+// on thread 0 has four again. A warp's 128-bit loads are contiguous then, without bank conflicts.
 template <int THREADS>
 __device__ __forceinline__ int quad_place(int thread, int i) {
   return (i / 4 * THREADS + thread) * 4 + i % 4;
 }
 
-// Reads a thread's SIZE floats of one k, in quads, by 128-bit loads.
+// Reads a thread's SIZE floats of one k by 128-bit loads.
 template <int THREADS, int SIZE>
 __device__ __forceinline__ void load_fragment(float (&fragment)[SIZE], const float* line,
                                               int thread) {
@@ -63,7 +62,7 @@ __device__ __forceinline__ void outer_product(float (&sums)[TM][TN], const float
   }
 }
 
-// The thread's write-back: the rows and columns of its results are dealt out like its fragments.
+// The thread's write-back: its results have the layout of its fragments.
 template <int VEC, int THREADS_M, int THREADS_N, int TM, int TN, class Epilogue>
 __device__ __forceinline__ void store_results(const float (&sums)[TM][TN], const Epilogue& epilogue,
                                               float* C, int ldc, int M, int N, int first_row,

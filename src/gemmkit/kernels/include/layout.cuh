@@ -4,20 +4,6 @@
 // Row of the grid that this block belongs to: row tiles run over y, and over z past 65,535.
 __device__ __forceinline__ int grid_row() { return blockIdx.z * gridDim.y + blockIdx.y; }
 
-// A tile of C among all, in tiles.
-struct TilePlace {
-  int row, col;
-};
-
-// Tiles in bands of BAND rows, column by column, so that blocks at work together share rows of A
-// and columns of B in the L2 cache.
-template <int BAND = 8>
-__device__ __forceinline__ TilePlace in_bands(int tile, int tile_rows, int tile_cols) {
-  const int band = tile / (BAND * tile_cols) * BAND, rows = min(BAND, tile_rows - band);
-  const int within = tile - band * tile_cols;
-  return {band + within % rows, within / rows};
-}
-
 // Element (row, col) of a row-major matrix. Rows may lie more than 2^31 elements apart.
 template <class T>
 __device__ __forceinline__ T* element(T* X, int ld, int row, int col) {
@@ -26,6 +12,10 @@ __device__ __forceinline__ T* element(T* X, int ld, int row, int col) {
 
 // Of which of A and B it is the transpose that lies in memory: BLAS's NN, NT, TN and TT.
 enum Layout { A_B, A_BT, AT_B, AT_BT };
+template <Layout LAYOUT>
+constexpr bool TRANSPOSED_A = LAYOUT == AT_B || LAYOUT == AT_BT;
+template <Layout LAYOUT>
+constexpr bool TRANSPOSED_B = LAYOUT == A_BT || LAYOUT == AT_BT;
 
 // Element (row, col) of a matrix, or of one whose transpose lies in memory.
 template <bool TRANSPOSED, class T>

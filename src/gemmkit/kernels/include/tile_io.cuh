@@ -1,5 +1,5 @@
-// Tiles on their way from global to shared memory. `rows` and `cols` say how much of a tile lies
-// inside the matrix; what lies outside is never read and becomes zero, so edges need no other code.
+// Copies of tiles from global to shared memory. `rows` and `cols` say how much of a tile is inside
+// the matrix; what is outside is never read and becomes zero, so that edges need no other code.
 #pragma once
 
 #include "layout.cuh"
@@ -14,18 +14,18 @@ __device__ __forceinline__ void copy_vector(float* to, const float* from) {
   }
 }
 
-// One thread's way through the ROWS x COLS tiles of a matrix. A tile is dealt out to the block's
-// threads in vectors of VEC floats, so that neighbours touch neighbouring addresses: row by row, or
-// in panels WIDTH columns wide. A thread takes STEPS vectors of each tile.
+// The thread map of a copy, and one thread's pointer as it moves along the ROWS x COLS tiles of a
+// matrix. A thread copies STEPS vectors of VEC floats of each tile, neighbouring threads
+// neighbouring vectors: along whole rows, or along WIDTH columns and then down.
 template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH = COLS>
 struct TileWalk {
   static constexpr int FITTING = WIDTH / VEC < THREADS ? WIDTH / VEC : THREADS;
-  // Vectors side by side in one step: those that fit the panel, or more where rows run out.
+  // Vectors of a row in one step: those that fit WIDTH, or more where there are too few rows.
   static constexpr int ACROSS = FITTING * ROWS < THREADS ? THREADS / ROWS : FITTING;
   static constexpr int STEPS_PER_ROW = COLS / VEC / ACROSS;
   static constexpr int ROWS_PER_STEP = THREADS / ACROSS;
   static constexpr int STEPS = ROWS / ROWS_PER_STEP * STEPS_PER_ROW;
-  static_assert(THREADS * VEC * STEPS == ROWS * COLS, "every thread gets equally many vectors");
+  static_assert(THREADS * VEC * STEPS == ROWS * COLS, "every thread copies equally many vectors");
 
   const float* first;  // this thread's first vector of the current tile
   int ld;
@@ -33,7 +33,7 @@ struct TileWalk {
   __device__ __forceinline__ TileWalk(const float* tile, int ld)
       : first(element(tile, ld, row(0), col(0))), ld(ld) {}
 
-  // Where in the tile the vector of a step lies, and where in memory.
+  // Place of a step's vector in the tile, and in memory.
   static __device__ __forceinline__ int row(int step) {
     return threadIdx.x / ACROSS + step / STEPS_PER_ROW * ROWS_PER_STEP;
   }
@@ -49,8 +49,8 @@ struct TileWalk {
   }
 };
 
-// The block copies a tile to shared memory, one float a thread and step. No more than eight loads
-// of a thread are under way at once: more would cost registers, and so occupancy.
+// The block copies a tile to shared memory, one float per thread and step. At most eight loads of a
+// thread are in flight: more would cost registers, and so occupancy.
 template <int THREADS, int ROWS, int COLS>
 __device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS],
                                           const TileWalk<THREADS, 1, ROWS, COLS>& walk, int rows,
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[ROWS][COLS],
   }
 }
 
-// A walk that holds the thread's share of a tile in registers, on its way to shared memory.
+// The same by way of registers, which hold a thread's part of a tile until it is stored.
 template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH = COLS>
 struct TileFetch : TileWalk<THREADS, VEC, ROWS, COLS, WIDTH> {
   using Walk = TileWalk<THREADS, VEC, ROWS, COLS, WIDTH>;
@@ -81,7 +81,7 @@ struct TileFetch : TileWalk<THREADS, VEC, ROWS, COLS, WIDTH> {
     }
   }
 
-  // Registers -> shared memory, as the tile lies in global memory.
+  // Registers -> shared memory, in the tile's own layout.
   template <int PITCH>
   __device__ __forceinline__ void put(float (&tile)[ROWS][PITCH]) const {
 #pragma unroll
@@ -90,7 +90,7 @@ struct TileFetch : TileWalk<THREADS, VEC, ROWS, COLS, WIDTH> {
     }
   }
 
-  // Registers -> shared memory, rows and columns exchanged.
+  // Registers -> shared memory, transposed.
   template <int PITCH>
   __device__ __forceinline__ void put_transposed(float (&tile)[COLS][PITCH]) const {
 #pragma unroll

@@ -1,57 +1,84 @@
-// Rung 10: cp.async, several stages.
+// Rung 10: cp.async, STAGES tiles in a circular buffer.
 //
 // Copies go from global to shared memory by themselves, STAGES - 1 tiles ahead of the arithmetic.
-// They pass through no register, which leaves room for 16 x 8 results a thread; and they start in
-// bursts: all at once they would hold up the reads of fragments.
+// They pass through no register, which leaves room for 16 x 8 results a thread.
 //
-//   tile 0 | arithmetic | tile 3 arrives ...           a ring of STAGES pairs of tiles
-//   tile 1 |            | arithmetic
-//   tile 2 | arrives ...             | arithmetic
+//   stage 0   multiplied    tile 3 arrives  ............    ............
+//   stage 1   ............  multiplied      tile 4 arrives  ............    one barrier a step
+//   stage 2   ............  ............    multiplied      tile 5 arrives
+//
 // Loads per result, 128 x 256, 16 x 8: 3K/256 from global memory, 3K/16 from shared.
-#include "async_tiles.cuh"
-#include "batch.cuh"
+#include "cp_async.cuh"
 #include "epilogue.cuh"
-#include "fringe.cuh"
+#include "fragment.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, int RUNS, bool BANDED, class Strips, bool BATCHED, Layout LAYOUT, class Epilogue>
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int PAD, int MAP_K,
+          int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     async_copy(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-               float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
-               long long stride_b, long long stride_c, const float* residual, int ldr,
-               long long stride_r, float* auxiliary, int ldx, long long stride_x,
-               float scale CUSTOM_PARAMETERS) {
+               float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
+  constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
+  static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  struct Stage {
+    float As[BK][BM + PAD];
+    float Bs[BK][BN];
+  };
   extern __shared__ float4 shared[];
-  using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
-  const Tiles tiles(shared);
+  Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
-  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
-  int rows = (M + BM - 1) / BM;
-  if constexpr (Strips::WIDTH > 0) {
-    const Fringe<BM, BN, Tiles::THREADS, Strips, LAYOUT> fringe(M, N);
-    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-    rows = fringe.tile_rows();
-    if (place.tile_row >= rows) {
-      const int strip = (place.tile_row - rows) * gridDim.x + place.tile_col;
-      return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+  const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
+  const int warp = threadIdx.x / 32;
+  const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
+  const LanePlace<LANES_N> lane;
+  if (block_row >= M) return;  // a surplus block of the grid
+  if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
+
+  TileWalk<THREADS, 1, BM, BK, MAP_K> a_tiles(element(A, lda, block_row, 0), lda);
+  TileWalk<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
+  int k_left = K;  // from the tiles that are copied next to the end
+
+  // Starts part `part` of `parts` of the copies of the next tiles; past the last, zeros.
+  const auto copy = [&](int stage, int part, int parts) {
+#pragma unroll
+    for (int step = part; step < a_tiles.STEPS; step += parts) {
+      const int row = a_tiles.row(step), k = a_tiles.col(step);
+      cp_async<1>(&stages[stage].As[k][row], a_tiles.source(step),
+                  row < M - block_row && k < k_left);
     }
-  }
-  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
-  if constexpr (BANDED) {
-    constexpr int BAND = 2048 / BM;  // grids.py knows it
-    const int number = place.tile_row * gridDim.x + place.tile_col;
-    const TilePlace tile = in_bands<BAND>(number, rows, gridDim.x);
-    block_row = tile.row * BM, block_col = tile.col * BN;
-  }
-  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
-  residual += place.product * stride_r, auxiliary += place.product * stride_x;
-  if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
+#pragma unroll
+    for (int step = part; step < b_tiles.STEPS; step += parts) {
+      const int k = b_tiles.row(step), col = b_tiles.col(step);
+      cp_async<VEC>(&stages[stage].Bs[k][col], b_tiles.source(step),
+                    k < k_left && col < N - block_col);
+    }
+  };
+  const auto next_tiles = [&] {
+    cp_async_commit();
+    a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
+    k_left -= BK;
+  };
 
+  for (int stage = 0; stage < STAGES - 1; ++stage) copy(stage, 0, 1), next_tiles();
   float sums[TM][TN] = {};
-  tiles.template multiply<RUNS>(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda,
-                                {block_row, M}, element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb,
-                                {block_col, N}, K);
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-  tiles.store(sums, epilogue, C, ldc, M, N, block_row, block_col);
+  for (int stage = 0, previous = STAGES - 1; K > 0; K -= BK) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // the tiles of this stage are complete; nobody reads the previous stage
+
+#pragma unroll
+    for (int k = 0; k < BK; ++k) {
+      alignas(16) float a[TM], b[TN];
+      load_fragment<LANES_M>(a, &stages[stage].As[k][warp_row], lane.row);
+      load_fragment<LANES_N>(b, &stages[stage].Bs[k][warp_col], lane.col);
+      copy(previous, k, BK);  // a part for each k: a burst of all would delay the fragments
+      outer_product(sums, a, b);
+    }
+    next_tiles();
+    previous = stage;
+    stage = stage + 1 < STAGES ? stage + 1 : 0;
+  }
+  cp_async_wait<0>();  // a block must not end before its copies
+
+  store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M, N,
+                                       block_row + warp_row, block_col + warp_col, lane.row,
+                                       lane.col);
 }

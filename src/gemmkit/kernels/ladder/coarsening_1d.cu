@@ -1,7 +1,7 @@
-// Rung 4: TM results a thread, in a column.
+// Rung 4: TM results per thread, in a column.
 //
 // A float of B, once read from shared memory, is used for TM rows. There are TM times fewer
-// threads, so occupancy falls, and yet it is faster: fewer shared loads, more independent work.
+// threads and occupancy falls, yet it is faster: fewer shared loads, more independent work.
 //
 //                Bs[k][thread_col]  ->  one register
 //   As[row 0][k]     sums[0]
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(BM* BN / TM)
   TileWalk<THREADS, 1, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
   TileWalk<THREADS, 1, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM] = {};
-  for (; K > 0; K -= BK) {  // K counts down what is left
+  for (; K > 0; K -= BK) {  // K: what is left
     load_tile(As, a_tiles, M - block_row, K);
     load_tile(Bs, b_tiles, K, N - block_col);
     a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(BM* BN / TM)
 #pragma unroll
       for (int i = 0; i < TM; ++i) sums[i] += As[thread_row + i][k] * b;
     }
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no thread reads the tiles any more
   }
 
   const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};

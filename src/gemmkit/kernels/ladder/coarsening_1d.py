@@ -30,7 +30,7 @@ KERNEL = Kernel(
     "which saves shared-memory reads and gives it independent work.",
     default=TileConfig(BM=16, BN=16, BK=16, TM=8),
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
-    launch=launches.coarsened,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM"),
     work=work.through_registers(),
     rule=rule,
     aliases={"stride": "TM"},

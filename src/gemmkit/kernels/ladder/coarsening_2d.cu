@@ -1,13 +1,13 @@
-// Rung 5: TM x TN results a thread, as an outer product in registers.
+// Rung 5: TM x TN results per thread, as an outer product in registers.
 //
-// For each k a thread reads TM floats of A and TN of B into registers and combines each with each:
-// reads grow as TM + TN, multiply-adds as TM * TN.
+// For each k a thread reads TM floats of A and TN of B into registers and multiplies each with
+// each: reads grow as TM + TN, multiply-adds as TM * TN.
 //
 //                    b[0] b[1] ... b[TN-1]
 //   a[0]             sums[0][0]    ...
 //   a[TM-1]          ...           sums[TM-1][TN-1]
 //
-// Loads per result, 64 x 64 tiles, 8 x 8 a thread: K/32 from global memory, K/4 from shared.
+// Loads per result, 64 x 64 tiles, 8 x 8 per thread: K/32 from global memory, K/4 from shared.
 #include "epilogue.cuh"
 #include "tile_io.cuh"
 
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   TileWalk<THREADS, 1, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
   TileWalk<THREADS, 1, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
-  for (; K > 0; K -= BK) {  // K counts down what is left
+  for (; K > 0; K -= BK) {  // K: what is left
     load_tile(As, a_tiles, M - block_row, K);
     load_tile(Bs, b_tiles, K, N - block_col);
     a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
         for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
       }
     }
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no thread reads the tiles any more
   }
 
   const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};

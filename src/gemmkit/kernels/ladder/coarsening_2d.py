@@ -26,7 +26,7 @@ KERNEL = Kernel(
     "TM+TN while its arithmetic grows as TM·TN.",
     default=TileConfig(BM=64, BN=64, BK=8, TM=8, TN=8),
     space=REGISTER_TILES,
-    launch=launches.coarsened,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN"),
     work=work.through_registers(),
     rule=rule,
 )

@@ -1,8 +1,8 @@
 // Rung 7: no bank conflicts.
 //
-// Shared memory has 32 banks, one float wide; two words of one bank cost two cycles. Here a warp's
-// transposed stores hit 32 banks, for As has 4 floats of padding a row and A is dealt out in panels
-// 8 columns wide; and a thread's columns are quads, so that quads read together are neighbours:
+// Shared memory has 32 banks, one float wide; two words of one bank cost two cycles. PAD floats
+// per row of As, and a thread map of A that is MAP_K columns wide, spread a warp's transposed
+// stores over all banks. Columns are interleaved by fours: a warp's 128-bit loads are contiguous.
 //
 //   rung 6:  |0 0 0 0 0 0 0 0|1 1 1 1 1 1 1 1|2 ...       columns of thread 0, 1, 2 ...
 //   here:    |0 0 0 0|1 1 1 1|2 2 2 2| ... |0 0 0 0|1 1 1 1| ...
@@ -11,12 +11,11 @@
 #include "epilogue.cuh"
 #include "fragment.cuh"
 
-template <int BM, int BN, int BK, int TM, int TN, int VEC, class Epilogue>
+template <int BM, int BN, int BK, int TM, int TN, int PAD, int MAP_K, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     conflict_free(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                   int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN, THREADS = THREADS_M * THREADS_N;
-  constexpr int PAD = 4, PANEL = 8;
   __shared__ alignas(16) float As[BK][BM + PAD];
   __shared__ alignas(16) float Bs[BK][BN];
 
@@ -25,10 +24,10 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  TileFetch<THREADS, VEC, BM, BK, PANEL> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BM, BK, MAP_K> a_tiles(element(A, lda, block_row, 0), lda);
   TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
-  for (; K > 0; K -= BK) {  // K counts down what is left
+  for (; K > 0; K -= BK) {  // K: what is left
     a_tiles.fetch(M - block_row, K);
     b_tiles.fetch(K, N - block_col);
     a_tiles.put_transposed(As);
@@ -43,7 +42,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
       load_fragment<THREADS_N>(b, Bs[k], thread_col);
       outer_product(sums, a, b);
     }
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no thread reads the tiles any more
   }
 
   store_results<VEC, THREADS_M, THREADS_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M,

@@ -10,11 +10,11 @@ from gemmkit.kernels.spaces import REGISTER_TILES
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """128-bit copies, padded A tile dealt out in panels."""
+    """128-bit copies, a padded A tile with a thread map of its own."""
     return rules.first_reason(
         lambda: rules.quads(config, gpu),
-        lambda: rules.divides(config, rules.PANEL, "BK"),
-        lambda: rules.even_shares(config, a_vector=4, b_vector=4, a_width=rules.PANEL),
+        lambda: rules.divides(config, rules.MAP_K, "BK"),
+        lambda: rules.even_shares(config, a_vector=4, b_vector=4, a_width=rules.MAP_K),
         lambda: rules.static_shared(rules.stage_bytes(config, rules.PAD)),
     )
 
@@ -22,11 +22,11 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 KERNEL = Kernel(
     name="conflict_free",
     rung=7,
-    idea="Padding, and columns dealt to threads in quads, keep the accesses of a warp in "
+    idea="Padding, and columns interleaved among threads by fours, keep the accesses of a warp in "
     "different banks, so shared memory serves each in as few cycles as its bytes need.",
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "PAD", "MAP_K", "VEC"),
     work=work.through_registers(vectors=True, bounded=True),
     rule=rule,
 )

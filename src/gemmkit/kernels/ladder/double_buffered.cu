@@ -1,7 +1,7 @@
 // Rung 8: the next tile loads while this one computes.
 //
-// Shared memory holds two pairs of tiles. Loads of the next pair start early in the arithmetic on
-// this one and arrive during it, in registers; one barrier a step instead of two.
+// Shared memory holds two stages. Loads of the next tiles start early in the arithmetic on the
+// current ones and arrive during it, in registers; one barrier per step instead of two.
 //
 //   global -> registers    tile 1 ......    tile 2 ......    tile 3 ......
 //   arithmetic             tile 0           tile 1           tile 2
@@ -11,12 +11,11 @@
 #include "epilogue.cuh"
 #include "fragment.cuh"
 
-template <int BM, int BN, int BK, int TM, int TN, int VEC, class Epilogue>
+template <int BM, int BN, int BK, int TM, int TN, int PAD, int MAP_K, int VEC, class Epilogue>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     double_buffered(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                     int ldb, float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN, THREADS = THREADS_M * THREADS_N;
-  constexpr int PAD = 4, PANEL = 8;
   __shared__ alignas(16) float As[2][BK][BM + PAD];
   __shared__ alignas(16) float Bs[2][BK][BN];
 
@@ -25,7 +24,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   if (block_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;    // BLAS: alpha = 0 never reads A or B
 
-  TileFetch<THREADS, VEC, BM, BK, PANEL> a_tiles(element(A, lda, block_row, 0), lda);
+  TileFetch<THREADS, VEC, BM, BK, MAP_K> a_tiles(element(A, lda, block_row, 0), lda);
   TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
 
@@ -34,17 +33,17 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
   for (int stage = 0; K > 0; stage ^= 1) {
     a_tiles.put_transposed(As[stage]);
     b_tiles.put(Bs[stage]);
-    __syncthreads();  // the tiles are complete, and nobody reads those of two steps ago
+    __syncthreads();  // this stage is complete; no thread reads the other one
 
     a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
-    K -= BK;  // what is left
+    K -= BK;  // K: what is left
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       alignas(16) float a[TM], b[TN];
       load_fragment<THREADS_M>(a, As[stage][k], thread_row);
       load_fragment<THREADS_N>(b, Bs[stage][k], thread_col);
-      if (k == 2) {  // not sooner, for the first fragments would have to queue behind this
+      if (k == 2) {  // any earlier, they would delay the loads of the first fragments
         a_tiles.fetch(M - block_row, K);  // past the last tiles nothing is read
         b_tiles.fetch(K, N - block_col);
       }

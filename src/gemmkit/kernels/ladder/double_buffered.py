@@ -11,7 +11,7 @@ from gemmkit.kernels.spaces import REGISTER_TILES
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Two pairs of the tiles of `conflict_free`."""
+    """Two stages of the tiles of `conflict_free`."""
     return rules.first_reason(
         lambda: conflict_free.rule(config, gpu),
         lambda: rules.static_shared(2 * rules.stage_bytes(config, rules.PAD)),
@@ -22,10 +22,10 @@ KERNEL = Kernel(
     name="double_buffered",
     rung=8,
     idea="The next tiles are fetched while the current ones are multiplied, so the latency of "
-    "global memory hides behind arithmetic and one barrier a step suffices.",
+    "global memory hides behind arithmetic and one barrier per step suffices.",
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "PAD", "MAP_K", "VEC"),
     work=work.through_registers(vectors=True, bounded=True, overlapped=True),
     rule=rule,
 )

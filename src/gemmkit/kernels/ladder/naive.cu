@@ -1,10 +1,10 @@
-// Rung 2: one thread a result, coalesced.
+// Rung 2: one thread per result, coalesced.
 //
-// Neighbouring threads of a warp take neighbouring COLUMNS of C. In each step they read one float
-// of A, the same for all, and 32 neighbours of B: one sector and four, instead of 32 and one.
+// Neighbouring threads of a warp compute neighbouring COLUMNS of C. In each step they read one
+// float of A, the same for all, and 32 contiguous floats of B: 1 and 4 sectors, not 32 and 1.
 //
 //   warp:  A[row][k]   B[k][col 0] B[k][col 1] B[k][col 2] ...   C[row][col 0] C[row][col 1] ...
-//          1 sector    128 bytes in a row: 4 sectors             4 sectors
+//          1 sector    128 contiguous bytes: 4 sectors           4 sectors
 //
 // Loads per result: 2K from global memory.
 #include "epilogue.cuh"

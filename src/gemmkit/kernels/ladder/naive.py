@@ -9,7 +9,7 @@ from gemmkit.kernels.plan import TileConfig
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """One thread a result: the block is BM×BN threads."""
+    """One thread per result: a block has BM×BN threads."""
     return rules.first_reason(
         lambda: rules.positive(config), lambda: rules.threads_fit(config, gpu)
     )
@@ -22,7 +22,7 @@ KERNEL = Kernel(
     "whole 128-byte lines and needs a single sector of A.",
     default=TileConfig(BM=32, BN=32),
     space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},
-    launch=launches.thread_per_result,
+    launch=launches.thread_per_result("BM", "BN"),
     work=work.per_result(),
     rule=rule,
 )

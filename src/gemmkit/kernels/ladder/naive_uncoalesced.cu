@@ -1,7 +1,7 @@
-// Rung 1: one thread a result, with the indices the wrong way round (kept to be seen).
+// Rung 1: one thread per result, with the indices the wrong way round (kept to be seen).
 //
-// Neighbouring threads of a warp take neighbouring ROWS of C. In each step they read one column of
-// A, whose elements lie lda floats apart: 32 memory sectors of 32 bytes for 32 floats.
+// Neighbouring threads of a warp compute neighbouring ROWS of C. In each step they read one column
+// of A, whose elements are lda floats apart: 32 memory sectors of 32 bytes for 32 floats.
 //
 //   warp:  A[row 0][k]            C[row 0][col]
 //          A[row 1][k]   B[k][col]  C[row 1][col]     one sector per lane for A and C

@@ -1,7 +1,7 @@
 // Rung 3: block tiles in shared memory.
 //
-// A block walks along K. In each step its threads copy one BM x BK tile of A and one BK x BN tile
-// of B to shared memory, one element each, then all read them from there BK times.
+// A block steps along K. In each step its threads copy one BM x BK tile of A and one BK x BN tile
+// of B to shared memory, one element each; every element is then read from there BK times.
 //
 //              B [BK x BN]
 //   A [BM x BK]  C [BM x BN]     every float fetched from global memory serves a whole row or
@@ -25,18 +25,18 @@ __global__ void __launch_bounds__(BM* BN)
   if (row - thread_row >= M) return;  // a surplus block of the grid
   if (alpha == 0.0f) K = 0;           // BLAS: alpha = 0 never reads A or B
 
-  A = element(A, lda, row, thread_col);  // this thread's elements of the first tiles;
-  B = element(B, ldb, thread_row, col);  // K counts down what is left
+  A = element(A, lda, row, thread_col);  // this thread's elements of the first tiles
+  B = element(B, ldb, thread_row, col);
   const long long step_b = static_cast<long long>(BK) * ldb;
 
   float sum = 0.0f;
-  for (; K > 0; K -= BK, A += BK, B += step_b) {
+  for (; K > 0; K -= BK, A += BK, B += step_b) {  // K: what is left
     const float a = row < M && thread_col < K ? *A : 0.0f;
     const float b = thread_row < K && col < N ? *B : 0.0f;
-    __syncthreads();  // nobody reads the last tiles any more
+    __syncthreads();  // no thread reads the previous tiles any more
     As[thread_row][thread_col] = a;
     Bs[thread_row][thread_col] = b;
-    __syncthreads();  // the new ones are complete
+    __syncthreads();  // the tiles are complete
 
 #pragma unroll
     for (int k = 0; k < BK; ++k) sum += As[thread_row][k] * Bs[k][thread_col];

@@ -25,7 +25,7 @@ KERNEL = Kernel(
     "times, which divides global traffic by the tile size.",
     default=TileConfig(BM=32, BN=32, BK=32),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
-    launch=launches.thread_per_result,
+    launch=launches.thread_per_result("BM", "BN", "BK"),
     work=work.through_registers(),
     rule=rule,
 )

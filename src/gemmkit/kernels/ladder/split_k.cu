@@ -1,102 +1,120 @@
-// Rung 11: the k of a tile is cut, over blocks and over the warps of a block.
+// Rung 11: k split over blocks.
 //
-// A small product has fewer tiles than the board has SMs. Here several blocks share a tile, each
-// on its part of k; all leave their sums in the workspace, and the last to arrive adds them up.
-// Within a block SLICES groups of warps share each step of k, and meet in shared memory.
+// A small product has fewer tiles than the GPU has SMs. Here gridDim.z blocks share a tile, each on
+// its part of k. Each leaves its partial sums in the workspace; the last of a tile, as its counter
+// tells, adds them up in the order of k, so that the result has the same bits each time.
 //
-//   k:  | part 0: slices 0 1 2 0 1 2 | part 1: slices 0 1 2 0 1 2 |   2 blocks of 3 groups of warps
+//   tile 0:  | block z = 0 | block z = 1 | block z = 2 |   ->  workspace  ->  sum, epilogue, C
+//            k = 0 ............................... K - 1
 //
-// Loads per result: those of rung 10 with the same tile; besides, a float goes to the workspace and
-// back per part.
-#include "arrival.cuh"
-#include "async_tiles.cuh"
-#include "batch.cuh"
+// Loads per result: those of rung 10 with the same tile, and one of the workspace per part.
+#include "cp_async.cuh"
 #include "epilogue.cuh"
-#include "fixup.cuh"
-#include "fringe.cuh"
+#include "fragment.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int SLICES,
-          int BURSTS, int ORDER, int VEC, class Strips, bool BATCHED, Layout LAYOUT, class Epilogue>
-__global__ void __launch_bounds__(BM* BN / (TM * TN) * SLICES,
-                                  BLOCKS_PER_SM<BM * BN / (TM * TN) * SLICES, TM * TN>)
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int PAD, int MAP_K,
+          int VEC, class Epilogue>
+__global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-            float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-            int batch, long long stride_a, long long stride_b, long long stride_c,
-            const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-            long long stride_x, float scale CUSTOM_PARAMETERS) {
-  extern __shared__ __align__(128) float4 shared[];
-  using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, SLICES, BURSTS, ORDER, VEC, LAYOUT>;
-  const Tiles tiles(shared);
-  constexpr int THREADS = Tiles::THREADS;
-  constexpr int RING = STAGES * Tiles::STAGE_FLOATS, SUMS = SLICES > 1 ? SLICES * BM * BN : 0;
+            float beta, float* C, int ldc, const float* bias, float* workspace,
+            unsigned* arrivals CUSTOM_PARAMETERS) {
+  constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
+  static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
+  struct Stage {
+    float As[BK][BM + PAD];
+    float Bs[BK][BN];
+  };
+  extern __shared__ __align__(128) float4 shared[];        // 128: `last` must not misalign copies
+  Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
-  // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
-  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
-  const bool cut = Strips::WIDTH > 0 ? Strips::CUT : !BATCHED && gridDim.y * BM >= M;
-  const int parts = cut ? gridDim.z : place.parts, part = cut ? blockIdx.z : place.part;
-  const int tile_row = cut ? blockIdx.y : place.tile_row;
-  const int block_row = tile_row * BM, block_col = place.tile_col * BN;
-  if constexpr (Strips::WIDTH > 0) {
-    const Fringe<BM, BN, THREADS, Strips, LAYOUT> fringe(M, N);
-    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-    const int rows = fringe.tile_rows();
-    if (tile_row >= rows) {
-      const int line = part * (gridDim.y - rows) + tile_row - rows;
-      const int strip = line * gridDim.x + blockIdx.x;
-      return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
-    }
-  }
-  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
-  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
-  residual += place.product * stride_r, auxiliary += place.product * stride_x;
+  const int tile = blockIdx.x, tile_cols = (N + BN - 1) / BN;
+  const int block_row = tile / tile_cols * BM, block_col = tile % tile_cols * BN;
+  const int warp = threadIdx.x / 32;
+  const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
+  const LanePlace<LANES_N> lane;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  // Whole steps of k, the first parts taking one more where they do not come out even.
-  const int steps = (K + BK - 1) / BK, share = steps / parts, more = steps % parts;
-  const int k = (part * share + min(part, more)) * BK;
-  const int depth = min(K - k, (share + (part < more)) * BK);
+  // This part's k, in whole steps of BK; where they do not divide evenly, the first have one more.
+  const int parts = gridDim.z, part = blockIdx.z, steps = (K + BK - 1) / BK;
+  const int first_step = steps / parts * part + min(steps % parts, part);
+  const int own_steps = steps / parts + (part < steps % parts);
+  int k_left = min(K - first_step * BK, own_steps * BK);  // not yet copied
 
-  // The columns' biases come along with the first tiles: in the end, results would wait for them.
-  constexpr bool BIASES = Epilogue::BY_COLUMN;
-  float* const biases = reinterpret_cast<float*>(shared) + (RING > SUMS ? RING : SUMS);
+  TileWalk<THREADS, 1, BM, BK, MAP_K> a_tiles(element(A, lda, block_row, first_step * BK), lda);
+  TileWalk<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, first_step * BK, block_col), ldb);
+
+  // Starts part `share` of `shares` of the copies of the next tiles; past the last, zeros.
+  const auto copy = [&](int stage, int share, int shares) {
 #pragma unroll
-  for (int first = 0; first < (BIASES ? BN : 0); first += THREADS) {
-    const int i = first + threadIdx.x;
-    if (i < BN) cp_async<1>(biases + i, bias + min(block_col + i, N - 1), true);
-  }
+    for (int i = share; i < a_tiles.STEPS; i += shares) {
+      const int row = a_tiles.row(i), k = a_tiles.col(i);
+      cp_async<1>(&stages[stage].As[k][row], a_tiles.source(i), row < M - block_row && k < k_left);
+    }
+#pragma unroll
+    for (int i = share; i < b_tiles.STEPS; i += shares) {
+      const int k = b_tiles.row(i), col = b_tiles.col(i);
+      cp_async<VEC>(&stages[stage].Bs[k][col], b_tiles.source(i),
+                    k < k_left && col < N - block_col);
+    }
+  };
+  const auto next_tiles = [&] {
+    cp_async_commit();
+    a_tiles.advance(0, BK), b_tiles.advance(BK, 0);
+    k_left -= BK;
+  };
+
+  for (int stage = 0; stage < STAGES - 1; ++stage) copy(stage, 0, 1), next_tiles();
   float sums[TM][TN] = {};
-  tiles.multiply(sums, element_of<Tiles::A_T>(A, lda, block_row, k), lda, {block_row, M},
-                 element_of<Tiles::B_T>(B, ldb, k, block_col), ldb, {block_col, N}, depth);
-  if (BIASES) {
-    if (SLICES == 1) __syncthreads();  // else there are barriers below
-    bias = biases - block_col;
+  for (int step = 0, stage = 0, previous = STAGES - 1; step < own_steps; ++step) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // the tiles of this stage are complete; nobody reads the previous stage
+
+#pragma unroll
+    for (int k = 0; k < BK; ++k) {
+      alignas(16) float a[TM], b[TN];
+      load_fragment<LANES_M>(a, &stages[stage].As[k][warp_row], lane.row);
+      load_fragment<LANES_N>(b, &stages[stage].Bs[k][warp_col], lane.col);
+      copy(previous, k, BK);
+      outer_product(sums, a, b);
+    }
+    next_tiles();
+    previous = stage;
+    stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-  const int tile = (place.product * gridDim.y + tile_row) * gridDim.x + place.tile_col;
-  float* const tile_parts = element(workspace, BM * BN, tile * parts, 0);
-  float4* const own_part = reinterpret_cast<float4*>(element(tile_parts, BM * BN, part, 0));
-  const auto to_result = [&](int quad, const float4& sum) {
-    store_quad<BN, VEC>(quad, sum, epilogue, C, ldc, M, N, block_row, block_col);
-  };
+  cp_async_wait<0>();  // a block must not end before its copies
 
-  const bool whole = SLICES == 1 && parts == 1;
-  if (SLICES > 1) __syncthreads();  // nobody reads the stages any more
-  float* const slice_sums = reinterpret_cast<float*>(shared) + tiles.slice * BM * BN;
-  float* const to = SLICES > 1 ? slice_sums : whole ? C : reinterpret_cast<float*>(own_part);
-  tiles.store(sums, PartOrWhole<Epilogue>{!whole, epilogue}, to, whole ? ldc : BN, whole ? M : BM,
-              whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
-  if (whole) return;
+  if (parts > 1) {
+    // A thread finds its own results there again, so it may lay them out as it likes: coalesced.
+    const auto partial = [&](int of_part, int i, int j) {
+      return element(workspace, BM * BN, tile * parts + of_part, (i * TN + j) * THREADS) +
+             threadIdx.x;
+    };
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+      for (int j = 0; j < TN; ++j) *partial(part, i, j) = sums[i][j], sums[i][j] = 0.0f;
+    }
 
-  if (SLICES > 1) {
+    __shared__ bool last;
+    __syncthreads();  // the block's partial sums are written
+    if (threadIdx.x == 0) {
+      __threadfence();  // and visible to every block that finds them counted
+      last = atomicInc(&arrivals[tile], parts - 1) == parts - 1;  // and back to 0 after the last
+      __threadfence();
+    }
     __syncthreads();
-    const auto read = [&](int slice, int quad) { return shared[slice * (BM * BN / 4) + quad]; };
-    if (parts == 1) return add_parts<THREADS, BM, BN>(SLICES, read, to_result);
-    add_parts<THREADS, BM, BN>(SLICES, read,
-                               [&](int quad, const float4& sum) { own_part[quad] = sum; });
+    if (!last) return;
+
+    for (int of_part = 0; of_part < parts; ++of_part) {
+#pragma unroll
+      for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) sums[i][j] += *partial(of_part, i, j);
+      }
+    }
   }
-  if (!arrives_last(arrivals + tile, parts)) return;
-  const auto read = [&](int number, int quad) {
-    return __ldcg(reinterpret_cast<float4*>(tile_parts) + number * (BM * BN / 4) + quad);
-  };
-  add_parts<THREADS, BM, BN>(parts, read, to_result);
+
+  store_results<VEC, LANES_M, LANES_N>(sums, Epilogue{alpha, beta, bias, {} CUSTOM}, C, ldc, M, N,
+                                       block_row + warp_row, block_col + warp_col, lane.row,
+                                       lane.col);
 }

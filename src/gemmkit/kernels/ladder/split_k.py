@@ -1,48 +1,82 @@
-"""Rung 11: the k of a tile is cut."""
+"""Rung 11: k split over blocks."""
 
 from __future__ import annotations
 
-from gemmkit.kernels import launches, rules, work
+from dataclasses import replace
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import rules
+from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import FULL_SCRATCH_SIGNATURE, LAYOUTS, TileConfig
-from gemmkit.kernels.spaces import INNER_LOOPS
+from gemmkit.kernels.ladder import async_copy
+from gemmkit.kernels.plan import (
+    MAX_GRID_YZ,
+    SCRATCH_SIGNATURE,
+    LaunchShape,
+    TileConfig,
+    ceil_div,
+)
+from gemmkit.kernels.work import Work, staged
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """That of `async_copy`, and no more parts than a grid has layers."""
+    return rules.first_reason(
+        lambda: async_copy.rule(config, gpu),
+        lambda: (
+            None
+            if config["split_k"] <= MAX_GRID_YZ
+            else f"split_k = {config['split_k']}: a grid has {MAX_GRID_YZ} layers at most"
+        ),
+    )
+
+
+def parts_of(problem: GemmProblem, config: TileConfig) -> int:
+    """Blocks that share a tile: no more than there are steps of BK."""
+    return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"])))
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Tiles on x, the parts of their k on z."""
+    BM, BN = config["BM"], config["BN"]
+    tiles = ceil_div(problem.m, BM) * ceil_div(problem.n, BN)
+    parts = parts_of(problem, config)
+    shared_tiles = tiles if parts > 1 else 0
+    return replace(
+        async_copy.launch(problem, config, gpu),
+        grid=(tiles, 1, parts),
+        workspace_bytes=FLOAT_BYTES * shared_tiles * parts * BM * BN,
+        arrivals=shared_tiles,
+    )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """Parts of the k of a tile per block."""
+    found = whole_tiles(problem, config, config["BM"], config["BN"], parts_of(problem, config))
+    shared_bytes = async_copy.stages_bytes(config)
+    return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
+
 
 KERNEL = Kernel(
     name="split_k",
     rung=11,
-    idea="Several blocks, and several warps of each, share the k of one tile, so that small "
-    "products keep the whole board busy too.",
-    default=TileConfig(
-        BM=64,
-        BN=128,
-        BK=32,
-        WM=32,
-        WN=64,
-        TM=8,
-        TN=8,
-        stages=3,
-        split_k=2,
-        slice_k=2,
-        bursts=4,
-        order=5,
-    ),
+    idea="Several blocks share the k of one tile and the last of them adds up their partial sums, "
+    "so that a product with few tiles keeps every SM busy.",
+    default=TileConfig(BM=64, BN=64, BK=16, WM=32, WN=32, TM=8, TN=4, stages=3, split_k=4),
     space={
-        "BM": (16, 32, 48, 64, 96, 128, 192),
-        "BN": (32, 48, 64, 96, 128),
-        "BK": (16, 32, 64),
-        "WM": (16, 32, 48, 64, 96),
-        "WN": (32, 48, 64, 96),
-        "TM": (4, 8, 12, 16),
-        "TN": (4, 8, 12),
+        "BM": (32, 64, 128),
+        "BN": (32, 64, 128),
+        "BK": (8, 16, 32),
+        "WM": (16, 32, 64),
+        "WN": (16, 32, 64),
+        "TM": (4, 8, 16),
+        "TN": (4, 8),
         "stages": (2, 3, 4),
-        "split_k": (1, 2, 3, 4, 7, 8),
-        "slice_k": (1, 2, 4, 8),
+        "split_k": (1, 2, 3, 4, 8),
     },
-    refinements=INNER_LOOPS,
-    launch=launches.split_k,
-    work=work.split_k,
-    rule=rules.split_k,
-    layouts=LAYOUTS,
-    pairing=rules.pairing,
-    signature=FULL_SCRATCH_SIGNATURE,
+    launch=launch,
+    work=work,
+    rule=rule,
+    signature=SCRATCH_SIGNATURE,
 )

@@ -1,7 +1,7 @@
 // Rung 6: 128-bit loads and stores, A transposed in shared memory.
 //
-// One instruction moves four neighbouring floats. Global rows of A and B are read that way; A is
-// turned as it enters shared memory, so that a thread's TM floats for one k are neighbours too.
+// One instruction moves four contiguous floats. Global rows of A and B are read that way; A is
+// transposed on its way to shared memory, where a thread's TM floats of one k are contiguous then.
 //
 //   global A [row][k k+1 k+2 k+3]  ->  As[k  ][row]      a thread's fragment for one k:
 //                                      As[k+1][row]      As[k][thread_row ... + TM - 1]
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
   TileFetch<THREADS, VEC, BM, BK> a_tiles(element(A, lda, block_row, 0), lda);
   TileFetch<THREADS, VEC, BK, BN> b_tiles(element(B, ldb, 0, block_col), ldb);
   float sums[TM][TN] = {};
-  for (; K > 0; K -= BK) {  // K counts down what is left
+  for (; K > 0; K -= BK) {  // K: what is left
     a_tiles.fetch(M - block_row, K);
     b_tiles.fetch(K, N - block_col);
     a_tiles.put_transposed(As);
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
         for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
       }
     }
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no thread reads the tiles any more
   }
 
   const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};

@@ -25,7 +25,7 @@ KERNEL = Kernel(
     "way in, so a quarter of the load instructions move the same data.",
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "VEC"),
     work=work.through_registers(vectors=True),
     rule=rule,
 )

@@ -1,163 +1,109 @@
 // Rung 12: skinny products, reduced by warp shuffles.
 //
-// With 16 rows or fewer (or columns: TALL) the other matrix is read once, and its bytes set the
-// time. It streams in 4 x 4 pieces, STAGES steps ahead of a thread's arithmetic. Lanes, warps and
-// blocks share k, so that all have work, and in the end add up their sums in a fixed order.
+// With 16 rows or fewer, almost all the work is to read B once. The lanes of a warp, and the warps
+// of a block, share k, so that all of them read; then their sums are added up: of lanes by
+// shuffles, of warps in shared memory. With 16 columns or fewer (TALL) the same is done with A.
 //
-//   a warp's piece of B:  lanes 0-7 read 128 bytes of 4 rows, lanes 8-15 of the next 4 ...
-//   the sums of lanes meet by shuffles, of warps in shared memory, of blocks in global memory
+//   a warp, 4 x 4 floats per lane:   x -> 32 floats of a row, 8 lanes     k runs along y in B,
+//                                    y -> 16 rows, 4 lanes                along x in A
 //
-// Loads per result, M = 8: K/8 of B and K/32 of A from global memory, by way of shared memory.
-#include "arrival.cuh"
-#include "batch.cuh"
+// Loads per result, M = 16: K/16 of B and K/32 of A from global memory, 5K/16 from shared.
 #include "cp_async.cuh"
 #include "epilogue.cuh"
-#include "skinny.cuh"
 
-template <int SMALL, bool TALL, bool STAGED, int BN, int BK, int WN, int STAGES, int VEC,
-          int SMALL_VEC, bool BATCHED, class Epilogue>
-__global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
+template <int SMALL, bool TALL, int BN, int BK, int STAGES, int PAD, int VEC, class Epilogue>
+__global__ void __launch_bounds__(BN* BK / 16)
     warp_reduce(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-                float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-                int batch, long long stride_a, long long stride_b, long long stride_c,
-                const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-                long long stride_x, float scale CUSTOM_PARAMETERS) {
-  // The block takes BN results along the long side and BK steps of k at a time. Of the streamed
-  // matrix each thread has a 4 x 4 piece, or two; there x runs along rows in memory, y across them.
-  // Pieces on their way are in registers, or in a ring in shared memory, where a stage holds LINES
-  // of the small matrix too if these are STAGED; they come through L1 else.
-  constexpr bool RING = TALL ? SMALL > 8 : STAGED, WAITS = RING || STAGED;
-  constexpr int PIECES = RING && !TALL ? 2 : 1, THREADS = BN * BK / (16 * PIECES);
-  constexpr int LANES_X = WN / 4, LANES_Y = 32 / LANES_X, WARPS_X = (TALL ? BK : BN) / WN;
-  constexpr int WARPS_K = TALL ? WARPS_X : THREADS / 32 / WARPS_X, RESULTS = SMALL * BN;
-  constexpr int WARP_Y = 4 * PIECES * LANES_Y, LINES = RING ? BN * BK : 0;
-  using Lines = StagedLines<TALL, THREADS, SMALL, TALL ? BK : WARP_Y, SMALL_VEC>;
-  constexpr int STAGE = LINES + (STAGED ? Lines::SIZE : 0);
-  // Were it not aligned, a warp's copies would be taken apart, and L2 asked twice for the same.
-  extern __shared__ __align__(128) float ring[];
+                float beta, float* C, int ldc, const float* bias CUSTOM_PARAMETERS) {
+  // SMALL is M, or N if TALL; a block takes BN results along the other side, BK of k in a step.
+  constexpr int THREADS = BN * BK / 16, X = TALL ? BK : BN, Y = TALL ? BN : BK;
+  constexpr int WARPS_X = X / 32, WARPS_K = TALL ? WARPS_X : Y / 16;
+  constexpr int LINE_VEC = TALL ? 1 : VEC;
+  struct Stage {
+    float large[Y][X];             // a tile of B, or A, as it lies in memory
+    float lines[SMALL][BK + PAD];  // that of the other matrix, along k
+  };
+  extern __shared__ float4 shared[];
+  Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_y = warp / WARPS_X * WARP_Y, y = warp_y + lane / LANES_X * 4;
-  const int x = warp % WARPS_X * WN + lane % LANES_X * VEC;
-  // From a thread's first place to the others: whole warps read neighbours, single floats too.
-  const auto right = [](int j) { return j / VEC * LANES_X * VEC + j % VEC; };
-  const auto below = [](int i) { return i / 4 * LANES_Y * 4 + i % 4; };
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int x = warp % WARPS_X * 32 + lane % 8 * 4, y = warp / WARPS_X * 16 + lane / 8 * 4;
+  const int thread_k = TALL ? x : y, thread_n = TALL ? y : x;
+  const int block_n = blockIdx.x * BN, n_left = (TALL ? M : N) - block_n;
   if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
-  const int tiles = ((TALL ? M : N) + BN - 1) / BN;
-  const BatchPlace<BATCHED> at(gridDim.y, tiles, batch);
-  if (BATCHED && at.product >= batch) return;  // surplus in the grid
-  A += at.product * stride_a, B += at.product * stride_b, C += at.product * stride_c;
-  residual += at.product * stride_r, auxiliary += at.product * stride_x;
-  const int block_result = at.tile_col * BN, parts = gridDim.y, part = blockIdx.y;
-  const int all_steps = (K + BK - 1) / BK, share = all_steps / parts, more = all_steps % parts;
-  const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * BK;
 
-  // What is copied next, and how much of k is left then.
-  int uncopied = min(K - k_begin, steps * BK);
-  const float* next = TALL ? element(A, lda, block_result + y, k_begin + x)
-                           : element(B, ldb, k_begin + y, block_result + x);
-  const float* next_lines =
-      TALL ? Lines::first(B, ldb, k_begin) : Lines::first(A, lda, k_begin + warp_y);
-  const auto start = [&](int stage, float (&piece)[4][4]) {
-    const int x_left = (TALL ? uncopied : N - block_result) - x;
-    const int y_left = (TALL ? M - block_result : uncopied) - y;
+  TileWalk<THREADS, VEC, Y, X> tiles(TALL ? element(A, lda, block_n, 0) : B + block_n,
+                                     TALL ? lda : ldb);
+  const float* small = TALL ? B : A;
+  int k_left = K;  // not yet copied
+  const auto start_copies = [&](Stage& stage) {
 #pragma unroll
-    for (int i = 0; i < 4 * PIECES; ++i) {
+    for (int step = 0; step < tiles.STEPS; ++step) {
+      const int row = tiles.row(step), col = tiles.col(step);
+      cp_async<VEC>(&stage.large[row][col], tiles.source(step),
+                    row < (TALL ? n_left : k_left) && col < (TALL ? k_left : n_left));
+    }
 #pragma unroll
-      for (int j = 0; j < 4; j += VEC) {
-        const float* const source = element(next, TALL ? lda : ldb, below(i), right(j));
-        const bool inside = right(j) < x_left && below(i) < y_left;
-        if (RING) {
-          const int slot = ((4 * i + j) / VEC * THREADS + threadIdx.x) * VEC;
-          cp_async<VEC>(ring + stage * STAGE + slot, source, inside);
-        } else {
-          read_once<VEC>(&piece[i][j], source, inside);
-        }
-      }
+    for (int first = 0; first < SMALL * BK; first += THREADS * LINE_VEC) {
+      const int i = first + threadIdx.x * LINE_VEC;  // neighbours in memory
+      const int line = TALL ? i % SMALL : i / BK, k = TALL ? i / SMALL : i % BK;
+      const float* from = TALL ? element(small, ldb, k, line) : element(small, lda, line, k);
+      if (i < SMALL * BK) cp_async<LINE_VEC>(&stage.lines[line][k], from, k < k_left);
     }
-    if (STAGED) {
-      Lines::copy(ring + stage * STAGE + LINES, next_lines, TALL ? ldb : lda, TALL ? N : M,
-                  uncopied - (TALL ? 0 : warp_y));
-    }
-    if (WAITS) cp_async_commit();
-    next = element(next, TALL ? 1 : ldb, BK, 0);
-    next_lines = element(next_lines, TALL ? ldb : 1, BK, 0);
-    uncopied -= BK;
+    cp_async_commit();
+    tiles.advance(TALL ? 0 : BK, TALL ? BK : 0);
+    small = TALL ? element(small, ldb, BK, 0) : small + BK;
+    k_left -= BK;
   };
 
-  // One piece at work, STAGES on their way; TURNS steps go by before a register is used again.
-  constexpr int TURNS = RING ? 1 : STAGES + 1;
-  alignas(16) float pieces[TURNS][4][4];
-#pragma unroll
-  for (int step = 0; step < STAGES; ++step) start(step, pieces[step % TURNS]);
+  for (int stage = 0; stage < STAGES - 1; ++stage) start_copies(stages[stage]);
+  float sums[SMALL][4] = {};
+  for (int stage = 0, previous = STAGES - 1; K > 0; K -= BK) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // this stage is complete; nobody reads the previous stage
+    start_copies(stages[previous]);
 
-  const float* lines = TALL ? B + k_begin + x : A + k_begin + y;  // of the small matrix, along k
-  alignas(16) float sums[SMALL * 4] = {};
-  for (int step = 0, stage = 0; step < steps;) {
+    alignas(16) float piece[4][4];  // of the large matrix
 #pragma unroll
-    for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step, lines += BK) {
-      if (WAITS) {
-        cp_async_wait<STAGES - 1>();
-        TALL ? __syncthreads() : __syncwarp();  // this stage is there, the last one read
+    for (int i = 0; i < 4; ++i) copy_vector<4>(piece[i], &stages[stage].large[y + i][x]);
+#pragma unroll
+    for (int s = 0; s < SMALL; ++s) {
+      alignas(16) float line[4];
+      copy_vector<4>(line, &stages[stage].lines[s][thread_k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[s][j] += line[i] * (TALL ? piece[j][i] : piece[i][j]);
       }
-      start(stage == 0 ? STAGES : stage - 1, pieces[(turn + STAGES) % TURNS]);
-
-      const float* const slots = ring + stage * STAGE;
-      const int k_left = K - k_begin - step * BK - (TALL ? x : y);
-#pragma unroll
-      for (int number = 0; number < PIECES; ++number) {
-        constexpr int WIDTH = STAGED && !TALL ? 4 : SMALL_VEC;
-        alignas(16) float line[SMALL][4] = {};
-#pragma unroll
-        for (int s = 0; s < SMALL; ++s) {
-#pragma unroll
-          for (int i = 0; i < 4; i += WIDTH) {
-            const int k = TALL ? right(i) : below(4 * number) + i;
-            if (STAGED) {
-              const int place = Lines::place(s, k, TALL ? x : y - warp_y);
-              read_shared<WIDTH>(&line[s][i], slots + LINES + place);
-            } else if (k < k_left) {  // the last line stands for those that nobody wants
-              const int row = TALL ? 0 : min(s, M - 1);
-              read_cached<WIDTH>(&line[s][i], element(lines, lda, row, k));
-            }
-          }
-        }
-#pragma unroll
-        for (int i = 0; RING && i < 16; i += VEC) {
-          const int slot = (16 * number + i) * THREADS + threadIdx.x * VEC;
-          read_shared<VEC>(&pieces[turn][i / 4][i % 4], slots + slot);
-        }
-        multiply_piece<TALL>(sums, line, pieces[turn]);
-      }
-      stage = stage == STAGES ? 0 : stage + 1;
     }
+    previous = stage;
+    stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
-  if (WAITS) cp_async_wait<0>();
-  __syncthreads();  // the ring is free: it takes the sums of the warps now
+  cp_async_wait<0>();
+  __syncthreads();  // the stages are free: their memory takes the sums of the warps
 
-  constexpr int LANES_K = TALL ? LANES_X : LANES_Y, STRIDE = TALL ? 1 : LANES_X;
-  constexpr int LEFT = 4 * SMALL > LANES_K ? 4 * SMALL / LANES_K : 1;
-  float* const own_sums = ring + (TALL ? warp % WARPS_X : warp / WARPS_X) * RESULTS;
-  const int first = reduce_lanes<LANES_K, STRIDE, 4 * SMALL>(sums);
-  constexpr int WIDTH = !TALL && LEFT % VEC == 0 ? VEC : 1;
+  const auto warp_sums = reinterpret_cast<float (*)[SMALL][BN]>(shared);
+  constexpr int K_LANES = TALL ? 0b00111 : 0b11000;  // the bits of a lane's number that tell its k
 #pragma unroll
-  for (int i = 0; i < LEFT; i += WIDTH) {
-    const int s = (first + i) / 4, j = (first + i) % 4;
-    const int place = TALL ? (y + j) * SMALL + s : s * BN + x + right(j);
-    copy_vector<WIDTH>(own_sums + place, sums + i);
+  for (int s = 0; s < SMALL; ++s) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int bit = 1; bit < 32; bit *= 2) {
+        if (K_LANES & bit) sums[s][j] += __shfl_xor_sync(~0u, sums[s][j], bit);
+      }
+      const int warp_k = TALL ? warp % WARPS_X : warp / WARPS_X;
+      if ((lane & K_LANES) == 0) warp_sums[warp_k][s][thread_n + j] = sums[s][j];
+    }
   }
   __syncthreads();
 
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-  const auto finish = [&](int place, float sum) {
-    const int row = TALL ? block_result + place / SMALL : place / BN;
-    const int col = TALL ? place % SMALL : block_result + place % BN;
-    if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, row, col);
-  };
-  if (parts == 1) return add_up<THREADS, RESULTS>(ring, WARPS_K, finish);
-  const unsigned slot = at.product * tiles + at.tile_col;
-  float* const left = workspace + static_cast<long long>(slot) * parts * RESULTS;
-  add_up<THREADS, RESULTS>(ring, WARPS_K,
-                           [&](int place, float sum) { left[part * RESULTS + place] = sum; });
-  if (arrives_last(&arrivals[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
+  const Epilogue epilogue{alpha, beta, bias, {} CUSTOM};
+  for (int i = threadIdx.x; i < SMALL * BN; i += THREADS) {
+    const int s = TALL ? i % SMALL : i / BN, n = TALL ? i / SMALL : i % BN;
+    const int row = TALL ? block_n + n : s, col = TALL ? s : block_n + n;
+    float sum = 0.0f;
+    for (int warp = 0; warp < WARPS_K; ++warp) sum += warp_sums[warp][s][n];
+    if (n < n_left) epilogue.store(element(C, ldc, row, col), sum, row, col);
+  }
 }

@@ -2,26 +2,93 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import skinny
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import rules
+from gemmkit.kernels.cut import Cut, steps_of
+from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import FULL_SCRATCH_SIGNATURE, TileConfig
+from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.work import Work, streamed
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+# Floats of the large matrix that a thread has in each step, and the most threads that may have 128
+# registers.
+THREAD_FLOATS, MAX_THREADS = 16, 512
+
+# BN and BK are multiples of a warp's 32 × 16 floats, whichever way round it reads them.
+WARP_SIDE = 32
+
+
+def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
+    """Why a problem is not skinny, or None."""
+    if min(problem.m, problem.n) <= SKINNY:
+        return None
+    return f"it takes products of at most {SKINNY} rows or columns; 'gemm_tiled' takes any"
+
+
+def shared_bytes(config: TileConfig, small: int) -> int:
+    """Stages of a tile and `small` lines along k; in their place, in the end, the warps' sums."""
+    BN, BK = config["BN"], config["BK"]
+    stage = BN * BK + small * (BK + rules.PAD)
+    sums = BK // THREAD_FLOATS * small * BN
+    return FLOAT_BYTES * max(config["stages"] * stage, sums)
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Whole warps, which find room in registers and shared memory."""
+    threads = config["BN"] * config["BK"] // THREAD_FLOATS
+    return rules.first_reason(
+        lambda: rules.has_cp_async(gpu),
+        lambda: rules.positive(config),
+        lambda: rules.divides(config, WARP_SIDE, "BN"),
+        lambda: rules.divides(config, WARP_SIDE, "BK"),
+        lambda: (
+            None
+            if threads <= MAX_THREADS
+            else f"{threads} threads per block are more than {MAX_THREADS}, of 128 registers each"
+        ),
+        lambda: rules.enough_stages(config),
+        lambda: rules.dynamic_shared(shared_bytes(config, SKINNY), gpu),
+    )
+
+
+def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
+    """Blocks along the long side, each with all of k."""
+    tall = problem.n <= SKINNY
+    small, long = (problem.n, problem.m) if tall else (problem.m, problem.n)
+    BN, BK = config["BN"], config["BK"]
+    return LaunchShape(
+        template=(
+            *(max(small, 1), cuda_bool(tall), BN, BK, config["stages"]),
+            *(rules.PAD, vector_width(problem)),
+        ),
+        grid=(ceil_div(long, BN) if small else 0, 1, 1),
+        block=(BN * BK // THREAD_FLOATS, 1, 1),
+        shared_bytes=shared_bytes(config, max(small, 1)),
+    )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """The large matrix is read once, by blocks along the long side."""
+    tall, BN = problem.n <= SKINNY, config["BN"]
+    small, long = (problem.n, problem.m) if tall else (problem.m, problem.n)
+    tiles = ceil_div(long, BN) if small else 0
+    rows, columns = (BN, small) if tall else (small, BN)
+    found = Cut(rows, columns, tiles, tiles, steps_of(problem, config) if tiles else 0)
+    taken = shared_bytes(config, max(small, 1))
+    return streamed(found, config, BN * config["BK"] // THREAD_FLOATS, taken, small)
+
 
 KERNEL = Kernel(
     name="warp_reduce",
     rung=12,
-    idea="A product of at most 16 rows or columns reads its large matrix once, copies always "
-    "under way, with k shared by lanes, warps and blocks whose sums meet by shuffles.",
-    default=TileConfig(BN=32, BK=256, WN=32, stages=2, split_k=128),
-    space={
-        "BN": (16, 32, 64, 128),
-        "BK": (32, 64, 128, 256, 512),
-        "WN": (16, 32, 64, 128),
-        "stages": (1, 2, 3),
-        "split_k": (1, 2, 4, 8, 16, 32, 128),
-    },
-    launch=skinny.launch,
-    work=skinny.work,
-    rule=skinny.rule,
-    signature=FULL_SCRATCH_SIGNATURE,
-    condition=skinny.accepts,
+    idea="A product of at most 16 rows or columns reads its large matrix once, with k shared by "
+    "the lanes of a warp and the warps of a block, whose sums are added up by shuffles.",
+    default=TileConfig(BN=32, BK=128, stages=3),
+    space={"BN": (32, 64, 128), "BK": (32, 64, 128, 256), "stages": (2, 3, 4)},
+    launch=launch,
+    work=work,
+    rule=rule,
+    condition=condition,
 )

@@ -21,7 +21,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 KERNEL = Kernel(
     name="warp_tiled",
     rung=9,
-    idea="Each warp owns a compact piece of the block's tile, with its lanes placed so that "
+    idea="Each warp owns a compact tile within the block's tile, with its lanes placed so that "
     "neighbours read the same floats, which shared memory serves in fewer wavefronts.",
     default=TileConfig(BM=128, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8),
     space={
@@ -33,7 +33,7 @@ KERNEL = Kernel(
         "TM": (4, 8),
         "TN": (4, 8),
     },
-    launch=launches.vectorized,
+    launch=launches.block_per_tile("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "MAP_K", "VEC"),
     work=work.through_registers(vectors=True, bounded=True, overlapped=True),
     rule=rule,
 )

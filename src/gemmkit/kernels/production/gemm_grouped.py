@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules, work
+from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS
 from gemmkit.kernels.plan import (
     LAYOUTS,
     MAX_EXTENT,
@@ -16,7 +16,11 @@ from gemmkit.kernels.plan import (
     TileConfig,
     ceil_div,
 )
-from gemmkit.kernels.production import gemm_tiled
+from gemmkit.kernels.production import cp_async_fma, gemm_tiled
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, only
+from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument
+from gemmkit.kernels.rules import thread_count
+from gemmkit.kernels.work import Work, staged
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -51,27 +55,29 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     as the board holds. Otherwise each tile has a block of its own, which the board starts as soon
     as another has ended, those with the longest k first.
     """
-    table = table_of(problem, config)
-    shared_bytes = rules.ring_bytes(problem, config)
+    table, width = table_of(problem, config), vector_width(problem)
+    shared_bytes = cp_async_fma.pipeline_bytes(problem, config)
     blocks = table.tiles
     if blocks:
         rows, columns = table.tile_counts
         depths = table.groups.k[(rows > 0) & (columns > 0)]
         small = config["BM"] * config["BN"] * int(depths[0]) < OWN_BLOCK
         if small and (depths == depths[0]).all():
-            blocks = min(blocks, gpu.sm_count * rules.resident_blocks(config, gpu, shared_bytes))
-    return LaunchShape(
-        template=(
-            *config.as_dict().values(),
-            vector_width(problem),
+            resident = cp_async_fma.blocks_per_sm(config, gpu, shared_bytes)
+            blocks = min(blocks, gpu.sm_count * resident)
+    shape = launch_shape(
+        problem,
+        (
+            cp_async_fma.tile_argument(config),
+            access(width, width, width),
             CUDA_LAYOUTS[problem.layout],
+            schedule_argument(problem.single, raster=RASTER_ROWS),
         ),
-        grid=(blocks, 1, 1),
-        block=(rules.thread_count(config), 1, 1),
-        shared_bytes=shared_bytes,
-        banded=True,
-        table=table,
+        (blocks, 1, 1),
+        thread_count(config),
+        shared_bytes,
     )
+    return replace(shape, banded=True, table=table)
 
 
 def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
@@ -90,39 +96,44 @@ def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """What the rung needs for a layout, and tiles that a kernel can number."""
+    """What the mainloop needs for a layout, and as many tiles as a kernel can number."""
     tiles = table_of(problem, config).tiles
     if tiles > MAX_TILES:
-        return f"{tiles} tiles are more than a launch can number ({MAX_TILES}): take several"
-    return rules.pairing(problem, config, gpu)
+        return f"{tiles} tiles are more than a launch can number ({MAX_TILES}): use several"
+    return cp_async_fma.pairing(problem, config, gpu)
 
 
-def work_of(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> work.Work:
-    """A tile for each CTA, of the mean of all steps along k, and the most steps of one."""
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile for each CTA, with the mean of all steps along k, and the most steps of one."""
     table = table_of(problem, config)
-    if not table.tiles:
-        return work.tiles(problem, config, 0, 0)
-    rows, columns = table.tile_counts
-    tiles = rows * columns
-    # BLAS: α = 0 never reads A or B.
-    depths = table.groups.k * bool(problem.alpha)
-    steps = (-(-depths // config["BK"])).clip(min=1)
-    mean = ceil_div(int((tiles * steps).sum()), table.tiles)
-    return work.tiles(problem, config, table.tiles, mean, int(steps[tiles > 0].max()))
+    mean = longest = 0
+    if table.tiles:
+        rows, columns = table.tile_counts
+        tiles = rows * columns
+        # BLAS: α = 0 never reads A or B.
+        depths = table.groups.k * bool(problem.alpha)
+        steps = (-(-depths // config["BK"])).clip(min=1)
+        mean = ceil_div(int((tiles * steps).sum()), table.tiles)
+        longest = int(steps[tiles > 0].max())
+    cut = Cut(config["BM"], config["BN"], table.tiles, table.tiles, mean)
+    pipeline = cp_async_fma.pipeline_bytes(problem, config)
+    return staged(cut, problem, config, pipeline)._replace(longest=longest)
 
 
 KERNEL = Kernel(
     name="gemm_grouped",
     rung=None,
-    idea="The tiles of many products of different shapes make one line, and a table in device "
-    "memory says whose each is, so that small products fill the board together.",
-    default=TileConfig(BM=64, BN=64, BK=16, WM=32, WN=32, TM=8, TN=4, stages=4, bursts=4, order=2),
+    idea="The tiles of many products of different shapes form one sequence, and a table in device "
+    "memory says which product each belongs to, so that small products fill the board together.",
+    default=TileConfig(
+        BM=64, BN=64, BK=16, WM=32, WN=32, TM=8, TN=4, stages=4, interleave=4, order=2
+    ),
     space={**TILED.space, "BM": (16, 32, 48, 64, 128, 256), "BN": (32, 64, 128, 192, 256)},
-    refinements=TILED.refinements,
+    refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
-    work=work_of,
-    rule=TILED.rule,
-    signature=(*TABLE_ARGUMENTS, "alpha", "beta", "scale"),
+    work=work,
+    signature=only(*TABLE_ARGUMENTS, "alpha", "beta", "scale"),
+    rule=cp_async_fma.rule,
     layouts=LAYOUTS,
     condition=condition,
     pairing=pairing,

@@ -8,30 +8,30 @@
 //   the sums of lanes meet by shuffles, of warps in shared memory, of blocks in global memory
 //
 // Loads per result, M = 8: K/8 of B and K/32 of A from global memory, by way of shared memory.
-#include "arrival.cuh"
-#include "batch.cuh"
+#include "arguments.cuh"
 #include "cp_async.cuh"
-#include "epilogue.cuh"
-#include "skinny.cuh"
+#include "epilogue/fix_up.cuh"
+#include "mainloop/skinny.cuh"
+#include "scheduler/batch.cuh"
+#include "tile.cuh"
 
-template <int SMALL, bool TALL, bool STAGED, int BN, int BK, int WN, int STAGES, int VEC,
-          int SMALL_VEC, bool BATCHED, class Epilogue>
-__global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
-    gemm_skinny(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-                float beta, float* C, int ldc, const float* bias, float* workspace, int* arrivals,
-                int batch, long long stride_a, long long stride_b, long long stride_c,
-                const float* residual, int ldr, long long stride_r, float* auxiliary, int ldx,
-                long long stride_x, float scale CUSTOM_PARAMETERS) {
+// `ACCESS.a` is that of the streamed matrix, `ACCESS.b` that of the small one.
+template <SkinnyTile TILE, Access ACCESS, Schedule SCHEDULE, class Epilogue>
+__global__ void __launch_bounds__(TILE.threads)
+    gemm_skinny(const Arguments<float, Epilogue> args) {
+  constexpr int SMALL = TILE.side, BN = TILE.BN, BK = TILE.BK, WN = TILE.WN, STAGES = TILE.stages;
+  constexpr int VEC = ACCESS.a, SMALL_VEC = ACCESS.b, THREADS = TILE.threads;
+  constexpr bool TALL = TILE.tall, STAGED = TILE.staged, BATCHED = SCHEDULE.batched;
   // The block takes BN results along the long side and BK steps of k at a time. Of the streamed
   // matrix each thread has a 4 x 4 piece, or two; there x runs along rows in memory, y across them.
   // Pieces on their way are in registers, or in a ring in shared memory, where a stage holds LINES
   // of the small matrix too if these are STAGED; they come through L1 else.
-  constexpr bool RING = TALL ? SMALL > 8 : STAGED, WAITS = RING || STAGED;
-  constexpr int PIECES = RING && !TALL ? 2 : 1, THREADS = BN * BK / (16 * PIECES);
+  constexpr bool RING = TILE.ring, WAITS = RING || STAGED;
+  constexpr int PIECES = RING && !TALL ? 2 : 1;
   constexpr int LANES_X = WN / 4, LANES_Y = 32 / LANES_X, WARPS_X = (TALL ? BK : BN) / WN;
   constexpr int WARPS_K = TALL ? WARPS_X : THREADS / 32 / WARPS_X, RESULTS = SMALL * BN;
   constexpr int WARP_Y = 4 * PIECES * LANES_Y, LINES = RING ? BN * BK : 0;
-  using Lines = StagedLines<TALL, THREADS, SMALL, TALL ? BK : WARP_Y, SMALL_VEC>;
+  using Lines = StagedLines<TALL, THREADS, SMALL, TALL ? BK : WARP_Y, SMALL_VEC, TILE.pad>;
   constexpr int STAGE = LINES + (STAGED ? Lines::SIZE : 0);
   // Were it not aligned, a warp's copies would be taken apart, and L2 asked twice for the same.
   extern __shared__ __align__(128) float ring[];
@@ -42,12 +42,12 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
   // From a thread's first place to the others: whole warps read neighbours, single floats too.
   const auto right = [](int j) { return j / VEC * LANES_X * VEC + j % VEC; };
   const auto below = [](int i) { return i / 4 * LANES_Y * 4 + i % 4; };
-  if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
+  const int M = args.M, N = args.N, K = args.depth(), lda = args.lda, ldb = args.ldb;
   const int tiles = ((TALL ? M : N) + BN - 1) / BN;
-  const BatchPlace<BATCHED> at(gridDim.y, tiles, batch);
-  if (BATCHED && at.product >= batch) return;  // surplus in the grid
-  A += at.product * stride_a, B += at.product * stride_b, C += at.product * stride_c;
-  residual += at.product * stride_r, auxiliary += at.product * stride_x;
+  const BatchPlace<BATCHED> at(gridDim.y, tiles, args.batch);
+  if (BATCHED && at.product >= args.batch) return;  // surplus in the grid
+  const float* const A = args.a(at.product);
+  const float* const B = args.b(at.product);
   const int block_result = at.tile_col * BN, parts = gridDim.y, part = blockIdx.y;
   const int all_steps = (K + BK - 1) / BK, share = all_steps / parts, more = all_steps % parts;
   const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * BK;
@@ -148,16 +148,17 @@ __global__ void __launch_bounds__(BN* BK / (STAGED && !TALL ? 32 : 16))
   }
   __syncthreads();
 
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
+  const Epilogue epilogue = args.epilogue(at.product);
+  float* const C = args.c(at.product);
   const auto finish = [&](int place, float sum) {
     const int row = TALL ? block_result + place / SMALL : place / BN;
     const int col = TALL ? place % SMALL : block_result + place % BN;
-    if (row < M && col < N) epilogue.store(element(C, ldc, row, col), sum, row, col);
+    if (row < M && col < N) epilogue.store(element(C, args.ldc, row, col), sum, row, col);
   };
   if (parts == 1) return add_up<THREADS, RESULTS>(ring, WARPS_K, finish);
   const unsigned slot = at.product * tiles + at.tile_col;
-  float* const left = workspace + static_cast<long long>(slot) * parts * RESULTS;
+  float* const left = args.workspace + static_cast<long long>(slot) * parts * RESULTS;
   add_up<THREADS, RESULTS>(ring, WARPS_K,
                            [&](int place, float sum) { left[part * RESULTS + place] = sum; });
-  if (arrives_last(&arrivals[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
+  if (is_last_part(&args.semaphores[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
 }

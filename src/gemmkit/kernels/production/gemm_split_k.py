@@ -2,10 +2,101 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels import launches, rules, work
+from dataclasses import replace
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import FULL_SCRATCH_SIGNATURE, LAYOUTS, TileConfig
-from gemmkit.kernels.spaces import INNER_LOOPS
+from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.plan import LAYOUTS, MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.production import cp_async_fma
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
+from gemmkit.kernels.production.residue import cut_with_residue
+from gemmkit.kernels.production.schedule import schedule_argument
+from gemmkit.kernels.rules import (
+    STATIC_SHARED_BYTES,
+    divides,
+    dynamic_shared,
+    first_reason,
+    positive,
+    thread_count,
+)
+from gemmkit.kernels.work import Work
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+
+
+def parts_of(problem: GemmProblem, config: TileConfig) -> int:
+    """Blocks that share a tile: no more than there are steps of k.
+
+    It is one only where rows of tiles or products take the grid's z.
+    """
+    rows = ceil_div(problem.m, config["BM"])
+    most = MAX_GRID_YZ // max(problem.batch, 1) if rows <= MAX_GRID_YZ else 1
+    return max(1, min(config["split_k"], ceil_div(problem.k, config["BK"]), most))
+
+
+def shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
+    """Shared bytes of the stages, and then in their place the sums of the slices.
+
+    Biases of the tile's columns stay there besides.
+    """
+    slices = config["slice_k"]
+    sums = FLOAT_BYTES * slices * config["BM"] * config["BN"] if slices > 1 else 0
+    biased = problem is not None and problem.epilogue.bias == "column"
+    biases = FLOAT_BYTES * config["BN"] if biased else 0
+    return max(cp_async_fma.pipeline_bytes(problem, config), sums) + biases
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Column tiles on x, row tiles on y, the parts of each on z; residue tiles in further rows."""
+    BM, BN, width = config["BM"], config["BN"], vector_width(problem)
+    parts, taken = parts_of(problem, config), shared_bytes(problem, config)
+    found, residue = cut_with_residue(problem, config, gpu, taken, parts)
+    tiles = found.tiles if parts > 1 else 0
+    shape = launch_shape(
+        problem,
+        (
+            cp_async_fma.tile_argument(config),
+            access(width, width, width),
+            CUDA_LAYOUTS[problem.layout],
+            schedule_argument(problem, residue=residue),
+        ),
+        residue.grid(problem, config) if residue else tile_grid(problem, BM, BN, parts),
+        thread_count(config),
+        max(taken, residue.shared_bytes),
+    )
+    return replace(
+        shape,
+        workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
+        arrivals=tiles,
+        fringe=residue.extents,
+    )
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """Parts of a tile per block, and residue tiles."""
+    taken = shared_bytes(problem, config)
+    found = cut_with_residue(problem, config, gpu, taken, parts_of(problem, config))
+    return cp_async_fma.work(problem, config, gpu, found, taken, STATIC_SHARED_BYTES)
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """The pipeline for several slices, each with whole lines of k."""
+    return first_reason(
+        lambda: positive(config),
+        lambda: divides(config, "slice_k", "BK"),
+        lambda: cp_async_fma.rule(config, gpu),
+        lambda: dynamic_shared(shared_bytes(None, config), gpu, "slices' sums"),
+    )
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What a problem's layout and bias ask for besides."""
+    return first_reason(
+        lambda: cp_async_fma.even_copies(problem, config),
+        lambda: dynamic_shared(shared_bytes(problem, config), gpu),
+    )
+
 
 KERNEL = Kernel(
     name="gemm_split_k",
@@ -23,7 +114,7 @@ KERNEL = Kernel(
         stages=3,
         split_k=2,
         slice_k=2,
-        bursts=4,
+        interleave=4,
         order=5,
     ),
     space={
@@ -38,11 +129,11 @@ KERNEL = Kernel(
         "split_k": (1, 2, 3, 4, 7, 8),
         "slice_k": (1, 2, 4, 8),
     },
-    refinements=INNER_LOOPS,
-    launch=launches.split_k,
-    work=work.split_k,
-    rule=rules.split_k,
+    refinements=cp_async_fma.INNER_LOOPS,
+    launch=launch,
+    work=work,
+    rule=rule,
     layouts=LAYOUTS,
-    pairing=rules.pairing,
-    signature=FULL_SCRATCH_SIGNATURE,
+    pairing=pairing,
+    signature=signature("workspace", "arrivals"),
 )

@@ -1,57 +1,46 @@
-// cp.async, several stages.
+// One tile of C per block, its operands copied by cp.async several stages ahead.
 //
-// Copies go from global to shared memory by themselves, STAGES - 1 tiles ahead of the arithmetic.
-// They pass through no register, which leaves room for 16 x 8 results a thread; and they start in
-// bursts: all at once they would hold up the reads of fragments.
-//
-//   tile 0 | arithmetic | tile 3 arrives ...           a ring of STAGES pairs of tiles
-//   tile 1 |            | arithmetic
-//   tile 2 | arrives ...             | arithmetic
-// Loads per result, 128 x 256, 16 x 8: 3K/256 from global memory, 3K/16 from shared.
-#include "async_tiles.cuh"
-#include "batch.cuh"
-#include "epilogue.cuh"
-#include "fringe.cuh"
+// The mainloop is that of rung 10. Tiles follow each other in groups of rows where that saves reads
+// from memory; a long k is accumulated in chunks; and the rows and columns past the last whole tile
+// have tiles of their own shape, by blocks that come last.
+#include "arguments.cuh"
+#include "mainloop/cp_async_fma.cuh"
+#include "residue_tiles.cuh"
+#include "scheduler/batch.cuh"
+#include "scheduler/raster.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int BURSTS, int ORDER,
-          int VEC, int RUNS, bool BANDED, class Strips, bool BATCHED, Layout LAYOUT, class Epilogue>
-__global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
-    gemm_tiled(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
-               float beta, float* C, int ldc, const float* bias, int batch, long long stride_a,
-               long long stride_b, long long stride_c, const float* residual, int ldr,
-               long long stride_r, float* auxiliary, int ldx, long long stride_x,
-               float scale CUSTOM_PARAMETERS) {
+template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
+__global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
+    gemm_tiled(const Arguments<float, Epilogue> args) {
   extern __shared__ float4 shared[];
-  using Tiles = AsyncTiles<BM, BN, BK, WM, WN, TM, TN, STAGES, 1, BURSTS, ORDER, VEC, LAYOUT>;
-  const Tiles tiles(shared);
+  using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
+  constexpr int BM = TILE.BM, BN = TILE.BN;
+  const Mainloop mainloop(shared);
+  const int M = args.M, N = args.N, K = args.depth();
 
-  const BatchPlace<BATCHED> place((M + BM - 1) / BM, (N + BN - 1) / BN, batch);
+  const BatchPlace<SCHEDULE.batched> place((M + BM - 1) / BM, (N + BN - 1) / BN, args.batch);
   int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
   int rows = (M + BM - 1) / BM;
-  if constexpr (Strips::WIDTH > 0) {
-    const Fringe<BM, BN, Tiles::THREADS, Strips, LAYOUT> fringe(M, N);
-    const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-    rows = fringe.tile_rows();
+  if constexpr (SCHEDULE.residue.width > 0) {
+    const ResidueTiles<TILE, SCHEDULE.residue, LAYOUT> residue(M, N);
+    rows = residue.tile_rows();
     if (place.tile_row >= rows) {
-      const int strip = (place.tile_row - rows) * gridDim.x + place.tile_col;
-      return fringe.compute(strip, shared, epilogue, K, A, lda, B, ldb, C, ldc);
+      const int tile = (place.tile_row - rows) * gridDim.x + place.tile_col;
+      return residue.compute(tile, shared, args);
     }
   }
-  if (block_row >= M || (BATCHED && place.product >= batch)) return;  // surplus in the grid
-  if constexpr (BANDED) {
-    constexpr int BAND = 2048 / BM;  // grids.py knows it
+  if (block_row >= M || (SCHEDULE.batched && place.product >= args.batch)) return;  // surplus
+  if constexpr (SCHEDULE.raster > 0) {
     const int number = place.tile_row * gridDim.x + place.tile_col;
-    const TilePlace tile = in_bands<BAND>(number, rows, gridDim.x);
+    const TilePlace tile = rasterized<SCHEDULE.raster>(number, rows, gridDim.x);
     block_row = tile.row * BM, block_col = tile.col * BN;
   }
-  A += place.product * stride_a, B += place.product * stride_b, C += place.product * stride_c;
-  residual += place.product * stride_r, auxiliary += place.product * stride_x;
-  if (alpha == 0.0f) K = 0;  // BLAS: alpha = 0 never reads A or B
 
-  float sums[TM][TN] = {};
-  tiles.template multiply<RUNS>(sums, element_of<Tiles::A_T>(A, lda, block_row, 0), lda,
-                                {block_row, M}, element_of<Tiles::B_T>(B, ldb, 0, block_col), ldb,
-                                {block_col, N}, K);
-  const Epilogue epilogue{alpha, beta, bias, {residual, ldr, auxiliary, ldx, scale} CUSTOM};
-  tiles.store(sums, epilogue, C, ldc, M, N, block_row, block_col);
+  float sums[TILE.TM][TILE.TN] = {};
+  mainloop.template multiply<SCHEDULE.chunks>(
+      sums, element_of<Mainloop::A_T>(args.a(place.product), args.lda, block_row, 0), args.lda,
+      {block_row, M}, element_of<Mainloop::B_T>(args.b(place.product), args.ldb, 0, block_col),
+      args.ldb, {block_col, N}, K);
+  mainloop.store(sums, args.epilogue(place.product), args.c(place.product), args.ldc, M, N,
+                 block_row, block_col);
 }

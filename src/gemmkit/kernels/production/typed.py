@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
-from gemmkit.kernels.grids import batched, tile_grid
+from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS
-from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, LaunchShape, TileConfig
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production import cp_async_fma
+from gemmkit.kernels.production.arguments import (
+    CUDA_LAYOUTS,
+    access,
+    launch_shape,
+    named,
+    signature,
+)
+from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work, converted
 from gemmkit.problem import ITEM_BYTES, GemmProblem
 
@@ -25,25 +33,46 @@ RESULT_REGISTERS = 128
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """Column tiles on x, row tiles on y, products on z; types and access widths as arguments."""
-    out = problem.out_dtype or problem.dtype
-    types = (CUDA_TYPES[each] for each in (problem.dtype, out, problem.sum_dtype))
-    return LaunchShape(
-        template=(
-            *types,
-            *config.as_dict().values(),
-            *access_widths(problem, WIDEST // ITEM_BYTES[problem.sum_dtype]),
-            batched(problem),
+    threads, results = rules.thread_count(config), config["TM"] * config["TN"]
+    tile = named(
+        "Tile",
+        {
+            **config.as_dict(),
+            "pad": rules.PAD,
+            "threads": threads,
+            "min_blocks": min_blocks(problem, threads, results),
+        },
+    )
+    return launch_shape(
+        problem,
+        (
+            CUDA_TYPES[problem.dtype],
+            tile,
+            access(*access_widths(problem, WIDEST // ITEM_BYTES[problem.sum_dtype])),
             CUDA_LAYOUTS[problem.layout],
+            schedule_argument(problem),
         ),
-        grid=tile_grid(problem, config["BM"], config["BN"]),
-        block=(rules.thread_count(config), 1, 1),
-        shared_bytes=shared_bytes(problem, config),
+        tile_grid(problem, config["BM"], config["BN"]),
+        threads,
+        shared_bytes(problem, config),
     )
 
 
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
-    """A tile for each block."""
+    """A tile per block."""
     return converted(rules.thread_count(config), shared_bytes(problem, config), problem, config)
+
+
+def min_blocks(problem: GemmProblem, threads: int, results: int) -> int:
+    """Blocks that the compiler is to leave registers for on an SM.
+
+    fp64 accumulators take two registers each, and so do the numbers that are multiplied.
+    """
+    if problem.sum_dtype != "float64" or results < 32:
+        return cp_async_fma.min_blocks(threads, results)
+    if results < 64 and threads <= 384:
+        return 384 // threads
+    return 256 // threads if threads <= 256 else 1
 
 
 def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]:
@@ -153,7 +182,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     rule=rule,
-    signature=FULL_SIGNATURE,
+    signature=signature(),
     layouts=LAYOUTS,
     dtypes=("float32", "float64", "float16", "bfloat16"),
     condition=condition,

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
-from gemmkit.kernels.grids import batched, tile_grid
+from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.launches import CUDA_LAYOUTS
-from gemmkit.kernels.plan import FULL_SIGNATURE, LAYOUTS, LaunchShape, TileConfig
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
+from gemmkit.kernels.production.arguments import (
+    CUDA_LAYOUTS,
+    access,
+    launch_shape,
+    named,
+    signature,
+)
+from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work, tensor
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 
@@ -25,23 +32,29 @@ SINCE: dict[Dtype, tuple[int, int]] = {"float16": (7, 5), "bfloat16": (8, 0), "f
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """As `typed`, but that the type of the sums follows from that of the elements."""
-    types = (CUDA_TYPES[each] for each in (problem.dtype, problem.out_dtype or problem.dtype))
-    return LaunchShape(
-        template=(
-            *types,
-            *config.as_dict().values(),
-            *typed.access_widths(problem, WIDTH_OF_C),
-            batched(problem),
+    threads = thread_count(config)
+    return launch_shape(
+        problem,
+        (
+            CUDA_TYPES[problem.dtype],
+            named("Tile", {**config.as_dict(), "pad": pad(problem), "threads": threads}),
+            access(*typed.access_widths(problem, WIDTH_OF_C)),
             CUDA_LAYOUTS[problem.layout],
+            schedule_argument(problem),
         ),
-        grid=tile_grid(problem, config["BM"], config["BN"]),
-        block=(thread_count(config), 1, 1),
-        shared_bytes=shared_bytes(problem, config),
+        tile_grid(problem, config["BM"], config["BN"]),
+        threads,
+        shared_bytes(problem, config),
     )
 
 
+def pad(problem: GemmProblem) -> int:
+    """Elements behind each line of a tile, so that those of a fragment are in different banks."""
+    return 4 if problem.item_bytes == ITEM_BYTES["float64"] else 8
+
+
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
-    """A tile for each block, on the tensor cores."""
+    """A tile per block, on the tensor cores."""
     return tensor(thread_count(config), shared_bytes(problem, config), problem, config)
 
 
@@ -51,14 +64,14 @@ def thread_count(config: TileConfig) -> int:
 
 
 def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
-    """Shared bytes of two pairs of tiles, padded as mma.cuh has them."""
+    """Shared bytes of two pairs of tiles, padded."""
     total = 0
     for side, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
         extent, BK = config[side], config["BK"]
         if problem.item_bytes == ITEM_BYTES["float64"]:
-            total += problem.item_bytes * BK * (extent + 4)
+            total += problem.item_bytes * BK * (extent + pad(problem))
         else:
-            numbers = extent * (BK + 8) if along_k else BK * (extent + 8)
+            numbers = extent * (BK + pad(problem)) if along_k else BK * (extent + pad(problem))
             total += problem.item_bytes * numbers
     return 2 * total
 
@@ -130,7 +143,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     rule=rule,
-    signature=FULL_SIGNATURE,
+    signature=signature(),
     layouts=LAYOUTS,
     # Of float32 it makes results alone.
     dtypes=("float16", "bfloat16", "float64", "float32"),

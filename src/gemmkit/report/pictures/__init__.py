@@ -1,1 +1,1 @@
-"""Pictures of what the lanes of a warp touch: addresses, banks, tiles; as text and as figures."""
+"""Pictures of a warp's accesses: addresses, banks, tiles; as text and as figures."""

@@ -1,4 +1,4 @@
-"""What a kernel fills of a board: occupancy if it took more or less, and the roofline."""
+"""A kernel on a board: what-if curves of occupancy, and the roofline."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CURVES_SIZE, _ROOFLINE_SIZE = (10.0, 3.2), (7.0, 4.5)
 def residency(facts: Facts) -> tuple[Text, Table] | None:
     """The what-if curves on the kernel's board, and its occupancy on every known board.
 
-    The registers are those that it takes where it is compiled for its own board. None where
-    nothing is known of them, or the grid is empty.
+    The register count is that of the compilation for its own board. None if it is unknown, or if
+    the grid is empty.
     """
     taken = _taken(facts)
     if taken is None:
@@ -40,7 +40,7 @@ def residency(facts: Facts) -> tuple[Text, Table] | None:
 
 
 def board_pictures(gathered: Sequence[Facts]) -> Iterator[Picture]:
-    """For each kernel its what-if curves, and one roofline of them all with predicted speeds."""
+    """The what-if curves of each kernel, and one roofline of all with predicted speeds."""
     for facts in gathered:
         taken = _taken(facts)
         if taken is not None:

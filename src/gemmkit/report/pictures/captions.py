@@ -1,4 +1,4 @@
-"""What pictures of accesses say in words, the same in the terminal and in figures."""
+"""Captions of pictures of accesses, for terminal and figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gemmkit.analysis.patterns import Ownership, lines_of, phases_of
 from gemmkit.analysis.trace import Trace, sectors
 from gemmkit.emulator.watching import WatchedAccess
 
-# Bytes a lane of the widest access.
+# Bytes per lane of the widest access.
 _WIDEST = 16
 
 
@@ -16,17 +16,17 @@ def plural(count: int, noun: str) -> str:
 
 
 def access_name(access: WatchedAccess) -> str:
-    """Array, kind, instruction and place of an access."""
+    """Array, kind, instruction and source line of an access."""
     kind = {"copy": "copy from" if access.space == "global" else "copy into"}
     verb = kind.get(access.kind, f"{access.kind} of")
     return f"{verb} {access.array}: {access.opcode} at {access.file}:{access.line}"
 
 
 def address_caption(access: WatchedAccess) -> str:
-    """How many bytes the lanes ask for, and what of memory that moves."""
+    """Bytes that the lanes request, and the sectors and lines that are moved."""
     lanes = sum(offset is not None for offset in access.offsets)
     moved = f"{plural(sectors(access), 'sector')} in {plural(len(lines_of(access)), 'line')}"
-    return f"{plural(lanes, 'lane')} of {access.bytes_per_lane} bytes: {moved}"
+    return f"{plural(lanes, 'lane')} × {access.bytes_per_lane} bytes: {moved}"
 
 
 def bank_caption(access: WatchedAccess) -> str:
@@ -34,17 +34,17 @@ def bank_caption(access: WatchedAccess) -> str:
     phases = phases_of(access)
     passes = sum(phase.wavefronts for phase in phases)
     conflicts = passes - len(phases)
-    told = f"{plural(conflicts, 'bank conflict')}" if conflicts else "no bank conflicts"
+    summary = f"{plural(conflicts, 'bank conflict')}" if conflicts else "no bank conflicts"
     return (
         f"{access.bytes_per_lane} bytes per lane: {plural(len(phases), 'phase')}, "
-        f"{plural(passes, 'wavefront')}, {told}{_merged(access)}"
+        f"{plural(passes, 'wavefront')}, {summary}{_merged(access)}"
     )
 
 
 def _merged(access: WatchedAccess) -> str:
     if access.kind != "load" or access.bytes_per_lane >= _WIDEST:
         return ""
-    return " (as PTX has it; ptxas may merge neighbouring loads)"
+    return " (in the PTX; ptxas may merge adjacent loads)"
 
 
 def element_name(trace: Trace, access: WatchedAccess, offset: int) -> str:
@@ -56,6 +56,6 @@ def element_name(trace: Trace, access: WatchedAccess, offset: int) -> str:
 def owner_caption(owned: Ownership) -> str:
     """What a picture of a tile shows."""
     rows, cols = owned.threads.shape
-    what = "who stores it" if owned.array == "C" else "who fetches it"
-    shared = f"; up to {owned.sharers} threads each" if owned.sharers > 1 else ""
+    what = "the threads that store it" if owned.array == "C" else "the threads that load it"
+    shared = f"; up to {owned.sharers} threads per element" if owned.sharers > 1 else ""
     return f"{owned.array}, {rows} × {cols}: {what}{shared}"

@@ -44,33 +44,33 @@ _CONFLICT = "#c53030"
 _SMALL = 6
 _FILE_NAME = str.maketrans(":,", "--")
 
-# A row of a map: its label, and for each of 32 cells the lane that is shown, or None.
+# A row of a map: its label, and the lane shown in each of 32 cells, or None.
 _Cells = list[int | None]
 # Top, left, height and width.
 _Rectangle = tuple[int, int, int, int]
 
 
 class Picture:
-    """A figure with its size in inches; `name` is its file's without suffix."""
+    """A figure with its size in inches; `name` is the file name without suffix."""
 
     def __init__(self, name: str, fill: Fill, size: tuple[float, float]) -> None:
         self.name, self._fill, self._size = name, fill, size
 
     def to_svg(self) -> str:
-        """The SVG text; equal pictures give equal texts."""
+        """The SVG text; equal pictures give equal text."""
         return svg(self._fill, self._size)
 
     def save(self, folder: Path, form: str = "svg") -> Path:
         """Write it as SVG or PNG and return the file's path.
 
         Raises:
-            UsageError: the form is neither, or the file cannot be written.
+            UsageError: the format is another, or the file cannot be written.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
-        # Labels of configurations hold what some file systems do not take.
+            raise UsageError(f"cannot create the folder {folder}: {error.strerror}") from error
+        # Labels of configurations contain characters that some file systems do not allow.
         path = folder / f"{self.name.translate(_FILE_NAME)}.{form}"
         save(path, self._fill, self._size)
         return path
@@ -90,7 +90,7 @@ def pictures(trace: Trace) -> tuple[Picture, ...]:
 
 
 def address_picture(trace: Trace, accesses: Sequence[WatchedAccess]) -> Picture:
-    """For each access, the cache lines that warp 0 touches, and which lane which word."""
+    """For each access, the cache lines that warp 0 accesses, with the lane of each word."""
     rows = [min(len(lines_of(access)), _MAX_LINES) for access in accesses]
 
     def fill(figure: Figure) -> None:
@@ -131,13 +131,13 @@ def bank_picture(trace: Trace, accesses: Sequence[WatchedAccess]) -> Picture:
                     )
                     labels.append("" if depth else f"phase {number}")
             _frame(axes, labels, every=4)
-        axes.set_xlabel("bank; a red edge: a further pass for a bank that is in use")
+        axes.set_xlabel("bank; red edge: bank conflict, an additional wavefront")
 
     return Picture(f"{trace.kernel}-banks", fill, _size(rows))
 
 
 def tile_picture(trace: Trace) -> Picture:
-    """The block's tile of C with those of A and B beside it, by warp, and warp 0's threads."""
+    """The block's tile of C with those of A and B beside it, by warp and by thread of warp 0."""
     owned = {array: ownership(trace, array) for array in "ABC"}
 
     def fill(figure: Figure) -> None:
@@ -148,7 +148,7 @@ def tile_picture(trace: Trace) -> Picture:
         grid[0][0].set_axis_off()
         for axes, array in ((grid[0][1], "B"), (grid[1][0], "A"), (grid[1][1], "C")):
             _draw_tile(axes, owned[array], trace.warps)
-        figure.suptitle(f"{trace.kernel}, one block: a colour a warp, and the lanes of warp 0")
+        figure.suptitle(f"{trace.kernel}, one block: one color per warp, and the lanes of warp 0")
 
     return Picture(f"{trace.kernel}-tiles", fill, (_WIDTH, _WIDTH))
 
@@ -178,7 +178,7 @@ def _frame(axes: Axes, labels: Sequence[str], *, every: int) -> None:
 
 
 def _draw_sectors(axes: Axes, row: int, cells: _Cells) -> None:
-    """A grey background for each sector that is moved."""
+    """A gray background for each sector that is moved."""
     bars = [
         (start, WORDS_PER_SECTOR)
         for start in range(0, len(cells), WORDS_PER_SECTOR)
@@ -190,7 +190,7 @@ def _draw_sectors(axes: Axes, row: int, cells: _Cells) -> None:
 def _draw_cells(
     axes: Axes, row: int, cells: _Cells, *, text: str | None = None, edge: str | None = None
 ) -> None:
-    """A coloured bar for each run of words of one lane, with the lane's number, or `text`."""
+    """A colored bar per contiguous range of words of one lane, labeled with the lane or `text`."""
     for start, length, lane in _runs(cells):
         axes.broken_barh(
             [(start + 0.05, length - 0.1)],
@@ -210,7 +210,7 @@ def _write(axes: Axes, place: tuple[float, float], text: str, *, light: bool) ->
 
 
 def _runs(cells: _Cells) -> Iterator[tuple[int, int, int]]:
-    """Start, length and lane of each run of cells of one lane."""
+    """Start, length and lane of each contiguous range of cells of one lane."""
     start = 0
     for place in range(1, len(cells) + 1):
         if place == len(cells) or cells[place] != cells[start]:
@@ -227,7 +227,7 @@ def _colour(lane: int, of: int = LANES) -> Any:
 
 
 def _draw_tile(axes: Axes, owned: Ownership, warps: int) -> None:
-    """Rectangles for what each warp touches, and for each piece of a thread of warp 0."""
+    """Rectangles for the elements of each warp, and for those of each thread of warp 0."""
     rows, cols = owned.threads.shape
     pieces: defaultdict[int, list[_Rectangle]] = defaultdict(list)
     for piece, warp in _rectangles(owned.threads // LANES):
@@ -252,7 +252,7 @@ def _draw_tile(axes: Axes, owned: Ownership, warps: int) -> None:
 
 
 def _draw_rectangles(axes: Axes, rectangles: Sequence[_Rectangle], **style: Any) -> None:
-    """All as one path, which keeps the file small."""
+    """One path for all, which keeps the file small."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
@@ -275,7 +275,7 @@ def _draw_rectangles(axes: Axes, rectangles: Sequence[_Rectangle], **style: Any)
 
 
 def _rectangles(values: NDArray[np.int64]) -> Iterator[tuple[_Rectangle, int]]:
-    """Rectangles of equal values of equal values that cover an array, and their values."""
+    """Rectangles of equal values that cover an array, and their values."""
     left = np.ones(values.shape, bool)
     for top, start in np.ndindex(*values.shape):
         if not left[top, start]:

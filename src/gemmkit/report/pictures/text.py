@@ -1,4 +1,4 @@
-"""Pictures of accesses as coloured text, which is as readable without the colours."""
+"""Pictures of accesses as colored text, readable without the colors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_LINES = 6
 _MAX_TILE, _MAX_DEPTH = 32, 8
-# A colour for each eight lanes.
+# One color per eight lanes.
 _COLOURS = ("green", "cyan", "blue", "magenta")
 _UNUSED, _CONFLICT, _OTHER_WARP = "dim", "bold red", "dim"
 _WARP_LETTERS = string.ascii_lowercase + string.ascii_uppercase
@@ -37,9 +37,9 @@ _CELL = 3
 
 
 def address_map(trace: Trace, access: WatchedAccess) -> Text:
-    """The 128-byte lines that a request touches; a number is the lane that touches the word.
+    """The 128-byte lines that a request accesses; a number is the lane that accesses the word.
 
-    `··` is a word that is moved and not asked for, `##` one that all active lanes ask for.
+    `··` is a word that is moved but not requested, `##` one that all active lanes request.
     """
     from rich.text import Text
 
@@ -76,9 +76,9 @@ def _lane_colour(lane: int) -> str:
 
 
 def bank_map(access: WatchedAccess) -> Text:
-    """The 32 banks and the lanes that each serves; a second row of a phase is a second pass.
+    """The 32 banks and the lanes that each serves; a second row of a phase is a second wavefront.
 
-    Of lanes that read one word the first is shown, or `##` where all of the phase do.
+    Of the lanes that read one word, the first is shown, or `##` if all lanes of the phase do.
     """
     from rich.text import Text
 
@@ -99,7 +99,7 @@ def bank_map(access: WatchedAccess) -> Text:
 
 
 def tile_map(trace: Trace) -> Text:
-    """The block's tile of C with those of A to its left and of B above it: who touches what.
+    """The block's tile of C, with A to its left and B above it: the thread map.
 
     A number is a lane of warp 0, a letter another warp. A cell stands for several elements where
     a tile is larger than 32 × 32 (8 along k), and shows the thread of the first.
@@ -124,7 +124,7 @@ def tile_map(trace: Trace) -> Text:
 
 
 def _cells(owned: Ownership, rows: int, cols: int) -> list[list[int]]:
-    """The threads of a tile, of every n-th row and column, so that no more than these remain."""
+    """The threads of a tile, in every n-th row and column, to limit its size."""
     limits = zip(owned.threads.shape, (rows, cols), strict=True)
     step_row, step_col = (-(-extent // limit) for extent, limit in limits)
     cells: list[list[int]] = owned.threads[::step_row, ::step_col].tolist()

@@ -17,7 +17,7 @@ from gemmkit.emulator.codegen.layout import (
     WORKER,
     vector_bytes,
 )
-from gemmkit.emulator.codegen.neighbours import TOGETHER
+from gemmkit.emulator.codegen.load_groups import TOGETHER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed, check
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
@@ -26,60 +26,60 @@ COUNTS = (1, 2, 4)
 
 
 def define_words(module: Module) -> None:
-    """Add the ways to move 32-bit words that lie anywhere."""
+    """Add loads and stores of 32-bit words at arbitrary addresses."""
     for count_ in COUNTS:
         _define_words(module, count_)
     _define_words_row(module)
 
 
-class Extra(Protocol):
-    """What accesses do beside moving data, where there is more to do; `prefix` names them."""
+class AccessHooks(Protocol):
+    """Additional steps of an access, for the sanitizers; `prefix` names its functions."""
 
     prefix: str
 
     def note(
         self, f: Function, kind: str, space: str, size: int, row: int, data: Sequence[Value]
     ) -> None:
-        """A step before an access that may be made, of `size` bytes per lane, or a row of them."""
+        """A step before an access that is allowed, of `size` bytes per lane, or a row of them."""
 
     def whole(self, f: Function, space: str, size: int, align: int) -> Value:
-        """Whether an access may be made in all lanes, in one region of memory."""
+        """Whether an access is allowed in all lanes, within one region of memory."""
 
     def define_slow(
         self, module: Module, kind: str, space: str, bits: int, data: Sequence[Value], name: str
     ) -> None:
-        """Define the function for an access that is not quite plain."""
+        """Define the function for an access that takes the slow path."""
 
 
 def define(
-    module: Module, space: str, bits: int, *, permutes: bool, extra: Extra | None = None
+    module: Module, space: str, bits: int, *, permutes: bool, hooks: AccessHooks | None = None
 ) -> None:
     """Add loads and stores of global or shared memory, of one width.
 
-    `permutes` where the host has AVX2's permutation of words.
+    `permutes`: the host has AVX2's permutation of words.
     """
     if bits == 32:
-        _define_row(module, space, permutes, extra)
+        _define_row(module, space, permutes, hooks)
     for kind in ("load", "store"):
         for count_ in COUNTS:
-            _define_move(module, kind, space, bits, count_, permutes, extra)
+            _define_move(module, kind, space, bits, count_, permutes, hooks)
 
 
 def data_parameters(count: int) -> tuple[Value, ...]:
     """The registers that an access reads or writes."""
-    return tuple(Value("ptr", f"%d{place}") for place in range(count))
+    return tuple(Value("ptr", f"%d{index}") for index in range(count))
 
 
 def return_if_idle(f: Function) -> None:
-    """Nothing happens where no lane is active."""
+    """Return if no lane is active."""
     with f.when(f.compare("eq", f.load("i32", P, PATTERN.mask), 0)):
         f.ret()
 
 
 def host_pointer(f: Function, space: str, base: Value = BASE) -> Value:
-    """Where the first active lane's access goes."""
+    """The host address of the first active lane's access."""
     if space == "global":
-        return f.value("ptr", f"inttoptr {base} to ptr")
+        return f.pointer(base)
     return f.offset(f.load("ptr", C, WORKER["shared"]), base)
 
 
@@ -90,21 +90,21 @@ def _define_move(
     bits: int,
     count_: int,
     permutes: bool,
-    extra: Extra | None,
+    hooks: AccessHooks | None,
 ) -> None:
     """<kind>_<space>_<bits>x<count>(worker, site, pattern, base, registers…).
 
-    What is not quite plain is left to a second function, so that this one needs no stack.
+    The slow path is a separate function, so that this one needs no stack.
     """
     data = data_parameters(count_)
-    prefix = "gemmkit." + (extra.prefix if extra else "")
+    prefix = "gemmkit." + (hooks.prefix if hooks else "")
     name = f"{prefix}{kind}_{space}_{bits}x{count_}"
     slow = f"{prefix}slow_{kind}_{space}_{bits}x{count_}"
     prepare = f"{prefix}prepare_{kind}_{space}_{bits}x{count_}"
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data)) as f:
         size = bits // 8 * count_
         memo = Memo(f, space, size, store=kind == "store")
-        certain = f.and_(allowed(f, space, size, by_array=extra is not None), memo.known)
+        certain = f.and_(allowed(f, space, size, by_array=hooks is not None), memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, C, SITE_POINTER, P, BASE, *data)
         if space == "global":
@@ -114,8 +114,8 @@ def _define_move(
                     f.tail_call(prepare, C, SITE_POINTER, P, BASE, *data)
                 memo.add_more_tags(tags)
         memo.add()
-        if extra:
-            extra.note(f, kind, space, size, size, data)
+        if hooks:
+            hooks.note(f, kind, space, size, size, data)
         at = host_pointer(f, space)
         if kind == "load" and bits == 32 and permutes:
             _load_windows(f, at, data)
@@ -130,8 +130,8 @@ def _define_move(
         with module.function(prepare, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
             f.call("gemmkit.tags", "i64", P, BASE)
             f.tail_call(name, C, SITE_POINTER, P, BASE, *data)
-    if extra:
-        extra.define_slow(module, kind, space, bits, data, slow)
+    if hooks:
+        hooks.define_slow(module, kind, space, bits, data, slow)
         return
     with module.function(slow, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
         begin(f, space, size, store=kind == "store")
@@ -140,7 +140,7 @@ def _define_move(
 
 
 def _define_words(module: Module, count_: int) -> None:
-    """<kind>_words_x<count>(pattern, address, registers…): any lanes, words anywhere."""
+    """<kind>_words_x<count>(pattern, address, registers…): any lanes, words at any address."""
     at, data = Value("ptr", "%at"), data_parameters(count_)
     with module.function(f"gemmkit.load_words_x{count_}", "void", (P, at, *data)) as f:
         _load_words(f, at, data, 4 * count_)
@@ -151,28 +151,28 @@ def _define_words(module: Module, count_: int) -> None:
         f.ret()
 
 
-def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None) -> None:
-    """load_row_<space>(worker, site, pattern, base, registers): loads of four neighbouring words.
+def _define_row(module: Module, space: str, permutes: bool, hooks: AccessHooks | None) -> None:
+    """load_row_<space>(worker, site, pattern, base, registers): loads of four adjacent words.
 
-    They are four instructions, whose records lie side by side, as their registers do.
+    They are four instructions whose records, and registers, are adjacent.
     """
     row = Value("ptr", "%d")
     parameters = (C, SITE_POINTER, P, BASE, row)
-    prefix = "gemmkit." + (extra.prefix if extra else "")
+    prefix = "gemmkit." + (hooks.prefix if hooks else "")
     slow = f"{prefix}slow_load_row_{space}"
     with module.function(f"{prefix}load_row_{space}", "void", parameters) as f:
-        places = range(TOGETHER)
-        bases = [f.add(BASE, 4 * place) if place else BASE for place in places]
+        indices = range(TOGETHER)
+        bases = [f.add(BASE, 4 * each) if each else BASE for each in indices]
         memos = [Memo(f, space, 4, store=False, base=base) for base in bases]
-        certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=extra is not None)
+        certain = allowed(f, space, 4 * TOGETHER, align=4, by_array=hooks is not None)
         for memo in memos if space == "global" else memos[:1]:
             certain = f.and_(certain, memo.known)
         with f.when(f.not_(certain)):
             f.tail_call(slow, *parameters)
-        sites = [f.offset(SITE_POINTER, SITE_BYTES * place) for place in places]
+        sites = [f.offset(SITE_POINTER, SITE_BYTES * each) for each in indices]
         if space == "global":
             with f.when(memos[0].crosses_lines(4 * TOGETHER)):
-                # In aligned 16 bytes of each lane, all four loads touch the same lines.
+                # Within aligned 16 bytes per lane, all four loads access the same lines.
                 offsets = f.load("i64", P, PATTERN.bits)
                 low = f.and_(f.or_(BASE, offsets), 4 * TOGETHER - 1)
                 tags = f.select(f.compare("eq", low, 0), memos[0].remembered_tags(), 0)
@@ -182,17 +182,17 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
                     memos[0].add_more_tags(tags, site)
         for site, memo in zip(sites, memos, strict=True):
             memo.add(site)
-        if extra:
-            extra.note(f, "load", space, 4, 4 * TOGETHER, ())
+        if hooks:
+            hooks.note(f, "load", space, 4, 4 * TOGETHER, ())
         at = host_pointer(f, space)
-        data = [f.offset(row, vector_bytes(32) * place) for place in places]
+        data = [f.offset(row, vector_bytes(32) * each) for each in indices]
         if permutes:
             _load_windows(f, at, data)
         f.leave("gemmkit.load_words_row", P, at, row)
     with module.function(slow, "void", parameters, inline=False) as f:
-        if extra:
-            with f.when(extra.whole(f, space, 4 * TOGETHER, 4)):
-                extra.note(f, "load", space, 4, 4 * TOGETHER, ())
+        if hooks:
+            with f.when(hooks.whole(f, space, 4 * TOGETHER, 4)):
+                hooks.note(f, "load", space, 4, 4 * TOGETHER, ())
                 _load_one_by_one(f, f"gemmkit.load_{space}_32x1", row)
                 f.ret()
         _load_one_by_one(f, f"{prefix}load_{space}_32x1", row)
@@ -200,23 +200,23 @@ def _define_row(module: Module, space: str, permutes: bool, extra: Extra | None)
 
 
 def _load_one_by_one(f: Function, function: str, row: Value) -> None:
-    for place in range(TOGETHER):
-        site = f.offset(SITE_POINTER, SITE_BYTES * place)
-        register = f.offset(row, vector_bytes(32) * place)
-        f.call(function, "void", C, site, P, f.add(BASE, 4 * place), register)
+    for index in range(TOGETHER):
+        site = f.offset(SITE_POINTER, SITE_BYTES * index)
+        register = f.offset(row, vector_bytes(32) * index)
+        f.call(function, "void", C, site, P, f.add(BASE, 4 * index), register)
 
 
 def _define_words_row(module: Module) -> None:
-    """load_words_row(pattern, address, registers): the same, words anywhere."""
+    """load_words_row(pattern, address, registers): the same, words at any address."""
     at, row = Value("ptr", "%at"), Value("ptr", "%d")
     with module.function("gemmkit.load_words_row", "void", (P, at, row)) as f:
-        data = [f.offset(row, vector_bytes(32) * place) for place in range(TOGETHER)]
+        data = [f.offset(row, vector_bytes(32) * index) for index in range(TOGETHER)]
         _load_words(f, at, data, 4)
         f.ret()
 
 
 def begin(f: Function, space: str, size: int, *, store: bool) -> None:
-    """Check and count an access; return if it may not be made, or no lane makes it."""
+    """Check and count an access; return if it is not allowed, or no lane performs it."""
     return_if_idle(f)
     check(f, space, size)
     memo = Memo(f, space, size, store=store)
@@ -230,15 +230,16 @@ def _strip_address(f: Function, data: Value, strip: Value, bits: int = 32) -> Va
 
 
 def _load_windows(f: Function, at: Value, data: Sequence[Value]) -> None:
-    """Each strip lies within 32 bytes: read them, permute. May read past the last lane's word."""
+    """Each strip accesses words within 32 bytes: read these and permute. May read past the last
+    lane's word."""
     fits = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), WINDOWS_FIT), 0)
     with f.when(fits):
         for strip in range(STRIPS):
             least = f.load("i64", P, PATTERN.strip_least + 8 * strip)
             order = f.load(vector("i32"), P, PATTERN.order + strip * STRIP_LANES * 4)
             start = f.offset(at, least)
-            for place, register in enumerate(data):
-                words = f.load(vector("i32"), start, 4 * place, 4)
+            for index, register in enumerate(data):
+                words = f.load(vector("i32"), start, 4 * index, 4)
                 chosen = f.call("llvm.x86.avx2.permd", vector("i32"), words, order)
                 f.store(chosen, register, strip * STRIP_LANES * 4)
         f.ret()
@@ -249,11 +250,11 @@ def _offsets(f: Function, strip: Value) -> Value:
 
 
 def _pointer_of(f: Function, at: Value, offsets: Value, lane: int) -> Value:
-    return f.offset(at, f.value("i64", f"extractelement {offsets}, i64 {lane}"))
+    return f.offset(at, f.extract(offsets, lane))
 
 
 def _load_words(f: Function, at: Value, data: Sequence[Value], align: int) -> None:
-    """Eight lanes at a time; inactive lanes read what the first active one does."""
+    """Load eight lanes at a time; inactive lanes read what the first active one does."""
     count_ = len(data)
     part = f"<{count_} x i32>" if count_ > 1 else "i32"
     with f.loop(STRIPS) as strip:
@@ -262,77 +263,71 @@ def _load_words(f: Function, at: Value, data: Sequence[Value], align: int) -> No
             f.load(part, _pointer_of(f, at, offsets, lane), align=align)
             for lane in range(STRIP_LANES)
         ]
-        for place, vector_ in enumerate(_columns(f, parts, count_)):
-            f.store(vector_, _strip_address(f, data[place], strip))
+        for index, vector_ in enumerate(_columns(f, parts, count_)):
+            f.store(vector_, _strip_address(f, data[index], strip))
 
 
 def _columns(f: Function, parts: Sequence[Value], count_: int) -> list[Value]:
-    """From one short vector for each lane to one strip for each place in it."""
+    """Transpose one short vector per lane to one strip per element."""
     if count_ == 1:
         whole = Value(vector("i32"), "poison")
         for lane, part in enumerate(parts):
-            whole = f.value(whole.type, f"insertelement {whole}, {part}, i64 {lane}")
+            whole = f.insert(whole, part, lane)
         return [whole]
     joined, width = list(parts), count_
     while len(joined) > 1:
         width *= 2
-        mask = ", ".join(f"i32 {place}" for place in range(width))
         joined = [
-            f.value(f"<{width} x i32>", f"shufflevector {a}, {b}, <{width} x i32> <{mask}>")
-            for a, b in zip(joined[::2], joined[1::2], strict=True)
+            f.permute(a, range(width), b) for a, b in zip(joined[::2], joined[1::2], strict=True)
         ]
-    whole = joined[0]
-    strips = []
-    for place in range(count_):
-        mask = ", ".join(f"i32 {lane * count_ + place}" for lane in range(STRIP_LANES))
-        text = f"shufflevector {whole}, {whole.type} poison, <{STRIP_LANES} x i32> <{mask}>"
-        strips.append(f.value(vector("i32"), text))
-    return strips
+    return [
+        f.permute(joined[0], range(index, STRIP_LANES * count_, count_)) for index in range(count_)
+    ]
 
 
 def load_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
-    """Lane by lane; narrow numbers become 32 bits wide."""
+    """Load lane by lane; narrow numbers become 32 bits wide."""
     width = max(bits, 32)
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         start = f.offset(at, element(f, P, lane, 64))
-        for place, register in enumerate(data):
-            number = f.resize(f.load(f"i{bits}", start, place * bits // 8), width)
-            f.store(number, f.value("ptr", f"getelementptr i{width}, {register}, {lane}"))
+        for index, register in enumerate(data):
+            number = f.resize(f.load(f"i{bits}", start, index * bits // 8), width)
+            f.store(number, f.element(register, lane, width))
 
 
 def _store_linear(f: Function, at: Value, register: Value) -> None:
-    """All lanes, one word further each."""
+    """Store in all lanes at consecutive words."""
     linear = f.compare("ne", f.and_(f.load("i32", P, PATTERN.flags), LINEAR), 0)
     with f.when(linear):
         for strip in range(STRIPS):
-            place = strip * STRIP_LANES * 4
-            f.store(f.load(vector("i32"), register, place), at, place, 4)
+            offset = strip * STRIP_LANES * 4
+            f.store(f.load(vector("i32"), register, offset), at, offset, 4)
         f.ret()
 
 
 def _store_words(f: Function, at: Value, data: Sequence[Value]) -> None:
-    """All lanes, in order, so that of lanes that meet at one place the last one wins."""
+    """Store in all lanes, in order, so that the last of several lanes at one address wins."""
     count_ = len(data)
     with f.when(f.compare("eq", f.load("i32", P, PATTERN.mask), ALL_LANES)):
         with f.loop(STRIPS) as strip:
             offsets = _offsets(f, strip)
             columns = [f.load(vector("i32"), _strip_address(f, each, strip)) for each in data]
             for lane in range(STRIP_LANES):
-                words = [f.value("i32", f"extractelement {each}, i64 {lane}") for each in columns]
+                words = [f.extract(each, lane) for each in columns]
                 part = words[0]
                 if count_ > 1:
                     part = Value(f"<{count_} x i32>", "poison")
-                    for place, word in enumerate(words):
-                        part = f.value(part.type, f"insertelement {part}, {word}, i64 {place}")
+                    for index, word in enumerate(words):
+                        part = f.insert(part, word, index)
                 f.store(part, _pointer_of(f, at, offsets, lane), align=4 * count_)
         f.ret()
 
 
 def store_each(f: Function, at: Value, data: Sequence[Value], bits: int) -> None:
-    """Lane by lane; of wider registers the low bits."""
+    """Store lane by lane; the low bits of wider registers."""
     width = max(bits, 32)
     with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
         start = f.offset(at, element(f, P, lane, 64))
-        for place, register in enumerate(data):
+        for index, register in enumerate(data):
             number = element(f, register, lane, width)
-            f.store(f.resize(number, bits), start, place * bits // 8)
+            f.store(f.resize(number, bits), start, index * bits // 8)

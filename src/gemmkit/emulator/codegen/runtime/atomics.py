@@ -1,4 +1,4 @@
-"""atom and red: one lane after the other, atomically also against other workers."""
+"""atom and red: one lane after the other, atomic also against other workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
 
-# What PTX calls it, and LLVM's atomicrmw for each type.
+# PTX's operations, and LLVM's atomicrmw for each type.
 _OPERATIONS = {
     "add": {"u32": "add", "s32": "add", "u64": "add", "f32": "fadd", "f64": "fadd"},
     **{name: {"b32": name, "b64": name} for name in ("and", "or", "xor")},
@@ -53,26 +53,19 @@ def _define_action(module: Module, name: str, of: str, operation: str) -> None:
     bits = int(of[1:])
     with module.function(f"gemmkit.{name}", "void", (P, AT, RESULT, OPERAND, OTHER)) as f:
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
-            place = f.offset(AT, element(f, P, lane, 64))
-            old = _act(f, place, element(f, OPERAND, lane, bits), lane, of, operation)
+            pointer = f.offset(AT, element(f, P, lane, 64))
+            old = _act(f, pointer, element(f, OPERAND, lane, bits), lane, of, operation)
             with f.when(f.compare("ne", RESULT, Value("ptr", "null"))):
-                f.store(old, f.value("ptr", f"getelementptr i{bits}, {RESULT}, {lane}"))
+                f.store(old, f.element(RESULT, lane, bits))
         f.ret()
 
 
-def _act(f: Function, place: Value, x: Value, lane: Value, of: str, operation: str) -> Value:
-    order = f"monotonic, align {int(of[1:]) // 8}"
+def _act(f: Function, pointer: Value, x: Value, lane: Value, of: str, operation: str) -> Value:
     if operation == "cmpxchg":
-        new = element(f, OTHER, lane, int(of[1:]))
-        pair = f.value(
-            f"{{ {x.type}, i1 }}",
-            f"cmpxchg {place}, {x}, {new} monotonic monotonic, align {int(of[1:]) // 8}",
-        )
-        return f.value(x.type, f"extractvalue {pair}, 0")
+        return f.compare_exchange(pointer, x, element(f, OTHER, lane, int(of[1:])))
     if of not in _FLOATS:
-        return f.value(x.type, f"atomicrmw {operation} {place}, {x} {order}")
-    number = f.cast("bitcast", x, _FLOATS[of])
-    old = f.value(number.type, f"atomicrmw {operation} {place}, {number} {order}")
+        return f.atomic(operation, pointer, x)
+    old = f.atomic(operation, pointer, f.cast("bitcast", x, _FLOATS[of]))
     return f.cast("bitcast", old, x.type)
 
 
@@ -85,7 +78,7 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
     with module.function(f"gemmkit.atomic_{space}_{bits}", "void", _parameters()) as f:
         begin(f, space, bits // 8, store=True)
         at = host_pointer(f, space)
-        f.emit(f"call void {ACT.name}({P}, {at}, {RESULT}, {OPERAND}, {OTHER})")
+        f.call_pointer(ACT, "void", P, at, RESULT, OPERAND, OTHER)
         f.ret()
 
 

@@ -1,7 +1,7 @@
 """Runs blocks: takes them from the grid, starts their warps, and switches between these.
 
-Warps run in turn, each until it waits at a barrier, ends, or has used up the fuel; then control
-goes back to Python for a moment.
+Warps take turns. A turn ends when the warp waits at a barrier, ends, or has spent the fuel; then
+control returns to Python for a moment.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from gemmkit.emulator.codegen.layout import (
 )
 
 C, W = Value("ptr", "%c"), Value("ptr", "%w")
-# Fuel that a call into Python costs.
+# The fuel that a call into Python costs.
 CALL_COST = 4000
 # Knuth's linear congruential generator (MMIX).
 _MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407
 
 
 def define(module: Module, *, sanitize: bool = False) -> None:
-    """Add the functions of this file to the runtime; those for sanitizers have other names."""
+    """Add the functions of this file to the runtime; those for the sanitizers have other names."""
     names = Names("gemmkit.sanitized_" if sanitize else "gemmkit.", sanitize)
     _define_barriers(module, names)
     if not sanitize:
@@ -51,7 +51,7 @@ def define(module: Module, *, sanitize: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How the functions are called, and whether they tell the sanitizers what happens."""
+    """The functions' names, and whether they report to the sanitizers."""
 
     prefix: str
     sanitize: bool
@@ -74,11 +74,12 @@ def _pointer(f: Function, name: str) -> Value:
 
 
 def _define_barriers(module: Module, names: Names) -> None:
-    """arrive(worker, barrier, warps awaited): one more; end_warp(worker): one less to wait for."""
+    """arrive(worker, barrier, warps expected): one more warp; end_warp(worker): one fewer to wait
+    for."""
     number, needed = Value("i32", "%number"), Value("i32", "%needed")
     with module.function(names("open"), "void", (C, number)) as f:
-        place = _barrier(f, number)
-        arrived, wanted = f.load("i64", place), f.load("i64", place, 8)
+        pointer = _barrier(f, number)
+        arrived, wanted = f.load("i64", pointer), f.load("i64", pointer, 8)
         everyone = f.compare("eq", wanted, 0)
         present = f.add(arrived, f.select(everyone, _field(f, "ended"), 0))
         goal = f.select(everyone, _field(f, "warp_count"), wanted)
@@ -87,9 +88,9 @@ def _define_barriers(module: Module, names: Names) -> None:
             f.ret()
         if names.sanitize:
             f.call("gemmkit.opening", "void", C, number, f.resize(everyone, 32))
-        votes = f.load("i64", place, BARRIER_VOTES)
+        votes = f.load("i64", pointer, BARRIER_VOTES)
         for start in (0, BARRIER_VOTES):
-            f.store(literal("i64", 0), place, start)
+            f.store(literal("i64", 0), pointer, start)
         with f.loop(_field(f, "warp_count")) as each:
             warp = _warp(f, each)
             here = f.compare("eq", f.load("i32", warp, WARP["barrier"]), number)
@@ -99,11 +100,11 @@ def _define_barriers(module: Module, names: Names) -> None:
                 f.store(f.resize(votes, 32), warp, WARP["votes"])
         f.ret()
     with module.function(names("arrive"), "void", (C, number, needed)) as f:
-        place = _barrier(f, number)
+        pointer = _barrier(f, number)
         if names.sanitize:
             f.call("gemmkit.arriving", "void", C, number)
-        f.increase(place, 0, 1)
-        f.store(f.resize(needed, 64), place, 8)
+        f.increase(pointer, 0, 1)
+        f.store(f.resize(needed, 64), pointer, 8)
         f.call(names("open"), "void", C, number)
         f.ret()
     with module.function(names("end_warp"), "void", (C,)) as f:
@@ -119,14 +120,14 @@ def _barrier(f: Function, number: Value) -> Value:
 
 
 def _define_operate(module: Module) -> None:
-    """operate(worker, warp, instruction, lanes): run one instruction in Python."""
+    """operate(worker, warp, instruction, lanes): have Python execute one instruction."""
     number, lanes = Value("i32", "%number"), Value("i32", "%lanes")
     with module.function("gemmkit.operate", "void", (C, W, number, lanes)) as f:
         with f.when(f.compare("eq", lanes, 0)):
             f.ret()
         f.store(f.sub(_field(f, "fuel"), CALL_COST), C, WORKER["fuel"])
         function = _pointer(f, "operation")
-        failed = f.value("i32", f"call i32 {function.name}({W}, {number}, {lanes})")
+        failed = f.call_pointer(function, "i32", W, number, lanes)
         with f.when(f.compare("ne", failed, 0)):
             kind, zero = literal("i64", FAILED_OPERATION), literal("i64", 0)
             f.call("gemmkit.refuse", "void", C, Value("ptr", "null"), kind, zero, zero)
@@ -134,8 +135,10 @@ def _define_operate(module: Module) -> None:
 
 
 def _define_shuffle(module: Module) -> None:
-    """shuffle(worker): the warps' turns come in another order from now on (Fisher and Yates).
-    order(worker): the order of a block's first round."""
+    """shuffle(worker): shuffle the order of the warps' turns (Fisher and Yates).
+
+    order(worker): set the order of a block's first round.
+    """
     with module.function("gemmkit.shuffle", "void", (C,)) as f:
         order, count = _pointer(f, "warp_order"), _field(f, "warp_count")
         with f.loop(f.sub(count, 1)) as done:
@@ -183,12 +186,12 @@ def _define_start(module: Module, names: Names) -> None:
         with f.loop(warps) as each:
             warp = _warp(f, each)
             initial = f.load("i32", warp, WARP["initial"])
-            meet = f.resize(_field(f, "exit_block"), 32)
-            for name, a in (("mask", initial), ("meet", meet)):
+            reconvergence = f.resize(_field(f, "exit_block"), 32)
+            for name, a in (("mask", initial), ("reconvergence", reconvergence)):
                 f.store(a, warp, WARP[name])
             for name in ("block", "exited", "depth", "status"):
                 f.store(literal("i32", 0), warp, WARP[name])
-            # So that what a warp waited at last is of this block.
+            # The instruction at which a warp last waited must be of this block.
             f.store(literal("i32", 0), warp, WARP["instruction"])
             f.clear(f.offset(warp, WARP_REGISTERS + 3 * 128), cleared)
         f.call("gemmkit.order", "void", C)
@@ -198,19 +201,19 @@ def _define_start(module: Module, names: Names) -> None:
 
 
 def _define_turn(module: Module, names: Names) -> None:
-    """turn(worker, warp) -> what to tell Python, or -1 to go on."""
+    """turn(worker, warp) -> the reason to return to Python, or -1 to continue."""
     with module.function(names("turn"), "i32", (C, W)) as f:
         f.store(W, C, WORKER["running"])
         if names.sanitize:
             f.call("gemmkit.fresh_turn", "void", C, W)
         f.store(f.sub(_field(f, "fuel"), _field(f, "turn_cost")), C, WORKER["fuel"])
         function, scratch = _pointer(f, "warp_function"), _pointer(f, "scratch")
-        status = f.value("i32", f"call i32 {function.name}({C}, {W}, {scratch})")
+        status = f.call_pointer(function, "i32", C, W, scratch)
         paused = f.compare("eq", status, PAUSED)
         f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
         with f.when(f.compare("eq", status, AT_BARRIER)):
             number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
-            # Those of a barrier without reduction are never read.
+            # Without a reduction the votes are never read.
             votes = f.resize(f.load("i32", W, WARP["votes"]), 64)
             f.increase(_barrier(f, number), BARRIER_VOTES, votes)
             f.call(names("arrive"), "void", C, number, needed)
@@ -225,19 +228,19 @@ def _define_turn(module: Module, names: Names) -> None:
 
 
 def _define_run(module: Module, names: Names) -> None:
-    """run(worker) -> why it stops: no block left, no fuel left, or trouble."""
+    """run(worker) -> why it stops: no block left, no fuel left, or a fault."""
     with module.function(names("run"), "i32", (C,)) as f:
         labels = {each: f.name(each) for each in ("next", "some", "round", "body", "over", "skip")}
         f.branch_if(f.compare("slt", _field(f, "block"), 0), labels["next"], labels["round"])
         f.label(labels["next"])
         counter = _pointer(f, "next_block")
-        taken = f.value("i64", f"atomicrmw add {counter}, i64 1 monotonic")
+        taken = f.atomic("add", counter, literal("i64", 1))
         f.store(literal("i64", -1), C, WORKER["block"])
         with f.when(f.compare("uge", taken, _field(f, "block_limit"))):
             f.ret(literal("i32", FINISHED))
         f.call(names("start"), "void", C, taken)
         f.branch(labels["round"])
-        # One round: every warp that can run has a turn.
+        # One round: every warp that can run takes a turn.
         f.label(labels["round"])
         ran = f.variable(literal("i1", 0))
         f.branch(labels["body"])
@@ -261,7 +264,7 @@ def _define_run(module: Module, names: Names) -> None:
         with f.when(f.compare("ne", _field(f, "order_seed"), 0)):
             f.call("gemmkit.shuffle", "void", C)
         f.branch_if(f.get("i1", ran), labels["round"], labels["skip"])
-        # A round that began in the middle says nothing about the warps before that.
+        # A round that was resumed in the middle says nothing about the warps before that point.
         f.label(labels["skip"])
         f.branch_if(_some_running(f), labels["round"], f"{labels['skip']}stuck")
         f.label(f"{labels['skip']}stuck")

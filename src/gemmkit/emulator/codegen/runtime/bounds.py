@@ -1,8 +1,8 @@
-"""Whether a warp's access may be made.
+"""Checks whether a warp's access is allowed.
 
 Every access is checked against the memory that it may touch: the region that its instruction
-touched last, or else all regions. One that is refused notes the fault, does nothing, and lets the
-warp run on to the next place where it can be stopped.
+accessed last, or else all regions. A refused access records the fault, does nothing, and lets the
+warp run on to the next point where it can be stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def define(module: Module) -> None:
 
 
 def _define_refuse(module: Module) -> None:
-    """refuse(worker, site, kind, address, lane): note the first fault, and stop soon."""
+    """refuse(worker, site, kind, address, lane): record the first fault, and stop soon."""
     kind, address, lane = Value("i64", "%kind"), Value("i64", "%address"), Value("i64", "%lane")
     with module.function("gemmkit.refuse", "void", (C, SITE_POINTER, kind, address, lane)) as f:
         f.store(literal("i64", -1), C, WORKER["fuel"])
@@ -77,7 +77,7 @@ def _define_find(module: Module) -> None:
 
 
 def _define_search(module: Module) -> None:
-    """search(worker, site, pattern, base, bytes): an access to global memory may be made."""
+    """search(worker, site, pattern, base, bytes): whether an access to global memory is allowed."""
     size = Value("i64", "%n")
     with module.function("gemmkit.search", "i1", (C, SITE_POINTER, P, BASE, size)) as f:
         lanes = f.load("i32", P, PATTERN.mask)
@@ -118,15 +118,15 @@ def _define_check(module: Module, space: str) -> None:
         _refuse_misaligned(f, lanes, size)
         with f.each_bit(lanes) as lane:
             address = f.and_(f.add(BASE, element(f, P, lane, 64)), WINDOW_BYTES - 1)
-            place = f.sub(address, _first_address(f, space))
-            beyond = f.compare("ugt", f.add(place, size), limit)
-            with f.when(f.or_(beyond, f.compare("slt", place, 0))):
+            offset = f.sub(address, _first_address(f, space))
+            beyond = f.compare("ugt", f.add(offset, size), limit)
+            with f.when(f.or_(beyond, f.compare("slt", offset, 0))):
                 _refuse(f, OUT_OF_BOUNDS, address, lane)
         f.ret(literal("i1", 1))
 
 
 def _first_address(f: Function, space: str) -> Value:
-    """The first address of a block's shared, or a thread's local, memory."""
+    """The first address of a block's shared memory, or of a thread's local memory."""
     if space == "shared":
         return f.load("i64", C, WORKER["shared_base"])
     return literal("i64", 0)
@@ -142,8 +142,9 @@ def allowed(
     *,
     by_array: bool = False,
 ) -> Value:
-    """Whether an access of so many bytes per lane certainly may be made; aligned to its own size,
-    or else to `align`. In shared memory it may touch all, or with `by_array` its site's part."""
+    """Whether an access of `size` bytes per lane is certainly allowed, aligned to its own size or
+    else to `align`. In shared memory it may touch all of it or, with `by_array`, the range of its
+    site."""
     align = align or size
     least, extent, bits = (
         f.load("i64", p, getattr(PATTERN, each)) for each in ("least", "extent", "bits")
@@ -167,7 +168,7 @@ def allowed(
 
 
 def check(f: Function, space: str, size: int, p: Value = P, base: Value = BASE) -> None:
-    """Return unless an access of so many bytes per lane may be made."""
+    """Return unless an access of `size` bytes per lane is allowed."""
     with f.when(f.not_(allowed(f, space, size, p, base))):
         slow = "search" if space == "global" else f"check_{space}"
         good = f.call(f"gemmkit.{slow}", "i1", C, SITE_POINTER, p, base, literal("i64", size))

@@ -1,4 +1,4 @@
-"""cp.async: copies from global to shared memory, made when they are asked for."""
+"""cp.async: copies from global to shared memory, performed when they are issued."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
 from gemmkit.emulator.codegen.runtime.bounds import C, allowed, check
 from gemmkit.emulator.codegen.runtime.counts import Memo
-from gemmkit.emulator.codegen.runtime.patterns import element
+from gemmkit.emulator.codegen.runtime.patterns import element, lanes_where, strip_of
 
 TO, TO_BASE = Value("ptr", "%to"), Value("i64", "%to_base")
 FROM, FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
-# How many bytes each lane reads, if not all; what is left of a lane's place becomes zero.
+# The bytes that each lane reads, if not all; the rest of its target becomes zero.
 SIZES = Value("ptr", "%sizes")
-# Whether it goes through the L1: .ca, not .cg.
+# Whether it goes through the L1 cache: .ca, not .cg.
 CACHED = Value("i1", "%cached")
 NULL = Value("ptr", "null")
 
@@ -30,24 +30,23 @@ NULL = Value("ptr", "null")
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     with module.function("gemmkit.positive", "i32", (SIZES,)) as f:
-        f.ret(lanes_where(f, "ne", 0))
+        f.ret(lanes_of_size(f, "ne", 0))
     _define_search(module)
     for size in (4, 8, 16):
         _define_copy(module, size)
 
 
-def lanes_where(f: Function, relation: str, number: int) -> Value:
-    """The lanes whose size compares so."""
-    found = literal("i32", 0)
-    for strip in range(STRIPS):
-        sizes = f.load(vector("i32"), SIZES, strip * STRIP_LANES * 4)
-        holds = f.value("i8", f"bitcast {f.compare(relation, sizes, number)} to i8")
-        found = f.or_(found, f.shl(f.resize(holds, 32), strip * STRIP_LANES))
-    return found
+def lanes_of_size(f: Function, relation: str, number: int) -> Value:
+    """The lanes whose size compares like this with a number."""
+
+    def holds(strip: int) -> Value:
+        return f.compare(relation, strip_of(f, SIZES, strip, 32), number)
+
+    return lanes_where(f, holds)
 
 
 def length(f: Function, lane: Value, size: Value) -> Value:
-    """Bytes that a lane reads."""
+    """The bytes that a lane reads."""
     chosen = f.variable(size)
     with f.when(f.compare("ne", SIZES, NULL)):
         given = f.resize(element(f, SIZES, lane, 32), 64)
@@ -56,7 +55,7 @@ def length(f: Function, lane: Value, size: Value) -> Value:
 
 
 def count_copy(f: Function, size: int) -> None:
-    """Add what the request counts in shared memory to the instruction's record."""
+    """Add the request's counts of shared memory to the instruction's record."""
     arguments = (SITE_AT, TO, TO_BASE, FROM, FROM_BASE, literal("i32", size))
     with f.when(CACHED):
         f.call("gemmkit.count_copy_ca", "void", *arguments)
@@ -65,7 +64,7 @@ def count_copy(f: Function, size: int) -> None:
 
 
 def _define_search(module: Module) -> None:
-    """search_copy(worker, site, from, from_base, sizes, bytes): what is read may be read."""
+    """search_copy(worker, site, from, from_base, sizes, bytes): whether the source may be read."""
     size = Value("i64", "%n")
     parameters = (C, SITE_AT, FROM, FROM_BASE, SIZES, size)
     with module.function("gemmkit.search_copy", "i1", parameters) as f:
@@ -112,11 +111,11 @@ def _define_copy(module: Module, size: int) -> None:
             memo.add()
             memo.add_tags()
         to = f.offset(f.load("ptr", C, WORKER["shared"]), TO_BASE)
-        start = f.value("ptr", f"inttoptr {FROM_BASE} to ptr")
+        start = f.pointer(FROM_BASE)
         with f.when(f.compare("eq", f.and_(lanes, reading), ALL_LANES)):
             full = f.variable(literal("i1", 1))
             with f.when(f.compare("ne", SIZES, NULL)):
-                f.set(full, f.compare("eq", lanes_where(f, "uge", size), ALL_LANES))
+                f.set(full, f.compare("eq", lanes_of_size(f, "uge", size), ALL_LANES))
             with f.when(f.get("i1", full)):
                 with f.when(f.compare("ne", SIZES, NULL)):
                     f.increase(SITE_AT, SITE["bytes_copied"], 32 * size)
@@ -133,7 +132,7 @@ def _copy_all(f: Function, to: Value, start: Value, size: int) -> None:
         offsets = [f.load(vector("i64"), f.offset(each, step)) for each in (TO, FROM)]
         for lane in range(STRIP_LANES):
             there, here = (
-                f.offset(base, f.value("i64", f"extractelement {each}, i64 {lane}"))
+                f.offset(base, f.extract(each, lane))
                 for base, each in zip((to, start), offsets, strict=True)
             )
             f.store(f.load(_type(size), here, align=size), there, align=size)

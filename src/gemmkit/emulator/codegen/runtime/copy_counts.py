@@ -1,5 +1,5 @@
-"""What a request of cp.async counts beyond a load: wavefronts and conflicts in shared memory,
-sectors fetched twice, and passes through the tag stage for that.
+"""The counts of a cp.async request beyond those of a load: wavefronts and conflicts in shared
+memory, sectors fetched twice, and the wavefronts of the tag stage for these.
 
 The rules are those of `counters.rules`.
 """
@@ -18,9 +18,9 @@ _FROM, _FROM_BASE = Value("ptr", "%from"), Value("i64", "%from_base")
 _SIZE = Value("i32", "%n")
 _BOTH = (_SITE, _TO, _TO_BASE, _FROM, _FROM_BASE)
 _LINE_BITS, _SECTOR_BITS = (each.bit_length() - 1 for each in (LINE_BYTES, SECTOR_BYTES))
-# .cg copies 16 bytes per lane, so that bases lie at one of eight places in a line.
-_PLACE_BITS = 3
-# Shared memory has fewer lines than this many bits tell.
+# .cg copies 16 bytes per lane, so that a base has one of eight positions in a line.
+_POSITION_BITS = 3
+# The number of a line of shared memory fits this many bits.
 _TARGET_BITS = 16
 
 
@@ -37,12 +37,13 @@ def define(module: Module) -> None:
 def _define_count(f: Function, *, cached: bool) -> None:
     """count_copy_<caching>(site, to, to_base, from, from_base, bytes)."""
     to, start = (f.load("i64", each, PATTERN.serial) for each in (_TO, _FROM))
-    # No serial number is 0 after this, which is what a record begins with.
+    # Serial numbers start at 1; a new record holds 0.
     to = f.add(to, 1)
     if not cached:
-        # Where bases lie in a line matters; banks may be turned by any number of words alike.
+        # The position of a base in its line matters; rotating all banks by the same number of words
+        # does not.
         there, here = (f.and_(f.lshr(each, 4), 7) for each in (_TO_BASE, _FROM_BASE))
-        to = f.or_(f.shl(to, 2 * _PLACE_BITS), f.or_(f.shl(there, _PLACE_BITS), here))
+        to = f.or_(f.shl(to, 2 * _POSITION_BITS), f.or_(f.shl(there, _POSITION_BITS), here))
     same = f.and_(
         f.compare("eq", f.load("i64", _SITE, SITE["copied_to"]), to),
         f.compare("eq", f.load("i64", _SITE, SITE["copied_from"]), start),
@@ -66,17 +67,17 @@ def _define_count(f: Function, *, cached: bool) -> None:
 
 
 def _remember(f: Function, wavefronts: Value, phases: Value, again: Value) -> None:
-    """Note the counts; `again` are sectors fetched again and, above 32 bits, pairs beyond lines."""
+    """Store the counts; `again` holds sectors fetched again and, from bit 32, the excess pairs."""
     f.store(f.resize(wavefronts, 64), _SITE, SITE["copy_wavefronts"])
     f.store(f.resize(f.sub(wavefronts, phases), 64), _SITE, SITE["copy_conflicts"])
     f.store(again, _SITE, SITE["copied_again"])
 
 
 def _define_queues(module: Module) -> None:
-    """copy_queues(site, to, to_base, from, from_base, bytes): of .ca.
+    """copy_queues(site, to, to_base, from, from_base, bytes): the counts of .ca.
 
-    In `last` is the wavefront in which each bank was used last, those of the source after those of
-    the target.
+    `last` holds the wavefront in which each bank was used last, the source's banks after the
+    target's.
     """
     with module.function("gemmkit.copy_queues", "void", (*_BOTH, _SIZE), inline=False) as f:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (_TO, _FROM))
@@ -98,8 +99,8 @@ def _define_queues(module: Module) -> None:
                     f.set(first, f.intrinsic("umax", f.get("i32", first), f.resize(before, 32)))
                 wavefront = f.add(f.get("i32", first), 1)
                 with f.loop(sides) as side, f.loop(f.resize(words, 64)) as word:
-                    place = f.offset(last, _bank(f, lane, side, word))
-                    f.store(f.resize(wavefront, 8), place)
+                    pointer = f.offset(last, _bank(f, lane, side, word))
+                    f.store(f.resize(wavefront, 8), pointer)
                 f.set(deepest, f.intrinsic("umax", f.get("i32", deepest), wavefront))
             f.set(total, f.add(f.get("i32", total), f.get("i32", deepest)))
             some = f.resize(f.compare("ne", mine, 0), 32)
@@ -109,7 +110,7 @@ def _define_queues(module: Module) -> None:
 
 
 def _bank(f: Function, lane: Value, side: Value, word: Value) -> Value:
-    """Where `last` holds the bank of a lane's word, of its target (side 0) or its source."""
+    """The entry of `last` for the bank of a lane's word, of its target (side 0) or its source."""
     is_source = f.compare("ne", side, 0)
     pattern, base = f.select(is_source, _FROM, _TO), f.select(is_source, _FROM_BASE, _TO_BASE)
     address = f.add(base, element(f, pattern, lane, 64))
@@ -118,7 +119,7 @@ def _bank(f: Function, lane: Value, side: Value, word: Value) -> Value:
 
 
 def _define_pairs(module: Module) -> None:
-    """copy_pairs(site, to, to_base, from, from_base): of .cg, 16 bytes per lane."""
+    """copy_pairs(site, to, to_base, from, from_base): the counts of .cg, 16 bytes per lane."""
     with module.function("gemmkit.copy_pairs", "void", _BOTH, inline=False) as f:
         lanes, reading = (f.load("i32", each, PATTERN.mask) for each in (_TO, _FROM))
         line_pairs = _pairs(f, _LINE_BITS)
@@ -134,9 +135,9 @@ def _define_pairs(module: Module) -> None:
             f.resize(_distinct(f, reading, numbers), 64)
             for numbers in (
                 _pairs(f, _SECTOR_BITS),
-                _pieces(f, _FROM, _FROM_BASE, _SECTOR_BITS),
+                _units(f, _FROM, _FROM_BASE, _SECTOR_BITS),
                 line_pairs,
-                _pieces(f, _FROM, _FROM_BASE, _LINE_BITS),
+                _units(f, _FROM, _FROM_BASE, _LINE_BITS),
             )
         )
         apart = f.shl(f.sub(pairs, lines), 32)
@@ -145,10 +146,11 @@ def _define_pairs(module: Module) -> None:
 
 
 def _define_tags(module: Module) -> None:
-    """copy_tags(site, to, to_base, from, from_base): the most pairs in a tag bank, not lines."""
+    """copy_tags(site, to, to_base, from, from_base): the most pairs, instead of lines, in a tag
+    bank."""
     with module.function("gemmkit.copy_tags", "void", _BOTH, inline=False) as f:
         first = first_lanes(f, f.load("i32", _FROM, PATTERN.mask), _pairs(f, _LINE_BITS))
-        pairs = deepest_tag_bank(f, first, _pieces(f, _FROM, _FROM_BASE, _LINE_BITS))
+        pairs = deepest_tag_bank(f, first, _units(f, _FROM, _FROM_BASE, _LINE_BITS))
         lines = f.call("gemmkit.tags", "i64", _FROM, _FROM_BASE)
         f.increase(_SITE, SITE["more_tags"], f.sub(f.resize(pairs, 64), lines))
         f.ret()
@@ -158,8 +160,8 @@ def _distinct(f: Function, lanes: Value, numbers: Value) -> Value:
     return f.intrinsic("ctpop", first_lanes(f, lanes, numbers), result="i32")
 
 
-def _pieces(f: Function, pattern: Value, base: Value, bits: int) -> Value:
-    """For each lane the piece of memory, of 2**bits bytes, in which its address lies."""
+def _units(f: Function, pattern: Value, base: Value, bits: int) -> Value:
+    """For each lane, the number of the aligned unit of 2**bits bytes that its address is in."""
     numbers = f.variable(literal(f"<{LANES} x i64>", 0))
     for strip in range(STRIPS):
         address = f.add(strip_of(f, pattern, strip, 64), f.splat(base))
@@ -168,9 +170,9 @@ def _pieces(f: Function, pattern: Value, base: Value, bits: int) -> Value:
 
 
 def _pairs(f: Function, bits: int) -> Value:
-    """For each lane a number of its own for what it reads from and the line that it writes to."""
-    pieces = _pieces(f, _FROM, _FROM_BASE, bits)
-    lines = _pieces(f, _TO, _TO_BASE, _LINE_BITS)
+    """For each lane, a number that identifies the unit it reads from and the line it writes to."""
+    pieces = _units(f, _FROM, _FROM_BASE, bits)
+    lines = _units(f, _TO, _TO_BASE, _LINE_BITS)
     for strip in range(STRIPS):
         piece, line = (strip_of(f, each, strip, 64) for each in (pieces, lines))
         f.store(f.or_(f.shl(piece, _TARGET_BITS), line), pieces, strip * 64)

@@ -1,4 +1,4 @@
-"""What an access counts: sectors and tag-stage wavefronts of global memory, sectors of local
+"""The counts of an access: sectors and tag-stage wavefronts of global memory, sectors of local
 memory, wavefronts of shared memory."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, RISING, SITE, STRIP_LANES, STRIPS
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, strip_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_where, strip_of
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
 from gemmkit.emulator.counters.rules import LINE_BYTES, TAG_BANK_MASKS
 
@@ -14,7 +14,7 @@ _LINE_BITS = LINE_BYTES.bit_length() - 1
 
 
 def define(module: Module) -> None:
-    """Add the functions that work counts out."""
+    """Add the functions that compute counts."""
     _define_sectors(module)
     _define_tags(module)
     _define_wavefronts(module)
@@ -22,12 +22,12 @@ def define(module: Module) -> None:
 
 
 class Memo:
-    """A request's count as the pattern remembers it; 0 where it is not known yet.
+    """A request's count as the pattern caches it; 0 if it is not known yet.
 
-    For global memory that is sectors, and the fewest that could have done, by the address's place
-    within a sector; tag-stage wavefronts are found by whole addresses. For shared memory
-    it is wavefronts and conflicts: the banks may be turned by any number of words alike. What a
-    shared access counts as stands in its record, for ptxas may make it a part of a wider one.
+    For global memory these are the sectors and the fewest possible sectors, by the address's
+    position in a sector; tag-stage wavefronts depend on the whole address. For shared memory they
+    are wavefronts and conflicts: rotating the banks does not matter. The record says what a shared
+    access counts as, since ptxas may merge it into a wider one.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Memo:
         if space == "global":
             index = f.lshr(f.or_(f.and_(base, 31), 32), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.sectors)
-            self._place = f.value("ptr", f"getelementptr i32, {memo}, {index}")
+            self._place = f.element(memo, index, 32)
             self._bits = 32
         elif size < 4:
             index = f.lshr(f.or_(f.and_(base, 3), 4), size.bit_length() - 1)
             memo = f.offset(p, PATTERN.wavefronts + (16 * 8 if store else 0))
-            self._place = f.value("ptr", f"getelementptr i64, {memo}, {index}")
+            self._place = f.element(memo, index, 64)
             self._bits = 64
         else:
             counts_as = f.load("i64", SITE_POINTER, SITE["counts_as"])
@@ -58,7 +58,7 @@ class Memo:
         return self._f.compare("ne", self._f.load(f"i{self._bits}", self._place), 0)
 
     def find(self) -> None:
-        """Work the count out if it is not known."""
+        """Compute the count if it is not known."""
         f = self._f
         with f.when(f.not_(self.known)):
             if self._space == "global":
@@ -77,7 +77,7 @@ class Memo:
             self._add_pair(site, SITE["wavefronts"], f.load("<2 x i32>", self._place, align=8))
 
     def add_tags(self) -> None:
-        """Add the wavefronts of the tag stage to the record, beyond the one of each request."""
+        """Add the tag-stage wavefronts beyond one per request to the record."""
         f = self._f
         if self._space == "global":
             with f.when(self.crosses_lines(self._nbytes)):
@@ -85,22 +85,22 @@ class Memo:
                 self.add_more_tags(count)
 
     def _add_pair(self, site: Value, field: int, counts: Value) -> None:
-        f, place = self._f, self._f.offset(site, field)
-        both = f.value("<2 x i64>", f"zext {counts} to <2 x i64>")
-        f.store(f.add(f.load("<2 x i64>", place, align=16), both), place, align=16)
+        f, pointer = self._f, self._f.offset(site, field)
+        both = f.cast("zext", counts, "i64")
+        f.store(f.add(f.load("<2 x i64>", pointer, align=16), both), pointer, align=16)
 
     def crosses_lines(self, nbytes: int) -> Value:
-        """Whether so many bytes from each lane's address on lie in more than one cache line."""
+        """Whether `nbytes` from each lane's address on are in more than one cache line."""
         f = self._f
         start = f.add(self._base, f.load("i64", self._p, PATTERN.least))
         last = f.add(f.add(start, f.load("i64", self._p, PATTERN.extent)), nbytes - 1)
         return f.compare("ne", f.lshr(f.xor(start, last), _LINE_BITS), 0)
 
     def remembered_tags(self) -> Value:
-        """Wavefronts of the tag stage if they need not be worked out, else 0.
+        """The tag-stage wavefronts if they need not be computed, else 0.
 
-        Where base and offsets share no bit, all bases take the same; and so do bases near the
-        last one, as long as no lane comes into another line.
+        They are the same for all bases that share no bit with the offsets, and for bases near the
+        last one as long as no lane enters another line.
         """
         f, p = self._f, self._p
         shared = f.and_(self._base, f.load("i64", p, PATTERN.bits))
@@ -111,13 +111,13 @@ class Memo:
         return f.select(near, f.lshr(within, 8), regular)
 
     def add_more_tags(self, count: Value, site: Value = SITE_POINTER) -> None:
-        """Add wavefronts of the tag stage of one request to a record."""
+        """Add tag-stage wavefronts of one request to a record."""
         self._f.increase(site, SITE["more_tags"], self._f.sub(count, 1))
 
 
 def _define_sectors(module: Module) -> None:
-    """sectors(pattern, base, bytes, memo): distinct 32-byte sectors of accesses within one each,
-    and how few sectors could hold all their bytes."""
+    """sectors(pattern, base, bytes, memo): distinct 32-byte sectors of accesses within one sector
+    each, and the fewest sectors that could hold all their bytes."""
     p, base, size, memo = P, BASE, Value("i32", "%n"), Value("ptr", "%memo")
     with module.function("gemmkit.sectors", "void", (p, base, size, memo)) as f:
         numbers = f.variable(literal(f"<{LANES} x i64>", 0))
@@ -126,27 +126,27 @@ def _define_sectors(module: Module) -> None:
             offsets = strip_of(f, f.offset(p, PATTERN.offsets), strip, 64)
             f.store(f.binary("ashr", f.add(offsets, low), 5), numbers, strip * 64)
         lanes = f.load("i32", p, PATTERN.mask)
-        sectors, places = (
+        sectors, fewest = (
             f.intrinsic("ctpop", first_lanes(f, lanes, array), result="i32")
             for array in (numbers, f.offset(p, PATTERN.offsets))
         )
-        nbytes = f.binary("mul", places, size)
+        nbytes = f.binary("mul", fewest, size)
         ideal = f.lshr(f.add(nbytes, 31), 5)
         f.store(f.or_(sectors, f.shl(ideal, 16)), memo)
         f.ret()
 
 
 def first_lanes(f: Function, lanes: Value, numbers: Value) -> Value:
-    """Of these lanes, those whose number (64 bits each) no lane before has."""
+    """Of these lanes, those whose number (64 bits each) no earlier lane has."""
     found = f.variable(literal("i32", 0))
     with f.each_bit(lanes) as lane:
         mine = f.splat(element(f, numbers, lane, 64))
         bit = f.shl(literal("i32", 1), f.resize(lane, 32))
-        same = literal("i32", 0)
-        for strip in range(STRIPS):
-            equal = f.compare("eq", strip_of(f, numbers, strip, 64), mine)
-            byte = f.resize(f.value("i8", f"bitcast {equal} to i8"), 32)
-            same = f.or_(same, f.shl(byte, strip * STRIP_LANES))
+
+        def equal(strip: int, mine: Value = mine) -> Value:
+            return f.compare("eq", strip_of(f, numbers, strip, 64), mine)
+
+        same = lanes_where(f, equal)
         earlier = f.and_(f.and_(same, lanes), f.sub(bit, 1))
         new = f.select(f.compare("eq", earlier, 0), bit, 0)
         f.set(found, f.or_(f.get("i32", found), new))
@@ -154,7 +154,7 @@ def first_lanes(f: Function, lanes: Value, numbers: Value) -> Value:
 
 
 def _define_tags(module: Module) -> None:
-    """tags(pattern, base): wavefronts of the tag stage, of accesses within one line each.
+    """tags(pattern, base): tag-stage wavefronts of accesses within one line each.
 
     The rule is that of `counters.rules`: the most lines in one of four banks.
     """
@@ -186,7 +186,7 @@ def _define_tags(module: Module) -> None:
         regular = f.compare("eq", f.and_(base, f.load("i64", p, PATTERN.bits)), 0)
         with f.when(regular):
             f.store(count, p, PATTERN.tags)
-        # As long as no lane comes into another line.
+        # Valid as long as no lane enters another line.
         room = f.add(f.sub(literal("i64", LINE_BYTES), after), before)
         f.store(f.sub(base, before), p, PATTERN.tags_from)
         f.store(f.or_(f.shl(count, 8), room), p, PATTERN.tags_within)
@@ -197,27 +197,26 @@ def deepest_tag_bank(f: Function, lanes: Value, lines: Value) -> Value:
     """The most of these lanes whose lines (64 bits each) share a bank of the tag stage."""
     halves = []
     for mask in TAG_BANK_MASKS:
-        odd = literal("i32", 0)
-        for strip in range(STRIPS):
+
+        def odd(strip: int, mask: int = mask) -> Value:
             line = f.resize(strip_of(f, lines, strip, 64), 32)
             folded = f.and_(line, mask >> _LINE_BITS)
             for shift in (8, 4, 2, 1):
                 folded = f.xor(folded, f.lshr(folded, shift))
-            bits = f.compare("ne", f.and_(folded, 1), 0)
-            byte = f.resize(f.value("i8", f"bitcast {bits} to i8"), 32)
-            odd = f.or_(odd, f.shl(byte, strip * STRIP_LANES))
-        halves.append(odd)
+            return f.compare("ne", f.and_(folded, 1), 0)
+
+        halves.append(lanes_where(f, odd))
     most = literal("i32", 0)
     for bank in range(1 << len(halves)):
         chosen = lanes
-        for place, odd in enumerate(halves):
-            chosen = f.and_(chosen, odd if bank >> place & 1 else f.xor(odd, -1))
+        for index, half in enumerate(halves):
+            chosen = f.and_(chosen, half if bank >> index & 1 else f.xor(half, -1))
         most = f.intrinsic("umax", most, f.intrinsic("ctpop", chosen, result="i32"))
     return most
 
 
 def _return_for_two_lines(f: Function, start: Value, last: Value) -> None:
-    """Of two neighbouring lines it is enough to know which bits of their numbers differ."""
+    """For two adjacent lines it suffices to know which bits of their numbers differ."""
     first, second = (f.lshr(each, _LINE_BITS) for each in (start, last))
     with f.when(f.compare("eq", f.sub(second, first), 1)):
         different = f.xor(first, second)
@@ -232,25 +231,21 @@ def _return_for_two_lines(f: Function, start: Value, last: Value) -> None:
 
 
 def _where_new(f: Function, numbers: Value) -> Value:
-    """Lanes whose number is not that of the lane before; lane 0 is one of them."""
-    found = literal("i32", 1)
-    for strip in range(STRIPS):
+    """Lanes whose number differs from the previous lane's; lane 0 is one of them."""
+
+    def differs(strip: int) -> Value:
         here = strip_of(f, numbers, strip, 64)
-        start = strip * STRIP_LANES - 1
         if strip:
-            before = f.load(vector("i64"), numbers, start * 8, 8)
+            before = f.load(vector("i64"), numbers, (strip * STRIP_LANES - 1) * 8, 8)
         else:
-            order = ", ".join(f"i32 {max(lane - 1, 0)}" for lane in range(STRIP_LANES))
-            text = f"shufflevector {here}, {here.type} poison, <{STRIP_LANES} x i32> <{order}>"
-            before = f.value(vector("i64"), text)
-        differs = f.compare("ne", here, before)
-        byte = f.resize(f.value("i8", f"bitcast {differs} to i8"), 32)
-        found = f.or_(found, f.shl(byte, strip * STRIP_LANES))
-    return found
+            before = f.permute(here, [max(lane - 1, 0) for lane in range(STRIP_LANES)])
+        return f.compare("ne", here, before)
+
+    return lanes_where(f, differs, literal("i32", 1))
 
 
 def _define_wavefronts(module: Module) -> None:
-    """wavefronts(pattern, base, bytes, store, memo): wavefronts, and those by conflicts.
+    """wavefronts(pattern, base, bytes, store, memo): wavefronts, and those due to conflicts.
 
     The rules are those of `counters.rules`.
     """
@@ -311,20 +306,20 @@ def _deepest_bank(
             differs = f.compare("ne", element(f, words, earlier, 64), word)
             f.set(new, f.and_(f.get("i1", new), differs))
         with f.when(f.get("i1", new)):
-            f.store(word, f.value("ptr", f"getelementptr i64, {words}, {count}"))
+            f.store(word, f.element(words, count, 64))
             f.set(seen, f.add(count, 1))
             with f.loop(f.resize(words_each, 64)) as further:
                 bank = f.and_(f.add(word, further), LANES - 1)
-                place = f.offset(depth, bank)
-                now = f.add(f.load("i8", place), 1)
-                f.store(now, place)
+                pointer = f.offset(depth, bank)
+                now = f.add(f.load("i8", pointer), 1)
+                f.store(now, pointer)
                 f.set(deepest, f.intrinsic("umax", f.get("i32", deepest), f.resize(now, 32)))
     return f.get("i32", deepest)
 
 
 def _define_local_sectors(module: Module) -> None:
-    """local_sectors(pattern, base, bytes): distinct sectors, where word w of lane l is word
-    32 w + l of the warp's local memory; so each strip of lanes has sectors of its own."""
+    """local_sectors(pattern, base, bytes): distinct sectors. Word w of lane l is word 32 w + l of
+    the warp's local memory, so each strip of lanes has its own sectors."""
     size = Value("i64", "%n")
     with module.function("gemmkit.local_sectors", "i32", (P, BASE, size)) as f:
         lanes = f.load("i32", P, PATTERN.mask)
@@ -342,7 +337,7 @@ def _define_local_sectors(module: Module) -> None:
                         differs = f.compare("ne", element(f, words, earlier, 64), word)
                         f.set(new, f.and_(f.get("i1", new), differs))
                     with f.when(f.get("i1", new)):
-                        f.store(word, f.value("ptr", f"getelementptr i64, {words}, {count_}"))
+                        f.store(word, f.element(words, count_, 64))
                         f.set(seen, f.add(count_, 1))
             f.set(total, f.add(f.get("i32", total), f.resize(f.get("i64", seen), 32)))
         f.ret(f.get("i32", total))

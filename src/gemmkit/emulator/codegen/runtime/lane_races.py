@@ -1,12 +1,12 @@
-"""Races within a warp, for the sanitizers: lanes that touch one place and are not in step."""
+"""Races within a warp, for the sanitizers: lanes that access one address and are not in step."""
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import LANES, PATTERN
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, shadow, tell
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, lanes_where, strip_of
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, log_entry, report, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
     COPY_EPOCH_BITS,
@@ -14,9 +14,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     IN_STEP,
     LANES_RACE,
     LOADED,
-    LOG_ENTRIES,
     LOG_ENTRY,
-    LOG_ENTRY_BYTES,
     LOOK_BACK,
     OWN,
     SAME_STORE,
@@ -31,14 +29,14 @@ from gemmkit.emulator.codegen.shadow_layout import (
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_look_back(module)
-    _define_meet(module)
+    _define_overlap(module)
     _define_collide(module)
     _define_copied_by_others(module)
 
 
 def _define_look_back(module: Module) -> None:
-    """look_back(worker, site, pattern, base, bytes, kind): whether a lane touches what another
-    lane of its warp has touched since they were in step; tells the latest time."""
+    """look_back(worker, site, pattern, base, bytes, kind): whether a lane accesses what another
+    lane of its warp accessed since they were last in step; reports the latest such access."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, KIND)
     with module.function("gemmkit.look_back", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -46,7 +44,7 @@ def _define_look_back(module: Module) -> None:
         oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
                              f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
         back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOOK_BACK))
-        # Of each lane, those whose accesses before the entry that is looked at come before its own.
+        # For each lane, the lanes whose accesses before the current entry come before its own.
         known = f.variable(literal("<32 x i32>", 0))
         parts = f.compare("ugt", f.load("i64", own, OWN["in_part"]), oldest)
         with f.when(parts), f.loop(LANES) as lane:
@@ -54,8 +52,7 @@ def _define_look_back(module: Module) -> None:
             f.store(itself, known, f.shl(lane, 2))
         with f.loop(back) as further:
             at = f.sub(f.sub(now, 1), further)
-            place = f.shl(f.and_(at, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-            entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+            entry = log_entry(f, s, at)
             tag, p = f.load("i64", entry, LOG_ENTRY["tag"]), f.load("ptr", entry)
             warp = f.and_(f.lshr(tag, TAG_WARP), 255)
             mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
@@ -69,21 +66,21 @@ def _define_look_back(module: Module) -> None:
             worth = f.and_(f.compare("eq", warp, mine), f.not_(f.or_(both, atomics)))
             serial = f.load("i64", entry, LOG_ENTRY["serial"])
             real = f.and_(worth, f.compare("ne", serial, 0))
-            # An entry that holds no access has no pattern to look at.
+            # An entry that is not an access has no pattern.
             with f.when(real), f.when(f.compare("eq", f.load("i64", p, PATTERN.serial), serial)):
                 base = f.load("i64", entry, LOG_ENTRY["base"])
                 size = f.and_(f.lshr(tag, TAG_BYTES), 255)
-                lanes = f.call("gemmkit.meet", "i64", P, BASE, BYTES, p, base, size, known)
+                lanes = f.call("gemmkit.overlap", "i64", P, BASE, BYTES, p, base, size, known)
                 with f.when(f.compare("sge", lanes, 0)):
-                    tell(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
+                    report(f, LANES_RACE, extra=f.or_(lanes, f.shl(at, 16)))
                     f.ret()
         f.ret()
         f.ret()
 
 
-def _define_meet(module: Module) -> None:
-    """meet(pattern, base, bytes, pattern, base, bytes, known) -> two lanes that touch the same
-    byte, the first in the low 8 bits, or -1; for each lane, those in `known` do not count."""
+def _define_overlap(module: Module) -> None:
+    """overlap(pattern, base, bytes, pattern, base, bytes, known) -> two lanes that access the same
+    byte, the first in the low 8 bits, or -1; the lanes in `known` do not count."""
     q, other, size = Value("ptr", "%q"), Value("i64", "%other"), Value("i64", "%size")
     known = Value("ptr", "%known")
     with module.function("gemmkit.learn", "void", (known, Value("i32", "%members"))) as f:
@@ -93,32 +90,32 @@ def _define_meet(module: Module) -> None:
             joins = f.compare("ne", f.and_(before, members), 0)
             f.store(f.select(joins, f.or_(before, members), before), known, f.shl(lane, 2))
         f.ret()
-    with module.function("gemmkit.meet", "i64", (P, BASE, BYTES, q, other, size, known)) as f:
+    with module.function("gemmkit.overlap", "i64", (P, BASE, BYTES, q, other, size, known)) as f:
         lanes = f.load("i32", q, PATTERN.mask)
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             start = f.add(BASE, element(f, P, lane, 64))
             end = f.add(start, BYTES)
-            met = literal("i32", 0)
-            for strip in range(STRIPS):
-                offsets = f.load(vector("i64"), q, strip * STRIP_LANES * 8)
-                begins = f.add(offsets, f.splat(other))
+
+            def overlaps(strip: int, start: Value = start, end: Value = end) -> Value:
+                begins = f.add(strip_of(f, q, strip, 64), f.splat(other))
                 ends = f.add(begins, f.splat(size))
-                touch = f.and_(f.compare("slt", begins, f.splat(end)),
-                               f.compare("sgt", ends, f.splat(start)))  # fmt: skip
-                touch = f.and_(touch, lanes_of(f, lanes, strip))
-                byte = f.resize(f.value("i8", f"bitcast {touch} to i8"), 32)
-                met = f.or_(met, f.shl(byte, strip * STRIP_LANES))
+                both = f.and_(
+                    f.compare("slt", begins, f.splat(end)), f.compare("sgt", ends, f.splat(start))
+                )
+                return f.and_(both, lanes_of(f, lanes, strip))
+
+            met = lanes_where(f, overlaps)
             met = f.and_(met, f.not_(f.shl(literal("i32", 1), f.resize(lane, 32))))
             met = f.and_(met, f.not_(f.load("i32", known, f.shl(lane, 2))))
             with f.when(f.compare("ne", met, 0)):
-                who = f.resize(f.lowest_bit(met), 64)
-                f.ret(f.or_(lane, f.shl(who, 8)))
+                acting = f.resize(f.lowest_bit(met), 64)
+                f.ret(f.or_(lane, f.shl(acting, 8)))
         f.ret(literal("i64", -1))
 
 
 def _define_collide(module: Module) -> None:
-    """collide(worker, site, pattern, base, register, bits): whether lanes store different values
-    at one place; tells the first two."""
+    """collide(worker, site, pattern, base, register, bits): whether lanes store different values at
+    one address; reports the first two."""
     data, bits = Value("ptr", "%data"), Value("i64", "%bits")
     parameters = (C, SITE_POINTER, P, BASE, data, bits)
     with module.function("gemmkit.collide", "void", parameters, inline=False) as f:
@@ -131,13 +128,13 @@ def _define_collide(module: Module) -> None:
                     values = [_stored(f, data, each, bits) for each in (lane, other)]
                     with f.when(f.compare("ne", *values)):
                         both = f.or_(lane, f.shl(other, 8))
-                        tell(f, LANES_RACE, extra=f.or_(both, SAME_STORE))
+                        report(f, LANES_RACE, extra=f.or_(both, SAME_STORE))
                         f.ret()
         f.ret()
 
 
 def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
-    """What a lane stores of a register, which is 64 bits wide or else 32."""
+    """The value that a lane stores from a register, which is 64 bits wide or else 32."""
     wide = f.compare("eq", bits, 64)
     scale = f.select(wide, literal("i64", 3), 2)
     at = f.offset(data, f.shl(lane, scale))
@@ -150,8 +147,8 @@ def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
 
 
 def _define_copied_by_others(module: Module) -> None:
-    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what cp.async of
-    another lane of its warp has brought since they were in step; tells the first."""
+    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what the cp.async
+    of another lane of its warp wrote since they were last in step; reports the first."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES)
     with module.function("gemmkit.copied_by_others", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -171,6 +168,6 @@ def _define_copied_by_others(module: Module) -> None:
                 other = f.compare("ne", f.and_(thread, 31), lane)
                 with f.when(f.and_(f.and_(lately, here), f.and_(other, f.compare("ne", note, 0)))):
                     both = f.or_(lane, f.shl(f.and_(thread, 31), 8))
-                    tell(f, LANES_RACE, extra=f.or_(both, COPIED))
+                    report(f, LANES_RACE, extra=f.or_(both, COPIED))
                     f.ret()
         f.ret()

@@ -1,4 +1,4 @@
-"""Lanes of one warp: where they go on, and what they read of each other."""
+"""Lanes of one warp: where they continue, and what they read from each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ W = Value("ptr", "%w")
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
-    _define_part(module)
+    _define_diverge(module)
     _define_next_path(module)
     for mode in ("up", "down", "bfly", "idx"):
         _define_shuffle(module, mode)
@@ -21,33 +21,35 @@ def _field(f: Function, name: str) -> Value:
     return f.load("i32", W, WARP[name])
 
 
-def _push(f: Function, block: Value, meet: Value, lanes: Value) -> None:
+def _push(f: Function, block: Value, reconvergence: Value, lanes: Value) -> None:
     depth = _field(f, "depth")
     entry = f.offset(W, f.add(f.resize(f.binary("mul", depth, STACK_ENTRY), 64), STACK))
-    for place, a in enumerate((block, meet, lanes)):
-        f.store(a, entry, 4 * place)
+    for index, a in enumerate((block, reconvergence, lanes)):
+        f.store(a, entry, 4 * index)
     f.store(f.add(depth, 1), W, WARP["depth"])
 
 
-def _define_part(module: Module) -> None:
-    """part(warp, taken, fall, meeting): some lanes go on, the others wait.
+def _define_diverge(module: Module) -> None:
+    """diverge(warp, taken, fall, reconvergence): some lanes continue, the others wait.
 
-    Where all lanes wait for each other at the meeting already, they need not be notified again.
+    If all lanes already wait for each other at that point, no further entry is pushed.
     """
-    taken, fall, meeting = (Value("i32", f"%{name}") for name in ("taken", "fall", "meeting"))
-    with module.function("gemmkit.part", "void", (W, taken, fall, meeting)) as f:
-        mask, outer = _field(f, "mask"), _field(f, "meet")
-        with f.when(f.compare("ne", meeting, outer)):
-            _push(f, meeting, outer, mask)
-        with f.when(f.compare("ne", fall, meeting)):
-            _push(f, fall, meeting, f.and_(mask, f.not_(taken)))
+    taken, fall, reconvergence = (
+        Value("i32", f"%{name}") for name in ("taken", "fall", "reconvergence")
+    )
+    with module.function("gemmkit.diverge", "void", (W, taken, fall, reconvergence)) as f:
+        mask, outer = _field(f, "mask"), _field(f, "reconvergence")
+        with f.when(f.compare("ne", reconvergence, outer)):
+            _push(f, reconvergence, outer, mask)
+        with f.when(f.compare("ne", fall, reconvergence)):
+            _push(f, fall, reconvergence, f.and_(mask, f.not_(taken)))
         f.store(taken, W, WARP["mask"])
-        f.store(meeting, W, WARP["meet"])
+        f.store(reconvergence, W, WARP["reconvergence"])
         f.ret()
 
 
 def _define_next_path(module: Module) -> None:
-    """next_path(warp) -> the block where the next lanes on the stack go on, or -1."""
+    """next_path(warp) -> the block where the next lanes on the stack continue, or -1."""
     with module.function("gemmkit.next_path", "i32", (W,)) as f:
         remaining = f.not_(_field(f, "exited"))
         head, body, done = f.name("head"), f.name("body"), f.name("done")
@@ -62,7 +64,7 @@ def _define_next_path(module: Module) -> None:
         lanes = f.and_(f.load("i32", entry, 8), remaining)
         with f.when(f.compare("ne", lanes, 0)):
             f.store(lanes, W, WARP["mask"])
-            f.store(f.load("i32", entry, 4), W, WARP["meet"])
+            f.store(f.load("i32", entry, 4), W, WARP["reconvergence"])
             f.ret(f.load("i32", entry))
         f.branch(head)
         f.label(done)
@@ -70,7 +72,7 @@ def _define_next_path(module: Module) -> None:
 
 
 def _define_shuffle(module: Module, mode: str) -> None:
-    """shuffle_<mode>(result, values, b, c) -> lanes that read inside of their segment."""
+    """shuffle_<mode>(result, values, b, c) -> lanes that read within their segment."""
     result, values, b, c = (Value("ptr", f"%{name}") for name in ("result", "values", "b", "c"))
     with module.function(f"gemmkit.shuffle_{mode}", "i32", (result, values, b, c)) as f:
         found = f.variable(literal("i32", 0))
@@ -79,7 +81,7 @@ def _define_shuffle(module: Module, mode: str) -> None:
             other, inside = source_lane(f, mode, lane, b, c)
             chosen = f.resize(f.select(inside, other, own), 64)
             value = element(f, values, chosen, 32)
-            f.store(value, f.value("ptr", f"getelementptr i32, {result}, {lane}"))
+            f.store(value, f.element(result, lane, 32))
             f.set(found, f.or_(f.get("i32", found), f.shl(f.resize(inside, 32), own)))
         f.ret(f.get("i32", found))
 

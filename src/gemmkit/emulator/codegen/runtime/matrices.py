@@ -1,6 +1,7 @@
-"""`mma.sync`: the product of the small matrices that a warp's lanes hold, for all lanes at once.
+"""`mma.sync`: the product of small matrices that the lanes of a warp hold, for all lanes at once.
 
-Each lane multiplies what it needs of the others' registers, which it gets by permutations.
+Each lane multiplies the elements that it needs of the other lanes' registers, which permutations
+provide.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 from gemmkit.emulator.codegen.halves import widened
-from gemmkit.emulator.codegen.ir import LANES as STRIP
 from gemmkit.emulator.codegen.ir import Function, Module, Value, vector
+from gemmkit.emulator.codegen.ir_values import LANES as STRIP
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrices import LANES, Fragment, fragments
 
 PREFIX = "multiply_"
 
-Place = tuple[int, int]
+Element = tuple[int, int]
 
 
 def function_of(form: Form) -> str:
@@ -25,23 +26,23 @@ def function_of(form: Form) -> str:
 
 
 def define(module: Module, name: str) -> None:
-    """Add one function: it takes the addresses of D's registers and of A's, B's and C's."""
+    """Add one function; it takes the addresses of D's registers and of those of A, B and C."""
     rows, depth, kind = name.removeprefix(PREFIX).split("_")
     pair = 1 if kind == "f64" else 2
     of_a, of_b, of_c = fragments(int(rows), int(depth), pair)
     counts = [len(of_c.rows), len(of_a.rows) // pair, len(of_b.rows) // pair, len(of_c.rows)]
     registers = [Value("ptr", f"%r{number}") for number in range(sum(counts))]
-    starts = [sum(counts[:place]) for place in range(len(counts) + 1)]
+    starts = [sum(counts[:index]) for index in range(len(counts) + 1)]
     to, from_a, from_b, from_c = (registers[start:end] for start, end in pairwise(starts))
     with module.function(f"gemmkit.{name}", "void", registers) as f:
         a, b = _Operand(f, of_a, from_a, kind), _Operand(f, of_b, from_b, kind)
         for element, strip in product(range(len(to)), range(LANES // STRIP)):
             lanes = range(strip * STRIP, (strip + 1) * STRIP)
-            places = [(int(of_c.rows[element, i]), int(of_c.columns[element, i])) for i in lanes]
+            elements = [(int(of_c.rows[element, i]), int(of_c.columns[element, i])) for i in lanes]
             (total,) = _numbers(f, from_c[element], strip, "f64" if kind == "f64" else "f32")
             for step in range(int(depth)):
-                left = a.at([(row, step) for row, _ in places])
-                right = b.at([(step, column) for _, column in places])
+                left = a.at([(row, step) for row, _ in elements])
+                right = b.at([(step, column) for _, column in elements])
                 if kind == "f64":
                     total = f.intrinsic("fma", left, right, total)
                 else:  # a product of such numbers is exact
@@ -74,38 +75,30 @@ class _Operand:
             for element in range(len(fragment.rows))
             for lane in range(LANES)
         }
-        self._known: dict[tuple[Place, ...], Value] = {}
+        self._known: dict[tuple[Element, ...], Value] = {}
 
-    def at(self, places: Sequence[Place]) -> Value:
+    def at(self, elements: Sequence[Element]) -> Value:
         """A strip of the elements at these rows and columns."""
-        key = tuple(places)
+        key = tuple(elements)
         if key not in self._known:
-            self._known[key] = self._gathered([self._where[place] for place in places])
+            self._known[key] = self._gathered([self._where[each] for each in elements])
         return self._known[key]
 
-    def _gathered(self, found: Sequence[tuple[Place, int]]) -> Value:
-        """What lies in one strip comes by one permutation, else strip after strip."""
+    def _gathered(self, found: Sequence[tuple[Element, int]]) -> Value:
+        """Elements of one strip take one permutation; others are combined strip by strip."""
         strip, *others = dict.fromkeys(source for source, _ in found)
-        chosen = self._permuted(self._strips[strip], None, [lane for _, lane in found])
+        chosen = self._f.permute(self._strips[strip], [lane for _, lane in found])
         for other in others:
             order = [
-                STRIP + lane if source == other else place
-                for place, (source, lane) in enumerate(found)
+                STRIP + lane if source == other else index
+                for index, (source, lane) in enumerate(found)
             ]
-            chosen = self._permuted(chosen, self._strips[other], order)
+            chosen = self._f.permute(chosen, order, self._strips[other])
         return chosen
-
-    def _permuted(self, first: Value, second: Value | None, order: Sequence[int]) -> Value:
-        behind = second.name if second is not None else "poison"
-        lanes = ", ".join(f"i32 {lane}" for lane in order)
-        return self._f.value(
-            first.type,
-            f"shufflevector {first}, {first.type} {behind}, <{STRIP} x i32> <{lanes}>",
-        )
 
 
 def _numbers(f: Function, register: Value, strip: int, kind: str) -> list[Value]:
-    """What a strip of lanes has in a register, as fp64: one number, or the two of a pair."""
+    """The numbers that a strip of lanes has in a register, as fp64: one, or the two of a pair."""
     bits = 64 if kind == "f64" else 32
     word = f.load(vector(f"i{bits}"), register, strip * STRIP * bits // 8)
     if kind == "f64":

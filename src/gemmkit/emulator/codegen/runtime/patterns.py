@@ -1,11 +1,13 @@
-"""How the addresses of a warp lie to one another: looked up in a cache, worked out if new.
+"""Patterns: the lanes' addresses relative to each other, looked up in a cache, computed if new.
 
-Code that walks through memory meets few patterns: the same distances between lanes, moved as a
-whole. What follows from a pattern alone (bounds, the way to load, sectors, bank conflicts) is kept
-with it, so that an access costs a comparison and a table look-up.
+Code that walks through memory has few patterns: the same distances between lanes, moved as a whole.
+What follows from a pattern alone (bounds, the way to load, sectors, bank conflicts) is kept with
+it, so that an access costs a comparison and a table look-up.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
 from gemmkit.emulator.codegen.layout import (
@@ -26,8 +28,9 @@ WORKER_POINTER = Value("ptr", "%c")
 PATTERN_POINTER = Value("ptr", "%p")
 ADDRESSES = Value("ptr", "%a")
 LANE_SET = Value("i32", "%m")
+NO_LANES = literal("i32", 0)
 BASE = Value("i64", "%base")
-# Cost of a pattern worked out anew, in units of fuel.
+# The cost of computing a pattern, in units of fuel.
 MISS_COST = 16
 
 _MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
@@ -47,19 +50,27 @@ def lanes_of(f: Function, lanes: Value, strip: int | Value) -> Value:
     """A strip of a set of lanes, as a vector of i1."""
     shift = literal("i32", strip * STRIP_LANES) if isinstance(strip, int) else strip
     byte = f.resize(f.lshr(lanes, shift), 8)
-    return f.value(vector("i1"), f"bitcast {byte} to {vector('i1')}")
+    return f.unpacked(byte)
+
+
+def lanes_where(f: Function, holds: Callable[[int], Value], found: Value = NO_LANES) -> Value:
+    """`found` and the lanes in which `holds(strip)`, a strip of i1, is true."""
+    for strip in range(STRIPS):
+        bits = f.resize(f.packed(holds(strip)), 32)
+        found = f.or_(found, f.shl(bits, strip * STRIP_LANES))
+    return found
 
 
 def any_set(f: Function, a: Value) -> Value:
     """Whether any bit of a vector is set."""
-    set_ = f.value("i8", f"bitcast {f.compare('ne', a, 0)} to i8")
+    set_ = f.packed(f.compare("ne", a, 0))
     return f.compare("ne", set_, 0)
 
 
 def element(f: Function, array: Value, index: Value, bits: int) -> Value:
     """One element of an array of integers."""
-    place = f.value("ptr", f"getelementptr i{bits}, {array}, {f.resize(index, 64)}")
-    return f.load(f"i{bits}", place)
+    pointer = f.element(array, f.resize(index, 64), bits)
+    return f.load(f"i{bits}", pointer)
 
 
 def strip_of(f: Function, array: Value, strip: int, bits: int) -> Value:
@@ -73,7 +84,7 @@ def _distances(f: Function, strip: int, bits: int, base: Value, masked: bool) ->
 
 
 def _define_match(module: Module, bits: int) -> None:
-    """match(worker, cache, addresses, lanes) -> the pattern, its base set."""
+    """match(worker, cache, addresses, lanes) -> the pattern, with its base set."""
     cache = Value("ptr", "%cache")
     parameters = (WORKER_POINTER, cache, ADDRESSES, LANE_SET)
     with module.function(f"gemmkit.match{bits}", "ptr", parameters) as f:
@@ -135,7 +146,7 @@ def _return_if_equal(
 
 
 def _define_build(module: Module, bits: int) -> None:
-    """pattern(entry, addresses, lanes): work a pattern out."""
+    """pattern(entry, addresses, lanes): compute a pattern."""
     with module.function(
         f"gemmkit.pattern{bits}", "void", (PATTERN_POINTER, ADDRESSES, LANE_SET)
     ) as f:
@@ -149,7 +160,7 @@ def _define_build(module: Module, bits: int) -> None:
         fits, linear = literal("i1", 1), f.compare("eq", LANE_SET, ALL_LANES)
         for strip in range(STRIPS):
             active = lanes_of(f, LANE_SET, strip)
-            some = f.value("i8", f"bitcast {active} to i8")
+            some = f.packed(active)
             narrow = _distances(f, strip, bits, splat, masked=True)
             offsets = f.resize(narrow, 64, signed=True)
             f.store(offsets, p, PATTERN.offsets + strip * STRIP_LANES * 8)
@@ -166,14 +177,14 @@ def _define_build(module: Module, bits: int) -> None:
             within = f.sub(f.select(active, offsets, f.splat(start)), f.splat(start))
             outside = f.or_(f.compare("ugt", within, _WINDOW),
                             f.compare("ne", f.and_(within, 3), 0))  # fmt: skip
-            fits = f.and_(fits, f.compare("eq", f.value("i8", f"bitcast {outside} to i8"), 0))
+            fits = f.and_(fits, f.compare("eq", f.packed(outside), 0))
             order = f.resize(f.lshr(within, 2), 32)
             f.store(order, p, PATTERN.order + strip * STRIP_LANES * 4)
             row = ", ".join(f"i64 {4 * (strip * STRIP_LANES + lane)}" for lane in range(8))
             expected = Value(vector("i64"), f"<{row}>")
             linear = f.and_(linear, f.not_(any_set(f, f.xor(offsets, expected))))
         f.store(least, p, PATTERN.least)
-        # Addresses may lie farther apart than signed numbers reach; no memory is that large.
+        # Distances may exceed the signed range; no memory is that large.
         extent = f.intrinsic("umin", f.sub(most, least), literal("i64", _FAR))
         f.store(extent, p, PATTERN.extent)
         f.store(bits_set, p, PATTERN.bits)

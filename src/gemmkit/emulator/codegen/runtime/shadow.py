@@ -1,7 +1,7 @@
-"""What the sanitizers note of each access to shared memory, and what makes it suspicious.
+"""Records each access to shared memory for the sanitizers, and finds suspicious ones.
 
-An access is a few words of bitmap. What looks wrong there is looked at closely by Python, which
-alone decides, and names both sides.
+An access is a few words of a bitmap. Python examines what looks wrong there; it alone decides, and
+names both sides.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN_WORD_BYTES,
     OWN_WRITTEN,
     RACE,
+    REPORT_BYTES,
+    REPORTED,
+    REPORTS_PER_BLOCK,
     SHADOW,
     SHADOW_SITE,
     SHADOW_SITE_BYTES,
     TAG_BYTES,
     TAG_KIND,
-    TOLD,
-    TOLD_BYTES,
-    TOLD_IN_BLOCK,
     UNINITIALIZED,
     UPDATED,
 )
@@ -47,7 +47,7 @@ Body = Callable[[Value, Value], None]
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
-    _define_tell(module)
+    _define_report(module)
     _define_starts(module)
     _define_read(module)
     _define_suspect_read(module)
@@ -60,52 +60,61 @@ def shadow(f: Function) -> Value:
 
 
 def site_shadow(f: Function, s: Value, site: Value = SITE_POINTER) -> Value:
-    """What belongs to a memory instruction beside its record in the worker."""
-    distance = f.sub(
-        f.value("i64", f"ptrtoint {site} to i64"), f.value("i64", f"ptrtoint {C} to i64")
-    )
+    """The sanitizers' record of a memory instruction."""
+    distance = f.sub(f.integer(site), f.integer(C))
     scale = (SHADOW_SITE_BYTES // SITE_BYTES).bit_length() - 1
     return f.offset(f.load("ptr", s, SHADOW["sites"]), f.shl(distance, scale))
 
 
-def _define_tell(module: Module) -> None:
-    """tell(worker, class, site, pattern, base, extra): something looks wrong.
+def _define_report(module: Module) -> None:
+    """report(worker, class, site, pattern, base, extra): something looks wrong.
 
-    Python hears of it once an epoch, and of few in a block; the others are counted.
+    It is reported to Python once per epoch, a few times per block; further ones are counted.
     """
     what, extra = Value("i64", "%what"), Value("i64", "%extra")
     parameters = (C, what, SITE_POINTER, P, BASE, extra)
-    with module.function("gemmkit.tell", "void", parameters) as f:
+    with module.function("gemmkit.report", "void", parameters) as f:
         s = shadow(f)
-        told = f.offset(site_shadow(f, s), f.binary("mul", what, TOLD_BYTES))
+        reported = f.offset(site_shadow(f, s), f.binary("mul", what, REPORT_BYTES))
         block, epoch = f.load("i64", C, WORKER["block"]), f.load("i64", s, SHADOW["epoch"])
-        with f.when(f.compare("ne", f.load("i64", told, TOLD["block"]), block)):
-            f.store(block, told, TOLD["block"])
-            f.store(literal("i64", 0), told, TOLD["times"])
-        again = f.compare("eq", f.load("i64", told, TOLD["epoch"]), epoch)
-        often = f.compare("uge", f.load("i64", told, TOLD["times"]), TOLD_IN_BLOCK)
+        with f.when(f.compare("ne", f.load("i64", reported, REPORTED["block"]), block)):
+            f.store(block, reported, REPORTED["block"])
+            f.store(literal("i64", 0), reported, REPORTED["times"])
+        again = f.compare("eq", f.load("i64", reported, REPORTED["epoch"]), epoch)
+        often = f.compare("uge", f.load("i64", reported, REPORTED["times"]), REPORTS_PER_BLOCK)
         with f.when(f.or_(again, often)):
-            f.increase(told, TOLD["untold"], 1)
+            f.increase(reported, REPORTED["unreported"], 1)
             f.ret()
-        true = event(f, s, what, BASE, P, extra)
-        f.store(epoch, told, TOLD["epoch"])
-        f.increase(told, TOLD["times"], f.resize(true, 64))
+        true = event(f, what, BASE, extra, site=SITE_POINTER, p=P)
+        f.store(epoch, reported, REPORTED["epoch"])
+        f.increase(reported, REPORTED["times"], f.resize(true, 64))
         f.ret()
 
 
 def event(
-    f: Function, s: Value, what: Value, base: Value, p: Value = NULL, extra: Value = ZERO
+    f: Function,
+    what: Value | int,
+    base: Value,
+    extra: Value = ZERO,
+    *,
+    site: Value = NULL,
+    p: Value = NULL,
 ) -> Value:
-    """Tell Python; 1 if it agrees that something is wrong."""
-    function = f.load("ptr", s, SHADOW["event"])
-    arguments = ", ".join(map(str, (what, SITE_POINTER, p, base, extra)))
-    return f.value("i32", f"call i32 {function.name}({arguments})")
+    """Report to Python; 1 if it agrees that something is wrong.
+
+    `base` is the base address of an access, or the number of an instruction that makes none.
+    """
+    function = f.load("ptr", shadow(f), SHADOW["event"])
+    number = literal("i64", what) if isinstance(what, int) else what
+    return f.call_pointer(function, "i32", number, site, p, base, extra)
 
 
-def tell(f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0) -> None:
+def report(
+    f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0
+) -> None:
     """Call it."""
     more = literal("i64", extra) if isinstance(extra, int) else extra
-    f.call("gemmkit.tell", "void", C, literal("i64", what), SITE_POINTER, p, base, more)
+    f.call("gemmkit.report", "void", C, literal("i64", what), SITE_POINTER, p, base, more)
 
 
 def _define_starts(module: Module) -> None:
@@ -141,7 +150,7 @@ def _define_starts(module: Module) -> None:
         f.label(done)
         f.store(f.get("i64", pairs), P, PATTERN.start_pairs)
         lanes = f.resize(f.intrinsic("ctpop", f.load("i32", P, PATTERN.mask)), 64)
-        f.store(f.resize(f.compare("ne", f.get("i64", seen), lanes), 64), P, PATTERN.meets)
+        f.store(f.resize(f.compare("ne", f.get("i64", seen), lanes), 64), P, PATTERN.overlaps)
         f.ret()
 
 
@@ -150,9 +159,9 @@ def _start(f: Function, lane: Value, least: Value, shift: Value) -> Value:
 
 
 def each_word(f: Function, s: Value, body: Body) -> None:
-    """Call `body` for each word of bitmap that an access touches, with its bits there.
+    """Call `body` for each word of the bitmap that an access touches, with its bits there.
 
-    An access is BYTES wide; where ROW_BYTES is more, it is followed by others to the end of those.
+    An access is BYTES wide; if ROW_BYTES is larger, adjacent ones follow up to that many bytes.
     """
     with f.when(f.compare("eq", f.load("i64", P, PATTERN.start_pairs), 0)):
         f.call("gemmkit.starts", "void", s, P)
@@ -163,7 +172,7 @@ def each_word(f: Function, s: Value, body: Body) -> None:
     with f.loop(f.load("i64", P, PATTERN.start_pairs)) as pair:
         entry = f.offset(P, f.add(f.shl(pair, 4), PATTERN.starts))
         at = f.add(first, f.load("i64", entry))
-        # Accesses begin at multiples of their width, so a subtraction fills them.
+        # Accesses begin at multiples of their width, so a subtraction sets all their bits.
         starts = f.resize(f.load("i64", entry, 8), 128)
         touched = f.sub(f.shl(starts, width), starts)
         for times in (1, 2):
@@ -179,25 +188,30 @@ def each_word(f: Function, s: Value, body: Body) -> None:
 
 def common_word(f: Function, s: Value, word: Value) -> Value:
     """A word of the block's bitmaps."""
-    place = f.shl(word, COMMON_BYTES.bit_length() - 1)
-    return f.offset(f.load("ptr", s, SHADOW["common"]), place)
+    offset = f.shl(word, COMMON_BYTES.bit_length() - 1)
+    return f.offset(f.load("ptr", s, SHADOW["common"]), offset)
 
 
 def own_word(f: Function, own: Value, word: Value) -> Value:
     """A word of a warp's bitmaps."""
-    place = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
-    return f.offset(own, place)
+    offset = f.add(f.shl(word, OWN_WORD_BYTES.bit_length() - 1), OWN_BITMAPS)
+    return f.offset(own, offset)
+
+
+def log_entry(f: Function, s: Value, number: Value) -> Value:
+    """The entry of the log for the access of that number."""
+    offset = f.shl(f.and_(number, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
+    return f.offset(f.load("ptr", s, SHADOW["log"]), offset)
 
 
 def _append(f: Function, s: Value, kind: Value) -> None:
     """Add the access to the log."""
     count = f.load("i64", s, SHADOW["log_count"])
-    place = f.shl(f.and_(count, LOG_ENTRIES - 1), LOG_ENTRY_BYTES.bit_length() - 1)
-    entry = f.offset(f.load("ptr", s, SHADOW["log"]), place)
+    entry = log_entry(f, s, count)
     f.store(P, entry, LOG_ENTRY["pattern"])
     f.store(BASE, entry, LOG_ENTRY["base"])
     f.store(f.load("i64", P, PATTERN.serial), entry, LOG_ENTRY["serial"])
-    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
+    site, worker = (f.integer(each) for each in (SITE_POINTER, C))
     tag = f.add(f.sub(site, worker), f.load("i64", s, SHADOW["own_tag"]))
     tag = f.add(tag, f.shl(ROW_BYTES, TAG_BYTES))
     f.store(f.add(tag, f.shl(kind, TAG_KIND)), entry, LOG_ENTRY["tag"])
@@ -230,7 +244,7 @@ def _define_read(module: Module) -> None:
 
 
 def _define_suspect_read(module: Module) -> None:
-    """suspect_read(…): tell what may be wrong with a load."""
+    """suspect_read(…): report what may be wrong with a load."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_BYTES)
     with module.function("gemmkit.suspect_read", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -254,7 +268,7 @@ def _define_suspect_read(module: Module) -> None:
         each_word(f, s, look)
         for found, what in ((race, RACE), (unready, UNINITIALIZED)):
             with f.when(f.compare("ne", f.get("i64", found), 0)):
-                tell(f, what, extra=ROW_BYTES)
+                report(f, what, extra=ROW_BYTES)
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES,
                    literal("i64", LOADED))  # fmt: skip
@@ -278,7 +292,7 @@ def _define_write(module: Module) -> None:
         def look(word: Value, touched: Value) -> None:
             common, mine = common_word(f, s, word), own_word(f, own, word)
             _, ready, alarm, updated = _block_bits(f, common)
-            by_me, read_by_me = (f.load("i64", mine, place) for place in (OWN_WRITTEN, OWN_READ))
+            by_me, read_by_me = (f.load("i64", mine, index) for index in (OWN_WRITTEN, OWN_READ))
             foreign = foreign_bits(f, word, OWN_WRITTEN)
             # Atomics do not race with each other.
             plain = f.and_(foreign, f.not_(f.and_(updated, atomic)))
@@ -313,7 +327,7 @@ def _define_write(module: Module) -> None:
         each_word(f, s, look)
         for found, what in ((race, RACE), (unready, UNINITIALIZED)):
             with f.when(f.compare("ne", f.get("i64", found), 0)):
-                tell(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
+                report(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
         each_word(f, s, mark)
@@ -326,12 +340,12 @@ def _block_bits(f: Function, common: Value) -> list[Value]:
     return [f.load("i64", common, COMMON[name]) for name in COMMON]
 
 
-def foreign_bits(f: Function, word: Value, place: int) -> Value:
-    """What other warps have read or written of a word that the running one may race with."""
-    return f.call("gemmkit.foreign", "i64", C, word, literal("i64", place))
+def foreign_bits(f: Function, word: Value, index: int) -> Value:
+    """The reads or writes of other warps, in a word, that the running one may race with."""
+    return f.call("gemmkit.foreign", "i64", C, word, literal("i64", index))
 
 
-def publish(f: Function, s: Value, word: Value, bits: Value, place: int) -> None:
-    """The running warp has read or written; where each pair of warps is looked at, note it."""
+def publish(f: Function, s: Value, word: Value, bits: Value, index: int) -> None:
+    """Record a read or write of the running warp, if each pair of warps is tracked."""
     with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
-        f.call("gemmkit.publish", "void", C, word, bits, literal("i64", place))
+        f.call("gemmkit.publish", "void", C, word, bits, literal("i64", index))

@@ -1,4 +1,4 @@
-"""What the sanitizers note of accesses to global memory: bytes never written, blocks that meet."""
+"""Records accesses to global memory for the sanitizers: bytes never written, cross-block races."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, shadow, site_shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, report, shadow, site_shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
     ACTOR_SITE,
@@ -41,7 +41,7 @@ def define(module: Module) -> None:
 
 
 def _define_admit(module: Module) -> None:
-    """admit_<space>(worker, site, address, bytes): whether one lane's access may be made."""
+    """admit_<space>(worker, site, address, bytes): whether one lane's access is allowed."""
     parameters = (C, SITE_POINTER, _ADDRESS, BYTES)
     aligned = "eq", lambda f: f.and_(_ADDRESS, f.sub(BYTES, 1))
     with module.function("gemmkit.admit_shared", "i1", parameters) as f:
@@ -62,8 +62,8 @@ def _define_admit(module: Module) -> None:
 
 
 def _define_settle(module: Module) -> None:
-    """settle(worker, site, start, bytes): the site now touches the region that holds these bytes,
-    if one does."""
+    """settle(worker, site, start, bytes): the site now accesses the region with these bytes, if one
+    has them."""
     start = Value("i64", "%start")
     with module.function("gemmkit.settle", "void", (C, SITE_POINTER, start, BYTES)) as f:
         region = f.call("gemmkit.find", "ptr", C, start, BYTES)
@@ -78,28 +78,26 @@ def _take(f: Function, region: Value) -> None:
 
 
 def _define_find_row(module: Module, kind: str) -> None:
-    """row_<kind>(worker, site): look up what is known of the region that the site now touches."""
+    """row_<kind>(worker, site): look up the row of the region that the site now accesses."""
     with module.function(f"gemmkit.row_{kind}", "void", (C, SITE_POINTER)) as f:
         s = shadow(f)
         ours = site_shadow(f, s)
         start = f.load("i64", SITE_POINTER, SITE["region"])
         found = f.call("gemmkit.find", "ptr", C, start, literal("i64", 1))
-        at, first = (
-            f.value("i64", f"ptrtoint {each} to i64")
-            for each in (found, f.load("ptr", C, WORKER["regions"]))
-        )
+        at, first = (f.integer(each) for each in (found, f.load("ptr", C, WORKER["regions"])))
         index = f.lshr(f.sub(at, first), 4)
         row = f.offset(f.load("ptr", s, SHADOW["rows"]), f.binary("mul", index, ROW_BYTES))
         f.store(row, ours, SHADOW_SITE["row"])
         f.store(start, ours, SHADOW_SITE["region"])
         for effect in _EFFECTS[kind]:
             f.store(literal("i64", 1), row, ROW[effect])
-        # Blocks may meet in what is both loaded and stored; so far, loads were not noted.
+        # A region that is both loaded and stored may have cross-block races; so far, loads were not
+        # recorded.
         both = f.and_(f.load("i64", row, ROW["loaded"]), f.load("i64", row, ROW["stored"]))
         unnoted = f.and_(f.compare("eq", f.load("ptr", row, ROW["last_reader"]), NULL),
                          f.compare("ne", f.load("ptr", row, ROW["last_writer"]), NULL))  # fmt: skip
         with f.when(f.and_(f.compare("ne", both, 0), unnoted)):
-            event(f, s, literal("i64", LOADS_WANTED), start)
+            event(f, LOADS_WANTED, start, site=SITE_POINTER)
         f.ret()
 
 
@@ -120,7 +118,7 @@ def _define_note(module: Module, kind: str) -> None:
 
 
 def _define_lanes(module: Module, kind: str) -> None:
-    """lanes_<kind>_global(worker, site, pattern, base, bytes, row): note it, lane by lane."""
+    """lanes_<kind>_global(worker, site, pattern, base, bytes, row): record it lane by lane."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, _ROW)
     with module.function(f"gemmkit.lanes_{kind}_global", "void", parameters, inline=False) as f:
         s, written = shadow(f), f.load("ptr", _ROW, ROW["written"])
@@ -142,25 +140,25 @@ def _define_lanes(module: Module, kind: str) -> None:
                     f.set(missing, f.or_(f.get("i1", missing), f.and_(never, reads)))
                 else:
                     f.store(literal("i8", 1), byte)
-            who = f.add(me, lane)
-            # An atomic of block scope is to other blocks what a plain store is.
+            acting = f.add(me, lane)
+            # To other blocks an atomic of block scope is a plain store.
             noted = f.compare("ne", f.load("ptr", _ROW, ROW[f"last_{actor}"]), NULL)
             with f.when(f.and_(noted, weak)):
-                f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW, who)
+                f.call(f"gemmkit.act_{actor}", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting)
             noted = f.compare("ne", f.load("ptr", _ROW, ROW["seen_strong"]), NULL)
             with f.when(f.and_(noted, f.not_(weak))):
                 writes = literal("i64", int(kind != "load"))
-                f.call("gemmkit.act_strong", "void", C, SITE_POINTER, offset, BYTES, _ROW, who,
+                f.call("gemmkit.act_strong", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting,
                        writes)  # fmt: skip
             with f.when(watched):
                 f.call(f"gemmkit.{actor}_in_block", "void", C, SITE_POINTER, P, lane, offset, BYTES,
-                       _ROW, who)  # fmt: skip
+                       _ROW, acting)  # fmt: skip
             if kind == "load":
                 noted = f.compare("ne", f.load("ptr", _ROW, ROW["nc_reader"]), NULL)
                 with f.when(f.and_(noted, read_only)):
-                    f.call("gemmkit.act_nc", "void", C, SITE_POINTER, offset, BYTES, _ROW, who)
+                    f.call("gemmkit.act_nc", "void", C, SITE_POINTER, offset, BYTES, _ROW, acting)
         with f.when(f.get("i1", missing)):
-            tell(f, UNINITIALIZED, extra=BYTES)
+            report(f, UNINITIALIZED, extra=BYTES)
         if kind == "update":
             with f.when(known), f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
                 offset = f.sub(f.add(BASE, element(f, P, lane, 64)), start)
@@ -172,43 +170,44 @@ def _define_lanes(module: Module, kind: str) -> None:
 def _running(f: Function, s: Value) -> Value:
     """The running warp's lane 0 at the instruction, as an actor."""
     warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-    site, worker = (f.value("i64", f"ptrtoint {each} to i64") for each in (SITE_POINTER, C))
-    place = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
+    site, worker = (f.integer(each) for each in (SITE_POINTER, C))
+    record = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
     block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
-    return f.add(f.or_(block, f.shl(place, ACTOR_SITE)), f.binary("mul", warp, LANES))
+    return f.add(f.or_(block, f.shl(record, ACTOR_SITE)), f.binary("mul", warp, LANES))
 
 
 def _define_act(module: Module, actor: str) -> None:
-    """act_<actor>(worker, site, offset, bytes, row, who): which blocks touch these granules."""
-    offset, who = Value("i64", "%offset"), Value("i64", "%who")
-    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, who)
+    """act_<actor>(worker, site, offset, bytes, row, acting): record which blocks access these
+    granules."""
+    offset, acting = Value("i64", "%offset"), Value("i64", "%acting")
+    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, acting)
     with module.function(f"gemmkit.act_{actor}", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
         maps = [f.load("ptr", _ROW, ROW[f"{which}_{actor}"]) for which in ("last", "first")]
         with f.when(f.compare("eq", maps[1], NULL)):
-            f.leave(f"gemmkit.act_{actor}_in_order", C, SITE_POINTER, offset, BYTES, _ROW, who)
+            f.leave(f"gemmkit.act_{actor}_in_order", C, SITE_POINTER, offset, BYTES, _ROW, acting)
         first = f.lshr(offset, shift)
         with f.loop(f.lshr(BYTES, shift)) as further:
             at = f.shl(f.add(first, further), 3)
-            for map_, number in zip(maps, (who, f.not_(who)), strict=True):
+            for map_, number in zip(maps, (acting, f.not_(acting)), strict=True):
                 cell = f.offset(map_, at)
                 now = f.value("i64", f"load atomic i64, {cell} monotonic, align 8")
                 with f.when(f.compare("ult", now, number)):
-                    f.value("i64", f"atomicrmw umax {cell}, {number} monotonic, align 8")
+                    f.atomic("umax", cell, number)
         f.ret()
 
 
 def _define_act_nc(module: Module) -> None:
-    """act_nc(worker, site, offset, bytes, row, who): these granules are loaded as memory that
-    nobody writes."""
-    offset, who = Value("i64", "%offset"), Value("i64", "%who")
-    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, who)
+    """act_nc(worker, site, offset, bytes, row, acting): these granules are read by a read-only
+    load."""
+    offset, acting = Value("i64", "%offset"), Value("i64", "%acting")
+    parameters = (C, SITE_POINTER, offset, BYTES, _ROW, acting)
     with module.function("gemmkit.act_nc", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
         map_, first = f.load("ptr", _ROW, ROW["nc_reader"]), f.lshr(offset, shift)
         with f.loop(f.lshr(BYTES, shift)) as further:
             cell = f.offset(map_, f.shl(f.add(first, further), 3))
-            f.value("i64", f"atomicrmw umax {cell}, {who} monotonic, align 8")
+            f.atomic("umax", cell, acting)
         f.ret()

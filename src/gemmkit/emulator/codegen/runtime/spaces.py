@@ -1,4 +1,4 @@
-"""Loads and stores by local and by generic addresses: rarer, so short before fast."""
+"""Loads and stores by local and generic addresses: rare, so the code is short rather than fast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.runtime.access import COUNTS, data_parameters, return_if_idle
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, check
-from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of
+from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, lanes_where, strip_of
 
 W = Value("ptr", "%w")
 
@@ -36,7 +36,7 @@ def define(module: Module, space: str, bits: int, *, prefix: str = "") -> None:
 
 
 def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
-    """Each lane has memory of its own."""
+    """Each lane has its own memory."""
     data = data_parameters(count_)
     name = f"gemmkit.{kind}_local_{bits}x{count_}"
     with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
@@ -50,24 +50,24 @@ def _define_local(module: Module, kind: str, bits: int, count_: int) -> None:
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             own = f.offset(start, f.binary("mul", lane, each_bytes))
             here = f.offset(f.offset(own, BASE), element(f, P, lane, 64))
-            for place, register in enumerate(data):
-                at = f.value("ptr", f"getelementptr i{width}, {register}, {lane}")
+            for index, register in enumerate(data):
+                at = f.element(register, lane, width)
                 if kind == "load":
-                    f.store(f.resize(f.load(f"i{bits}", here, place * bits // 8), width), at)
+                    f.store(f.resize(f.load(f"i{bits}", here, index * bits // 8), width), at)
                 else:
-                    f.store(f.resize(f.load(f"i{width}", at), bits), here, place * bits // 8)
+                    f.store(f.resize(f.load(f"i{width}", at), bits), here, index * bits // 8)
         f.ret()
 
 
 def local_memory(f: Function) -> Value:
-    """Local memory of the warp's lane 0; the others' follows."""
+    """The local memory of the warp's lane 0; the other lanes' memory follows."""
     index = f.resize(f.load("i32", W, WARP["index"]), 64)
     warp_bytes = f.shl(f.load("i64", C, WORKER["local_stride"]), 5)
     return f.offset(f.load("ptr", C, WORKER["local"]), f.binary("mul", index, warp_bytes))
 
 
 def _define_generic(module: Module, kind: str, bits: int, count_: int, prefix: str) -> None:
-    """By what the addresses say: shared, then local, then global memory."""
+    """Select by address: shared, then local, then global memory."""
     data = data_parameters(count_)
     name = f"gemmkit.{prefix}{kind}_generic_{bits}x{count_}"
     with module.function(name, "void", (C, W, SITE_POINTER, P, BASE, *data)) as f:
@@ -111,18 +111,15 @@ def for_each_part(
 
 
 def _count_global_request(f: Function, space: str) -> None:
-    """Of an access by generic addresses it is not known how many requests go to global memory, so
-    that the one wavefront of the tag stage which each takes at least is counted here."""
+    """The number of requests that go to global memory is not known for generic addresses, so the
+    one tag-stage wavefront that each takes at least is counted here."""
     if space == "global":
         f.increase(SITE_POINTER, SITE["more_tags"], 1)
 
 
 def _lanes_within(f: Function, addresses: Value, lanes: Value, start: int) -> Value:
-    found = literal("i32", 0)
-    for strip in range(STRIPS):
-        strip_addresses = f.load(vector("i64"), addresses, strip * STRIP_LANES * 8)
-        inside = f.compare("ult", f.sub(strip_addresses, start), WINDOW_BYTES)
-        active = f.and_(inside, lanes_of(f, lanes, strip))
-        byte = f.resize(f.value("i8", f"bitcast {active} to i8"), 32)
-        found = f.or_(found, f.shl(byte, strip * STRIP_LANES))
-    return found
+    def within(strip: int) -> Value:
+        offsets = f.sub(strip_of(f, addresses, strip, 64), start)
+        return f.and_(f.compare("ult", offsets, WINDOW_BYTES), lanes_of(f, lanes, strip))
+
+    return lanes_where(f, within)

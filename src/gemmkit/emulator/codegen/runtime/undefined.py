@@ -1,7 +1,7 @@
-"""Which bits of memory are defined, for runs that track this, and reports of where others are used.
+"""Tracks which bits of memory are defined, and reports uses of undefined ones.
 
-Of shared memory the bitmap `initialized` says it, of global memory the bytes noted as written, of
-local memory a copy of it that holds a 1 for each bit that is defined.
+For shared memory the bitmap `initialized` says it, for global memory the bytes recorded as written,
+for local memory a copy of it with a 1 for each defined bit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.lanes import source_lane
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import (
     BYTES,
     NULL,
     common_word,
     each_word,
+    event,
+    report,
     shadow,
     site_shadow,
-    tell,
 )
 from gemmkit.emulator.codegen.runtime.shadow import ROW_BYTES as ROW_WIDTH
-from gemmkit.emulator.codegen.runtime.watched import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     COMMON,
@@ -72,19 +73,13 @@ def _define_used(module: Module) -> None:
     """used(worker, lanes, instruction and operand): these lanes use undefined bits."""
     lanes = Value("i32", "%lanes")
     with module.function(f"gemmkit.{PREFIX}used", "void", (C, lanes, _NUMBER)) as f:
-        _event(f, USED, f.resize(lanes, 64))
+        event(f, USED, _NUMBER, f.resize(lanes, 64))
         f.ret()
 
 
-def _event(f: Function, what: int, more: Value) -> None:
-    function = f.load("ptr", shadow(f), SHADOW["event"])
-    arguments = ", ".join(map(str, (literal("i64", what), NULL, NULL, _NUMBER, more)))
-    f.value("i32", f"call i32 {function.name}({arguments})")
-
-
 def _define_absent(module: Module, mode: str) -> None:
-    """absent_<mode>(worker, lanes, b, c, masks, instruction) -> lanes of a shuffle that read from
-    a lane which does not take part, or which their mask does not name; reports the first."""
+    """absent_<mode>(worker, lanes, b, c, masks, instruction) -> lanes of a shuffle that read from a
+    lane that does not participate or is not in their mask; reports the first."""
     lanes = Value("i32", "%lanes")
     b, c, masks = (Value("ptr", f"%{name}") for name in ("choice", "limits", "masks"))
     parameters = (C, lanes, b, c, masks, _NUMBER)
@@ -103,7 +98,7 @@ def _define_absent(module: Module, mode: str) -> None:
             f.set(found, f.or_(f.get("i32", found), f.shl(absent, own)))
         with f.when(f.compare("ne", f.get("i32", found), 0)):
             more = f.or_(f.resize(f.get("i32", found), 64), f.get("i64", first))
-            _event(f, ABSENT, more)
+            event(f, ABSENT, _NUMBER, more)
         f.ret(f.get("i32", found))
 
 
@@ -113,8 +108,8 @@ def _shared_end(f: Function) -> Value:
 
 
 def _define_bits_shared(module: Module) -> None:
-    """bits_<space>(worker, warp, lane, address, bytes) -> the bits that are defined of a number in
-    memory, those beyond it included; all where the access was refused."""
+    """bits_<space>(worker, warp, lane, address, bytes) -> the defined bits of a number in memory,
+    and all bits beyond it; all bits if the access was refused."""
     parameters = (C, W, _LANE, _ADDRESS, BYTES)
     with module.function("gemmkit.bits_shared", "i64", parameters) as f:
         room = f.sub(_shared_end(f), BYTES)
@@ -136,8 +131,8 @@ def _define_bits_shared(module: Module) -> None:
 
 
 def _define_whole(module: Module) -> None:
-    """whole_<space>(worker, site, pattern, base, bytes, bytes) -> whether all that a load brings is
-    surely defined."""
+    """whole_<space>(worker, site, pattern, base, bytes, bytes) -> whether all that a load reads is
+    certainly defined."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES, ROW_WIDTH)
     with module.function("gemmkit.whole_shared", "i1", parameters) as f:
         least, extent = (f.load("i64", P, getattr(PATTERN, each)) for each in ("least", "extent"))
@@ -176,15 +171,15 @@ def _define_whole(module: Module) -> None:
         f.ret(f.and_(inside, known))
 
 
-def _take_byte(f: Function, variable: Value, place: Value, byte: Value) -> None:
-    """Put a byte into a 64-bit number that has all of that byte's bits set."""
-    shift = f.shl(place, 3)
+def _take_byte(f: Function, variable: Value, index: Value, byte: Value) -> None:
+    """Store a byte into a 64-bit number whose bits there are all set."""
+    shift = f.shl(index, 3)
     kept = f.not_(f.shl(f.xor(byte, 255), shift))
     f.set(variable, f.and_(f.get("i64", variable), kept))
 
 
-def _local_place(f: Function) -> Value:
-    """Where the bits of the lane's local memory are kept."""
+def _local_bits(f: Function) -> Value:
+    """Where the defined bits of the lane's local memory are kept."""
     warp = f.resize(f.load("i32", W, WARP["index"]), 64)
     thread = f.add(f.shl(warp, LANES.bit_length() - 1), _LANE)
     distance = f.binary("mul", thread, f.load("i64", C, WORKER["local_stride"]))
@@ -201,7 +196,7 @@ def _define_bits_local(module: Module) -> None:
     parameters = (C, W, _LANE, _ADDRESS, BYTES)
     with module.function("gemmkit.bits_local", "i64", parameters) as f:
         _return_if_outside_local(f, _ALL)
-        start, found = _local_place(f), f.variable(_ALL)
+        start, found = _local_bits(f), f.variable(_ALL)
         with f.loop(BYTES) as further:
             byte = f.resize(f.load("i8", f.offset(start, further)), 64)
             _take_byte(f, found, further, byte)
@@ -214,10 +209,7 @@ def _define_bits_global(module: Module) -> None:
         region = f.call("gemmkit.find", "ptr", C, _ADDRESS, BYTES)
         with f.when(f.compare("eq", region, NULL)):
             f.ret(_ALL)
-        at, first = (
-            f.value("i64", f"ptrtoint {each} to i64")
-            for each in (region, f.load("ptr", C, WORKER["regions"]))
-        )
+        at, first = (f.integer(each) for each in (region, f.load("ptr", C, WORKER["regions"])))
         index = f.lshr(f.sub(at, first), 4)
         row = f.offset(f.load("ptr", shadow(f), SHADOW["rows"]), f.binary("mul", index, ROW_BYTES))
         written = f.load("ptr", row, ROW["written"])
@@ -233,8 +225,8 @@ def _define_bits_global(module: Module) -> None:
 
 
 def _define_keep_shared(module: Module) -> None:
-    """keep_bits_<space>(worker, warp, lane, address, bytes, bits): a number was stored of which
-    these bits are defined."""
+    """keep_bits_<space>(worker, warp, lane, address, bytes, bits): a number with these defined bits
+    was stored."""
     parameters = (C, W, _LANE, _ADDRESS, BYTES, _BITS)
     with module.function("gemmkit.keep_bits_shared", "void", parameters) as f:
         room = f.sub(_shared_end(f), BYTES)
@@ -257,7 +249,7 @@ def _define_keep_local(module: Module) -> None:
     parameters = (C, W, _LANE, _ADDRESS, BYTES, _BITS)
     with module.function("gemmkit.keep_bits_local", "void", parameters) as f:
         _return_if_outside_local(f, None)
-        start = _local_place(f)
+        start = _local_bits(f)
         with f.loop(BYTES) as further:
             byte = f.resize(f.lshr(_BITS, f.shl(further, 3)), 8)
             f.store(byte, f.offset(start, further))
@@ -280,8 +272,8 @@ def _within(f: Function, space: str, address: Value = _ADDRESS) -> Value:
 
 
 def _define_defined(module: Module, space: str) -> None:
-    """defined_<space>(worker, warp, site, pattern, base, bytes, shadow): what is defined of what a
-    load brings, into a shadow; of narrow numbers all or nothing, as they are extended."""
+    """defined_<space>(worker, warp, site, pattern, base, bytes, shadow): the defined bits of what a
+    load reads, into a shadow; for narrow numbers all or none, since they are extended."""
     data = Value("ptr", "%data")
     parameters = (C, W, SITE_POINTER, P, BASE, BYTES, data)
     name = f"gemmkit.{PREFIX}defined_{space}"
@@ -291,10 +283,10 @@ def _define_defined(module: Module, space: str) -> None:
             call = f"gemmkit.whole_{space}"
             with f.when(f.call(call, "i1", C, SITE_POINTER, P, BASE, BYTES, BYTES)):
                 with f.loop(STRIPS) as strip:
-                    place = f.shl(f.binary("mul", strip, STRIP_LANES * 4), f.resize(wide, 64))
-                    f.store(literal(vector("i32"), -1), data, place, 4)
+                    offset = f.shl(f.binary("mul", strip, STRIP_LANES * 4), f.resize(wide, 64))
+                    f.store(literal(vector("i32"), -1), data, offset, 4)
                     with f.when(wide):
-                        f.store(literal(vector("i32"), -1), data, f.add(place, 32), 4)
+                        f.store(literal(vector("i32"), -1), data, f.add(offset, 32), 4)
                 f.ret()
         missing = f.variable(literal("i1", 0))
         narrow = f.compare("ult", BYTES, 4)
@@ -308,19 +300,19 @@ def _define_defined(module: Module, space: str) -> None:
             f.set(missing, f.or_(f.get("i1", missing), f.and_(lacks, local)))
             kept = f.select(f.and_(narrow, lacks), literal("i64", 0), found)
             with f.when(wide):
-                f.store(kept, f.value("ptr", f"getelementptr i64, {data}, {lane}"))
+                f.store(kept, f.element(data, lane, 64))
             with f.when(f.not_(wide)):
-                place = f.value("ptr", f"getelementptr i32, {data}, {lane}")
-                f.store(f.resize(kept, 32), place)
+                offset = f.element(data, lane, 32)
+                f.store(f.resize(kept, 32), offset)
         if space in ("local", "generic"):
             with f.when(f.get("i1", missing)):
-                tell(f, UNINITIALIZED, extra=BYTES)
+                report(f, UNINITIALIZED, extra=BYTES)
         f.ret()
 
 
 def _define_keep(module: Module, space: str) -> None:
     """keep_<space>(worker, warp, site, pattern, base, bytes, shadow or null, instruction and
-    operand): what is defined of what was stored; in global memory that is a use."""
+    operand): the defined bits of what was stored; a store to global memory is a use."""
     data = Value("ptr", "%data")
     parameters = (C, W, SITE_POINTER, P, BASE, BYTES, data, _NUMBER)
     name = f"gemmkit.{PREFIX}keep_{space}"
@@ -360,5 +352,5 @@ def _define_keep(module: Module, space: str) -> None:
         with f.when(f.compare("ne", f.get("i32", shown), 0)):
             f.call(f"gemmkit.{PREFIX}used", "void", C, f.get("i32", shown), _NUMBER)
         with f.when(f.compare("ne", f.get("i32", kept), 0)):
-            _event(f, KEPT, f.resize(f.get("i32", kept), 64))
+            event(f, KEPT, _NUMBER, f.resize(f.get("i32", kept), 64))
         f.ret()

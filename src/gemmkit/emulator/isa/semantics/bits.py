@@ -34,7 +34,7 @@ def _select(_: Form, a: Bits, b: Bits, chosen: Mask) -> Bits:
 
 
 def _select_by_sign(form: Form, a: Bits, b: Bits, sign: Bits) -> Bits:
-    """a where the third operand is at least zero, b where it is less or NaN."""
+    """a where the third operand is at least zero, b where it is negative or NaN."""
     return np.where(sign.view(np.int32 if form["U"] == "s32" else np.float32) >= 0, a, b)
 
 
@@ -51,7 +51,7 @@ def _logical_not(form: Form, a: Bits) -> Bits:
 
 
 def _logic3(_: Form, a: Bits, b: Bits, c: Bits, truth: int) -> Bits:
-    """Any function of three bits: bit 4 a + 2 b + c of `truth` is its value there."""
+    """Any function of three bits: bit 4 a + 2 b + c of `truth` is its value."""
     result = np.zeros_like(a & b & c)
     for row in range(8):
         if truth >> row & 1:
@@ -85,7 +85,7 @@ def _funnel_shift(form: Form, a: Bits, b: Bits, amount: Bits) -> Bits:
 
 
 def _field(amount: Bits, width: int) -> Bits:
-    """The low 8 bits of a bit-field operand, as PTX takes positions and lengths."""
+    """The low 8 bits of a bit-field operand, as PTX reads positions and lengths."""
     return raw(amount & np.uint32(0xFF), width)
 
 
@@ -97,7 +97,7 @@ def _below(count: Bits, width: int) -> Bits:
 
 
 def _extract_bits(form: Form, a: Bits, position: Bits, length: Bits) -> Bits:
-    """`length` bits from `position` on; a signed form fills up with the field's last bit."""
+    """`length` bits from `position` on; a signed form extends the field's last bit."""
     of = form.type
     start, count = _field(position, of.bits), _field(length, of.bits)
     last = UNSIGNED[of.bits](of.bits - 1)
@@ -109,13 +109,13 @@ def _extract_bits(form: Form, a: Bits, position: Bits, length: Bits) -> Bits:
         return field
     top = np.minimum(start + np.maximum(count, one) - one, last)
     sign = (a >> top & one == one) & (count > 0)
-    # The field ends at the top of the register, whatever its length says.
+    # The field ends at the top of the register, whatever its length.
     held = kept & np.where(start <= last, ones(of.bits) >> np.minimum(start, last), one - one)
     return np.where(sign, field | ~held, field)
 
 
 def _insert_bits(form: Form, a: Bits, b: Bits, position: Bits, length: Bits) -> Bits:
-    """b with `length` bits from `position` on replaced by the lowest of a."""
+    """b with `length` bits from `position` on replaced by the lowest bits of a."""
     width = form.type.bits
     start, count = _field(position, width), _field(length, width)
     last = UNSIGNED[width](width - 1)
@@ -156,7 +156,7 @@ def _reverse_bits(form: Form, a: Bits) -> Bits:
 
 
 def _find_bit(form: Form, a: Bits) -> Bits:
-    """The highest bit that is not a copy of the sign; all ones where there is none."""
+    """The highest bit that differs from the sign; all ones if there is none."""
     of = form.type
     values = integers(a, of)
     found = _highest(np.where(values < 0, ~a, a))
@@ -166,8 +166,8 @@ def _find_bit(form: Form, a: Bits) -> Bits:
 
 
 def _find_nth_set(_: Form, mask: Bits, base: Bits, offset: Bits) -> Bits:
-    """The bit that is set as the |offset|-th from bit `base` on, downward where the offset is
-    negative; `base` itself for 0. All ones where there is none."""
+    """The |offset|-th set bit from bit `base` on, downward if the offset is negative; `base` itself
+    for 0. All ones if there is none."""
     planes, count = _planes(mask).astype(bool), np.abs(offset.view(np.int32).astype(np.int64))
     places, start = np.arange(32), base.astype(np.int64)[..., None]
     down = (offset.view(np.int32) < 0)[..., None]
@@ -190,20 +190,20 @@ _BYTE_ORDERS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
 
 
 def _permute_bytes(form: Form, a: Bits, b: Bits, selector: Bits) -> Bits:
-    """Four of the eight bytes in b:a; in the generic mode a selector's bit 3 spreads the sign."""
+    """Four of the eight bytes in b:a; in the generic mode bit 3 of a selector spreads the sign."""
     both = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
     result = np.zeros_like(both)
-    for place in range(4):
+    for index in range(4):
         if form["M"]:
-            order = np.array([row[place] for row in _BYTE_ORDERS[form["M"]]], np.uint64)
+            order = np.array([row[index] for row in _BYTE_ORDERS[form["M"]]], np.uint64)
             byte = both >> (np.uint64(8) * order[selector & np.uint32(3)])
         else:
-            nibble = (selector >> np.uint32(4 * place)).astype(np.uint64)
+            nibble = (selector >> np.uint32(4 * index)).astype(np.uint64)
             byte = both >> (np.uint64(8) * (nibble & np.uint64(7)))
             spread = nibble & np.uint64(8) != 0
             sign = np.where(byte & np.uint64(0x80) != 0, np.uint64(0xFF), np.uint64(0))
             byte = np.where(spread, sign, byte)
-        result = result | (byte & np.uint64(0xFF)) << np.uint64(8 * place)
+        result = result | (byte & np.uint64(0xFF)) << np.uint64(8 * index)
     return raw(result, 32)
 
 

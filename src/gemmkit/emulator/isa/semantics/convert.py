@@ -48,7 +48,7 @@ def _convert_integer_saturate(form: Form, a: Bits) -> Bits:
 
 
 def _convert_to_float(form: Form, a: Bits) -> Bits:
-    """A 64-bit integer is the sum of two float64 numbers, which is then rounded once."""
+    """A 64-bit integer is split into the sum of two float64 numbers, which is then rounded once."""
     kind = FORMATS[form["D"]]
     wide = integers(a, form.type).astype(SIGNED[64] if form.type.is_signed else UNSIGNED[64])
     low = wide.astype(np.uint64) & np.uint64(2**32 - 1)
@@ -61,7 +61,7 @@ def _source(form: Form, bits: Bits) -> Doubles:
 
 
 def _flushed(form: Form, values: Doubles, name: str) -> Doubles:
-    """`.ftz` flushes float32 numbers only, whatever a conversion leads from or to."""
+    """`.ftz` flushes only float32 numbers, for any conversion."""
     return flush(values, BINARY32) if form.modifiers.get("F") and name == "f32" else values
 
 
@@ -73,7 +73,7 @@ def _result(form: Form, values: Doubles) -> Bits:
 
 
 def _convert_to_integer(form: Form, a: Bits) -> Bits:
-    """Beyond the range to its ends; NaN to 0, or to 2 ** (bits - 1) where 64 bits take part."""
+    """Clamped to the range; a NaN gives 0, or 2 ** (bits - 1) if one of the types has 64 bits."""
     to = TYPES[form["D"]]
     whole = integral(_source(form, a), direction(form["R"]))
     nan = 2 ** (to.bits - 1) if 64 in (to.bits, form.type.bits) else 0
@@ -107,12 +107,25 @@ def _round_to_integral(form: Form, a: Bits) -> Bits:
 
 
 def _convert_pack(form: Form, a: Bits, b: Bits) -> Bits:
-    """Two float32 numbers to the two halves of a register, the first one to the upper."""
+    """Two float32 numbers to the two halves of a register, the first to the upper half."""
     kind, mode = FORMATS[form["D"]], direction(form["R"])
     high, low = (round_to(decode(each, BINARY32), kind, mode) for each in (a, b))
     if form["A"] == "relu":
         high, low = rectified(high), rectified(low)
     return joined(encode(low, kind), encode(high, kind))
+
+
+def _convert_tf32(form: Form, a: Bits) -> Bits:
+    """To tf32, a float32 number whose low 13 bits are zero; `.rna` rounds ties away from zero."""
+    kept, quiet = np.uint32(0xFFFF_E000), np.uint32(BINARY32.canonical_nan)
+    bits = np.where(np.isnan(decode(a, BINARY32)), quiet & kept, a)
+    if form["A"] == "relu":
+        bits = np.where(bits >> np.uint32(31), np.uint32(0), bits)
+    half = {"rna": np.uint32(0x1000), "rz": np.uint32(0)}.get(
+        form["R"], np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))
+    )
+    # The low bits of the NaN are zero, so that nothing is carried into its fraction.
+    return (bits + half) & kept
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -125,4 +138,5 @@ OPERATIONS: Mapping[str, Operation] = {
     "round_to_integral": _round_to_integral,
     "saturate": _convert_widen,
     "convert_pack": _convert_pack,
+    "convert_tf32": _convert_tf32,
 }

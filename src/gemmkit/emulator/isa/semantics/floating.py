@@ -56,7 +56,7 @@ def _fused_multiply_add(form: Form, a: Bits, b: Bits, c: Bits) -> Bits:
 def _float_divide(form: Form, a: Bits, b: Bits) -> Bits:
     if form["T"] == "f64":
         return _result(form, _source(form, a) / _source(form, b))
-    # In float32 itself, so that a subnormal quotient is rounded once.
+    # In float32, so that a subnormal quotient is rounded once.
     x, y = (_source(form, each).astype(np.float32) for each in (a, b))
     return _result(form, (x / y).astype(np.float64))
 
@@ -70,7 +70,7 @@ def _float_root(form: Form, a: Bits) -> Bits:
     return _result(form, root.astype(np.float64))
 
 
-# Of an fp64 number, what `.approx.ftz` reads and gives.
+# The part of an fp64 number that `.approx.ftz` reads and gives.
 UPPER_HALF = 0xFFFF_FFFF_0000_0000
 
 _APPROXIMATED: Mapping[str, Callable[[Doubles], Doubles]] = {
@@ -96,7 +96,7 @@ def _approximate(form: Form, a: Bits) -> Bits:
 
 
 def _upper_half(bits: Bits) -> Bits:
-    """fp64 numbers without the lower 32 bits; a NaN stays one."""
+    """fp64 numbers without the lower 32 bits; a NaN stays a NaN."""
     return np.where(np.isnan(bits.view(np.float64)), bits, bits & np.uint64(UPPER_HALF))
 
 
@@ -106,7 +106,7 @@ def _float_extreme(form: Form, a: Bits, b: Bits) -> Bits:
 
 
 def extreme(x: Doubles, y: Doubles, operation: str, nan_wins: bool) -> Doubles:
-    """`min` or `max`: -0 is less than +0; the number wins over a NaN, unless the NaN is to win."""
+    """`min` or `max`: -0 is less than +0; the number wins over a NaN unless `nan_wins`."""
     lesser = (x < y) | ((x == y) & np.signbit(x))
     chosen = np.where(lesser == (operation == "min"), x, y)
     if nan_wins:

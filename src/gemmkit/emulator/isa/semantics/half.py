@@ -1,4 +1,4 @@
-"""Arithmetic on binary16 and bfloat16, one or two numbers to a register."""
+"""Arithmetic on binary16 and bfloat16, one or two numbers per register."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def joined(low: Bits, high: Bits) -> Bits:
 
 
 def _on_each_half(operation: Callable[..., Bits]) -> Callable[..., Bits]:
-    """An operation on single numbers, done on both of a packed register."""
+    """An operation on single numbers, applied to both numbers of a packed register."""
 
     def packed(form: Form, *sources: Bits) -> Bits:
         if form.type.kind != "packed":
@@ -63,7 +63,7 @@ def _result(form: Form, values: Doubles) -> Bits:
 
 
 def rectified(values: Doubles) -> Doubles:
-    """`.relu`: negative numbers become +0, NaN stays."""
+    """`.relu`: negative numbers become +0, a NaN stays."""
     return np.where(values <= 0, 0.0, values)
 
 

@@ -39,7 +39,7 @@ def _integer_saturate(form: Form, a: Bits, b: Bits) -> Bits:
 
 
 def _carry(form: Form, a: Bits, b: Bits, carry: Mask | None = None) -> tuple[Bits, Mask]:
-    """Sum or difference with the carry (of a difference: the borrow) taken in and given out."""
+    """Sum or difference with the carry (of a difference: borrow) in and out."""
     taken = raw(np.asarray(False if carry is None else carry), form.type.bits)
     if form["O"] == "add":
         partial = a + b
@@ -112,10 +112,10 @@ def _multiply24_add(form: Form, a: Bits, b: Bits, c: Bits) -> Bits:
 
 
 def _divide(form: Form, a: Bits, b: Bits) -> Bits:
-    """Quotient towards zero, or the remainder with the dividend's sign.
+    """Quotient rounded toward zero, or the remainder with the dividend's sign.
 
-    A zero divisor gives all ones, in quotient and remainder: PTX leaves it open, and that is what
-    the instruction sequences of ptxas give.
+    A zero divisor gives all ones, in quotient and remainder: PTX leaves it undefined, and this is
+    what the instruction sequences of ptxas give.
     """
     of = form.type
     x, y = integers(a, of), integers(b, of)
@@ -129,7 +129,7 @@ def _divide(form: Form, a: Bits, b: Bits) -> Bits:
 
 
 def _magnitude(values: Integers, of: PtxType) -> Bits:
-    """Absolute values as unsigned numbers, right for the most negative one too."""
+    """Absolute values as unsigned numbers, correct for the most negative one too."""
     return raw(np.abs(values), of.bits)
 
 
@@ -146,8 +146,8 @@ def _absolute_difference_add(form: Form, a: Bits, b: Bits, c: Bits) -> Bits:
 def _dot4(form: Form, a: Bits, b: Bits, c: Bits) -> Bits:
     """Four products of bytes, each operand's bytes signed or not, added to c."""
     total = c
-    for place in range(4):
-        shift = np.uint32(8 * place)
+    for index in range(4):
+        shift = np.uint32(8 * index)
         x = _byte(a >> shift, TYPES[form["T"]].is_signed)
         y = _byte(b >> shift, TYPES[form["U"]].is_signed)
         total = total + x * y

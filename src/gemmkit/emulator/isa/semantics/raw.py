@@ -36,7 +36,7 @@ def integers(bits: Bits, of: PtxType) -> Integers:
 
 
 def raw(values: Integers, width: int) -> Bits:
-    """The low `width` bits of integers, sign- or zero-extended where they are narrower."""
+    """The low `width` bits of integers, sign- or zero-extended if they are narrower."""
     return values.astype(UNSIGNED[width])
 
 

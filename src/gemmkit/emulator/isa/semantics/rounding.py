@@ -1,10 +1,10 @@
-"""Exact rounding of sums and products to any of PTX's formats, in any of its rounding modes.
+"""Exact rounding of sums and products to any of PTX's formats, in any rounding mode.
 
-Values travel as float64, which holds every float32, binary16 and bfloat16 number. A sum of two
-float64 values becomes one of these formats through rounding to odd: of the two float64 neighbours
-of the exact sum, the one with an odd last bit remembers on which side of every coarser tie the sum
-lies, so that a second rounding errs nowhere (Boldo and Melquiond, "Emulation of FMA and correctly
-rounded sums", 2008; it needs two bits more than the target has).
+Values are held as float64, which represents every float32, binary16 and bfloat16 number. A sum of
+two float64 values is rounded to one of these formats through rounding to odd: of the two float64
+neighbors of the exact sum, the one with an odd last bit preserves on which side of every coarser
+tie the sum is, so that the second rounding is correct (Boldo and Melquiond, "Emulation of FMA and
+correctly rounded sums", 2008; it requires two bits more than the target has).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary floating-point format of PTX, as raw bits of `bits` width.
+    """A binary floating-point format of PTX, stored in `bits` bits.
 
-    `precision` counts the significand's bits with the leading one; `min_exponent` is that of the
-    smallest normal number, 2 ** min_exponent.
+    `precision` counts the significand's bits including the leading one; the smallest normal number
+    is 2 ** `min_exponent`.
     """
 
     bits: int
@@ -69,12 +69,13 @@ _INTEGRAL: dict[str, Callable[[Doubles], Doubles]] = {
 
 
 def direction(modifier: str) -> str:
-    """Of a rounding modifier (`rn`, `rzi`, ``): n to nearest even, z to zero, m down, p up."""
+    """The direction of a rounding modifier (`rn`, `rzi`, ``): n to nearest even, z to zero, m down,
+    p up."""
     return modifier[1] if modifier else "n"
 
 
 def decode(bits: Bits, form: Format) -> Doubles:
-    """Raw bits to the numbers they stand for."""
+    """The numbers that raw bits represent."""
     if form is BINARY64:
         return bits.view(np.float64)
     if form is BINARY32:
@@ -85,7 +86,8 @@ def decode(bits: Bits, form: Format) -> Doubles:
 
 
 def encode(values: Doubles, form: Format) -> Bits:
-    """Numbers that the format holds exactly to raw bits; every NaN becomes the canonical one."""
+    """The raw bits of numbers that the format represents exactly; every NaN becomes the canonical
+    one."""
     bits: Bits
     if form is BINARY64:
         bits = values.view(np.uint64)
@@ -99,7 +101,7 @@ def encode(values: Doubles, form: Format) -> Bits:
 
 
 def integral(values: Doubles, mode: str) -> Doubles:
-    """Numbers rounded to integral ones; a zero keeps its sign, infinities and NaN stay."""
+    """Numbers rounded to integral values; a zero keeps its sign, infinities and NaN stay."""
     return _INTEGRAL[mode](values)
 
 
@@ -115,7 +117,7 @@ def round_to(values: Doubles, form: Format, mode: str) -> Doubles:
 
 
 def _overflowed(rounded: Doubles, exact: Doubles, form: Format, mode: str) -> Doubles:
-    """Beyond the largest finite number: infinity, or that number where the mode turns inward."""
+    """Beyond the largest finite number: infinity, or that number if the mode rounds inward."""
     beyond = (np.abs(rounded) > form.largest) & np.isfinite(exact)
     inward = {
         "n": np.zeros_like(beyond),
@@ -128,7 +130,7 @@ def _overflowed(rounded: Doubles, exact: Doubles, form: Format, mode: str) -> Do
 
 
 def flush(values: Doubles, form: Format) -> Doubles:
-    """`.ftz`: subnormal numbers become zeros of their sign."""
+    """`.ftz`: subnormal numbers become zeros of the same sign."""
     return np.where(np.abs(values) < form.smallest_normal, np.copysign(0.0, values), values)
 
 
@@ -144,7 +146,7 @@ def rounded_sum(a: Doubles, b: Doubles, form: Format, mode: str) -> Doubles:
     if form is BINARY64:
         rounded = _directed(total, error, mode)
     else:
-        # One unit away from an even last bit, to where the exact sum lies.
+        # One unit from an even last bit, toward the exact sum.
         units = total.view(np.int64)
         grows = np.signbit(error) == np.signbit(total)
         to_odd = (error != 0) & (units & 1 == 0)
@@ -167,7 +169,7 @@ def _sum_error(a: Doubles, b: Doubles, total: Doubles) -> Doubles:
 
 
 def _directed(nearest: Doubles, error: Doubles, mode: str) -> Doubles:
-    """A float64 result rounded in a mode, from the nearest one and the sign of what it lost."""
+    """A float64 result rounded in a mode, from the nearest one and the sign of its error."""
     if mode == "n":
         return nearest
     goal = {"p": np.inf, "m": -np.inf, "z": 0.0}[mode]
@@ -191,7 +193,7 @@ def rounded_product_sum(a: Doubles, b: Doubles, c: Doubles, form: Format, mode: 
 
 
 def _fused64(a: Doubles, b: Doubles, c: Doubles, mode: str) -> Doubles:
-    """a * b + c in float64, one element after the other by integer arithmetic."""
+    """a * b + c in float64, element by element with integer arithmetic."""
     lanes = np.broadcast(a, b, c)
     results = [_fused64_scalar(float(x), float(y), float(z), mode) for x, y, z in lanes]
     return np.array(results, np.float64).reshape(lanes.shape)
@@ -213,7 +215,7 @@ def _fused64_scalar(a: float, b: float, c: float, mode: str) -> float:
 
 
 def _rounded_quotient(numerator: int, denominator: int, mode: str) -> float:
-    """A quotient of integers, not zero, as float64."""
+    """A non-zero quotient of integers as float64."""
     endless = math.inf if numerator > 0 else -math.inf
     try:
         nearest = numerator / denominator  # of integers, Python rounds it correctly

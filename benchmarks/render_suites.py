@@ -1,0 +1,86 @@
+"""Write the tables of layers, types and layouts in `docs` anew, from what `run_suites.py` measured.
+
+`.venv/bin/python benchmarks/render_suites.py`; no GPU needed. A table's file is
+`results/h100-NAME.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gemmkit.record import Record
+from gemmkit.report.kinds import kinds_table
+from gemmkit.report.layers import layers_table
+from gemmkit.report.readme import read_records, replace_generated
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+WRITER = "benchmarks/render_suites.py"
+
+
+def layers(records: Sequence[Record]) -> str:
+    wrong = sum(not each.correct for each in records)
+    verdict = "all right" if not wrong else f"{wrong} WRONG"
+    facts = records[0].environment
+    return (
+        f"{layers_table(records, '').to_markdown()}\n"
+        "Medians, timed in turn: first as CUDA graphs, which is what the GPU needs, then as calls "
+        "one after the other, where the host may be what takes longest. The limiter is that of the "
+        "graph: shares of peaks count the layer's own multiply-adds, and its arrays once; shares "
+        "of the time are the profiler's. Results against float64: "
+        f"{verdict}. {_facts(records, cudnn=facts['cudnn'])}, TF32 off.\n"
+    )
+
+
+def kinds(records: Sequence[Record]) -> str:
+    peers = dict.fromkeys(
+        peer.name.partition(" (")[0].partition(",")[0]
+        for record in records
+        for peer in record.peers
+        if peer.vendor in ("cublas", "torch")
+    )
+    tried = max(peer.candidates for record in records for peer in record.peers)
+    how = "the fastest of its candidates" if tried > 1 else "its own pick, no others tried"
+    peer = f"Peer: {'; '.join(peers)}, {how}."
+    return f"{kinds_table(records).to_markdown()}\n{peer} {_facts(records)}.\n"
+
+
+class Section(NamedTuple):
+    """A part of a page that a file of results gives."""
+
+    page: str
+    file: str
+    text: Callable[[Sequence[Record]], str]
+
+
+SECTIONS = {
+    "layers": Section("library.md", "h100-layers.json", layers),
+    "layouts": Section("benchmark.md", "h100-layouts.json", kinds),
+    "types": Section("benchmark.md", "h100-typed.json", kinds),
+}
+
+
+def section(name: str) -> str:
+    return SECTIONS[name].text(read_records(RESULTS / SECTIONS[name].file))
+
+
+def _facts(records: Sequence[Record], **more: object) -> str:
+    facts = records[0].environment
+    told = {"PyTorch": facts.get("torch"), "cuDNN": more.get("cudnn")}
+    words = [facts["gpu"], *(f"{key} {value}" for key, value in told.items() if value)]
+    if "buffers" in facts:
+        words.append(f"buffers: {facts['buffers']}")
+    return f"{', '.join(words)}, commit {facts.get('commit', 'unknown')}"
+
+
+def main() -> None:
+    for name, (page, *_) in SECTIONS.items():
+        path = ROOT / "docs" / page
+        text = replace_generated(path.read_text("utf-8"), {name: section(name)}, WRITER)
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

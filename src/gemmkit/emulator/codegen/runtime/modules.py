@@ -1,0 +1,118 @@
+"""The runtime's modules; a kernel loads those that it calls, and those that they call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Module
+from gemmkit.emulator.codegen.runtime import (
+    access,
+    atomics,
+    blocks,
+    bounds,
+    copies,
+    copy_counts,
+    counts,
+    delayed_copies,
+    fenced_blocks,
+    lane_races,
+    lanes,
+    matrices,
+    patterns,
+    sanitized,
+    shadow,
+    shadow_global,
+    spaces,
+    synchronization,
+    undefined,
+    warp_pairs,
+    within_block,
+)
+
+CORE = "core"
+SANITIZERS = sanitized.PREFIX.removesuffix("_")
+_ACCESS = re.compile(r"(?:load|store)_(global|shared|local|generic)_(\d+)x\d")
+
+
+def modules_for(functions: Iterable[str]) -> list[str]:
+    """The modules that define these functions, each after those that it needs."""
+    found = [CORE]
+    for function in sorted(functions):
+        for name in _modules_of(function.removeprefix(RUNTIME_PREFIX)):
+            if name not in found:
+                found.append(name)
+    if any(name.startswith(SANITIZERS) for name in found):
+        found.insert(1, SANITIZERS)
+    return list(dict.fromkeys(found))
+
+
+def _modules_of(function: str) -> list[str]:
+    if function.startswith(sanitized.PREFIX):
+        names = _modules_of(function.removeprefix(sanitized.PREFIX))
+        # The operation of an atomic is the same function with and without sanitizers, and a row of
+        # words that was checked as a whole may be loaded word by word.
+        plain = [name for name in names if name in ("atomics", "global_32", "shared_32")]
+        return [SANITIZERS, *plain, *map(_sanitized, names)]
+    match = _ACCESS.fullmatch(function)
+    if match:
+        space, bits = match.groups()
+        parts = ("global", "shared", "local") if space == "generic" else ()
+        return [f"{each}_{bits}" for each in (*parts, space)]
+    if function.startswith("load_row_"):
+        return [f"{function.removeprefix('load_row_')}_32"]
+    if function.startswith("copy_async") or function in ("positive", "commit", "wait"):
+        return ["copies"]
+    if function.startswith("atomic_"):
+        return ["atomics"]
+    if function.startswith(matrices.PREFIX):
+        return [function]
+    return []
+
+
+def _sanitized(name: str) -> str:
+    """The sanitizers' variant of a module; local memory has one module for both."""
+    return name if name.startswith("local_") else sanitized.PREFIX + name
+
+
+def build_module(name: str, *, permutes: bool) -> Module:
+    """A module's IR; `permutes`: the host has AVX2's permutation of words."""
+    module = Module()
+    if name == CORE:
+        patterns.define(module)
+        bounds.define(module)
+        counts.define(module)
+        copy_counts.define(module)
+        access.define_words(module)
+        lanes.define(module)
+        blocks.define(module)
+    elif name == SANITIZERS:
+        shadow.define(module)
+        lane_races.define(module)
+        shadow_global.define(module)
+        synchronization.define(module)
+        fenced_blocks.define(module)
+        warp_pairs.define(module)
+        within_block.define(module)
+        undefined.define(module)
+        blocks.define(module, sanitize=True)
+    elif name.startswith(sanitized.PREFIX):
+        _add(module, name.removeprefix(sanitized.PREFIX), permutes, sanitized.SanitizedAccess())
+    else:
+        _add(module, name, permutes, None)
+    return module
+
+
+def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | None) -> None:
+    if name == "copies":
+        (copies if hooks is None else delayed_copies).define(module)
+    elif name.startswith(matrices.PREFIX):
+        matrices.define(module, name)
+    elif name == "atomics":
+        (atomics.define if hooks is None else sanitized.define_atomics)(module)
+    else:
+        space, bits = name.split("_")
+        if space in ("global", "shared"):
+            access.define(module, space, int(bits), permutes=permutes, hooks=hooks)
+        else:
+            spaces.define(module, space, int(bits), prefix=hooks.prefix if hooks else "")

@@ -1,0 +1,141 @@
+"""Explains faults of threads that wait: barriers, deadlocks, kernels that do not end."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
+from gemmkit.emulator.codegen.shadow_layout import (
+    BARRIER_COUNT,
+    BARRIER_DIVERGENT,
+    BARRIER_NUMBER,
+    BARRIER_SITES,
+)
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.sites import Names, at
+from gemmkit.record import Check, Finding, Triple
+
+
+def _finding(
+    names: Names,
+    worker: Worker,
+    kind: str,
+    number: int,
+    thread: Triple | None,
+    what: str,
+    check: Check = "synccheck",
+) -> Finding:
+    block = names.block(worker.field("block"))
+    here = names.site(number, thread)
+    message = f"{kind}: {what.format(here=at(here), line=here, block=block)}"
+    return Finding(check=check, kind=kind, message=message, block=block, here=here)
+
+
+def _lanes(mask: int) -> list[int]:
+    return [lane for lane in range(LANES) if mask >> lane & 1]
+
+
+def _span(lanes: list[int]) -> str:
+    """Lanes in words, with ranges abbreviated."""
+    runs: list[list[int]] = []
+    for lane in lanes:
+        if runs and lane == runs[-1][1] + 1:
+            runs[-1][1] = lane
+        else:
+            runs.append([lane, lane])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> Finding:
+    """An invalid use of a barrier."""
+    warp = worker.warp_number(worker.field("running"))
+    if what == BARRIER_NUMBER:
+        rest = f"{{here}} of block {{block}} waits at barrier {more}; there are {BARRIERS}"
+        return _finding(names, worker, "invalid barrier", number, names.lane(warp, 0), rest)
+    if what == BARRIER_COUNT:
+        rest = (
+            f"{{here}} of block {{block}} waits for {more} threads; the count must be a multiple "
+            f"of {LANES} and at most the block's {worker.warps * LANES}"
+        )
+        return _finding(names, worker, "invalid thread count", number, names.lane(warp, 0), rest)
+    if what == BARRIER_DIVERGENT:
+        living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
+        absent = _lanes(living & ~more)
+        first = _lanes(more & 0xFFFFFFFF)[0]
+        rest = (
+            f"{{here}} of block {{block}} reaches the barrier without lanes {_span(absent)} of "
+            f"its warp {warp}"
+        )
+        return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
+    assert what == BARRIER_SITES
+    status, places = worker.warp_fields("status"), worker.warp_fields("instruction")
+    first, second = (
+        next(w for w in range(worker.warps) if status[w] == AT_BARRIER and places[w] == index)
+        for index in (number, more)
+    )
+    rest = (
+        f"warp {first} of block {{block}} waits at {{line}} while warp {second} waits at "
+        f"{names.site(more, None)}; all threads of a block must reach the same barrier"
+    )
+    return _finding(names, worker, "divergent barrier", number, names.lane(first, 0), rest)
+
+
+def copies(names: Names, number: int, other: int) -> bool:
+    """Whether two instructions are copies of one statement in an unrolled loop: they have the same
+    source line, and one follows the other."""
+    body = names.flow.kernel.body
+    here, there = body[number].source, body[other].source
+    if here is None or there is None:
+        return False
+    if (here, here.called_from) != (there, there.called_from):
+        return False
+    return names.missing_barriers.leads_to(number, other) or names.missing_barriers.leads_to(
+        other, number
+    )
+
+
+def absent_members(
+    names: Names, worker: Worker, number: int, lanes: int, members: int, warp: int
+) -> Finding:
+    """A warp-wide instruction whose mask does not match the participating lanes."""
+    living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
+    absent, unnamed = _lanes(members & living & ~lanes), _lanes(lanes & ~members)
+    who = names.lane(warp, _lanes(lanes)[0])
+    if absent:
+        rest = f"names lanes {_span(absent)} of its warp {warp}, which do not participate"
+    else:
+        rest = f"participates while lanes {_span(unnamed)} of its warp {warp} are not in the mask"
+    mask = f"{members & 0xFFFFFFFF:#010x}"
+    return _finding(
+        names,
+        worker,
+        "divergent warp instruction",
+        number,
+        who,
+        f"{{here}} of block {{block}}, with the mask {mask}, {rest}",
+    )
+
+
+def deadlock(names: Names, worker: Worker) -> Finding:
+    """All warps of a block wait for others."""
+    status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
+    waiting = [warp for warp in range(worker.warps) if status[warp] == AT_BARRIER]
+    places = [f"warp {warp} at {names.site(int(at_[warp]), None)}" for warp in waiting]
+    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
+    rest = f"in block {{block}}, blocked: {'; '.join(places[:4])}{more}"
+    return _finding(names, worker, "deadlock", int(at_[waiting[0]]), None, rest)
+
+
+def trap(names: Names, worker: Worker) -> Finding:
+    """The kernel stopped itself."""
+    warp = worker.warp_number(worker.field("running"))
+    number = int(worker.warp_fields("instruction")[warp])
+    rest = f"warp {warp} of block {{block}} stops the kernel at {{line}}"
+    return _finding(names, worker, "trap", number, None, rest, "memcheck")
+
+
+def endless(names: Names, worker: Worker, limit: int) -> Finding:
+    """A block ran for longer than the limit."""
+    status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
+    running = [warp for warp in range(worker.warps) if status[warp] == RUNNING]
+    number = int(at_[running[0]]) if running else 0
+    rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
+    return _finding(names, worker, "endless", number, None, rest)

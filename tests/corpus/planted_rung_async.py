@@ -1,0 +1,127 @@
+"""Bugs planted in the rung whose tiles are copied by cp.async, in a buffer of three stages."""
+
+from __future__ import annotations
+
+from mutation import WRONG_RESULT, Mutation
+
+from gemmkit.problem import GemmProblem
+
+_WAIT = "cp_async_wait<STAGES - 2>();"
+_BARRIER = "__syncthreads();  // the tiles of this stage"
+_PROBLEM = GemmProblem(64, 64, 32)
+
+PLANTED = (
+    Mutation(
+        name="no wait",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_WAIT,
+        new="",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="wait for one group too few",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_WAIT,
+        new="cp_async_wait<STAGES - 1>();",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="no commit",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="cp_async_commit();",
+        new="",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="no barrier after the wait",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_BARRIER,
+        new="//",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="barrier before the wait",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old=_WAIT,
+        new=f"__syncthreads(); {_WAIT} if (false)",  # ... the barrier that follows
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="copies into the stage that is read",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="copy(previous, k, BK);",
+        new="copy(stage, k, BK);",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="one stage too few filled at the start",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="stage < STAGES - 1; ++stage",
+        new="stage < STAGES - 2; ++stage",
+        expects=("initcheck",),
+    ),
+    Mutation(
+        name="a circular buffer with one stage too few",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="stage + 1 < STAGES ?",
+        new="stage + 2 < STAGES ?",
+        expects=("racecheck",),
+    ),
+    Mutation(
+        name="copies read past the matrix",
+        kernel="async_copy",
+        problem=GemmProblem(65, 64, 8),
+        old="const int bytes = inside ? 4 * VEC : 0;",
+        new="const int bytes = 4 * VEC;",
+        expects=("memcheck",),
+        file="cp_async.cuh",
+    ),
+    Mutation(
+        name="rows of A read past the last",
+        kernel="async_copy",
+        problem=GemmProblem(65, 64, 8),
+        old="row < M - block_row && k < k_left);",
+        new="k < k_left);",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="rows of A padded to no multiple of 16 bytes",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="As[BK][BM + PAD];",
+        new="As[BK][BM + PAD - 1];",
+        expects=("memcheck",),
+    ),
+    Mutation(
+        name="A copied without transposing it",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="As[k][row]",
+        new="As[row][k]",
+        expects=("memcheck", "racecheck"),
+    ),
+    Mutation(
+        name="no zeros where k ends",
+        kernel="async_copy",
+        problem=GemmProblem(64, 64, 12),
+        old="cp_async<1>(",
+        new="if (k < k_left) cp_async<1>(",
+        expects=("initcheck",),
+    ),
+    Mutation(
+        name="the last step left out",
+        kernel="async_copy",
+        problem=_PROBLEM,
+        old="K > 0; K -= BK",
+        new="K > BK; K -= BK",
+        expects=(WRONG_RESULT,),
+    ),
+)
