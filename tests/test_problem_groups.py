@@ -69,7 +69,7 @@ def test_sizes_that_cannot_be():
         Groups.of(ones, [1, 2, 3], ones)
     with pytest.raises(UsageError, match=r"product 1 is \(1, 2\): write \(m, n, k\)"):
         Groups.listed([(1, 2, 3), (1, 2)])
-    with pytest.raises(UsageError, match="product 1: ldb = 1 is shorter than a row of 5"):
+    with pytest.raises(UsageError, match="product 1: ldb = 1 is smaller than a row of 5"):
         GemmProblem.of_groups([(1, 1, 1), (1, 5, 1, 1, 1, 5)])
     with pytest.raises(UsageError, match="m = 7 beside groups, of which the largest has 5"):
         GemmProblem(7, 0, 0, groups=Groups.parse("5x5x5"))

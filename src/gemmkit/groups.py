@@ -1,4 +1,4 @@
-"""`Groups`: the sizes of products of different shapes that are asked for at once."""
+"""`Groups`: the sizes of products of different shapes in one request."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gemmkit.errors import UsageError
 Sizes = NDArray[np.int64]
 
 _NAMES = ("m", "n", "k", "lda", "ldb", "ldc")
-# A cube or M, N and K, leading dimensions, and how many; and how batches are written.
+# A cube or M, N and K, leading dimensions, and a count; and the form of batches.
 _GROUP = re.compile(r"(\d+)(?:x(\d+)x(\d+))?(?::(\d+):(\d+):(\d+))?(?:\*(\d+))?", flags=re.ASCII)
 _BATCH = re.compile(r"(\d+x\d+x\d+)x(\d+)", flags=re.ASCII)
-# Products that a text may ask for, whatever its counts multiply to, and digits of a size.
+# The most products in a text, with all its counts, and the most digits of a size.
 MOST_IN_TEXT, MOST_DIGITS = 2**20, 18
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Sizes and leading dimensions of products; a leading dimension of 0 means tight rows.
+    """Sizes and leading dimensions of products; a leading dimension of 0 means contiguous rows.
 
     `packed` holds m, n, k, lda, ldb and ldc of all products as int64, one array after the other:
-    bytes are compared at the speed of memory, and remember their hash. Objects are made by `of`,
-    `parse` or `read`.
+    bytes compare at the speed of memory and cache their hash. Use `of`, `parse` or `read` to make
+    objects.
     """
 
     packed: bytes
@@ -44,11 +44,11 @@ class Groups:
         ldb: ArrayLike = 0,
         ldc: ArrayLike = 0,
     ) -> Groups:
-        """Products of these sizes; numbers stand for arrays that hold nothing else.
+        """Products of these sizes; a number applies to all products.
 
         Raises:
-            UsageError: the arrays have different lengths, or a size is negative; the text names
-                the product.
+            UsageError: the arrays have different lengths, or a size is negative; the message
+                names the product.
         """
         given = [np.asarray(each) for each in (m, n, k, lda, ldb, ldc)]
         count = given[0].size
@@ -85,12 +85,12 @@ class Groups:
 
     @classmethod
     def parse(cls, text: str) -> Groups:
-        """Read `MxNxK,MxNxK*COUNT,…`, the form in which `str` writes groups.
+        """Read `MxNxK,MxNxK*COUNT,…`, the format of `str`.
 
-        One number stands for a cube. Leading dimensions follow a size as `:LDA:LDB:LDC`.
+        A single number means a cube. Leading dimensions follow a size as `:LDA:LDB:LDC`.
 
         Raises:
-            UsageError: the text is not of that form, or asks for more than `MOST_IN_TEXT` products.
+            UsageError: the text does not have this format, or exceeds `MOST_IN_TEXT` products.
         """
         rows: list[tuple[int, ...]] = []
         counts: list[int] = []
@@ -116,10 +116,10 @@ class Groups:
 
     @classmethod
     def read(cls, path: Path) -> Groups:
-        """Read a file with a group on each line; `#` begins a comment.
+        """Read a file with one group per line; `#` starts a comment.
 
         Raises:
-            UsageError: the file cannot be read, or a line is not a group; the text names it.
+            UsageError: the file cannot be read, or a line is not a group; the message names it.
         """
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -148,7 +148,7 @@ class Groups:
 
     @cached_property
     def table(self) -> Sizes:
-        """m, n, k, lda, ldb and ldc, each of all products; read-only."""
+        """m, n, k, lda, ldb and ldc, each for all products; read-only."""
         return np.frombuffer(self.packed, np.int64).reshape(len(_NAMES), -1)
 
     @cached_property
@@ -187,12 +187,12 @@ class Groups:
 
     @cached_property
     def largest(self) -> tuple[int, int, int]:
-        """The largest m, n and k, each of all products; zeros where there are none."""
+        """The largest m, n and k over all products; zeros if there are none."""
         m, n, k = (int(each) for each in self.table[:3].max(axis=1, initial=0))
         return m, n, k
 
     def tight(self, transposed: Sequence[bool]) -> Sizes:
-        """The least leading dimensions, each of all A, B and C, which may lie `transposed`."""
+        """The smallest leading dimensions of all A, B and C, given which are `transposed`."""
         transa, transb, transc = transposed
         rows = (
             self.m if transa else self.k,
@@ -202,10 +202,10 @@ class Groups:
         return np.maximum(rows, 1)
 
     def pitched(self, transposed: Sequence[bool]) -> Groups:
-        """The same with those of `tight` for leading dimensions that were 0.
+        """The same groups with leading dimensions of 0 replaced by those of `tight`.
 
         Raises:
-            UsageError: a leading dimension is shorter than its row; the text names the product.
+            UsageError: a leading dimension is smaller than the row; the message names the product.
         """
         least, pitches = self.tight(transposed), self.table[3:]
         if (pitches >= least).all():
@@ -214,18 +214,18 @@ class Groups:
         if (filled < least).any():
             which, number = (int(each[0]) for each in np.nonzero(filled < least))
             raise UsageError(
-                f"product {number}: {_NAMES[3 + which]} = {filled[which, number]} is shorter than "
+                f"product {number}: {_NAMES[3 + which]} = {filled[which, number]} is smaller than "
                 f"a row of {least[which, number]} elements"
             )
         return self._with_pitches(filled)
 
     def unpitched(self, transposed: Sequence[bool]) -> Groups:
-        """The same with 0 for leading dimensions that are those of `tight`."""
+        """The same groups with leading dimensions equal to those of `tight` replaced by 0."""
         pitches = self.table[3:]
         return self._with_pitches(np.where(pitches == self.tight(transposed), 0, pitches))
 
     def repitched(self, transposed: Sequence[bool], changed: Sequence[bool]) -> Groups:
-        """The same as `changed` lays matrices out; what is beyond the ends of rows stays."""
+        """The same groups in the layout `changed`; the padding of rows is kept."""
         beyond = self.table[3:] - self.tight(transposed)
         return self._with_pitches(self.tight(changed) + beyond)
 
@@ -233,14 +233,14 @@ class Groups:
         return Groups(np.concatenate([self.table[:3], pitches]).tobytes())
 
     def sizes_only(self) -> Groups:
-        """The same in tight rows, sorted: the longest k first, equals together."""
+        """The same sizes with contiguous rows, sorted: the longest k first, equal ones together."""
         order = np.lexsort((self.n, self.m, -self.k))
         table = np.zeros_like(self.table)
         table[:3] = self.table[:3, order]
         return Groups(table.tobytes())
 
     def __str__(self) -> str:
-        """`MxNxK*COUNT,…`: neighbours that are alike are written once."""
+        """`MxNxK*COUNT,…`: equal neighbours are written once."""
         table = self.table
         if not table.size:
             return ""

@@ -54,9 +54,9 @@ class GemmProblem:
     products share one A, or one B. Matrices may be interleaved, and those of A and B may overlap. A
     single product has no strides: they become 0.
 
-    With `groups` there is a product for each of them, of its own size and leading dimensions, and
-    all else is shared; their matrices lie anywhere. `m`, `n`, `k` and the leading dimensions are
-    then the largest of all, and need not be given: see `of_groups`.
+    With `groups`, each product has its own size and leading dimensions, and everything else is
+    shared; the matrices can be anywhere in memory. `m`, `n`, `k` and the leading dimensions are
+    then the largest of all and need not be given: see `of_groups`.
 
     Raises:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
@@ -120,11 +120,11 @@ class GemmProblem:
             )
 
     def _take_groups(self, groups: Groups) -> None:
-        """Have the leading dimensions that are not given, and the largest of all sizes.
+        """Fill in missing leading dimensions, and the largest of all sizes.
 
         Raises:
-            UsageError: it is a batch too, m, n or k is given and another, or a leading dimension
-                is shorter than its row.
+            UsageError: the problem is also a batch, a given m, n or k differs, or a leading
+                dimension is smaller than the row.
         """
         if self.batch != 1:
             raise UsageError(
@@ -217,7 +217,7 @@ class GemmProblem:
 
     @property
     def groups_text(self) -> str:
-        """The groups as `Groups.parse` reads them, with leading dimensions that are not tight."""
+        """The groups as `Groups.parse` reads them, with leading dimensions of padded rows."""
         return "" if self.groups is None else str(self.groups.unpitched(self.transposed))
 
     @property
@@ -234,22 +234,22 @@ class GemmProblem:
 
     @property
     def single(self) -> GemmProblem:
-        """One product of the batch; of groups one as large as the largest in each size."""
+        """One product of the batch; for groups one with the largest m, n and k."""
         if self.groups is not None:
             return replace(self, groups=None, lda=0, ldb=0, ldc=0)
         return self if self.batch == 1 else replace(self, batch=1)
 
     @property
     def mean_k(self) -> int:
-        """k; of groups its mean over all elements of C, rounded up."""
+        """k; for groups its mean over all elements of C, rounded up."""
         if self.groups is None or not self.results:
             return self.k
         return -(-self.flops // (2 * self.results))
 
     @property
     def typical(self) -> GemmProblem:
-        """What stands for all where one product can be looked at: of groups the one with the most
-        multiply-adds, with the mean of all k, aligned as they are; else the problem itself."""
+        """A single product that represents the groups: the one with the most multiply-adds, with
+        the mean k and the same alignment. A problem without groups represents itself."""
         if self.groups is None or not self.groups.count:
             return self
         m, n, k = self.groups.table[:3].astype(float)
@@ -354,7 +354,7 @@ class GemmProblem:
 
     def is_aligned(self, nbytes: int) -> bool:
         """Whether every row and matrix of A, B and C starts and ends at a multiple of `nbytes`
-        bytes."""
+        bytes. In groups, matrices that are neither read nor written do not count."""
         if self.groups is not None:
             return self.alignment % nbytes == 0 and self._aligned_groups(self.groups, nbytes)
         stride_a, stride_b, stride_c = self.strides
@@ -450,7 +450,7 @@ def read_problem(shape: Shape) -> GemmProblem:
     return shape
 
 
-# The longest text of groups that a table has room for.
+# The longest text of groups that fits in a table.
 LONGEST_SHAPE = 48
 
 

@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Elements from the first to the last of all."""
+        """The number of elements from the first to the last."""
         if not (self.count and self.matrix_size):
             return 0
         return (self.count - 1) * self.stride + self.matrix_size
@@ -77,7 +77,7 @@ class Layout:
         return storage[: self.size][outside]
 
     def offsets(self, count: int) -> NDArray[np.int64]:
-        """Where the matrix of each of so many products begins, in elements."""
+        """The offset of the matrix of each of `count` products, in elements."""
         return np.arange(count, dtype=np.int64) * self.stride
 
     def part(self, storage: Stored, number: int) -> Stored:
@@ -88,7 +88,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
-    """How matrices of different shapes lie in one storage: each by itself from its `start` on.
+    """The layout of matrices of different shapes in one storage, each from its `start`.
 
     Between two of them is at least one element that belongs to neither.
     """
@@ -98,7 +98,7 @@ class GroupLayout:
 
     @classmethod
     def of(cls, matrices: Iterable[Layout], unit: int) -> GroupLayout:
-        """One after the other, each at a multiple of `unit` elements."""
+        """The matrices in sequence, each at a multiple of `unit` elements."""
         found = tuple(matrices)
         sizes = np.array([each.size for each in found], np.int64)
         places = (sizes // unit + 1) * unit
@@ -106,7 +106,7 @@ class GroupLayout:
 
     @property
     def size(self) -> int:
-        """Elements from the first to the last of all."""
+        """The number of elements from the first to the last."""
         return self.starts[-1] + self.matrices[-1].size if self.matrices else 0
 
     @property
@@ -119,14 +119,14 @@ class GroupLayout:
         return [each.view(self.part(storage, i))[0] for i, each in enumerate(self.matrices)]
 
     def gaps(self, storage: Stored) -> Stored:
-        """What of a storage is no element: the ends of rows, and what lies between matrices."""
+        """The padding: ends of rows, and the gaps between matrices."""
         outside = np.ones(self.size, bool)
         for matrix in self.view(outside):
             matrix[...] = False
         return storage[: self.size][outside]
 
-    def offsets(self, count: int) -> NDArray[np.int64]:  # noqa: ARG002 (there are as many)
-        """Where the matrix of each product begins, in elements."""
+    def offsets(self, count: int) -> NDArray[np.int64]:  # noqa: ARG002 (the same number)
+        """The offset of the matrix of each product, in elements."""
         return np.array(self.starts, np.int64)
 
     def part(self, storage: Stored, number: int) -> Stored:
@@ -135,14 +135,14 @@ class GroupLayout:
         return storage[start : start + self.matrices[number].size]
 
 
-# How the matrices of all products lie, of one operand.
+# The layout of one operand's matrices, for all products.
 Placement = Layout | GroupLayout
 
 
 def placements(problem: GemmProblem) -> dict[str, Placement]:
-    """Those of a, b, c, bias, residual and auxiliary, without the ones that the problem has not.
+    """The layouts of a, b, c, bias, residual and auxiliary, as far as the problem has them.
 
-    A bias is a matrix of one row, which the products of a batch share. The matrices of groups begin
+    A bias is a matrix of one row, shared by the products of a batch. The matrices of groups start
     at multiples of the problem's alignment.
     """
     epilogue = problem.epilogue
@@ -161,7 +161,7 @@ def placements(problem: GemmProblem) -> dict[str, Placement]:
 
 
 def _of_product(problem: GemmProblem) -> dict[str, Layout]:
-    """The same of one product, or of a batch."""
+    """The layouts for one product or a batch."""
     a, b, c = layouts(problem)
     residual, auxiliary = further_layouts(problem)
     length = problem.m if problem.epilogue.bias == "row" else problem.n

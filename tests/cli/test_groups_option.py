@@ -73,7 +73,7 @@ def test_large_groups_are_counted_in_part(call):
 def test_ladder_and_sweep_refuse_groups(verb, call):
     code, _, err = run(call, verb, "--groups", GROUPS)
     assert code == 2
-    assert f"`gemmkit {verb}` compares kernels at products of one shape" in err
+    assert f"`gemmkit {verb}` compares kernels on products of one shape" in err
 
 
 @pytest.mark.parametrize(

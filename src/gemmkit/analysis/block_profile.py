@@ -124,7 +124,7 @@ def profile_block(
 ) -> BlockProfile:
     """Profile the first block of a launch, without residue tiles.
 
-    Of groups it is a block of `GemmProblem.typical`.
+    For groups it is a block of `GemmProblem.typical`.
 
     Args:
         kernel: the kernel to profile.
@@ -213,7 +213,7 @@ def _of_groups(
     binary: Binary | None,
     cache_dir: Path | None,
 ) -> BlockProfile:
-    """The profile of one product's block for a launch of all groups, which may share its tiles."""
+    """The profile of one product's block in a launch of all groups; blocks may share tiles."""
     if binary is None:
         binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
     tiles = plan.table.tiles if plan.table is not None else plan.blocks

@@ -223,7 +223,7 @@ class _Model:
         if rest:
             cycles += self._together(rest, self._warm_latency)
         if self.problem.groups is not None:
-            # The block with the longest k goes on where the others have ended.
+            # The block with the longest k continues when the others have ended.
             longest = self.problem.k / self.problem.mean_k / max(self.profile.tiles, 1.0)
             cycles = max(cycles, longest * self._block_alone(self.machine.dram_latency))
         return cycles

@@ -53,7 +53,7 @@ def traffic(
     compulsory = float(problem.minimal_bytes)
     operands = FLOAT_BYTES * problem.k * (problem.m + problem.n)
     dram, reread = compulsory, 0.0
-    # Blocks of one group run side by side: what they share is still in the L2.
+    # The blocks of a group run concurrently: what they share is still in L2.
     if problem.groups is None and operands > _L2_SHARE * spec.l2_bytes and blocks:
         dram = max(compulsory, _waves_bytes(profile, problem, blocks, resident * spec.sm_count))
         reread = min(1.0, dram / (loaded * blocks)) if loaded else 0.0

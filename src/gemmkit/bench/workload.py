@@ -144,7 +144,7 @@ class Workload:
     def works(
         self, device: TimedDevice, binary: Binary, plan: LaunchPlan
     ) -> tuple[Contender, list[Buffer]]:
-        """The launch on each set of buffers, and the memory that it needs besides."""
+        """The launch on each set of buffers, and the scratch memory that it needs."""
         works: list[Work] = []
         kept: list[Buffer] = []
         scratch: Scratch | None = None

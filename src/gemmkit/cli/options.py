@@ -37,7 +37,7 @@ def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tu
 
 
 def _groups(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] | None) -> Any:
-    """Problems of the groups that a text, or a file of that name, has; None where none is given."""
+    """Problems of the groups in a text or a file; None if there are none."""
     if given is None or given == ():
         return given
     from gemmkit.groups import Groups
@@ -52,18 +52,18 @@ def _groups(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] 
 
 
 def _no_groups(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
-    """Raise a UsageError where groups are given to a verb that has no use for them."""
+    """Raise a UsageError if groups are given to a command that does not accept them."""
     if text is not None:
         from gemmkit.errors import UsageError
 
         raise UsageError(
-            f"`gemmkit {ctx.info_name}` compares kernels at products of one shape: run products "
+            f"`gemmkit {ctx.info_name}` compares kernels on products of one shape: run products "
             "of different shapes with `gemmkit bench gemm_grouped --groups MxNxK*COUNT,…`"
         )
 
 
 def one_problem(shape: str | None, groups: GemmProblem | None) -> str | GemmProblem | None:
-    """What is asked for by a shape or by groups, or None.
+    """The requested shape or groups, or None.
 
     Raises:
         UsageError: both are given.
@@ -236,7 +236,7 @@ shapes_option = click.option(
 
 _GROUPS_HELP = (
     "Products of different shapes in one launch, such as 512x512x512*4,128x64x32, or a file with "
-    "one shape on each line"
+    "one shape per line"
 )
 
 groups_option = click.option(
@@ -248,7 +248,7 @@ several_groups_option = click.option(
     callback=_groups,
     metavar="MxNxK*COUNT,…|FILE",
     multiple=True,
-    help=f"{_GROUPS_HELP}; may be given more than once.",
+    help=f"{_GROUPS_HELP}; can be repeated.",
 )
 
 seed_option = click.option(

@@ -132,7 +132,7 @@ class Scratch:
 
     @classmethod
     def of(cls, device: Device, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Scratch:
-        """What the plan asks for, on the device, for the matrices that the arguments name.
+        """Allocate what the plan needs on the device, for the matrices in the arguments.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -147,7 +147,7 @@ class Scratch:
     def with_matrices(
         self, device: Device, plan: LaunchPlan, arguments: Mapping[str, int | float]
     ) -> Scratch:
-        """The same memory for other matrices: a table of products is made anew.
+        """The same memory for other matrices: only a table of products is new.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -177,13 +177,13 @@ class Scratch:
 
     @property
     def arguments(self) -> dict[str, int | float]:
-        """The addresses, by argument name, 0 where there is none; and what a table holds."""
+        """The addresses by argument name, 0 if there is none, and the arguments of a table."""
         buffers = {"workspace": self.workspace, "arrivals": self.arrivals, "groups": self.table}
         return {**{name: _address(each) for name, each in buffers.items()}, **self.products}
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All that there are."""
+        """All buffers that exist."""
         every = (self.workspace, self.arrivals, self.table)
         return tuple(each for each in every if each is not None)
 

@@ -57,7 +57,7 @@ class Operands:
         reads_a_and_b: bool = True,
         results: bool = True,
     ) -> Operands:
-        """Copies of host arrays, which lie as `storage.placements` says.
+        """Copies of host arrays, laid out as in `storage.placements`.
 
         Args:
             device: where to.
@@ -93,9 +93,9 @@ class Operands:
 
     @classmethod
     def of(cls, problem: GemmProblem, buffers: Mapping[str, Buffer]) -> Operands:
-        """Memory in which matrices lie as `storage.placements` says, by its names."""
+        """Memory whose matrices are laid out as in `storage.placements`, by its names."""
         further = {
-            # Those of groups have no row and no stride in common, and a table has each one's.
+            # In groups, matrices have no common leading dimension or stride; a table holds them.
             name: Further(buffers[name], place.ld, place.stride)
             if isinstance(place, Layout)
             else Further(buffers[name], 0)

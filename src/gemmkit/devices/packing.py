@@ -153,7 +153,7 @@ def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
 
 
 def address_names(plan: LaunchPlan) -> tuple[str, ...]:
-    """Those arguments of a plan that are addresses, and those that its table is made of."""
+    """The arguments of a plan that are addresses, including those for its table."""
     names = plan.signature if plan.table is None else (*plan.signature, *MATRICES)
     return tuple(name for name in names if ARGUMENT_TYPES.get(name) is np.uint64)
 

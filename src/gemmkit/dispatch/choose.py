@@ -169,11 +169,11 @@ class Dispatcher:
         return self._near(problem, neighbours, best) or self._estimated(problem, best)
 
     def _known(self, problem: GemmProblem, table: Winners) -> Choice | None:
-        """What was measured for problems of just this class.
+        """What was measured for problems of exactly this class.
 
-        Groups all alike are launched as a strided batch of them was, if nothing else is known.
+        Groups of equal products fall back to what was measured for a strided batch of them.
         """
-        # Thousands of groups take long to be put in order.
+        # Sorting thousands of groups takes long.
         if problem.groups is None or self._store.has_groups or table.has_groups:
             of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
             entry = self._store.best(of_class, epilogue)
@@ -275,7 +275,8 @@ class Dispatcher:
 
 
 def as_batch(problem: GemmProblem) -> GemmProblem | None:
-    """The strided batch that groups all alike are like, as aligned as they are; else None."""
+    """The strided batch that corresponds to groups of equal products, with their alignment; or
+    None."""
     groups = problem.groups
     if groups is None or not groups.count or (groups.table[:3] != groups.table[:3, :1]).any():
         return None
@@ -283,7 +284,7 @@ def as_batch(problem: GemmProblem) -> GemmProblem | None:
     m, n, k = groups.largest
     return GemmProblem(
         *(m, n, k),
-        # A pitch that no vector divides tells that they are not aligned.
+        # A leading dimension that no vector divides marks them as unaligned.
         lda=0 if aligned else 4 * max(m, k) + 1,
         epilogue=problem.epilogue,
         batch=groups.count,

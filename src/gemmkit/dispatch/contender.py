@@ -26,7 +26,7 @@ class Contender(ClosedForm):
 
     `board` is what is known of boards of this kind, by default what ships. Where costs were
     measured of others and not of this one, its estimates are taken to be longer by `DOUBT`.
-    Launches of groups have the mainloop of another kernel, and its costs, but for a share of
+    Launches of groups use the mainloop and the costs of another kernel, times a factor from
     `FOR_GROUPS`.
     """
 

@@ -66,7 +66,7 @@ class BoardPrices:
         return tuple(each for each in self._all if not each.kernel.takes_groups)
 
     def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
-        """As `Prices.contenders`: a table of products is worth reading for groups alone."""
+        """As `Prices.contenders`: kernels that read a table of products are for groups only."""
         return self._for_one_shape if problem.groups is None else self._for_groups
 
     def contender(self, kernel: str, config: TileConfig) -> Contender:

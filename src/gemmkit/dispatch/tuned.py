@@ -71,8 +71,7 @@ class Winners:
 
 
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
-    """How unlike two classes are; infinite where types or groups differ, or one is empty and the
-    other is not."""
+    """How unlike two classes are; infinite if types or groups differ, or only one is empty."""
     if (one.dtype, one.out_dtype, one.groups) != (other.dtype, other.out_dtype, other.groups):
         return math.inf
     total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2

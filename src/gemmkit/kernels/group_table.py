@@ -1,4 +1,4 @@
-"""`GroupTable`: a launch's products as a kernel reads them from a table in device memory."""
+"""`GroupTable`: the table in device memory from which a kernel reads a launch's products."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gemmkit.kernels.plan import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import GroupLayout, placements
 
-# `Group` of groups.cuh.
+# `Group` of scheduler/grouped.cuh.
 GROUP = np.dtype(
     [(name, np.uint64) for name in ("A", "B", "C", "bias", "residual", "auxiliary")]
     + [(name, np.int32) for name in ("M", "N", "K", "lda", "ldb", "ldc", "ldr", "ldx")]
     + [(name, np.int32) for name in ("first_tile", "tile_rows", "tile_cols", "unused")]
 )
 
-# By the names of arguments, those of the operands whose addresses stand in a table.
+# Operands whose addresses are in a table, by the names of arguments.
 MATRICES = {"A": "a", "B": "b", "C": "c"} | {x: x for x in ("bias", "residual", "auxiliary")}
 
 Addresses = NDArray[np.uint64] | Iterable[int] | int
 
 
 def products_of(problem: GemmProblem) -> Groups:
-    """The groups of a problem; those of a batch are as many alike."""
+    """The groups of a problem; a batch is that many equal ones."""
     if problem.groups is not None:
         return problem.groups
     p = problem
@@ -40,7 +40,7 @@ def products_of(problem: GemmProblem) -> Groups:
 
 @dataclass(frozen=True)
 class GroupTable:
-    """The table of a problem's products, whose results are cut into tiles of rows × columns."""
+    """The table of a problem's products, with C in tiles of `rows` × `columns`."""
 
     problem: GemmProblem
     rows: int
@@ -53,22 +53,22 @@ class GroupTable:
 
     @cached_property
     def tile_counts(self) -> tuple[Sizes, Sizes]:
-        """Rows and columns of tiles of each product; an empty one has none."""
+        """Rows and columns of tiles of each product; an empty product has none."""
         return -(-self.groups.m // self.rows), -(-self.groups.n // self.columns)
 
     @cached_property
     def tiles(self) -> int:
-        """The number of tiles of all products."""
+        """The total number of tiles."""
         rows, columns = self.tile_counts
         return int((rows * columns).sum())
 
     @property
     def arguments(self) -> dict[str, int]:
-        """The values of `TABLE_ARGUMENTS`, but for the table's address."""
+        """The values of `TABLE_ARGUMENTS`, except the table's address."""
         return {"group_count": self.groups.count, "tile_count": self.tiles}
 
     def of_storage(self, arguments: Mapping[str, int | float]) -> NDArray[np.void]:
-        """The table of matrices that lie as `placements` says, from the addresses in arguments."""
+        """The table for matrices laid out as in `placements`, at the addresses in `arguments`."""
         problem, groups = self.problem, self.groups
         placed = placements(problem)
 
@@ -98,14 +98,13 @@ class GroupTable:
         """The table, of dtype `GROUP`, the longest k first.
 
         Args:
-            addresses: of each product's A, B and C, and of bias, residual and auxiliary output
-                where there are such, in the problem's order.
-            ldr: elements from a row of a residual to the next.
-            ldx: the same of an auxiliary output.
+            addresses: of each product's A, B and C, and of its bias, residual and auxiliary output
+                if it has them, in the problem's order.
+            ldr: leading dimensions of the residuals.
+            ldx: leading dimensions of the auxiliary outputs.
 
         Raises:
-            UnsupportedProblem: there are more elements from a row to the next than a kernel can
-                count.
+            UnsupportedProblem: a leading dimension does not fit in 32 bits.
         """
         for name, pitches in (("ldr", ldr), ("ldx", ldx)):
             longest = int(np.max(pitches, initial=0))

@@ -160,10 +160,10 @@ class LaunchPlan:
     `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
     how many `runs` k is added up, whose sums are kept apart; and whether tiles come `banded`: in
     bands of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
-    be where that is not to be read from the kernel; `table` is that of its products, where the
-    kernel reads them from one in global memory; `constants` are `__constant__` and `__device__`
-    variables that are set before the launch, by name, and their bytes; those that the source
-    initializes have none.
+    be where that is not to be read from the kernel; `table` is the one in global memory from which
+    the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
+    are set before the launch, by name, and their bytes; those that the source initializes have
+    none.
     """
 
     kernel: str

@@ -19,7 +19,7 @@ from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
 _seen: dict[Hashable, Operand] = {}
 _MOST_SEEN = 4096
 
-# Bytes at whose multiples all matrices must begin for kernels to take them in vectors.
+# The alignment in bytes that all matrices need for vector accesses.
 WIDEST_ACCESS = 16
 
 # What the result of a product may be, element by element.
@@ -50,7 +50,7 @@ class GroupsRequest:
         return int(self.m.size)
 
     def new_results(self, stream: int | None) -> list[Operand]:
-        """Results in new arrays, each of the kind of its a; `stream` is where they are used."""
+        """Results in new arrays of the library of each `a`; `stream` is where they are used."""
         return [
             _new_result(library, a, (m, n), stream)
             for library, a, m, n in zip(
@@ -66,7 +66,7 @@ class GroupsRequest:
 def _new_result(
     library: Library, like: Operand, shape: tuple[int, int], stream: int | None
 ) -> Operand:
-    """A result; the short way where a GPU's library has one, for there may be thousands."""
+    """A result, by the fast path of a GPU's library if it has one: there may be thousands."""
     if stream is None or not hasattr(library, "new"):
         return library.empty(like, shape, "float32", stream)
     array, address = cast(WarmLibrary, library).new(like.array, shape, None)

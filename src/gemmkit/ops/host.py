@@ -68,7 +68,7 @@ def multiply_groups(groups: GroupsRequest, carrier: Carrier) -> list[Operand]:
     Raises:
         GemmkitError: as compiling and launching raise.
     """
-    # What an empty result would be computed from is not brought there.
+    # The operands of an empty result are not copied.
     depths = groups.k * ((groups.m > 0) & (groups.n > 0))
     terms = groups.terms
     problem = GemmProblem.of_groups(

@@ -183,7 +183,7 @@ class Store:
         return [entry for entry in found if entry is not None]
 
     def has_groups(self, gpu: str) -> bool:
-        """Whether anything is known of products of different shapes on a GPU.
+        """Whether there are entries for products of different shapes on a GPU.
 
         Raises:
             TuningError: the file cannot be read.

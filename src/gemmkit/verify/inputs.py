@@ -145,7 +145,7 @@ def make_inputs(
 def _grouped(
     problem: GemmProblem, rng: np.random.Generator, seed: int, kind: InputKind, sum_limit: int
 ) -> Inputs:
-    """Those of each product, with canaries between them."""
+    """The inputs of each product, with canaries between them."""
     placed = placements(problem)
     storage = {
         name: canaries(each.size, problem.dtype if name in "ab" else problem.result_dtype)
@@ -162,7 +162,7 @@ def _grouped(
 def _drawn(
     problem: GemmProblem, rng: np.random.Generator, seed: int, kind: InputKind, sum_limit: int
 ) -> Inputs:
-    """Those of products of one shape."""
+    """The inputs of products of one shape."""
     epilogue, out_dtype = problem.epilogue, problem.result_dtype
     limit = min(MAX_INTEGER, max(1, math.isqrt(sum_limit // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)

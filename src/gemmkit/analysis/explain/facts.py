@@ -154,7 +154,7 @@ def _affordable(problem: GemmProblem) -> GemmProblem:
 
 
 def _affordable_groups(problem: GemmProblem, groups: Groups) -> GemmProblem:
-    """The first groups, no larger than what is counted of a single product, alone and together."""
+    """The first groups, each and together no larger than what is counted for one product."""
     sizes = groups.table[:3].clip(max=LARGEST_COUNTED)
     work = (sizes[0].astype(float) * sizes[1] * sizes[2]).cumsum()
     some = max(1, int((work <= LARGEST_COUNTED**3).sum()))
