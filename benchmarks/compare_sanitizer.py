@@ -113,8 +113,9 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
         return device.upload(array) if read else device.empty(array.nbytes)
 
     operands = Operands(**{name: place(name, each) for name, each in inputs.arrays.items()})
-    scratch = Scratch.of(device, plan)
-    device.launch(binary, plan, bind_arguments(problem, operands, scratch))
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)
+    device.launch(binary, plan, bound | scratch.arguments)
     if not plain:
         return {}
     result, _ = operands.results(device, inputs.arrays)

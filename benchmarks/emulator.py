@@ -163,8 +163,9 @@ def launched(
     rng = np.random.default_rng(0)
     size = problem.m
     a, b, c = (device.upload(rng.standard_normal((size, size), np.float32)) for _ in range(3))
-    scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(problem, Operands(a, b, c)) | scratch.arguments
+    bound = bind_arguments(problem, Operands(a, b, c))
+    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
+    arguments = bound | scratch.arguments
     started = time.process_time()
     launch = device.launch(binary, plan, arguments)
     return launch, time.process_time() - started

@@ -31,13 +31,14 @@ from gemmkit.bench.timer import Contender, time_in_turn
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.management import management_probes
-from gemmkit.dispatch.groups import TILES, choose_tiles
-from gemmkit.grouped_problem import GroupedProblem
+from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
+from gemmkit.dispatch.candidates import FOR_GROUPS
+from gemmkit.dispatch.choose import choose
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.kernels.production import gemm_grouped as grouped
+from gemmkit.kernels.production.gemm_grouped import KERNEL, table_of, vector_width
 from gemmkit.kernels.rules import resident_blocks
+from gemmkit.problem import GemmProblem
 from gemmkit.record import ConditionsRecord, TimeRecord
 from gemmkit.report.layout import Cell, Column, Row, Table
 
@@ -87,35 +88,35 @@ class GroupedRecord(msgspec.Struct, frozen=True, kw_only=True):
 def gemmkit_contender(work: Workload, config: TileConfig, plan: LaunchPlan) -> Contender:
     """The launch of one configuration, with a table on the device for each set."""
     binary = compile_plan(plan, work.device.spec.arch)
+    bound = bind_arguments(work.problem, Operands(NOWHERE, NOWHERE, NOWHERE))
+    products = table_of(work.problem, config)
     found = []
     for matrices in work.sets:
-        table = grouped.describe(work.problem, config, *map(matrices.addresses, "ABC"))
-        bound = grouped.arguments(work.problem, table, work.upload(table))
-        found.append(work.device.work(binary, plan, bound))
+        table = products.filled({name: matrices.addresses(name) for name in "ABC"})
+        listed = {**bound, **products.arguments, "groups": work.upload(table)}
+        found.append(work.device.work(binary, plan, listed))
     return found
 
 
 def other_tiles(work: Workload) -> Iterator[tuple[str, Contender]]:
     """Every configuration, in the grid of its plan and with a block per tile."""
     spec = work.device.spec
-    for candidate in TILES:
+    for candidate in FOR_GROUPS:
         config = candidate.config
-        if grouped.supports(work.problem, config, spec):
+        if KERNEL.supports(work.problem, config, spec):
             continue
-        plan = grouped.plan(work.problem, config, spec)
-        rows, columns = grouped.tile_counts(work.problem, config)
-        tiles = int((rows * columns).sum())
-        resident = min(plan.blocks, _resident(work.problem, config, work.device))
+        plan = KERNEL.plan(work.problem, config, spec)
+        tiles = table_of(work.problem, config).tiles
+        resident = min(plan.blocks, _resident(plan, config, work.device))
         for blocks in sorted({tiles, resident}):
             name = f"gemmkit {config}, {blocks} blocks for {tiles} tiles"
             sized = replace(plan, grid=(blocks, 1, 1))
             yield name, gemmkit_contender(work, config, sized)
 
 
-def _resident(problem: GroupedProblem, config: TileConfig, device: TimedDevice) -> int:
+def _resident(plan: LaunchPlan, config: TileConfig, device: TimedDevice) -> int:
     """Blocks that the board holds at once."""
-    shape = find_kernel(grouped.TILED).launch(problem.single, config, device.spec)
-    return device.spec.sm_count * resident_blocks(config, device.spec, shape.shared_bytes)
+    return device.spec.sm_count * resident_blocks(config, device.spec, plan.shared_bytes)
 
 
 # --- measuring ----------------------------------------------------------------------------------
@@ -132,8 +133,8 @@ def measure(
 ) -> GroupedRecord:
     """Check all contenders of a case, then time them in turn."""
     work = Workload(case, device)
-    config = choose_tiles(work.problem, device.spec)
-    plan = grouped.plan(work.problem, config, device.spec)
+    config = choose(work.problem, device.spec).config
+    plan = KERNEL.plan(work.problem, config, device.spec)
     makers: list[Maker] = [(f"gemmkit {config}", lambda: gemmkit_contender(work, config, plan))]
     for peer in peers:
         makers += peer.contenders(work)
@@ -172,7 +173,7 @@ def measure(
         config=config.as_dict(),
         grid=plan.grid,
         filled=_filled(problem, config),
-        aligned=grouped.vector_width(problem) > 1,
+        aligned=vector_width(problem) > 1,
         entries=[
             Entry(
                 name=name,
@@ -193,9 +194,10 @@ def measure(
     )
 
 
-def _filled(problem: GroupedProblem, config: TileConfig) -> float:
-    rows, columns = grouped.tile_counts(problem, config)
-    depth = -(-problem.k // config["BK"]) * config["BK"]
+def _filled(problem: GemmProblem, config: TileConfig) -> float:
+    table = table_of(problem, config)
+    rows, columns = table.tile_counts
+    depth = -(-table.groups.k // config["BK"]) * config["BK"]
     counted = int((rows * columns * depth).sum()) * config["BM"] * config["BN"]
     return problem.flops / 2 / counted if counted else 1.0
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from gemmkit.bench.timer import Contender
 from gemmkit.devices.cuda import copy_work
 from gemmkit.devices.device import Buffer, TimedDevice
-from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 MOST_SETS = 16
@@ -34,12 +33,10 @@ class Case:
         return len(set(self.shapes)) == 1
 
     @property
-    def problem(self) -> GroupedProblem:
+    def problem(self) -> GemmProblem:
         # Rows of A have k elements, those of B and C have n; matrices follow without gaps.
         odd = any(size % 4 for _, n, k in self.shapes for size in (n, k))
-        return GroupedProblem.of(
-            [GemmProblem(*shape, alignment=FLOAT_BYTES if odd else 16) for shape in self.shapes]
-        )
+        return GemmProblem.of_groups(self.shapes, alignment=FLOAT_BYTES if odd else 16)
 
 
 def batch(side: int, count: int) -> Case:
@@ -98,12 +95,9 @@ class Workload:
     kept: list[object] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.problem = problem = self.case.problem
-        sizes = {
-            "A": problem.m * problem.k,
-            "B": problem.k * problem.n,
-            "C": problem.m * problem.n,
-        }
+        self.problem = self.case.problem
+        m, n, k = np.array(self.case.shapes, np.int64).T
+        sizes = {"A": m * k, "B": k * n, "C": m * n}
         self.offsets = {name: np.cumsum(each) - each for name, each in sizes.items()}
         rng = np.random.default_rng(1)
         self.values = {

@@ -36,8 +36,9 @@ def launch(device: CudaDevice, name: str, problem: GemmProblem) -> dict[str, obj
     binary = compile_plan(plan, device.spec.arch)
     inputs = make_inputs(problem)
     operands = Operands.upload(device, problem, inputs.arrays)
-    scratch = Scratch.of(device, plan)
-    device.launch(binary, plan, bind_arguments(problem, operands, scratch))
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)
+    device.launch(binary, plan, bound | scratch.arguments)
     result, _ = operands.results(device, inputs.arrays)
     return {
         "kernel": kernel.name,

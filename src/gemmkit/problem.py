@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from gemmkit.groups import Groups
 
 FLOAT_BYTES = 4
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
@@ -50,10 +54,14 @@ class GemmProblem:
     products share one A, or one B. Matrices may be interleaved, and those of A and B may overlap. A
     single product has no strides: they become 0.
 
+    With `groups`, each product has its own size and leading dimensions, and everything else is
+    shared; the matrices can be anywhere in memory. `m`, `n`, `k` and the leading dimensions are
+    then the largest of all and need not be given: see `of_groups`.
+
     Raises:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
-            (for float64 matrices fp64), or a type is unknown.
+            (for float64 matrices fp64), a type is unknown, or groups are also a batch.
     """
 
     m: int
@@ -75,8 +83,11 @@ class GemmProblem:
     out_dtype: Dtype | None = None
     alignment: int = 256
     transc: bool = False
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
+        if self.groups is not None:
+            self._take_groups(self.groups)
         if self.out_dtype is None:
             object.__setattr__(self, "out_dtype", self.dtype)
         for name in ("dtype", "out_dtype"):
@@ -107,6 +118,29 @@ class GemmProblem:
                 f"stride_c = {self.stride_c} makes the matrices of C overlap: use at least "
                 f"{(rows_c - 1) * self.ldc + columns_c} elements"
             )
+
+    def _take_groups(self, groups: Groups) -> None:
+        """Fill in missing leading dimensions, and the largest of all sizes.
+
+        Raises:
+            UsageError: the problem is also a batch, a given m, n or k differs, or a leading
+                dimension is smaller than the row.
+        """
+        if self.batch != 1:
+            raise UsageError(
+                f"a batch of {self.batch} groups: list the products of all, as {self.shape}*COUNT"
+            )
+        groups = groups.pitched(self.transposed)
+        largest = zip(("m", "n", "k"), groups.largest, strict=True)
+        pitches = (int(each) for each in groups.table[3:].max(axis=1, initial=1))
+        for name, value in (*largest, *zip(("lda", "ldb", "ldc"), pitches, strict=True)):
+            if getattr(self, name) not in (0, value):
+                raise UsageError(
+                    f"{name} = {getattr(self, name)} beside groups, of which the largest has "
+                    f"{value}: leave it out"
+                )
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "groups", groups)
 
     def _stride(self, name: str, tight: int) -> int:
         """The stride as stored: 0 becomes the size of a matrix."""
@@ -155,15 +189,79 @@ class GemmProblem:
             rest = {"batch": batch[0], **rest}
         return cls(m, n, k, **rest)  # type: ignore[arg-type]
 
+    @classmethod
+    def of_groups(cls, groups: Groups | str | Iterable[Sequence[int]], **rest: Any) -> GemmProblem:
+        """Products of different shapes; other fields by keyword.
+
+        Args:
+            groups: `Groups`, a text `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
+                each product.
+            rest: what all products share.
+
+        Raises:
+            UsageError: as `Groups` and `GemmProblem`.
+        """
+        from gemmkit.groups import Groups
+
+        if isinstance(groups, str):
+            groups = Groups.parse(groups)
+        elif not isinstance(groups, Groups):
+            groups = Groups.listed(groups)
+        return cls(0, 0, 0, groups=groups, **rest)
+
     @property
     def shape(self) -> str:
-        """The shape as `MxNxK`, for a batch as `MxNxKxBATCH`."""
-        return shape_text(self.m, self.n, self.k, self.batch)
+        """The shape as `MxNxK`, for a batch as `MxNxKxBATCH`, for groups as `MxNxK*COUNT,…`,
+        shortened if it is long."""
+        return shape_text(self.m, self.n, self.k, self.batch, self.groups_text)
+
+    @property
+    def groups_text(self) -> str:
+        """The groups as `Groups.parse` reads them, with leading dimensions of padded rows."""
+        return "" if self.groups is None else str(self.groups.unpitched(self.transposed))
+
+    @property
+    def count(self) -> int:
+        """The number of products."""
+        return self.batch if self.groups is None else self.groups.count
+
+    def product(self, number: int) -> GemmProblem:
+        """One product of a batch or of the groups, without the others."""
+        if self.groups is None:
+            return self.single
+        m, n, k, lda, ldb, ldc = self.groups.table[:, number].tolist()
+        return replace(self, groups=None, m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc)
 
     @property
     def single(self) -> GemmProblem:
-        """One product of the batch."""
+        """One product of the batch; for groups one with the largest m, n and k."""
+        if self.groups is not None:
+            return replace(self, groups=None, lda=0, ldb=0, ldc=0)
         return self if self.batch == 1 else replace(self, batch=1)
+
+    @property
+    def mean_k(self) -> int:
+        """k; for groups its mean over all elements of C, rounded up."""
+        if self.groups is None or not self.results:
+            return self.k
+        return -(-self.flops // (2 * self.results))
+
+    @property
+    def typical(self) -> GemmProblem:
+        """A single product that represents the groups: the one with the most multiply-adds, with
+        the mean k and the same alignment. A problem without groups represents itself."""
+        if self.groups is None or not self.groups.count:
+            return self
+        m, n, k = self.groups.table[:3].astype(float)
+        alignment = self.alignment if self.is_aligned(16) else self.item_bytes
+        found = self.product(int((m * n * k).argmax()))
+        depth = -(-self.mean_k // 16) * 16 if self.is_aligned(16) else self.mean_k
+        return replace(found, k=depth, lda=0, ldb=0, ldc=0, alignment=alignment)
+
+    @property
+    def transposed(self) -> tuple[bool, bool, bool]:
+        """Whether the memory of A, B and C holds the transpose."""
+        return self.transa, self.transb, self.transc
 
     @property
     def strides(self) -> tuple[int, int, int]:
@@ -203,15 +301,23 @@ class GemmProblem:
 
         The padding of rows is kept; batches become contiguous.
         """
-        return self._reshaped(
-            transa=layout[0] == "t", transb=layout[1] == "t", transc=layout[2:] == "t"
-        )
+        transa, transb, transc = layout[0] == "t", layout[1] == "t", layout[2:] == "t"
+        letters: dict[str, Any] = {"transa": transa, "transb": transb, "transc": transc}
+        if self.groups is not None:
+            groups = self.groups.repitched(self.transposed, (transa, transb, transc))
+            return replace(self, **letters, groups=groups, lda=0, ldb=0, ldc=0)
+        return self._reshaped(**letters)
 
     def resized(self, m: int, n: int, k: int) -> GemmProblem:
         """The same problem with another size.
 
         The padding of rows is kept; batches become contiguous.
+
+        Raises:
+            UsageError: the problem has groups, which have no common size.
         """
+        if self.groups is not None:
+            raise UsageError(f"groups {self.shape} have no one size: give other groups")
         return self._reshaped(m=m, n=n, k=k)
 
     def _reshaped(self, **changes: Any) -> GemmProblem:
@@ -248,7 +354,9 @@ class GemmProblem:
 
     def is_aligned(self, nbytes: int) -> bool:
         """Whether every row and matrix of A, B and C starts and ends at a multiple of `nbytes`
-        bytes."""
+        bytes. In groups, matrices that are neither read nor written do not count."""
+        if self.groups is not None:
+            return self.alignment % nbytes == 0 and self._aligned_groups(self.groups, nbytes)
         stride_a, stride_b, stride_c = self.strides
         row_a, row_b, row_c = self.tight
         operands = row_a | self.lda | stride_a | row_b | self.ldb | stride_b
@@ -256,14 +364,41 @@ class GemmProblem:
         extents = operands * self.item_bytes | results * self.out_item_bytes
         return extents % nbytes == 0 and self.alignment % nbytes == 0
 
+    def _aligned_groups(self, groups: Groups, nbytes: int) -> bool:
+        written = (groups.m > 0) & (groups.n > 0)
+        read = written & (groups.k > 0)
+        row_a, row_b, row_c = groups.tight(self.transposed)
+        operands = (row_a | row_b | groups.lda | groups.ldb)[read] * self.item_bytes
+        results = (row_c | groups.ldc)[written] * self.out_item_bytes
+        return not any((each % nbytes).any() for each in (operands, results))
+
     @property
     def flops(self) -> int:
         """Floating-point operations, 2·m·n·k per product (a multiply-add counts as two)."""
+        if self.groups is not None:
+            m, n, k = self.groups.table[:3].astype(float)
+            return int((2 * m * n * k).sum())
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
+    def results(self) -> int:
+        """Elements of C, of all products."""
+        if self.groups is not None:
+            m, n, _ = self.groups.table[:3].astype(float)
+            return int((m * n).sum())
+        return self.m * self.n * self.batch
+
+    @property
     def minimal_bytes(self) -> int:
-        """Bytes to read A and B and write C once each (and read C if β ≠ 0)."""
+        """Bytes to read A and B and write C once each (and read C if β ≠ 0).
+
+        In groups, A and B of an empty C are not read.
+        """
+        if self.groups is not None:
+            m, n, k = self.groups.table[:3].astype(float)
+            read = int((((m > 0) & (n > 0)) * (m + n) * k).sum())
+            passes = 1 if self.beta == 0 else 2
+            return self.item_bytes * read + self.out_item_bytes * passes * self.results
         matrices_a, matrices_b = (
             min(self.batch, 1) if stride == BROADCAST else self.batch
             for stride in (self.stride_a, self.stride_b)
@@ -315,6 +450,21 @@ def read_problem(shape: Shape) -> GemmProblem:
     return shape
 
 
-def shape_text(m: int, n: int, k: int, batch: int = 1) -> str:
-    """`MxNxK`, or `MxNxKxBATCH` for a batch: safe in shells and file names."""
+# The longest text of groups that fits in a table.
+LONGEST_SHAPE = 48
+
+
+def shape_text(m: int, n: int, k: int, batch: int = 1, groups: str = "") -> str:
+    """`MxNxK`, or `MxNxKxBATCH` for a batch: safe in shells and file names.
+
+    Of groups it is their text, where a long one is cut and ends with the number of those left out.
+    """
+    if len(groups) > LONGEST_SHAPE:
+        parts = groups.split(",")
+        shown = parts[:1]
+        while len(",".join((*shown, parts[len(shown)]))) <= LONGEST_SHAPE - len(" +999999 more"):
+            shown.append(parts[len(shown)])
+        return f"{','.join(shown)} +{len(parts) - len(shown)} more"
+    if groups:
+        return groups
     return "x".join(map(str, (m, n, k) if batch == 1 else (m, n, k, batch)))

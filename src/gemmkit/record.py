@@ -6,15 +6,17 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from gemmkit.problem import shape_text, types_text
+from gemmkit.problem import GemmProblem, shape_text, types_text
 
 
 class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The requested problem; sizes in elements.
 
-    `batch` is the number of products. Batch strides are 0 for a single product, and -1 for an
-    operand that all products share. `layout` says which matrices are stored transposed, as in
-    `GemmProblem.layout`. `dtype` is the type of A and B, `out_dtype` that of C.
+    `batch` is the number of products of one shape. Batch strides are 0 for a single product, and -1
+    for an operand that all products share. `layout` says which matrices are stored transposed, as
+    in `GemmProblem.layout`. `dtype` is the type of A and B, `out_dtype` that of C. `groups` are the
+    products of different shapes, as `Groups.parse` reads them, or empty; m, n, k and the leading
+    dimensions are then the largest of all.
     """
 
     m: int
@@ -33,11 +35,19 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     layout: str = "nn"
     dtype: str = "float32"
     out_dtype: str = "float32"
+    groups: str = ""
 
     @property
     def shape(self) -> str:
-        """The sizes as `MxNxK` or `MxNxKxBATCH`."""
-        return shape_text(self.m, self.n, self.k, self.batch)
+        """As `GemmProblem.shape`."""
+        return shape_text(self.m, self.n, self.k, self.batch, self.groups)
+
+    @property
+    def results(self) -> int:
+        """Elements of C, of all products."""
+        if self.groups:
+            return GemmProblem.of_groups(self.groups).results
+        return self.m * self.n * self.batch
 
     @property
     def types(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Elements from the first to the last of all."""
+        """The number of elements from the first to the last."""
         if not (self.count and self.matrix_size):
             return 0
         return (self.count - 1) * self.stride + self.matrix_size
@@ -76,9 +76,107 @@ class Layout:
         self.view(outside)[:] = False
         return storage[: self.size][outside]
 
+    def offsets(self, count: int) -> NDArray[np.int64]:
+        """The offset of the matrix of each of `count` products, in elements."""
+        return np.arange(count, dtype=np.int64) * self.stride
+
+    def part(self, storage: Stored, number: int) -> Stored:
+        """The storage of one product's matrix."""
+        start = number * self.stride
+        return storage[start : start + self.matrix_size]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """The layout of matrices of different shapes in one storage, each from its `start`.
+
+    Between two of them is at least one element that belongs to neither.
+    """
+
+    matrices: tuple[Layout, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, matrices: Iterable[Layout], unit: int) -> GroupLayout:
+        """The matrices in sequence, each at a multiple of `unit` elements."""
+        found = tuple(matrices)
+        sizes = np.array([each.size for each in found], np.int64)
+        places = (sizes // unit + 1) * unit
+        return cls(found, tuple((np.cumsum(places) - places).tolist()))
+
+    @property
+    def size(self) -> int:
+        """The number of elements from the first to the last."""
+        return self.starts[-1] + self.matrices[-1].size if self.matrices else 0
+
+    @property
+    def gapless(self) -> bool:
+        """Whether every element of the storage belongs to a matrix."""
+        return len(self.matrices) <= 1 and all(each.gapless for each in self.matrices)
+
+    def view(self, storage: NDArray[Any]) -> list[NDArray[Any]]:
+        """The elements of each matrix, as a view of rows × columns."""
+        return [each.view(self.part(storage, i))[0] for i, each in enumerate(self.matrices)]
+
+    def gaps(self, storage: Stored) -> Stored:
+        """The padding: ends of rows, and the gaps between matrices."""
+        outside = np.ones(self.size, bool)
+        for matrix in self.view(outside):
+            matrix[...] = False
+        return storage[: self.size][outside]
+
+    def offsets(self, count: int) -> NDArray[np.int64]:  # noqa: ARG002 (the same number)
+        """The offset of the matrix of each product, in elements."""
+        return np.array(self.starts, np.int64)
+
+    def part(self, storage: Stored, number: int) -> Stored:
+        """The storage of one product's matrix."""
+        start = self.starts[number]
+        return storage[start : start + self.matrices[number].size]
+
+
+# The layout of one operand's matrices, for all products.
+Placement = Layout | GroupLayout
+
+
+def placements(problem: GemmProblem) -> dict[str, Placement]:
+    """The layouts of a, b, c, bias, residual and auxiliary, as far as the problem has them.
+
+    A bias is a matrix of one row, shared by the products of a batch. The matrices of groups start
+    at multiples of the problem's alignment.
+    """
+    epilogue = problem.epilogue
+    wanted = ["a", "b", "c"]
+    wanted += [x for x in ("bias", "residual", "auxiliary") if getattr(epilogue, x)]
+    if problem.groups is None:
+        found = _of_product(problem)
+        return {name: found[name] for name in wanted}
+    parts = [_of_product(problem.product(number)) for number in range(problem.count)]
+
+    def together(name: str) -> Placement:
+        item = problem.item_bytes if name in ("a", "b") else problem.out_item_bytes
+        return GroupLayout.of((each[name] for each in parts), max(problem.alignment // item, 1))
+
+    return {name: together(name) for name in wanted}
+
+
+def _of_product(problem: GemmProblem) -> dict[str, Layout]:
+    """The layouts for one product or a batch."""
+    a, b, c = layouts(problem)
+    residual, auxiliary = further_layouts(problem)
+    length = problem.m if problem.epilogue.bias == "row" else problem.n
+    bias = Layout(1, 1, length, max(length, 1), 0)
+    return {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "auxiliary": auxiliary}
+
 
 def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
-    """The storage of A, B and C; an operand that a batch shares is stored once."""
+    """The storage of A, B and C; an operand that a batch shares is stored once.
+
+    Raises:
+        ValueError: the problem has groups; use `placements`.
+    """
+    if problem.groups is not None:
+        raise ValueError("groups have no layout in common")
     p = problem
     stride_a, stride_b, stride_c = p.strides
     once = min(p.batch, 1)

@@ -3,7 +3,6 @@
 import pytest
 
 from gemmkit.dispatch.choose import choose
-from gemmkit.dispatch.prices import EMULATED_GROUPS
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, find_board
 from gemmkit.kernels.catalog import find_kernel
@@ -72,6 +71,8 @@ def test_the_board_does_not_count():
     assert len(chosen) == 1
 
 
-def test_the_tiles_of_groups_are_a_configuration_of_theirs():
-    kernel = find_kernel("gemm_tiled")
-    assert kernel.supports(GemmProblem(1, 1, 1), EMULATED_GROUPS, DEFAULT_BOARD) is None
+def test_groups_have_a_kernel_and_tiles_of_theirs():
+    problem = GemmProblem.of_groups("5x6x7,300x200x100")
+    chosen = choose(problem, DEFAULT_BOARD, emulated=True)
+    assert chosen.kernel is find_kernel("gemm_grouped")
+    assert chosen.kernel.supports(problem, chosen.config, DEFAULT_BOARD) is None

@@ -13,12 +13,15 @@ import pytest
 
 import gemmkit
 from emulated_gpu import STREAM, GpuArray, install
+from gemmkit.dispatch.choose import Choice
 from gemmkit.errors import UsageError
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.ops import grouped_gpu
 from gemmkit.ops.tables import Tables
 
 TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, interleave=1, order=2)
+CHOICE = Choice(find_kernel("gemm_grouped"), TILES, "for the test", "heuristic", 1.0)
 
 
 SLOTS = 2
@@ -74,7 +77,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     monkeypatch.setattr(grouped_gpu, "check_stream", lambda handle, context: None)
-    monkeypatch.setattr(grouped_gpu, "choose_tiles", lambda problem, spec: TILES)
+    monkeypatch.setattr(grouped_gpu, "choose", lambda problem, spec: CHOICE)
     gpu.pinned, gpu.maker = pinned, library
     return gpu
 

@@ -282,6 +282,49 @@ def test_a_batch_is_a_class_of_its_own(store, make_entry):
     assert len(store.winners(GPU)) == 2
 
 
+def test_groups_are_classes_of_their_own_in_any_order(store, make_entry):
+    problem = GemmProblem.of_groups("64x64x32,8x9x64*2,64x64x32:64:64:80")
+    kind = ProblemClass.of(problem)
+    assert (kind.m, kind.n, kind.k, kind.batch) == (64, 64, 64, 1)
+    assert kind.groups == "8x9x64*2,64x64x32*2"
+    assert str(kind) == "8x9x64*2,64x64x32*2, unaligned rows"
+    assert kind == ProblemClass.of(GemmProblem.of_groups("8x9x64,64x64x32*2,8x9x64"))
+    assert ProblemClass.of(kind.problem) == kind
+    assert kind.flops == problem.flops
+    aligned = ProblemClass.of(GemmProblem.of_groups("8x8x8,4x4x4", alignment=4))
+    assert not aligned.aligned
+    assert ProblemClass.of(aligned.problem) == aligned
+    assert not store.has_groups(GPU)
+    single = msgspec.structs.replace(kind, groups="")
+    store.put(make_entry(problem=single, time_us=1.0), make_entry(problem=kind, time_us=50.0))
+    assert store.has_groups(GPU)
+    assert not store.has_groups("t4-40sm")
+    assert store.best(GPU, single).time_us == 1.0
+    assert store.best(GPU, kind).time_us == 50.0
+    assert len(store.winners(GPU)) == 2
+
+
+def test_a_store_from_before_groups_is_carried_over(store, make_entry):
+    store.put(make_entry(time_us=3.0))
+    store.close()
+    with sqlite3.connect(store.path) as connection:
+        (table,) = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'trials'"
+        ).fetchone()
+        older = table.replace("groups TEXT NOT NULL DEFAULT '',", "").replace("groups, ", "")
+        names = [each[1] for each in connection.execute("PRAGMA table_info(trials)")]
+        kept = ", ".join(name for name in names if name != "groups")
+        connection.execute("ALTER TABLE trials RENAME TO later")
+        connection.execute(older)
+        connection.execute(f"INSERT INTO trials ({kept}) SELECT {kept} FROM later")
+        connection.execute("DROP TABLE later")
+        connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    assert [each.time_us for each in store.entries()] == [3.0]
+    assert store.best(GPU, CUBE).time_us == 3.0
+    assert not store.has_groups(GPU)
+
+
 def test_a_later_schema_is_refused(store, make_entry):
     store.put(make_entry())
     store.close()

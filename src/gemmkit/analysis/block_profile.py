@@ -124,6 +124,8 @@ def profile_block(
 ) -> BlockProfile:
     """Profile the first block of a launch, without residue tiles.
 
+    For groups it is a block of `GemmProblem.typical`.
+
     Args:
         kernel: the kernel to profile.
         problem: what it computes; the runs are reduced in all three sizes.
@@ -137,6 +139,11 @@ def profile_block(
         DeviceError: the kernel failed, or the problem is empty.
     """
     config = config or kernel.default
+    if problem.groups is not None:
+        of_typical = profile_block(
+            kernel, problem.typical, spec, config=config, cache_dir=cache_dir
+        )
+        return _of_groups(of_typical, kernel.plan(problem, config, spec), spec, binary, cache_dir)
     rows_left, columns_left = kernel.plan(problem, config, spec).fringe
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
@@ -199,6 +206,20 @@ def profile_block(
     )
 
 
+def _of_groups(
+    typical: BlockProfile,
+    plan: LaunchPlan,
+    spec: GpuSpec,
+    binary: Binary | None,
+    cache_dir: Path | None,
+) -> BlockProfile:
+    """The profile of one product's block in a launch of all groups; blocks may share tiles."""
+    if binary is None:
+        binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
+    tiles = plan.table.tiles if plan.table is not None else plan.blocks
+    return replace(typical, plan=plan, binary=binary, tiles=tiles / max(plan.blocks, 1))
+
+
 def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:
     """Rows and columns of a tile of C; a kernel for skinny products defines only its long side."""
     if config.BM is not None and config.BN is not None:
@@ -231,8 +252,9 @@ def _executed(
 ) -> tuple[ControlFlow, NDArray[np.float64]]:
     """Executions of each instruction by an average block."""
     operands = Operands.empty(device, problem)
-    scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(problem, operands, scratch)
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
+    arguments = bound | scratch.arguments
     flow, tally = device.count(binary, plan, arguments)
     return flow, tally.executed / max(plan.blocks, 1)
 

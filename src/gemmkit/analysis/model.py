@@ -185,7 +185,7 @@ class _Model:
     ) -> None:
         self.profile, self.problem, self.spec, self.occupied = profile, problem, spec, occupied
         self.machine = replace(machine, ffma_issue=max(profile.ffma_issue, pipe_cycles(spec)))
-        self.executed: NDArray[np.float64] = profile.executed(problem.k) / profile.warps
+        self.executed: NDArray[np.float64] = profile.executed(problem.mean_k) / profile.warps
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
         # Blocks on the busiest SM; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
@@ -222,6 +222,10 @@ class _Model:
             cycles += full * self._together(resident, self._warm_latency)
         if rest:
             cycles += self._together(rest, self._warm_latency)
+        if self.problem.groups is not None:
+            # The block with the longest k continues when the others have ended.
+            longest = self.problem.k / self.problem.mean_k / max(self.profile.tiles, 1.0)
+            cycles = max(cycles, longest * self._block_alone(self.machine.dram_latency))
         return cycles
 
     @property

@@ -110,7 +110,7 @@ def trace(
 
     Args:
         kernel: the kernel to run.
-        problem: the problem, reduced by `smaller.shallow`.
+        problem: the problem, reduced by `smaller.shallow`; for groups the `typical` one.
         gpu: the board to compile for.
         config: by default the kernel's own.
         block: number of the block in the grid, x fastest.
@@ -123,6 +123,7 @@ def trace(
         DeviceError: the kernel failed.
     """
     config = config or kernel.default
+    problem = problem.typical
     plan = kernel.plan(problem, config, gpu)
     if block == 0 and takes_squares_only(kernel, problem, config, gpu):
         cut = shallow_square(problem)
@@ -135,7 +136,8 @@ def trace(
         binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
     operands = Operands.empty(device, cut)
-    scratch = Scratch.of(device, plan)  # must outlive the launch
-    arguments = bind_arguments(cut, operands, scratch)
+    bound = bind_arguments(cut, operands)
+    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
+    arguments = bound | scratch.arguments
     accesses = device.watch(binary, plan, arguments, range(block, block + 1))
     return Trace(kernel.label(config), cut, plan, accesses)

@@ -45,18 +45,20 @@ def traffic(
     """
     blocks = profile.plan.blocks
     resident = max(occupied.blocks_per_sm, 1)
-    loaded = profile.loaded_bytes(problem.k)
+    depth = problem.mean_k
+    loaded = profile.loaded_bytes(depth)
     window = resident * profile.loaded_bytes_per_k * _LINE_STEPS
     if window > machine_of(spec).l1_bytes:
-        loaded = max(loaded, profile.requested_bytes(problem.k))
+        loaded = max(loaded, profile.requested_bytes(depth))
     compulsory = float(problem.minimal_bytes)
     operands = FLOAT_BYTES * problem.k * (problem.m + problem.n)
     dram, reread = compulsory, 0.0
-    if operands > _L2_SHARE * spec.l2_bytes and blocks:
+    # The blocks of a group run concurrently: what they share is still in L2.
+    if problem.groups is None and operands > _L2_SHARE * spec.l2_bytes and blocks:
         dram = max(compulsory, _waves_bytes(profile, problem, blocks, resident * spec.sm_count))
         reread = min(1.0, dram / (loaded * blocks)) if loaded else 0.0
     return Traffic(
-        shared_bytes=WAVEFRONT_BYTES * blocks * profile.shared_wavefronts(problem.k),
+        shared_bytes=WAVEFRONT_BYTES * blocks * profile.shared_wavefronts(depth),
         l2_bytes=blocks * (loaded + profile.stored_bytes),
         dram_bytes=dram,
         reread=reread,

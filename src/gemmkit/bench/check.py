@@ -204,7 +204,10 @@ def _default_cases(
     fusing = own and kernel.fuses and epilogue is None
     extents = tiles if own else tiles.enough
     found: dict[GemmProblem, str] = {}
-    for name, each in edge_cases(extents, fusing=fusing, batched=kernel.takes_batches).items():
+    cases = edge_cases(
+        extents, fusing=fusing, batched=kernel.takes_batches, grouped=kernel.takes_groups
+    )
+    for name, each in cases.items():
         problem = each
         if not own:
             problem = expressible(kernel, each)

@@ -37,10 +37,13 @@ def case_name(name: str, problem: GemmProblem, step: int) -> str:
     return name if holds.get(name, True) else NEAREST
 
 
-def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str, GemmProblem]:
+def edge_cases(
+    tiles: Tiles, *, fusing: bool, batched: bool = False, grouped: bool = False
+) -> dict[str, GemmProblem]:
     """Problems by name, a few tiles in size, so that emulating them is quick.
 
-    With `fusing`, one has an epilogue, with `batched` some have several products.
+    With `fusing`, one has an epilogue, with `batched` some have several products, with `grouped`
+    some have products of different shapes.
     """
     rows, columns, step = tiles.rows, tiles.columns, tiles.step
     # A circular buffer must wrap once, and two steps are what a missing barrier needs.
@@ -91,4 +94,24 @@ def edge_cases(tiles: Tiles, *, fusing: bool, batched: bool = False) -> dict[str
         )
         found["batch, one B"] = GemmProblem(rows // 2 + 1, n, k, batch=3, stride_b=BROADCAST)
         found["batch of none"] = GemmProblem(m, n, k, batch=0)
+    if grouped:
+        found |= _groups(tiles, depth)
     return found
+
+
+def _groups(tiles: Tiles, depth: int) -> dict[str, GemmProblem]:
+    """Products of different shapes: in vectors, with residues, empty ones, with padded rows."""
+    rows, columns, step = tiles.rows, tiles.columns, tiles.step
+    m, n, k = rows + 1, columns + 1, depth + 1
+    unlike = ((m, n, k), (1, 1, 1), (2 * rows, columns, step), (QUAD, n, depth), PRIMES)
+    vectors = ((rows, columns, depth), (QUAD, 2 * columns, step), (rows + QUAD, QUAD, QUAD))
+    empty = ((0, n, k), (m, n, k), (m, 0, k), (m, n, 0), (SOME, SOME, SOME), (0, 0, 0))
+    padded = tuple((*sizes, sizes[2] + 1, sizes[1] + 3, sizes[1] + 2) for sizes in unlike)
+    scales = {"alpha": -1.5, "beta": 0.5}
+    return {
+        "groups": GemmProblem.of_groups(unlike),
+        "groups in vectors": GemmProblem.of_groups(vectors),
+        "groups, some empty": GemmProblem.of_groups(empty, **scales),
+        "groups, odd padding": GemmProblem.of_groups(padded, **scales),
+        "groups of small k": GemmProblem.of_groups([(m, n, SOME)] * 3 + [(SOME, 1, SOME)] * SOME),
+    }

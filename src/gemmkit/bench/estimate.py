@@ -21,7 +21,7 @@ def emulation_seconds(plan: LaunchPlan, problem: GemmProblem, device: Device) ->
     if not isinstance(device, EmulatedDevice):
         return 0.0
     threads = plan.blocks * plan.threads_per_block
-    each = problem.m * problem.n * problem.batch / max(threads, 1)
+    each = problem.results / max(threads, 1)
     rate = next(rate for least, rate in _RATES if each >= least)
     seconds = problem.flops / 2 / (rate * device.threads)
     return _FIXED_SECONDS + seconds * (_SANITIZED if device.sanitize else 1)

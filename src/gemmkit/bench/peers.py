@@ -155,7 +155,7 @@ def entrants(peer: Peer, workload: Workload, device: TimedDevice) -> list[Entran
     Raises:
         Exception: whatever the library raises; not all have errors of their own.
     """
-    ways = peer.baseline.candidates(workload.problem, workload.rotating)
+    ways = workload.candidates(peer.baseline)
     chosen = [(way.choice, name) for name, way in ways.items() if way.choice]
     ranking: tuple[str, ...] = ()
     if not chosen:

@@ -16,9 +16,10 @@ def placed(
 ) -> Diagnosis | None:
     """The diagnosis with a sentence for each of few wrong elements: its tile, its place in it.
 
-    As it was where many are wrong, where the kernel's launch shows no tiles, or has one only.
+    As it was where many are wrong, where the kernel's launch shows no tiles, or has one only, and
+    of groups, which are diagnosed one by one.
     """
-    if diagnosis is None or not diagnosis.places:
+    if diagnosis is None or not diagnosis.places or problem.groups is not None:
         return diagnosis
     tile = block_tile(kernel, config)
     if tile is None or (tile[0] >= problem.m and tile[1] >= problem.n):

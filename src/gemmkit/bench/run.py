@@ -179,6 +179,7 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         layout=problem.layout,
         dtype=problem.dtype,
         out_dtype=problem.result_dtype,
+        groups=problem.groups_text,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gemmkit.bench.baseline import Arguments, Baseline
+from gemmkit.bench.baseline import Arguments, Baseline, Way
 from gemmkit.bench.timer import Contender, fastest_first
 from gemmkit.devices.device import (
     Buffer,
@@ -16,10 +16,11 @@ from gemmkit.devices.device import (
     Launch,
     Scratch,
     TimedDevice,
+    Work,
 )
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
-from gemmkit.errors import DeviceError
+from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
@@ -136,9 +137,26 @@ class Workload:
 
     def contender(self, device: TimedDevice, binary: Binary, plan: LaunchPlan) -> Contender:
         """The launch on each set of buffers."""
-        scratch = Scratch.of(device, plan)
-        self.kept += [each for each in (scratch.workspace, scratch.arrivals) if each is not None]
-        return [device.work(binary, plan, each | scratch.arguments) for each in self.rotating]
+        works, kept = self.works(device, binary, plan)
+        self.kept += kept
+        return works
+
+    def works(
+        self, device: TimedDevice, binary: Binary, plan: LaunchPlan
+    ) -> tuple[Contender, list[Buffer]]:
+        """The launch on each set of buffers, and the scratch memory that it needs."""
+        works: list[Work] = []
+        kept: list[Buffer] = []
+        scratch: Scratch | None = None
+        for each in self.rotating:
+            scratch = (
+                Scratch.of(device, plan, each)
+                if scratch is None
+                else scratch.with_matrices(device, plan, each)
+            )
+            works.append(device.work(binary, plan, each | scratch.arguments))
+            kept += scratch.buffers
+        return works, kept
 
     @cached_property
     def rotating(self) -> list[dict[str, int | float]]:
@@ -168,10 +186,23 @@ class Workload:
     def peer(self, device: TimedDevice, baseline: Baseline) -> tuple[str, Contender]:
         """The fastest of a baseline's candidates and its name, found once for each baseline."""
         if baseline not in self._peers:
-            candidates = baseline.candidates(self.problem, self.rotating)
+            candidates = self.candidates(baseline)
             name = self.ranked(device, {key: way.works for key, way in candidates.items()})[0]
             self._peers[baseline] = name, candidates[name].works
         return self._peers[baseline]
+
+    def candidates(self, baseline: Baseline) -> dict[str, Way]:
+        """A baseline's ways to compute the problem, on each set of buffers.
+
+        Raises:
+            UnsupportedProblem: it has none, or the problem has groups.
+        """
+        if self.problem.groups is not None:
+            raise UnsupportedProblem(
+                f"{baseline.name} is compared on products of one shape: use "
+                "`benchmarks/grouped.py` for groups"
+            )
+        return baseline.candidates(self.problem, self.rotating)
 
     def ranked(self, device: TimedDevice, contenders: Mapping[str, Contender]) -> list[str]:
         """The names of contenders, the fastest first."""
@@ -293,7 +324,7 @@ def launching(
 
     def compute(arguments: Arguments) -> None:
         if plan.blocks:
-            scratch = Scratch.of(device, plan)  # must outlive the launch
+            scratch = Scratch.of(device, plan, arguments)  # must outlive the launch
             seen.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
             scratch.check(device, plan)
 

@@ -18,6 +18,7 @@ from gemmkit.cli.options import (
     names,
     problem_options,
     seed_option,
+    several_groups_option,
     shapes_option,
 )
 from gemmkit.cli.target import optional_target_options
@@ -61,6 +62,7 @@ comparison_options = combine(
 @optional_target_options
 @comparison_options
 @shapes_option
+@several_groups_option
 @device_option
 @gpu_option
 @config_option
@@ -75,6 +77,7 @@ def command(
     profile: bool,
     resume: bool,
     shapes: tuple[str, ...],
+    groups: tuple[GemmProblem, ...],
     device: DeviceKind,
     gpu: str | None,
     config: dict[str, int] | None,
@@ -116,7 +119,7 @@ def command(
         layouts = [read_layout(each) for each in _parts(target["layout"])]
         return variants(plain, _parts(dtype), out_dtype, layouts)
 
-    problems = asked(shapes)
+    problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):
         problems = [default_problem(kernel, each) for each in asked([DEFAULT_SHAPE])]
     if suites or against or profile or resume:

@@ -15,18 +15,21 @@ from gemmkit.cli.options import (
     max_steps_option,
     names,
     problem_options,
+    several_groups_option,
     shapes_option,
 )
 from gemmkit.cli.target import target_options
 
 if TYPE_CHECKING:
     from gemmkit.cli.output import Printer
+    from gemmkit.problem import GemmProblem
     from gemmkit.record import Check
 
 
 @click.command("check")
 @target_options
 @shapes_option
+@several_groups_option
 @click.option(
     "--only",
     callback=names,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 @debug_option
 def command(
     shapes: tuple[str, ...],
+    groups: tuple[GemmProblem, ...],
     only: tuple[Check, ...] | None,
     config: dict[str, int] | None,
     epilogue: str | None,
@@ -86,7 +90,7 @@ def command(
     def run(watch: Watch) -> None:
         check(
             kernel,
-            shapes or None,
+            (*shapes, *groups) or None,
             config=config,
             gpu=gpu,
             epilogue=epilogue,

@@ -15,7 +15,9 @@ from gemmkit.cli.options import (
     config_option,
     debug_option,
     gpu_option,
+    groups_option,
     max_steps_option,
+    one_problem,
     problem_options,
     read_settings,
     seed_option,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from gemmkit.cli.output import Printer
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
+    from gemmkit.problem import GemmProblem
 
 DEFAULT_SHAPE = "1024"
 
@@ -49,6 +52,7 @@ MOST_LAUNCHES = 8
     metavar="N|MxNxK",
     help="The problem to explain.  [default: 1024, or the nearest that the kernel accepts]",
 )
+@groups_option
 @problem_options
 @gpu_option
 @config_option
@@ -91,6 +95,7 @@ MOST_LAUNCHES = 8
 def command(
     against: str | None,
     shape: str | None,
+    groups: GemmProblem | None,
     epilogue: str | None,
     alpha: float | None,
     beta: float | None,
@@ -136,9 +141,10 @@ def command(
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    problem = asked_problem(kernel, shape or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
+    asked = one_problem(shape, groups)
+    problem = asked_problem(kernel, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
     board = board_at_hand(gpu)
-    if shape is None and kernel.sizes is not None:
+    if asked is None and kernel.sizes is not None:
         problem = kernel.sizes.nearest(problem)
     with StepBar() as bar:
         gathered: list[Facts] = []

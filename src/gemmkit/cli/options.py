@@ -36,6 +36,45 @@ def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tu
     return tuple(part.strip() for text in texts for part in text.split(","))
 
 
+def _groups(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] | None) -> Any:
+    """Problems of the groups in a text or a file; None if there are none."""
+    if given is None or given == ():
+        return given
+    from gemmkit.groups import Groups
+    from gemmkit.problem import GemmProblem
+
+    def read(text: str) -> GemmProblem:
+        path = Path(text)
+        is_file = path.suffix != "" or "/" in text or path.exists()
+        return GemmProblem.of_groups(Groups.read(path) if is_file else Groups.parse(text))
+
+    return read(given) if isinstance(given, str) else tuple(read(each) for each in given)
+
+
+def _no_groups(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
+    """Raise a UsageError if groups are given to a command that does not accept them."""
+    if text is not None:
+        from gemmkit.errors import UsageError
+
+        raise UsageError(
+            f"`gemmkit {ctx.info_name}` compares kernels on products of one shape: run products "
+            "of different shapes with `gemmkit bench gemm_grouped --groups MxNxK*COUNT,…`"
+        )
+
+
+def one_problem(shape: str | None, groups: GemmProblem | None) -> str | GemmProblem | None:
+    """The requested shape or groups, or None.
+
+    Raises:
+        UsageError: both are given.
+    """
+    from gemmkit.errors import UsageError
+
+    if shape is not None and groups is not None:
+        raise UsageError("give a shape or --groups, not both")
+    return groups or shape
+
+
 def read_settings(text: str) -> dict[str, int]:
     """Read `KEY=VALUE,…`.
 
@@ -69,6 +108,8 @@ def combine(*decorators: Decorator) -> Decorator:
 
 
 if TYPE_CHECKING:
+    from gemmkit.problem import GemmProblem
+
     _Choice = click.Choice[str]
 else:
     # Older versions of click have no type parameters here.
@@ -193,6 +234,23 @@ shapes_option = click.option(
     help="Only these shapes, batches as MxNxKxBATCH; repeatable.",
 )
 
+_GROUPS_HELP = (
+    "Products of different shapes in one launch, such as 512x512x512*4,128x64x32, or a file with "
+    "one shape per line"
+)
+
+groups_option = click.option(
+    "--groups", callback=_groups, metavar="MxNxK*COUNT,…|FILE", help=f"{_GROUPS_HELP}."
+)
+
+several_groups_option = click.option(
+    "--groups",
+    callback=_groups,
+    metavar="MxNxK*COUNT,…|FILE",
+    multiple=True,
+    help=f"{_GROUPS_HELP}; can be repeated.",
+)
+
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -244,5 +302,6 @@ run_options = combine(
     kernels_option,
     seed_option,
     json_option,
+    click.option("--groups", callback=_no_groups, hidden=True, expose_value=False),
     debug_option,
 )

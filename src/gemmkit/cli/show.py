@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmkit.cli.options import config_option, debug_option, gpu_option, problem_options
+from gemmkit.cli.options import (
+    config_option,
+    debug_option,
+    gpu_option,
+    groups_option,
+    one_problem,
+    problem_options,
+)
 from gemmkit.cli.target import target_options
 
 if TYPE_CHECKING:
@@ -30,6 +37,7 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
     help="The problem to plan the launch for.  [default: 1024x1024x1024, or the nearest that the "
     "kernel accepts]",
 )
+@groups_option
 @problem_options
 @gpu_option
 @config_option
@@ -38,6 +46,7 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 @debug_option
 def command(
     shape: str | None,
+    groups: GemmProblem | None,
     epilogue: str | None,
     alpha: float | None,
     beta: float | None,
@@ -60,8 +69,9 @@ def command(
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    problem = asked_problem(found, shape or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
-    problem = found.lay_out(problem) if shape else default_problem(found, problem)
+    asked = one_problem(shape, groups)
+    problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
+    problem = found.lay_out(problem) if asked else default_problem(found, problem)
     settings = found.configure(config or {})
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ from gemmkit.cli.options import (
     kernels_option,
     layout_option,
     seed_option,
+    several_groups_option,
     shapes_option,
     type_options,
 )
@@ -92,6 +94,7 @@ _store_options = combine(
 
 @click.command("tune")
 @shapes_option
+@several_groups_option
 @click.option("--suite", metavar="NAME", help="All shapes of a suite of `gemmkit bench`.")
 @_search_options
 @kernels_option
@@ -109,6 +112,7 @@ _store_options = combine(
 @debug_option
 def command(
     shapes: tuple[str, ...],
+    groups: tuple[GemmProblem, ...],
     suite: str | None,
     budget: float,
     strategy: str,
@@ -142,7 +146,7 @@ def command(
     from gemmkit.devices.choose import gpu_problem
     from gemmkit.tune.store import Store
 
-    problems = _problems(shapes, suite, layout, epilogue, dtype, out_dtype)
+    problems = _problems((*shapes, *groups), suite, layout, epilogue, dtype, out_dtype)
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
         raise UsageError("--plot needs --explain: use both")
@@ -173,7 +177,7 @@ def command(
 
 
 def _problems(
-    shapes: tuple[str, ...],
+    shapes: Sequence[Shape],
     suite: str | None,
     layout: str,
     epilogue: str | None,

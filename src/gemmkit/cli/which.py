@@ -11,7 +11,9 @@ from gemmkit.cli.options import (
     epilogue_option,
     file_option,
     gpu_option,
+    groups_option,
     layout_option,
+    one_problem,
     type_options,
 )
 
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemmkit.dispatch.choose import StoreChoice
+    from gemmkit.problem import GemmProblem
 
 
 @click.command("which")
-@click.argument("shape", metavar="MxNxK[xBATCH]")
+@click.argument("shape", metavar="MxNxK[xBATCH]", required=False)
+@groups_option
 @gpu_option
 @epilogue_option
 @layout_option
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option
 def command(
-    shape: str,
+    shape: str | None,
+    groups: GemmProblem | None,
     gpu: str | None,
     epilogue: str | None,
     layout: str,
@@ -56,8 +61,11 @@ def command(
     if no_store and path is not None:
         raise UsageError("--no-store and --store exclude each other: leave one of them out")
     store: StoreChoice = None if no_store else path or "user"
+    asked = one_problem(shape, groups)
+    if asked is None:
+        raise UsageError("which problem? Give a shape MxNxK, or --groups MxNxK*COUNT,…")
     decision = which(
-        shape,
+        asked,
         board_at_hand(gpu),
         epilogue=epilogue,
         layout=layout,

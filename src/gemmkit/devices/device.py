@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -127,19 +127,35 @@ class Scratch:
 
     workspace: Buffer | None = None
     arrivals: Buffer | None = None
+    table: Buffer | None = None
+    products: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, device: Device, plan: LaunchPlan) -> Scratch:
-        """What the plan asks for, on the device.
+    def of(cls, device: Device, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Scratch:
+        """Allocate what the plan needs on the device, for the matrices in the arguments.
 
         Raises:
             DeviceError: there is not enough memory.
         """
         zeros = np.zeros(plan.arrivals, np.int32)
-        return cls(
+        found = cls(
             workspace=device.empty(plan.workspace_bytes) if plan.workspace_bytes else None,
             arrivals=device.upload(zeros) if plan.arrivals else None,
         )
+        return found.with_matrices(device, plan, arguments)
+
+    def with_matrices(
+        self, device: Device, plan: LaunchPlan, arguments: Mapping[str, int | float]
+    ) -> Scratch:
+        """The same memory for other matrices: only a table of products is new.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        if plan.table is None:
+            return self
+        table = device.upload(plan.table.of_storage(arguments))
+        return replace(self, table=table, products=plan.table.arguments)
 
     def check(self, device: Device, plan: LaunchPlan) -> None:
         """Have looked whether a launch left all counters at zero, as the next one needs them.
@@ -161,8 +177,15 @@ class Scratch:
 
     @property
     def arguments(self) -> dict[str, int | float]:
-        """The addresses, by argument name; 0 where there is none."""
-        return {"workspace": _address(self.workspace), "arrivals": _address(self.arrivals)}
+        """The addresses by argument name, 0 if there is none, and the arguments of a table."""
+        buffers = {"workspace": self.workspace, "arrivals": self.arrivals, "groups": self.table}
+        return {**{name: _address(each) for name, each in buffers.items()}, **self.products}
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All buffers that exist."""
+        every = (self.workspace, self.arrivals, self.table)
+        return tuple(each for each in every if each is not None)
 
 
 def _address(buffer: Buffer | None) -> int:

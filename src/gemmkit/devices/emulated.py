@@ -218,7 +218,7 @@ class EmulatedDevice:
         if plan.constants:
             self._set_variables(program, plan)
         for name in address_names(plan):
-            self.memory.rename(int(arguments[name]), name)
+            self.memory.rename(int(arguments.get(name, 0)), name)
         return program, LaunchRequest(plan.grid, plan.block, parameters, plan.shared_bytes)
 
     def _set_variables(self, program: Program, plan: LaunchPlan) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gemmkit.devices.device import Buffer, Device, Scratch
+from gemmkit.devices.device import Buffer, Device
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import Stored, further_layouts, layouts
+from gemmkit.storage import Layout, Stored, placements
 
 # What a launch writes.
 RESULTS = ("c", "auxiliary")
@@ -57,7 +57,7 @@ class Operands:
         reads_a_and_b: bool = True,
         results: bool = True,
     ) -> Operands:
-        """Copies of host arrays, which lie as the problem and `further_layouts` say.
+        """Copies of host arrays, laid out as in `storage.placements`.
 
         Args:
             device: where to.
@@ -76,7 +76,7 @@ class Operands:
             else NOWHERE
             for name, array in arrays.items()
         }
-        return cls._of(problem, buffers)
+        return cls.of(problem, buffers)
 
     @classmethod
     def empty(cls, device: Device, problem: GemmProblem) -> Operands:
@@ -85,31 +85,22 @@ class Operands:
         Raises:
             DeviceError: there is not enough memory.
         """
-        epilogue, of_result = problem.epilogue, problem.out_item_bytes
         sizes = {
-            name: size * item
-            for name, size, item in zip(
-                "abc",
-                (layout.size for layout in layouts(problem)),
-                (problem.item_bytes, problem.item_bytes, of_result),
-                strict=True,
-            )
+            name: each.size * (problem.item_bytes if name in ("a", "b") else problem.out_item_bytes)
+            for name, each in placements(problem).items()
         }
-        if epilogue.bias:
-            sizes["bias"] = (problem.m if epilogue.bias == "row" else problem.n) * of_result
-        for name, layout in zip(("residual", "auxiliary"), further_layouts(problem), strict=True):
-            if getattr(epilogue, name):
-                sizes[name] = layout.size * of_result
-        return cls._of(problem, {name: device.empty(size) for name, size in sizes.items()})
+        return cls.of(problem, {name: device.empty(size) for name, size in sizes.items()})
 
     @classmethod
-    def _of(cls, problem: GemmProblem, buffers: Mapping[str, Buffer]) -> Operands:
+    def of(cls, problem: GemmProblem, buffers: Mapping[str, Buffer]) -> Operands:
+        """Memory whose matrices are laid out as in `storage.placements`, by its names."""
         further = {
-            name: Further(buffers[name], layout.ld, layout.stride)
-            for name, layout in zip(
-                ("residual", "auxiliary"), further_layouts(problem), strict=True
-            )
-            if name in buffers
+            # In groups, matrices have no common leading dimension or stride; a table holds them.
+            name: Further(buffers[name], place.ld, place.stride)
+            if isinstance(place, Layout)
+            else Further(buffers[name], 0)
+            for name, place in placements(problem).items()
+            if name in ("residual", "auxiliary") and name in buffers
         }
         return cls(
             buffers["a"],
@@ -157,10 +148,11 @@ class Operands:
         return (self.a, self.b, self.c, *bias, *further)
 
 
-def bind_arguments(
-    problem: GemmProblem, operands: Operands, scratch: Scratch | None = None
-) -> dict[str, int | float]:
-    """The value of every argument name: sizes, pitches and strides in elements, addresses."""
+def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
+    """The value of every argument name: sizes, pitches and strides in elements, addresses.
+
+    Those of the memory that a launch needs besides are a `Scratch`'s.
+    """
     stride_a, stride_b, stride_c = problem.strides
     bias = operands.bias
     return {
@@ -184,7 +176,6 @@ def bind_arguments(
         **_further("auxiliary", "x", operands.auxiliary),
         "scale": problem.epilogue.scale,
         **problem.epilogue.arguments,
-        **(scratch or Scratch()).arguments,
     }
 
 

@@ -14,6 +14,7 @@ from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.devices.device import ARGUMENT_TYPES, Value
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
+from gemmkit.kernels.group_table import MATRICES
 from gemmkit.kernels.plan import LaunchPlan, StructPlace
 
 # Keys of the list that describes a buffer of parameters, from cuda.h.
@@ -152,8 +153,9 @@ def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
 
 
 def address_names(plan: LaunchPlan) -> tuple[str, ...]:
-    """Those arguments of a plan that are addresses."""
-    return tuple(name for name in plan.signature if ARGUMENT_TYPES.get(name) is np.uint64)
+    """The arguments of a plan that are addresses, including those for its table."""
+    names = plan.signature if plan.table is None else (*plan.signature, *MATRICES)
+    return tuple(name for name in names if ARGUMENT_TYPES.get(name) is np.uint64)
 
 
 def _struct(

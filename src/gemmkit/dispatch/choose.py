@@ -7,7 +7,7 @@ Where none helps, the estimated times of all candidates decide. On the emulator 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -19,11 +19,13 @@ from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.catalog import kernels_for
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.production import gemm_grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
-from gemmkit.tune.entry import Entry, ProblemClass
+from gemmkit.tune.entry import VECTOR_BYTES, Entry, ProblemClass
 from gemmkit.tune.store import Store
 from gemmkit.units import microseconds_text
 
@@ -37,8 +39,8 @@ CREDIT = 1.04
 # An estimate that a measurement nearby corrects by more than this is no guide.
 MOST_CORRECTION = 2.0
 
-# Choices that are remembered for each board.
-MOST_REMEMBERED = 4096
+# Choices that are remembered for each board; those for groups hold all their sizes.
+MOST_REMEMBERED, MOST_GROUPS_REMEMBERED = 4096, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class Dispatcher:
         self._store = UserStore(_opened(store), gpu)
         self._seen = changes.count
         self._chosen: dict[GemmProblem, Choice] = {}
+        self._chosen_for_groups: dict[GemmProblem, Choice] = {}
 
     def choose(self, problem: GemmProblem) -> Choice:
         """The choice for a problem.
@@ -113,12 +116,16 @@ class Dispatcher:
         if changes.count != self._seen:
             self._seen = changes.count
             self._chosen.clear()
+            self._chosen_for_groups.clear()
             self._store.forget()
-        found = self._chosen.get(problem)
+        known, most = self._chosen, MOST_REMEMBERED
+        if problem.groups is not None:
+            known, most = self._chosen_for_groups, MOST_GROUPS_REMEMBERED
+        found = known.get(problem)
         if found is None:
-            if len(self._chosen) >= MOST_REMEMBERED:
-                self._chosen.clear()
-            found = self._chosen[problem] = self._decide(problem)
+            if len(known) >= most:
+                known.clear()
+            found = known[problem] = self._decide(problem)
         return found
 
     def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
@@ -145,23 +152,44 @@ class Dispatcher:
     # --- sources ----------------------------------------------------------------------------
 
     def _decide(self, problem: GemmProblem) -> Choice:
-        of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
         table = shipped_table(self.gpu) if self.prices.measured else Winners(())
-        entry = self._store.best(of_class, epilogue)
-        if entry is not None and (found := self._measured(problem, entry, "store")):
-            return found
-        entry = table.best(of_class, epilogue)
-        if entry is not None and (found := self._measured(problem, entry, "shipped table")):
+        if found := self._known(problem, table):
             return found
         best = next(self.ranked(problem), None)
         if best is None:
             raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
+        if problem.groups is not None:
+            return self._estimated(problem, best)
+        of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
         neighbours = self._store.neighbours(of_class, epilogue)
         neighbours += table.neighbours(of_class, epilogue)
         # Other layouts are a guide where nothing of this one is near.
         alike = [each for each in neighbours if each.entry.problem.layout == problem.layout]
         neighbours = alike or neighbours
         return self._near(problem, neighbours, best) or self._estimated(problem, best)
+
+    def _known(self, problem: GemmProblem, table: Winners) -> Choice | None:
+        """What was measured for problems of exactly this class.
+
+        Groups of equal products fall back to what was measured for a strided batch of them.
+        """
+        # Sorting thousands of groups takes long.
+        if problem.groups is None or self._store.has_groups or table.has_groups:
+            of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
+            entry = self._store.best(of_class, epilogue)
+            if entry is not None and (found := self._measured(problem, entry, "store")):
+                return found
+            entry = table.best(of_class, epilogue)
+            if entry is not None and (found := self._measured(problem, entry, "shipped table")):
+                return found
+        batch = as_batch(problem)
+        found = self._known(batch, table) if batch is not None else None
+        kernel = gemm_grouped.KERNEL
+        if found is None or found.kernel is not gemm_grouped.TILED:
+            return None
+        if kernel.supports(problem, found.config, self.gpu) is not None:
+            return None
+        return replace(found, kernel=kernel, measured=False)
 
     def _measured(self, problem: GemmProblem, entry: Entry, source: Source) -> Choice | None:
         contender = self._entered(problem, entry)
@@ -238,14 +266,41 @@ class Dispatcher:
     def _refusal(self, problem: GemmProblem) -> str:
         """That of the last candidate which takes the types at least."""
         contenders = self.prices.contenders(problem)
+        if not contenders:
+            kernel = kernels_for([problem])[0]
+            return kernel.supports(problem, kernel.default, self.gpu) or "each has its reason"
         able = [each for each in contenders if problem.dtype in each.kernel.dtypes]
         last = (able or contenders)[-1]
         return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"
 
 
+def as_batch(problem: GemmProblem) -> GemmProblem | None:
+    """The strided batch that corresponds to groups of equal products, with their alignment; or
+    None."""
+    groups = problem.groups
+    if groups is None or not groups.count or (groups.table[:3] != groups.table[:3, :1]).any():
+        return None
+    aligned = problem.is_aligned(VECTOR_BYTES)
+    m, n, k = groups.largest
+    return GemmProblem(
+        *(m, n, k),
+        # A leading dimension that no vector divides marks them as unaligned.
+        lda=0 if aligned else 4 * max(m, k) + 1,
+        epilogue=problem.epilogue,
+        batch=groups.count,
+        transa=problem.transa,
+        transb=problem.transb,
+        transc=problem.transc,
+        dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
+    )
+
+
 def _is_of(entry: Entry, problem: GemmProblem) -> bool:
     """Whether an entry's time is one of this very problem, but for the numbers in its matrices."""
     own = entry.problem.problem
+    if problem.groups is not None and ":" in problem.groups_text:
+        return False
     return (
         entry.epilogue == str(problem.epilogue)
         and problem.beta == own.beta

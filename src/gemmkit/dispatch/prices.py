@@ -57,9 +57,17 @@ class BoardPrices:
     def _all(self) -> tuple[Contender, ...]:
         return tuple(Contender(each, self._gpu) for each in candidates_for(self._gpu))
 
-    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:  # noqa: ARG002
-        """As `Prices.contenders`."""
-        return self._all
+    @cached_property
+    def _for_groups(self) -> tuple[Contender, ...]:
+        return tuple(each for each in self._all if each.kernel.takes_groups)
+
+    @cached_property
+    def _for_one_shape(self) -> tuple[Contender, ...]:
+        return tuple(each for each in self._all if not each.kernel.takes_groups)
+
+    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
+        """As `Prices.contenders`: kernels that read a table of products are for groups only."""
+        return self._for_one_shape if problem.groups is None else self._for_groups
 
     def contender(self, kernel: str, config: TileConfig) -> Contender:
         """As `Prices.contender`."""
@@ -97,8 +105,7 @@ EMULATED_TYPED = (
     # As fast as with 128 rows, and compiled sooner.
     Candidate("typed", TileConfig(**{**_LARGE, "BM": 64, "BK": 8})),
 )
-# The tiles of a launch of many products there.
-EMULATED_GROUPS = EMULATED[0].config
+EMULATED_GROUPS = (Candidate("gemm_grouped", TileConfig(**_SMALL, **_COPIES)),)
 
 
 class EmulatorPrices(BoardPrices):
@@ -109,7 +116,9 @@ class EmulatorPrices(BoardPrices):
     def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
         """As `Prices.contenders`."""
         plain = problem.dtype == problem.result_dtype == "float32"
-        listed = EMULATED if plain else EMULATED_TYPED
+        listed: tuple[Candidate, ...] = EMULATED if plain else EMULATED_TYPED
+        if problem.groups is not None:
+            listed = EMULATED_GROUPS
         return tuple(self.contender(each.name, each.config) for each in listed)
 
     def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
@@ -117,8 +126,10 @@ class EmulatorPrices(BoardPrices):
         config = contender.config
         tiles = ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
         padded = tiles * problem.batch * config["BM"] * config["BN"] * problem.k
+        work = contender.kernel.work(problem, config, self._gpu)
+        if problem.groups is not None:
+            padded = work.tiles * work.steps * config["BM"] * config["BN"] * config["BK"]
         results = config["TM"] * config["TN"]
         executed = padded * MULTIPLY_ADD_US * (OF_RESULTS / results) ** 0.5
         compiled = results * config["BK"] * COMPILED_MULTIPLY_ADD_US
-        work = contender.kernel.work(problem, config, self._gpu)
         yield Ranked(contender, Estimate(executed + compiled, work, 1, 1.0, 1.0, 0.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from gemmkit.dispatch import shipped_file
@@ -49,6 +49,11 @@ class Winners:
         own = [each for each in entries if each.epilogue == epilogue]
         return fastest(own) or fastest(entries)
 
+    @cached_property
+    def has_groups(self) -> bool:
+        """Whether any class is of products of different shapes."""
+        return any(each.groups for each in self._classes)
+
     def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
         """The winners of classes within `MOST_DISTANCE`, the nearest first.
 
@@ -66,9 +71,8 @@ class Winners:
 
 
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
-    """How unlike two classes are; infinite where types differ, or one is empty and the other is
-    not."""
-    if (one.dtype, one.out_dtype) != (other.dtype, other.out_dtype):
+    """How unlike two classes are; infinite if types or groups differ, or only one is empty."""
+    if (one.dtype, one.out_dtype, one.groups) != (other.dtype, other.out_dtype, other.groups):
         return math.inf
     total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2
     total += 0.0 if one.layout == other.layout else OTHER_LAYOUT**2
@@ -108,6 +112,19 @@ class UserStore:
     def __init__(self, store: Store | None, gpu: GpuSpec) -> None:
         self._store, self._gpu = store, gpu_key(gpu)
         self._winners: Winners | None = None
+        self._has_groups: bool | None = None
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether it holds anything on products of different shapes; asked once."""
+        if self._has_groups is None:
+            try:
+                known = self._store is not None and self._store.has_groups(self._gpu)
+            except TuningError as error:
+                self._fail(error)
+                known = False
+            self._has_groups = known
+        return self._has_groups
 
     def best(self, problem: ProblemClass, epilogue: str) -> Entry | None:
         """The fastest entry of just this class."""
@@ -128,6 +145,7 @@ class UserStore:
     def forget(self) -> None:
         """The store has changed: read it again."""
         self._winners = None
+        self._has_groups = None
 
     def _all_winners(self) -> list[Entry]:
         if self._store is None:

@@ -18,17 +18,22 @@ _OF_RUNGS = {dtype for kernel in LADDER for dtype in kernel.dtypes}
 
 
 def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
-    """What is run where nobody names kernels: the rungs, and for types that no rung takes the
-    production kernels for these types."""
+    """What is run where nobody names kernels: the rungs, and for groups and types that no rung
+    takes the production kernels for these."""
+    if any(problem.groups is not None for problem in problems):
+        return tuple(each for each in PRODUCTION if each.takes_groups)
     return LADDER if _types(problems) <= _OF_RUNGS else _of_other_types(problems)
 
 
 def tunable_kernels(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
-    """What is tuned where nobody names kernels: the production kernels for the problems' types, and
-    for boards without cp.async the rung that serves them."""
+    """What is tuned where nobody names kernels: the production kernels for the problems' types, or
+    for groups, and for boards without cp.async the rung that serves them."""
+    if any(problem.groups is not None for problem in problems):
+        return tuple(each for each in PRODUCTION if each.takes_groups)
     if not _types(problems) <= _OF_RUNGS:
         return _of_other_types(problems)
-    return (WARP_TILED, *(each for each in PRODUCTION if set(each.dtypes) <= _OF_RUNGS))
+    single = (each for each in PRODUCTION if not each.takes_groups)
+    return (WARP_TILED, *(each for each in single if set(each.dtypes) <= _OF_RUNGS))
 
 
 def _types(problems: Sequence[GemmProblem]) -> set[str]:

@@ -40,6 +40,8 @@ def fitting(
 
 def _neighbours(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterator[GemmProblem]:
     yield problem
+    if problem.groups is not None:
+        return
     if kernel.sizes is not None:
         yield kernel.sizes.nearest(problem)
         yield kernel.sizes.nearest(in_whole_tiles(problem, tiles))

@@ -17,6 +17,7 @@ from gemmkit.kernels.plan import (
     EPILOGUE_ARGUMENTS,
     MAX_EXTENT,
     SGEMM_SIGNATURE,
+    TABLE_ARGUMENTS,
     LaunchPlan,
     LaunchShape,
     Signature,
@@ -179,13 +180,19 @@ class Kernel(UsersKernels):
 
     @property
     def takes_batches(self) -> bool:
-        """Whether one launch can compute several products."""
-        return set(BATCH_ARGUMENTS) <= set(self.signature)
+        """Whether one launch can compute several products of one shape."""
+        return self.takes_groups or set(BATCH_ARGUMENTS) <= set(self.signature)
+
+    @property
+    def takes_groups(self) -> bool:
+        """Whether one launch can compute products of different shapes."""
+        return set(TABLE_ARGUMENTS) <= set(self.signature)
 
     @property
     def takes_matrices(self) -> bool:
         """Whether its write-back can add a residual, fill an auxiliary output and scale."""
-        return self.fuses and set(EPILOGUE_ARGUMENTS) <= set(self.signature)
+        names = set(self.signature)
+        return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with any configuration on this board, or None."""
@@ -207,12 +214,19 @@ class Kernel(UsersKernels):
             if self.user_defined:
                 others = "--layout says otherwise"
             return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
+        if problem.groups is not None and not self.takes_groups:
+            return (
+                f"'{self.name}' computes products of one shape; 'gemm_grouped' takes groups of "
+                "different shapes"
+            )
         if problem.batch != 1 and not self.takes_batches:
             return (
                 f"'{self.name}' computes one product per launch; 'gemm_tiled' and the other "
                 "production kernels take batches"
             )
-        if max(problem.m, problem.n, problem.k, problem.batch) > MAX_EXTENT:
+        extents = (problem.m, problem.n, problem.k, problem.batch)
+        # Of groups, its condition names the product.
+        if problem.groups is None and max(extents) > MAX_EXTENT:
             return f"m, n, k and batch must be {MAX_EXTENT} or less: indices are 32-bit"
         return self.condition(problem, gpu) if self.condition is not None else None
 
@@ -249,6 +263,7 @@ class Kernel(UsersKernels):
             runs=shape.runs,
             banded=shape.banded,
             structs=shape.structs or self.structs,
+            table=shape.table,
             compute_dtype=self.compute_dtype,
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gemmkit.cxx.expressions import Expression
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.group_table import GroupTable
 
 Dim3 = tuple[int, int, int]
 
@@ -29,6 +32,9 @@ EPILOGUE_ARGUMENTS: Signature = (
     *("residual", "ldr", "stride_r", "auxiliary", "ldx", "stride_x"),
     "scale",
 )
+
+# The table of products of different shapes in global memory, their number, and the tiles of all.
+TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
 
 # The signature of rungs that take all of that.
 FULL_SIGNATURE: Signature = (*SGEMM_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
@@ -157,9 +163,10 @@ class LaunchPlan:
     `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
     how many `runs` k is added up, whose sums are kept apart; and whether tiles come `banded`: in
     bands of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
-    be where that is not to be read from the kernel; `constants` are `__constant__` and `__device__`
-    variables that are set before the launch, by name, and their bytes; those that the source
-    initializes have none.
+    be where that is not to be read from the kernel; `table` is the one in global memory from which
+    the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
+    are set before the launch, by name, and their bytes; those that the source initializes have
+    none.
     """
 
     kernel: str
@@ -179,6 +186,7 @@ class LaunchPlan:
     compute_dtype: str = ""
     tolerance: float | None = None
     constants: tuple[tuple[str, bytes], ...] = ()
+    table: GroupTable | None = None
 
     @property
     def arguments(self) -> str:
@@ -216,6 +224,7 @@ class LaunchShape:
     runs: int = 1
     banded: bool = False
     structs: tuple[StructPlace | None, ...] = ()
+    table: GroupTable | None = None
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

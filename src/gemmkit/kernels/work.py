@@ -105,6 +105,7 @@ class Work(NamedTuple):
     and `steps` are those of the cut and of its residue tiles: these count as tiles where a wave has
     room for them, and as more steps of all CTAs where it has not. `demands` are those of one step.
     `thin` is the shorter side of C where the demands are those of a single row of it.
+    `longest` are the steps of the CTA with the most, if these differ.
     """
 
     cut: Cut
@@ -115,6 +116,7 @@ class Work(NamedTuple):
     tiles: int
     steps: int
     thin: int = 0
+    longest: int = 0
 
     @property
     def rows(self) -> int:

@@ -22,9 +22,8 @@ from gemmkit.errors import (
     UsageError,
 )
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec
-from gemmkit.grouped_problem import GroupedProblem
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.loading import first_use, load
 from gemmkit.ops.compiled import compiled
 from gemmkit.problem import GemmProblem
@@ -64,14 +63,10 @@ class Carrier(ABC):
         """The launch for a problem."""
 
     @abstractmethod
-    def tiles(self, problem: GroupedProblem) -> TileConfig:
-        """The configuration for products of different shapes."""
-
-    @abstractmethod
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
     ) -> None:
-        """Run a plan's grid, with scratch memory of its own."""
+        """Run a plan's grid, with scratch memory, and a table of its products, of its own."""
 
 
 class _OnGpu(Carrier):
@@ -91,12 +86,6 @@ class _OnGpu(Carrier):
         choice = choose(problem, self.spec)
         return compiled(problem, choice.kernel, choice.config, self.spec)
 
-    def tiles(self, problem: GroupedProblem) -> TileConfig:
-        """As `Carrier.tiles`."""
-        from gemmkit.dispatch.groups import choose_tiles
-
-        return choose_tiles(problem, self.spec)
-
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
     ) -> None:
@@ -105,7 +94,12 @@ class _OnGpu(Carrier):
         Raises:
             DeviceError: the driver refuses it.
         """
-        self._gpu.launch(binary, plan, arguments)
+        if plan.table is None or not plan.blocks:
+            self._gpu.launch(binary, plan, arguments)
+            return
+        table = self.upload(plan.table.of_storage(arguments))
+        listed = {"groups": table.address, **plan.table.arguments}
+        self._gpu.launch(binary, plan, {**arguments, **listed})
 
 
 class _OnEmulator(Carrier):
@@ -123,13 +117,10 @@ class _OnEmulator(Carrier):
 
     def chosen(self, problem: GemmProblem) -> tuple[LaunchPlan, Binary]:
         """As `Carrier.chosen`."""
+        if problem.groups is not None:
+            # Others are few, and take less memory to remember.
+            return _emulated.__wrapped__(problem, self.spec)
         return _emulated(problem, self.spec)
-
-    def tiles(self, problem: GroupedProblem) -> TileConfig:  # noqa: ARG002 (all take the same)
-        """As `Carrier.tiles`."""
-        from gemmkit.dispatch.prices import EMULATED_GROUPS
-
-        return EMULATED_GROUPS
 
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
@@ -139,7 +130,9 @@ class _OnEmulator(Carrier):
         Raises:
             SanitizerFinding: the device looks for faults and has found one.
         """
-        scratch = Scratch.of(self._emulator, plan)
+        if not plan.blocks:
+            return
+        scratch = Scratch.of(self._emulator, plan, arguments)
         bound = {**arguments, **scratch.arguments}
         if not self._emulator.sanitize:
             self._emulator.execute(binary, plan, bound)
@@ -185,10 +178,7 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
             raise _no_device(device)
         yield _OnEmulator(device if isinstance(device, EmulatedDevice) else _default_emulator())
         return
-    load(
-        *("gemmkit.devices.staging", "gemmkit.dispatch.choose", "gemmkit.dispatch.groups"),
-        "cuda.bindings.driver",
-    )
+    load("gemmkit.devices.staging", "gemmkit.dispatch.choose", "cuda.bindings.driver")
     from gemmkit.devices.staging import staging
 
     with staging(ordinal) as gpu:

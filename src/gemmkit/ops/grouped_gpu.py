@@ -11,26 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.devices.context import Context, context_of
+from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.streams import check_stream, stream_handle
-from gemmkit.dispatch.groups import choose_tiles
+from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UsageError
-from gemmkit.grouped_problem import GroupedProblem
-from gemmkit.kernels.production import gemm_grouped
-from gemmkit.ops.arrays import GpuLibrary, WarmLibrary
-from gemmkit.ops.compiled import binary_of
-from gemmkit.ops.groups import Groups
-from gemmkit.ops.operands import Operand, View
+from gemmkit.groups import Groups
+from gemmkit.kernels.group_table import MATRICES
+from gemmkit.ops.arrays import GpuLibrary
+from gemmkit.ops.compiled import compiled
+from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest
+from gemmkit.ops.operands import Operand
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.tables import tables_of
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 log = logging.getLogger("gemmkit")
 
-WIDEST_ACCESS = 16
+# The roles of operands whose addresses stand in a table.
+_ROLES = {**MATRICES, "C": "out"}
 
 Mask = NDArray[np.bool_]
 
 
-def multiply(groups: Groups, ordinal: int, stream: Any) -> list[Operand]:
+def multiply(groups: GroupsRequest, ordinal: int, stream: Any) -> list[Operand]:
     """The results of arrays on the GPU of that ordinal, which is not waited for.
 
     Matrices in rows or in columns are read in place, one launch for all of the same layout.
@@ -61,7 +64,7 @@ class _Multiplication:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: GroupsRequest,
         libraries: dict[str, list[GpuLibrary]],
         context: Context,
         stream: int,
@@ -80,16 +83,7 @@ class _Multiplication:
                 its = self.extents[role]
                 fit = its.in_rows | (its.in_columns if role in ("a", "b") else False)
                 self._replace(role, ~fit & self.filled, self._copied)
-        results = self.operands.get("out") or [
-            self._new(library, like, (int(m), int(n)))
-            for library, like, m, n in zip(
-                self.libraries["a"],
-                self.operands["a"],
-                self.groups.m,
-                self.groups.n,
-                strict=True,
-            )
-        ]
+        results = self.operands.get("out") or self.groups.new_results(self.stream)
         self.operands["out"], self.extents["out"] = results, Extents.of(results)
         self.libraries.setdefault("out", self.libraries["a"])
         aside = {
@@ -128,13 +122,6 @@ class _Multiplication:
         target = self.operands[role][place]
         return self.libraries[role][place].empty_like(target, by_columns=False)
 
-    def _new(self, library: GpuLibrary, like: Operand, shape: tuple[int, int]) -> Operand:
-        """A result; the short way where the library has one, for there may be thousands."""
-        if not hasattr(library, "new"):
-            return library.empty(like, shape, "float32", self.stream)
-        array, address = cast(WarmLibrary, library).new(like.array, shape, None)
-        return Operand(array, address, View.tight(shape), "float32", like.device, writable=True)
-
     def _bring_c(self) -> None:
         """The kernel adds to what its results' memory holds; a residual there goes elsewhere."""
         there = self.extents["c"].same_as(self.extents["out"])
@@ -170,30 +157,31 @@ class _Multiplication:
             return extents[role].leading(columns=columns)[chosen] * self.filled[chosen]
 
         every = np.concatenate([addresses[role] for role in ("a", "b", "out")])
-        problem = GroupedProblem(
-            *(groups.m[chosen], groups.n[chosen], groups.k[chosen]),
-            *(pitches("a", transa), pitches("b", transb), pitches("out")),
-            alpha=groups.terms.alpha,
-            beta=groups.terms.beta,
-            epilogue=groups.terms.epilogue,
+        terms = groups.terms
+        problem = GemmProblem.of_groups(
+            Groups.of(
+                *(groups.m[chosen], groups.n[chosen], groups.k[chosen]),
+                *(pitches("a", transa), pitches("b", transb), pitches("out")),
+            ),
+            alpha=terms.alpha,
+            beta=terms.beta,
+            epilogue=terms.epilogue,
             transa=transa,
             transb=transb,
-            alignment=4 if (every % WIDEST_ACCESS).any() else WIDEST_ACCESS,
+            alignment=FLOAT_BYTES if (every % WIDEST_ACCESS).any() else WIDEST_ACCESS,
         )
-        config = choose_tiles(problem, spec)
-        plan = gemm_grouped.plan(problem, config, spec)
-        if not plan.blocks:
+        choice = choose(problem, spec)
+        plan, binary = compiled(problem, choice.kernel, choice.config, spec)
+        if not plan.blocks or plan.table is None:
             return
-        table = gemm_grouped.describe(
-            *(problem, config, addresses["a"], addresses["b"], addresses["out"]),
-            bias=addresses.get("bias", 0),
-            residual=addresses.get("residual", 0),
+        table = plan.table.filled(
+            {name: addresses[role] for name, role in _ROLES.items() if role in addresses},
             ldr=pitches("residual"),
-            auxiliary=addresses.get("auxiliary", 0),
             ldx=pitches("auxiliary"),
         )
-        bound = gemm_grouped.arguments(problem, table, 0)
-        tables_of(self.context).launch(plan, binary_of(plan, spec), bound, table, self.stream)
+        bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
+        listed = {**bound, **plan.table.arguments, "groups": 0}
+        tables_of(self.context).launch(plan, binary, listed, table, self.stream)
 
 
 def _in_columns(extents: Extents) -> NDArray[np.int64]:

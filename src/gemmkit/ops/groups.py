@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.grouped_problem import Sizes
-from gemmkit.ops.arrays import Library, library_of
-from gemmkit.ops.operands import Operand, check_aligned
+from gemmkit.groups import Sizes
+from gemmkit.ops.arrays import Library, WarmLibrary, library_of
+from gemmkit.ops.operands import Operand, View, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
@@ -19,6 +19,9 @@ from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
 _seen: dict[Hashable, Operand] = {}
 _MOST_SEEN = 4096
 
+# The alignment in bytes that all matrices need for vector accesses.
+WIDEST_ACCESS = 16
+
 # What the result of a product may be, element by element.
 _IN_PLACE = ("c", "residual")
 
@@ -26,7 +29,7 @@ Operands = Mapping[str, list[Operand]]
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupsRequest:
     """Products: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
 
     Each has one for every product, in order, `libraries` has what they are of and `extents` where
@@ -46,6 +49,29 @@ class Groups:
         """The number of products."""
         return int(self.m.size)
 
+    def new_results(self, stream: int | None) -> list[Operand]:
+        """Results in new arrays of the library of each `a`; `stream` is where they are used."""
+        return [
+            _new_result(library, a, (m, n), stream)
+            for library, a, m, n in zip(
+                self.libraries["a"],
+                self.operands["a"],
+                self.m.tolist(),
+                self.n.tolist(),
+                strict=True,
+            )
+        ]
+
+
+def _new_result(
+    library: Library, like: Operand, shape: tuple[int, int], stream: int | None
+) -> Operand:
+    """A result, by the fast path of a GPU's library if it has one: there may be thousands."""
+    if stream is None or not hasattr(library, "new"):
+        return library.empty(like, shape, "float32", stream)
+    array, address = cast(WarmLibrary, library).new(like.array, shape, None)
+    return Operand(array, address, View.tight(shape), "float32", like.device, writable=True)
+
 
 def read_groups(
     arrays: Mapping[str, Any],
@@ -53,7 +79,7 @@ def read_groups(
     alpha: float,
     beta: float,
     epilogue: Epilogue | str | None,
-) -> Groups:
+) -> GroupsRequest:
     """Read and check many products; `arrays` has sequences a and b, and None for what is not given.
 
     Raises:
@@ -95,7 +121,7 @@ def read_groups(
             check_writable(libraries[role][place], array, f"{role}[{place}]")
     m, k = extents["a"].places.T[2:4]
     n = extents["b"].places.T[3]
-    return Groups(operands, libraries, extents, m, n, k, terms)
+    return GroupsRequest(operands, libraries, extents, m, n, k, terms)
 
 
 def _operand(library: Library, array: Any, role: str, place: int) -> Operand:

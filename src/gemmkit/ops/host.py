@@ -10,13 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.devices.device import Buffer
+from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.groups import Groups
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.carriers import Carrier
 from gemmkit.ops.compiled import step_numbers, step_places
+from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest
 from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
 from gemmkit.ops.request import Request
 from gemmkit.ops.shapes import Shape
+from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.storage import placements
 
 Raw = NDArray[Any]
 
@@ -55,6 +60,46 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
         if not operand.view.empty:
             _store(carrier, buffers[role], bits(operand))
     return written["out"]
+
+
+def multiply_groups(groups: GroupsRequest, carrier: Carrier) -> list[Operand]:
+    """The products of host arrays of different shapes, in `out` or in new arrays.
+
+    Raises:
+        GemmkitError: as compiling and launching raise.
+    """
+    # The operands of an empty result are not copied.
+    depths = groups.k * ((groups.m > 0) & (groups.n > 0))
+    terms = groups.terms
+    problem = GemmProblem.of_groups(
+        Groups.of(groups.m, groups.n, depths),
+        alpha=terms.alpha,
+        beta=terms.beta,
+        epilogue=terms.epilogue,
+        alignment=min(carrier.alignment or FLOAT_BYTES, WIDEST_ACCESS),
+    )
+    operands, placed = groups.operands, placements(problem)
+    buffers = {}
+    for name, where in placed.items():
+        if name in operands and name != "auxiliary":
+            storage = np.zeros(where.size, np.uint32)
+            for place, operand in zip(where.view(storage), operands[name], strict=True):
+                if place.size:
+                    place[...] = bits(operand).reshape(place.shape)
+            buffers[name] = carrier.upload(storage)
+        else:
+            buffers[name] = carrier.empty(where.size * FLOAT_BYTES)
+    plan, binary = carrier.chosen(problem)
+    carrier.launch(plan, binary, bind_arguments(problem, Operands.of(problem, buffers)))
+    results = operands.get("out") or groups.new_results(None)
+    for name, members in (("c", results), ("auxiliary", operands.get("auxiliary", []))):
+        if members:
+            found = np.empty(placed[name].size, np.uint32)
+            carrier.download(buffers[name], found)
+            for place, operand in zip(placed[name].view(found), members, strict=True):
+                if place.size:
+                    bits(operand)[...] = place
+    return results
 
 
 def _result(request: Request) -> Operand:

@@ -100,6 +100,8 @@ def extras(problem: ProblemRecord) -> str:
         words.append(f"β={problem.beta:g}")
     if problem.epilogue != "none":
         words.append(problem.epilogue)
+    if problem.groups:
+        return " ".join(words)
     transposed = [letter == "t" for letter in problem.layout.ljust(3, "n")]
     rows = ((problem.k, problem.m), (problem.n, problem.k), (problem.n, problem.m))
     tight = {

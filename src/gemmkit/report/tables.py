@@ -232,7 +232,7 @@ def _emulated_cells(record: Record) -> tuple[Cell, ...]:
 
 
 def _counter_cells(record: Record) -> tuple[Cell, ...]:
-    loads = count_loads(record.counters, record.problem.m * record.problem.n)
+    loads = count_loads(record.counters, record.problem.results)
     if loads is None:
         return (Cell(MISSING),) * len(_COUNTERS)
     return (

@@ -23,9 +23,11 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     """Problems that one tuned configuration serves: sizes, types, and how rows lie in memory.
 
     `aligned` says that every row of A, B and C, and every matrix of a batch, begins and ends at a
-    multiple of 16 bytes. `layout` is that of `GemmProblem`, `dtype` the type of A and B,
-    `out_dtype` that of C. α, β, the epilogue and what products of a batch share are left out: they
-    hardly change which configuration is the fastest.
+    multiple of 16 bytes. `groups` are those of products of different shapes, in tight rows and
+    sorted, for their order makes no difference; m, n and k are then the largest. `layout` is that
+    of `GemmProblem`, `dtype` the type of A and B, `out_dtype` that of C. α, β, the epilogue and
+    what products of a batch share are left out: they hardly change which configuration is the
+    fastest.
     """
 
     m: int
@@ -36,10 +38,12 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     layout: str = "nn"
     dtype: Dtype = "float32"
     out_dtype: Dtype = "float32"
+    groups: str = ""
 
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
         """The class that a problem belongs to."""
+        groups = "" if problem.groups is None else str(problem.groups.sizes_only())
         return cls(
             m=problem.m,
             n=problem.n,
@@ -49,11 +53,17 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
             layout=problem.layout,
             dtype=problem.dtype,
             out_dtype=problem.result_dtype,
+            groups=groups,
         )
 
     @property
     def problem(self) -> GemmProblem:
         """A problem of the class: where no size tells that rows are unaligned, A's pitch does."""
+        groups = None
+        if self.groups:
+            from gemmkit.groups import Groups
+
+            groups = Groups.parse(self.groups)
         letters = [letter == "t" for letter in self.layout.ljust(3, "n")]
         transa, transb, transc = letters
         tight = GemmProblem(
@@ -66,19 +76,24 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
             transc=transc,
             dtype=self.dtype,
             out_dtype=self.out_dtype,
+            groups=groups,
         )
         if self.aligned or not tight.is_aligned(VECTOR_BYTES):
             return tight
+        if self.groups:
+            return replace(tight, alignment=tight.item_bytes)
         return replace(tight, lda=tight.lda + 1, stride_a=0)
 
     @property
     def shape(self) -> str:
-        """The sizes as `MxNxK` or `MxNxKxBATCH`."""
-        return shape_text(self.m, self.n, self.k, self.batch)
+        """As `GemmProblem.shape`."""
+        return shape_text(self.m, self.n, self.k, self.batch, self.groups)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of all products."""
+        if self.groups:
+            return self.problem.flops
         return 2 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 BUSY_SECONDS = 30.0
 
 # A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
@@ -30,14 +30,15 @@ BUSY_SECONDS = 30.0
 UNSURE = 1.05
 
 _KEY = (
-    *("gpu", "m", "n", "k", "batch", "aligned", "layout", "dtype", "out_dtype", "epilogue"),
-    *("kernel", "config", "source", "compiler"),
+    *("gpu", "m", "n", "k", "batch", "groups", "aligned", "layout", "dtype", "out_dtype"),
+    *("epilogue", "kernel", "config", "source", "compiler"),
 )
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS trials (
     gpu TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
-    batch INTEGER NOT NULL DEFAULT 1, layout TEXT NOT NULL DEFAULT 'nn',
-    dtype TEXT NOT NULL DEFAULT 'float32', out_dtype TEXT NOT NULL DEFAULT 'float32',
+    batch INTEGER NOT NULL DEFAULT 1, groups TEXT NOT NULL DEFAULT '',
+    layout TEXT NOT NULL DEFAULT 'nn', dtype TEXT NOT NULL DEFAULT 'float32',
+    out_dtype TEXT NOT NULL DEFAULT 'float32',
     aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
     config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
     outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
@@ -60,11 +61,13 @@ def _from_version(*missing: str) -> tuple[str, ...]:
     )
 
 
-# Version 1 knew no batches; up to version 2 all problems were row-major fp32.
+# Version 1 knew no batches; up to version 2 all problems were row-major fp32, up to version 3 of
+# one shape.
 _BRING_UP = {
     0: (_TABLE,),
-    1: _from_version("batch", "layout", "dtype", "out_dtype"),
-    2: _from_version("layout", "dtype", "out_dtype"),
+    1: _from_version("batch", "groups", "layout", "dtype", "out_dtype"),
+    2: _from_version("groups", "layout", "dtype", "out_dtype"),
+    3: _from_version("groups"),
 }
 # What was measured here outlives what came from elsewhere, times taken in turn outlive others, and
 # otherwise the later word counts.
@@ -178,6 +181,15 @@ class Store:
                 groups.setdefault((entry.problem, entry.epilogue), []).append(entry)
         found = [fastest(groups[key]) for key in sorted(groups)]
         return [entry for entry in found if entry is not None]
+
+    def has_groups(self, gpu: str) -> bool:
+        """Whether there are entries for products of different shapes on a GPU.
+
+        Raises:
+            TuningError: the file cannot be read.
+        """
+        query = "SELECT gpu FROM trials WHERE gpu = ? AND groups != '' LIMIT 1"
+        return bool(self._select(query, [gpu]))
 
     def gpus(self) -> list[str]:
         """The keys of all GPUs that have entries.
@@ -379,6 +391,7 @@ def _row(entry: Entry) -> tuple[object, ...]:
         problem.n,
         problem.k,
         problem.batch,
+        problem.groups,
         problem.aligned,
         problem.layout,
         problem.dtype,

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemmkit.bench.timer import Contender, summary, time_in_turn
 from gemmkit.bench.workload import Case, Workload
-from gemmkit.devices.device import Scratch, TimedDevice
+from gemmkit.devices.device import TimedDevice
 from gemmkit.errors import DeviceError, TuningError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
@@ -142,12 +142,8 @@ class Bench:
 
     def _contender(self, compiled: Compiled) -> tuple[Contender, list[object]]:
         """The launch on each set of buffers, and what must be kept for it."""
-        scratch = Scratch.of(self.device, compiled.plan)
-        works = [
-            self.device.work(compiled.binary, compiled.plan, each | scratch.arguments)
-            for each in self.workload.rotating
-        ]
-        return works, [*self.workload.kept, scratch]
+        works, kept = self.workload.works(self.device, compiled.binary, compiled.plan)
+        return works, [*self.workload.kept, *kept]
 
 
 class _Alive:

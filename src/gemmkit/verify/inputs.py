@@ -7,7 +7,7 @@ Padding is filled with a NaN whose payload shows whether it was overwritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import Dtype, GemmProblem
-from gemmkit.storage import Layout, Stored, further_layouts, layouts
+from gemmkit.storage import Layout, Placement, Stored, further_layouts, layouts, placements
 from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
 from gemmkit.verify.row_blocks import for_each_row_block, row_blocks
 
@@ -36,10 +36,11 @@ class Inputs:
 
     Each is 1-D, of the problem's types as `storage.STORAGE` holds them. Element (row, col) of X is
     at `row * ldx + col`, of a transposed X at `col * ldx + row`, plus `i * stride_x` for product i
-    of a batch. `c` holds the canary in its padding and, if β = 0, everywhere, which shows elements
-    that are read, or not written. `bias` has n elements, or m for a row bias. `residual` and
-    `auxiliary` have the layouts of `further_layouts`; `auxiliary` is filled with canaries. Operands
-    that the epilogue does not have are None. `kind` and `seed` reproduce everything.
+    of a batch; `storage.placements` says where the matrices of groups are. `c` holds the canary in
+    its padding, between the matrices of groups and, if β = 0, everywhere, which shows elements that
+    are read, or not written. `bias` has n elements, or m for a row bias. `residual` and `auxiliary`
+    have the layouts of `further_layouts`; `auxiliary` is filled with canaries. Operands that the
+    epilogue does not have are None. `kind` and `seed` reproduce everything.
     """
 
     a: Stored
@@ -52,27 +53,25 @@ class Inputs:
     auxiliary: Stored | None = None
     out_dtype: Dtype = "float32"
 
-    def of_product(self, problem: GemmProblem, number: int) -> Inputs:
-        """Views of the inputs of one product of the batch, as those of a single product."""
-        if problem.batch == 1:
+    def of_product(
+        self,
+        problem: GemmProblem,
+        number: int,
+        placed: Mapping[str, Placement] | None = None,
+    ) -> Inputs:
+        """Views of the inputs of one of the problem's products, as those of a single product.
+
+        `placed` are the problem's `placements`, to be given if many products are asked for.
+        """
+        if problem.batch == 1 and problem.groups is None:
             return self
-
-        def part(storage: Stored | None, layout: Layout) -> Any:
-            if storage is None:
-                return None
-            start = number * layout.stride
-            return storage[start : start + layout.matrix_size]
-
-        in_a, in_b, in_c = layouts(problem)
-        of_residual, of_auxiliary = further_layouts(problem)
-        return replace(
-            self,
-            a=part(self.a, in_a),
-            b=part(self.b, in_b),
-            c=part(self.c, in_c),
-            residual=part(self.residual, of_residual),
-            auxiliary=part(self.auxiliary, of_auxiliary),
-        )
+        found = self.arrays
+        parts: dict[str, Any] = {
+            name: each.part(found[name], number)
+            for name, each in (placed or placements(problem)).items()
+            if name in found
+        }
+        return replace(self, **parts)
 
     def for_epilogue(self, epilogue: Epilogue) -> Inputs:
         """The same inputs without the operands that `epilogue` does not have."""
@@ -134,9 +133,36 @@ def make_inputs(
     every partial sum of A·B: the product is exact in any order of summation. `sum_limit` lowers the
     limit of Σ|A|·|B|: if k is larger, most of A is zero. With a ReLU, the integers in each column
     of B, C and the bias have one sign, so that the ReLU sets whole columns of the result to zero
-    and leaves the others. The result is then linear in the inputs, as `freivalds` requires.
+    and leaves the others. The result is then linear in the inputs, as `freivalds` requires. Each of
+    several groups is drawn independently.
     """
     rng = np.random.default_rng(seed)
+    if problem.groups is not None:
+        return _grouped(problem, rng, seed, kind, sum_limit)
+    return _drawn(problem, rng, seed, kind, sum_limit)
+
+
+def _grouped(
+    problem: GemmProblem, rng: np.random.Generator, seed: int, kind: InputKind, sum_limit: int
+) -> Inputs:
+    """The inputs of each product, with canaries between them."""
+    placed = placements(problem)
+    storage = {
+        name: canaries(each.size, problem.dtype if name in "ab" else problem.result_dtype)
+        for name, each in placed.items()
+    }
+    for number, stream in enumerate(rng.spawn(problem.count)):
+        drawn = _drawn(problem.product(number), stream, seed, kind, sum_limit).arrays
+        for name, each in placed.items():
+            each.part(storage[name], number)[:] = drawn[name]
+    given: dict[str, Any] = {"bias": None, **storage}
+    return Inputs(**given, kind=kind, seed=seed, out_dtype=problem.result_dtype)
+
+
+def _drawn(
+    problem: GemmProblem, rng: np.random.Generator, seed: int, kind: InputKind, sum_limit: int
+) -> Inputs:
+    """The inputs of products of one shape."""
     epilogue, out_dtype = problem.epilogue, problem.result_dtype
     limit = min(MAX_INTEGER, max(1, math.isqrt(sum_limit // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)

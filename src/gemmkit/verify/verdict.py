@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
-from gemmkit.storage import Layout, Stored, further_layouts, layouts
+from gemmkit.storage import Placement, Stored, placements
 from gemmkit.verify.arithmetic import FP32, Arithmetic
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.diagnosis import Wrong, diagnose
@@ -71,7 +71,7 @@ class Reference:
 
     `method` "full" compares every element. "sampled" compares 16 rows and 16 columns (the first,
     the last, the others at random) and applies Freivalds' check to all. "auto" is full up to
-    m·n·k = 2³⁴, summed over a batch. Every product of a batch is checked, by the same method. The
+    m·n·k = 2³⁴, summed over all products. Every product is checked, by the same method. The
     guarantees are in `bounds` and `freivalds`.
 
     Raises:
@@ -87,16 +87,22 @@ class Reference:
         arithmetic: Arithmetic = FP32,
     ) -> None:
         self.problem, self.inputs, self.arithmetic = problem, inputs, arithmetic
-        work = problem.m * problem.n * max(problem.k, FULL_MIN_K) * problem.batch
+        products = [problem.product(number) for number in range(problem.count)]
+        work = sum(each.m * each.n * max(each.k, FULL_MIN_K) for each in products)
         self.full = method == "full" or (method == "auto" and work <= FULL_LIMIT)
-        single = problem.single
+        self.placements = placements(problem)
         self.products = [
-            _Product(single, inputs.of_product(problem, number), arithmetic, full=self.full)
-            for number in range(problem.batch)
+            _Product(
+                each,
+                inputs.of_product(problem, number, self.placements),
+                arithmetic,
+                full=self.full,
+            )
+            for number, each in enumerate(products)
         ]
         self.method = self.products[0].method if self.products else "every element"
-        if problem.batch > 1:
-            self.method += f" of {problem.batch} products"
+        if problem.count > 1:
+            self.method += f" of {problem.count} products"
 
     def under(self, arithmetic: Arithmetic) -> Reference:
         """The same reference for kernels that compute in another arithmetic."""
@@ -111,15 +117,15 @@ class Reference:
         Raises:
             ValueError: the length of a storage is not that of the inputs.
         """
-        verdict = self._check(result, layouts(self.problem)[2], "C", auxiliary=False)
+        verdict = self._check(result, self.placements["c"], "C", auxiliary=False)
         if auxiliary is None or not verdict.correct:
             return verdict
         of_auxiliary = self._check(
-            auxiliary, further_layouts(self.problem)[1], "the auxiliary output", auxiliary=True
+            auxiliary, self.placements["auxiliary"], "the auxiliary output", auxiliary=True
         )
         return verdict if of_auxiliary.correct else of_auxiliary
 
-    def _check(self, result: Stored, layout: Layout, name: str, *, auxiliary: bool) -> Verdict:
+    def _check(self, result: Stored, layout: Placement, name: str, *, auxiliary: bool) -> Verdict:
         if result.size != layout.size:
             raise ValueError(f"a result of {result.size} elements, not {layout.size}")
         matrices = layout.view(result)
@@ -131,11 +137,17 @@ class Reference:
         wrong = next((number for number, each in enumerate(seen) if not each.correct), None)
         if wrong is not None:
             detail = seen[wrong].detail
-            if self.problem.batch > 1:
+            if len(seen) > 1:
                 count = sum(not each.correct for each in seen)
-                detail = f"{count} of {len(seen)} products are wrong; number {wrong}: {detail}"
+                shape = f" ({self.products[wrong].problem.shape})" if self.problem.groups else ""
+                detail = (
+                    f"{count} of {len(seen)} products are wrong; number {wrong}{shape}: {detail}"
+                )
         elif touched := self._touched_gaps(layout.gaps(result)):
-            detail = f"{touched} elements of {name}'s padding were written"
+            where = f"{name}'s padding" + (
+                " or between its matrices" if self.problem.groups else ""
+            )
+            detail = f"{touched} elements of {where} were written"
             detail += f" (seed {self.inputs.seed})"
         largest = max(seen, key=lambda each: each.max_error, default=None)
         worst = max(seen, key=lambda each: each.error_ratio, default=None)

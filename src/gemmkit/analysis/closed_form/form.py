@@ -186,6 +186,10 @@ class ClosedForm:
             part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
             cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
             cycles += (work.parts - 1) * part
+        if work.longest > work.steps:
+            # The CTA with the most steps continues when the others have ended.
+            latency = costs.latency if aligned else costs.unaligned * costs.latency
+            cycles = max(cycles, work.longest * latency + tile_cycles)
         compute_us = cycles / gpu.clock_mhz
         power = MEMORY_EXPONENT
         return Estimate(
@@ -208,7 +212,7 @@ class ClosedForm:
         rate = self.gpu.pipes.multiply_adds(demands.math)
         ideal = together * demands.multiply_adds * work.threads / rate
         area = work.rows * work.columns
-        inside = problem.m * problem.n * problem.batch / (work.tiles * area)
+        inside = problem.results / (work.tiles * area)
         return Shares(min(inside, 1.0), seen.busy, min(ideal / self._step(costs, together), 1.0))
 
     def _step(self, costs: Costs, together: int) -> float:

@@ -106,7 +106,7 @@ def _results_per_thread(facts: Facts) -> float | None:
         tile = (config.TM or 0) * (config.TN or 0)
         return tile or sums_per_thread(facts.problem)
     threads = facts.plan.blocks * facts.plan.threads_per_block
-    return _ratio(facts.problem.m * facts.problem.n, threads)
+    return _ratio(facts.problem.results, threads)
 
 
 def _results_in_flight(facts: Facts) -> float | None:
@@ -117,12 +117,12 @@ def _results_in_flight(facts: Facts) -> float | None:
 
 
 def _loads(facts: Facts, kind: str) -> float | None:
-    loads = count_loads(facts.counters, facts.counted.m * facts.counted.n)
+    loads = count_loads(facts.counters, facts.counted.results)
     return getattr(loads, f"{kind}_per_result") if loads is not None else None
 
 
 def _formula(facts: Facts, place: int) -> float | None:
-    found = loads_by_formula(facts.kernel, facts.config, facts.counted.k)
+    found = loads_by_formula(facts.kernel, facts.config, facts.counted.mean_k)
     return found[place] if found is not None else None
 
 

@@ -15,6 +15,7 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
 from gemmkit.gpu import GpuSpec
+from gemmkit.groups import Groups
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
@@ -144,10 +145,23 @@ def gather(
 
 
 def _affordable(problem: GemmProblem) -> GemmProblem:
+    if problem.groups is not None:
+        return _affordable_groups(problem, problem.groups)
     m, n, k = (min(extent, LARGEST_COUNTED) for extent in (problem.m, problem.n, problem.k))
     if (m, n, k) == (problem.m, problem.n, problem.k):
         return problem
     return replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+
+
+def _affordable_groups(problem: GemmProblem, groups: Groups) -> GemmProblem:
+    """The first groups, each and together no larger than what is counted for one product."""
+    sizes = groups.table[:3].clip(max=LARGEST_COUNTED)
+    work = (sizes[0].astype(float) * sizes[1] * sizes[2]).cumsum()
+    some = max(1, int((work <= LARGEST_COUNTED**3).sum()))
+    if some == groups.count and (sizes == groups.table[:3]).all():
+        return problem
+    fewer = Groups.of(*sizes[:, :some])
+    return replace(problem, groups=fewer, m=0, n=0, k=0, lda=0, ldb=0, ldc=0)
 
 
 def _launch(
@@ -163,6 +177,7 @@ def _launch(
     if not plan.blocks:
         return Launch(), reference.check(inputs.c)
     operands = Operands.upload(device, problem, inputs.arrays)
-    scratch = Scratch.of(device, plan)
-    launch = device.launch(binary, plan, bind_arguments(problem, operands, scratch))
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)
+    launch = device.launch(binary, plan, bound | scratch.arguments)
     return launch, reference.check(*operands.results(device, inputs.arrays))

@@ -28,7 +28,7 @@ def remarks(facts: Facts, metrics: Mapping[str, float]) -> tuple[Sentence, ...]:
 
 def _nothing_launched(facts: Facts, metrics: Mapping[str, float]) -> Sentence:
     problem = facts.problem
-    if problem.m * problem.n * problem.batch:
+    if problem.results:
         why = f"The kernel's grid has no blocks at {problem.shape}"
     else:
         why = f"The product is empty: C is {problem.m}x{problem.n}"
@@ -150,7 +150,7 @@ def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     values = [metrics.get(name) for name in names]
     if values[0] is None or values[1] is None:
         return
-    k = facts.counted.k
+    k = facts.counted.mean_k
     shared = f" and {number(values[1])} from shared memory" if values[1] else ""
     yield Sentence(
         text=f"Per result ({k:,} multiply-adds), threads load {number(values[0])} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
+    gemm_grouped,
     gemm_skinny,
     gemm_small_k,
     gemm_split_k,
@@ -19,6 +20,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_stream_k.KERNEL,
     gemm_skinny.KERNEL,
     gemm_small_k.KERNEL,
+    gemm_grouped.KERNEL,
     typed.KERNEL,
     typed_mma.KERNEL,
 )

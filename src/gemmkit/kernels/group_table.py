@@ -1,0 +1,134 @@
+"""`GroupTable`: the table in device memory from which a kernel reads a launch's products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.groups import Groups, Sizes
+from gemmkit.kernels.plan import MAX_EXTENT
+from gemmkit.problem import GemmProblem
+from gemmkit.storage import GroupLayout, placements
+
+# `Group` of scheduler/grouped.cuh.
+GROUP = np.dtype(
+    [(name, np.uint64) for name in ("A", "B", "C", "bias", "residual", "auxiliary")]
+    + [(name, np.int32) for name in ("M", "N", "K", "lda", "ldb", "ldc", "ldr", "ldx")]
+    + [(name, np.int32) for name in ("first_tile", "tile_rows", "tile_cols", "unused")]
+)
+
+# Operands whose addresses are in a table, by the names of arguments.
+MATRICES = {"A": "a", "B": "b", "C": "c"} | {x: x for x in ("bias", "residual", "auxiliary")}
+
+Addresses = NDArray[np.uint64] | Iterable[int] | int
+
+
+def products_of(problem: GemmProblem) -> Groups:
+    """The groups of a problem; a batch is that many equal ones."""
+    if problem.groups is not None:
+        return problem.groups
+    p = problem
+    sizes = (p.m, p.n, p.k, p.lda, p.ldb, p.ldc)
+    return Groups.of(*(np.full(p.batch, each, np.int64) for each in sizes))
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """The table of a problem's products, with C in tiles of `rows` × `columns`."""
+
+    problem: GemmProblem
+    rows: int
+    columns: int
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The sizes of the products."""
+        return products_of(self.problem)
+
+    @cached_property
+    def tile_counts(self) -> tuple[Sizes, Sizes]:
+        """Rows and columns of tiles of each product; an empty product has none."""
+        return -(-self.groups.m // self.rows), -(-self.groups.n // self.columns)
+
+    @cached_property
+    def tiles(self) -> int:
+        """The total number of tiles."""
+        rows, columns = self.tile_counts
+        return int((rows * columns).sum())
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The values of `TABLE_ARGUMENTS`, except the table's address."""
+        return {"group_count": self.groups.count, "tile_count": self.tiles}
+
+    def of_storage(self, arguments: Mapping[str, int | float]) -> NDArray[np.void]:
+        """The table for matrices laid out as in `placements`, at the addresses in `arguments`."""
+        problem, groups = self.problem, self.groups
+        placed = placements(problem)
+
+        def pitches(name: str) -> list[int] | int:
+            where = placed.get(name)
+            if isinstance(where, GroupLayout):
+                return [each.ld for each in where.matrices]
+            return 0 if where is None else where.ld
+
+        def addresses(argument: str) -> Addresses:
+            where = placed.get(MATRICES[argument])
+            if where is None:
+                return 0
+            item = problem.item_bytes if argument in "AB" else problem.out_item_bytes
+            base = np.uint64(arguments[argument])
+            return base + where.offsets(groups.count).astype(np.uint64) * np.uint64(item)
+
+        return self.filled(
+            {argument: addresses(argument) for argument in MATRICES},
+            ldr=pitches("residual"),
+            ldx=pitches("auxiliary"),
+        )
+
+    def filled(
+        self, addresses: Mapping[str, Addresses], *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+    ) -> NDArray[np.void]:
+        """The table, of dtype `GROUP`, the longest k first.
+
+        Args:
+            addresses: of each product's A, B and C, and of its bias, residual and auxiliary output
+                if it has them, in the problem's order.
+            ldr: leading dimensions of the residuals.
+            ldx: leading dimensions of the auxiliary outputs.
+
+        Raises:
+            UnsupportedProblem: a leading dimension does not fit in 32 bits.
+        """
+        for name, pitches in (("ldr", ldr), ("ldx", ldx)):
+            longest = int(np.max(pitches, initial=0))
+            if longest > MAX_EXTENT:
+                raise UnsupportedProblem(
+                    f"{name} = {longest}: indices are 32-bit, {MAX_EXTENT} is the most"
+                )
+        groups = self.groups
+        table = np.zeros(groups.count, GROUP)
+        order = np.argsort(-groups.k, kind="stable")
+        for name, given in addresses.items():
+            table[name] = _ordered(given, order, np.uint64)
+        for name, sizes in zip(("M", "N", "K", "lda", "ldb", "ldc"), groups.table, strict=True):
+            table[name] = sizes[order]
+        table["ldr"], table["ldx"] = (_ordered(each, order, np.int64) for each in (ldr, ldx))
+        rows, columns = (each[order] for each in self.tile_counts)
+        table["tile_rows"], table["tile_cols"] = rows, columns
+        tiles = rows * columns
+        table["first_tile"] = np.cumsum(tiles) - tiles
+        return table
+
+
+def _ordered(
+    given: Addresses | ArrayLike, order: NDArray[np.intp], dtype: type[np.generic]
+) -> NDArray[Any]:
+    values = np.asarray(given if isinstance(given, np.ndarray | int) else list(given), dtype)  # type: ignore[arg-type]
+    return values if values.ndim == 0 else values[order]

@@ -1,0 +1,95 @@
+"""`--groups` of every verb."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+TILES = "BM=16,BN=32,BK=16,WM=16,WN=32,TM=4,TN=4,stages=2,interleave=1,order=2"
+GROUPS = "33x65x40*2,5x7x9,0x4x4"
+
+
+def run(call, *words):
+    done = call(*words)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_bench_writes_records_with_the_groups(call, tmp_path):
+    path = tmp_path / "records.jsonl"
+    listed = tmp_path / "groups.txt"
+    listed.write_text("33x65x40*2\n5x7x9  # small\n0x4x4\n")
+    given = ("--groups", GROUPS, "--groups", str(listed), "--config", TILES)
+    options = ("--device", "emulator", "--epilogue", "bias", "--json", str(path))
+    code, out, err = run(call, "bench", "gemm_grouped", *given, *options)
+    assert code == 0, err
+    assert GROUPS in out
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["problem"]["groups"] for each in records] == [GROUPS] * 2
+    assert all(each["correct"] and each["counters"] for each in records)
+    assert (records[0]["problem"]["m"], records[0]["problem"]["k"]) == (33, 40)
+
+
+def test_check_looks_at_groups(call):
+    code, out, err = run(
+        call, "check", "gemm_grouped", "--groups", GROUPS, "--config", TILES, "--beta", "0.5"
+    )
+    assert code == 0, err
+    assert "1 problem: 1 ok; no finding" in out
+
+
+def test_which_and_show_and_explain_take_groups(call):
+    code, out, err = run(call, "which", "--groups", GROUPS, "--gpu", "h100", "--no-store", "--json")
+    assert code == 0, err
+    decision = json.loads(out)
+    assert (decision["kernel"], decision["shape"]) == ("gemm_grouped", GROUPS)
+    assert decision["alternatives"]
+    code, out, err = run(call, "show", "gemm_grouped", "--groups", GROUPS, "--config", TILES)
+    assert code == 0, err
+    assert all(name in out for name in ("groups", "group_count", "tile_count"))
+    # 3 × 3 tiles of each of the two, and one.
+    assert "19 × 1 × 1 = 19 blocks" in out
+    code, out, err = run(
+        call, "explain", "gemm_grouped", "--groups", GROUPS, "--config", TILES, "--json"
+    )
+    assert code == 0, err
+    explained = json.loads(out)
+    assert explained["problem"] == explained["counted"] == GROUPS
+    assert explained["metrics"]["gemmkit__predicted_time_us"] > 0
+    assert {"A", "B", "C", "groups"} <= {each["array"] for each in explained["operands"]}
+
+
+def test_large_groups_are_counted_in_part(call):
+    code, out, err = run(
+        call,
+        *("explain", "gemm_grouped", "--groups", "64x64x64,2048x8x8,1024x1024x1024*3"),
+        *("--config", TILES, "--json"),
+    )
+    assert code == 0, err
+    assert json.loads(out)["counted"] == "64x64x64,1024x8x8"
+
+
+@pytest.mark.parametrize("verb", ["ladder", "sweep"])
+def test_ladder_and_sweep_refuse_groups(verb, call):
+    code, _, err = run(call, verb, "--groups", GROUPS)
+    assert code == 2
+    assert f"`gemmkit {verb}` compares kernels on products of one shape" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bench", "naive", "--groups", "5x5x5", "--device", "emulator"), "of one shape"),
+        (("bench", "gemm_grouped", "--groups", "5x"), "'5x' is not a group"),
+        (("which", "--groups", "5x5x5", "64"), "give a shape or --groups, not both"),
+        (("which",), "which problem?"),
+        (("show", "gemm_grouped", "--groups", "none.txt"), "none.txt cannot be read"),
+        (("which", "--groups", "5x5x5", "--dtype", "fp16"), "is for float32, not float16"),
+        (("tune", "--groups", "0x5x5", "--device", "model"), "is left to predict"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(arguments, words, call):
+    code, _, err = run(call, *arguments)
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
