@@ -15,7 +15,6 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.production import gemm_grouped
 from gemmkit.problem import Dtype, GemmProblem
 
 # Below and above which side of C the seven-level guide calls a problem small or large.
@@ -53,10 +52,7 @@ class Candidate:
         return f"{self.name}:{replace(self.config, split_k=None)}"
 
     def costed_as(self, dtype: Dtype) -> str:
-        """The name under which its costs for a type are stored: 16-bit types share costs, and
-        launches of groups have those of the kernel whose mainloop they use."""
-        if self.kernel is gemm_grouped.KERNEL:
-            return Candidate(gemm_grouped.TILED.name, self.config).costed_as(dtype)
+        """The name under which its costs for a type are stored: 16-bit types share costs."""
         short = {"float32": "", "float64": " of fp64"}.get(dtype, " of 16 bits")
         return f"{self.instance}{short}"
 
@@ -199,43 +195,39 @@ _TYPED = (
     ),
 )
 
+# Groups of different shapes. `interleave` and `order` are those for which ptxas needs the fewest
+# issue cycles of this kernel for compute capability 9.0, aligned or not; for 48 x 64 the fastest of
+# those tried.
+_GROUPED = _rows(
+    "gemm_grouped",
+    "BM BN BK WM WN TM TN stages interleave order",
+    (128, 256, 16, 32, 128, 16, 8, 2, 4, 1),
+    (256, 128, 16, 64, 64, 16, 8, 3, 1, 6),
+    (128, 192, 16, 64, 48, 8, 12, 3, 1, 7),
+    (128, 128, 16, 32, 64, 8, 8, 3, 8, 6),
+    (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
+    (64, 128, 32, 32, 32, 8, 4, 4, 4, 2),
+    (64, 64, 16, 32, 64, 8, 8, 2, 1, 5),
+    (64, 64, 32, 32, 32, 8, 4, 2, 1, 2),
+    (64, 64, 16, 32, 32, 8, 4, 4, 4, 2),
+    (48, 64, 8, 48, 32, 12, 4, 3, 4, 5),
+    (32, 128, 32, 32, 32, 8, 4, 3, 4, 5),
+    (64, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+    (32, 64, 32, 32, 16, 4, 4, 3, 4, 2),
+    (32, 32, 32, 16, 32, 4, 4, 2, 1, 2),
+    (32, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+    (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
+)
+
 CANDIDATES: tuple[Candidate, ...] = (
     *_TILED,
     *_SMALL_TILES,
     *_SHORT_K,
+    *_GROUPED,
     *_WITHOUT_ASYNC,
     *_TYPED,
     *_FALLBACK,
 )
-
-
-# Tiles for groups of different shapes, each with a factor on its estimate, roughly the ratio of
-# measured to estimated time on an H100: with these the choice is 0.9 % slower than the best, on
-# average over the cases of `benchmarks/grouped.py --tiles`. Of equal estimates, the first is
-# chosen. `interleave` and `order` are those for which ptxas needs the fewest issue cycles of this
-# kernel for compute capability 9.0, aligned or not; for 48 x 64 the fastest of those tried.
-FOR_GROUPS: Mapping[Candidate, float] = {
-    candidate: share
-    for row, share in (
-        ((128, 256, 16, 32, 128, 16, 8, 2, 4, 1), 0.91),
-        ((256, 128, 16, 64, 64, 16, 8, 3, 1, 6), 0.81),
-        ((128, 192, 16, 64, 48, 8, 12, 3, 1, 7), 1.01),
-        ((128, 128, 16, 32, 64, 8, 8, 3, 8, 6), 0.75),
-        ((128, 64, 16, 64, 32, 8, 8, 2, 1, 5), 0.70),
-        ((64, 128, 32, 32, 32, 8, 4, 4, 4, 2), 0.75),
-        ((64, 64, 16, 32, 64, 8, 8, 2, 1, 5), 0.49),
-        ((64, 64, 32, 32, 32, 8, 4, 2, 1, 2), 0.85),
-        ((64, 64, 16, 32, 32, 8, 4, 4, 4, 2), 0.90),
-        ((48, 64, 8, 48, 32, 12, 4, 3, 4, 5), 0.76),
-        ((32, 128, 32, 32, 32, 8, 4, 3, 4, 5), 0.88),
-        ((64, 32, 16, 32, 32, 8, 4, 2, 1, 2), 0.81),
-        ((32, 64, 32, 32, 16, 4, 4, 3, 4, 2), 0.85),
-        ((32, 32, 32, 16, 32, 4, 4, 2, 1, 2), 0.87),
-        ((32, 32, 16, 32, 32, 8, 4, 2, 1, 2), 0.76),
-        ((16, 32, 16, 16, 32, 4, 4, 2, 1, 2), 0.82),
-    )
-    for candidate in _rows("gemm_grouped", "BM BN BK WM WN TM TN stages interleave order", row)
-}
 
 
 def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
@@ -244,7 +236,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*staged, *_allowed((*_SHORT_K, *FOR_GROUPS, *_TYPED, *_FALLBACK), gpu))
+    return (*staged, *_allowed((*_SHORT_K, *_GROUPED, *_TYPED, *_FALLBACK), gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

@@ -22,7 +22,6 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import kernels_for
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.production import gemm_grouped
 from gemmkit.problem import GemmProblem
 from gemmkit.tune import changes
 from gemmkit.tune.entry import VECTOR_BYTES, Entry, ProblemClass
@@ -184,12 +183,17 @@ class Dispatcher:
                 return found
         batch = as_batch(problem)
         found = self._known(batch, table) if batch is not None else None
-        kernel = gemm_grouped.KERNEL
-        if found is None or found.kernel is not gemm_grouped.TILED:
-            return None
-        if kernel.supports(problem, found.config, self.gpu) is not None:
-            return None
-        return replace(found, kernel=kernel, measured=False)
+        return None if found is None else self._with_its_mainloop(found, problem)
+
+    def _with_its_mainloop(self, found: Choice, problem: GemmProblem) -> Choice | None:
+        """The configuration of a choice for another problem, for a kernel that takes this one and has
+        that kernel's mainloop."""
+        for each in self.prices.contenders(problem):
+            kernel = each.kernel
+            if kernel.mainloop is found.kernel:
+                refused = kernel.supports(problem, found.config, self.gpu)
+                return None if refused else replace(found, kernel=kernel, measured=False)
+        return None
 
     def _measured(self, problem: GemmProblem, entry: Entry, source: Source) -> Choice | None:
         contender = self._entered(problem, entry)

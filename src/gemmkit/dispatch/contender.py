@@ -9,9 +9,9 @@ from functools import cache
 import msgspec
 
 from gemmkit.analysis.closed_form.costs import UNCORRECTED, BoardCosts, Correction
-from gemmkit.analysis.closed_form.form import ClosedForm, Estimate
+from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.dispatch import shipped_file
-from gemmkit.dispatch.candidates import FOR_GROUPS, Candidate
+from gemmkit.dispatch.candidates import Candidate
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import useful_parts
 from gemmkit.problem import Dtype, GemmProblem
@@ -26,26 +26,24 @@ class Contender(ClosedForm):
 
     `board` is what is known of boards of this kind, by default what ships. Where costs were
     measured of others and not of this one, its estimates are taken to be longer by `DOUBT`.
-    Launches of groups use the mainloop and the costs of another kernel, times a factor from
-    `FOR_GROUPS`.
+    A kernel with the mainloop of another has the costs of that one until its own are measured.
     """
 
     def __init__(self, candidate: Candidate, gpu: GpuSpec, board: BoardCosts | None = None) -> None:
         board = board or board_costs(gpu.capability.major, gpu.capability.minor)
         super().__init__(candidate.kernel, candidate.config, gpu, board=board)
-        self.candidate, self._share = candidate, FOR_GROUPS.get(candidate, 1.0)
+        self.candidate = candidate
         self._unmeasured = DOUBTED if board.corrections else UNCORRECTED
         self._split: dict[int, Contender] = {}
 
     def correction_for(self, dtype: Dtype) -> Correction:
         """As `ClosedForm.correction_for`."""
-        named = self.candidate.costed_as(dtype)
-        return self.board.corrections.get(named, self._unmeasured)
-
-    def estimate(self, problem: GemmProblem) -> Estimate:
-        """As `ClosedForm.estimate`."""
-        seen = super().estimate(problem)
-        return seen._replace(microseconds=self._share * seen.microseconds)
+        corrections = self.board.corrections
+        found = corrections.get(self.candidate.costed_as(dtype))
+        if found is None and self.kernel.mainloop is not None:
+            alike = Candidate(self.kernel.mainloop.name, self.config)
+            found = corrections.get(alike.costed_as(dtype))
+        return found or self._unmeasured
 
     def variants(self, problem: GemmProblem) -> Iterator[Contender]:
         """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""

@@ -49,6 +49,8 @@ class Kernel(UsersKernels):
     its `condition` says why a problem is refused. `translate` is another language's front end: it
     gives the PTX for a board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
+    `mainloop` is another kernel whose mainloop and configurations it uses: what was measured of a
+    configuration there is the best guide to it here, until it is measured itself.
     `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
     `result_dtypes` those of C where they are others.
     `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
@@ -65,6 +67,7 @@ class Kernel(UsersKernels):
     launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
     rule: Callable[[TileConfig, GpuSpec], str | None]
     work: Way
+    mainloop: Kernel | None = None
     fuses: bool = True
     refinements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)

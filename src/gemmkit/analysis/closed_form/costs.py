@@ -84,7 +84,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 class Correction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was measured of a configuration's costs over what follows from its demands.
 
-    `registers` are those of the compiled kernel, 0 where that is not known.
+    `registers` are those of the compiled kernel, 0 where that is not known. `launch` is the time of
+    whole launches over their estimate, where only that was measured.
     """
 
     step: float = 1.0
@@ -93,6 +94,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unaligned: float = 1.0
     sharing: float = 1.0
     registers: int = 0
+    launch: float = 1.0
 
 
 class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):

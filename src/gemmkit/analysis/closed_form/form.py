@@ -192,8 +192,9 @@ class ClosedForm:
             cycles = max(cycles, work.longest * latency + tile_cycles)
         compute_us = cycles / gpu.clock_mhz
         power = MEMORY_EXPONENT
+        total_us = board.launch_us + (compute_us**power + memory_us**power) ** (1 / power)
         return Estimate(
-            board.launch_us + (compute_us**power + memory_us**power) ** (1 / power),
+            self.correction_for(dtype).launch * total_us,
             work,
             resident,
             work.ctas / (gpu.sm_count * resident),

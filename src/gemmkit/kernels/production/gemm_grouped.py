@@ -132,6 +132,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
+    mainloop=TILED,
     signature=only(*TABLE_ARGUMENTS, "alpha", "beta", "scale"),
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,
