@@ -186,8 +186,8 @@ class Dispatcher:
         return None if found is None else self._with_its_mainloop(found, problem)
 
     def _with_its_mainloop(self, found: Choice, problem: GemmProblem) -> Choice | None:
-        """The configuration of a choice for another problem, for a kernel that takes this one and has
-        that kernel's mainloop."""
+        """What was chosen for another problem, with a kernel that has the same mainloop and takes
+        this one."""
         for each in self.prices.contenders(problem):
             kernel = each.kernel
             if kernel.mainloop is found.kernel:

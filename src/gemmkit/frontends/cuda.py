@@ -35,6 +35,7 @@ from gemmkit.frontends.structs import Structs, own_numbers
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_options import Extent, LaunchOptions
 from gemmkit.kernels.layouts import read_layout
+from gemmkit.kernels.mainloops.unknown import by_grid
 from gemmkit.kernels.plan import (
     ARGUMENT_NAMES,
     Signature,
@@ -44,7 +45,6 @@ from gemmkit.kernels.plan import (
     names_in,
 )
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
-from gemmkit.kernels.work import by_grid
 from gemmkit.problem import Dtype
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)

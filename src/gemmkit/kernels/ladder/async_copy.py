@@ -8,8 +8,9 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import launches, rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import LaunchShape, TileConfig
-from gemmkit.kernels.work import Work, staged
+from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 # Template parameters of the `.cu` file, and of those of the rungs that copy like it.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules, work
+from gemmkit.kernels import launches, rules
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
 
 COARSENING_STRIDES = (1, 2, 4, 8, 16)
@@ -31,7 +32,7 @@ KERNEL = Kernel(
     default=TileConfig(BM=16, BN=16, BK=16, TM=8),
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
     launch=launches.block_per_tile("BM", "BN", "BK", "TM"),
-    work=work.through_registers(),
+    work=fp32.through_registers(),
     rule=rule,
     aliases={"stride": "TM"},
 )

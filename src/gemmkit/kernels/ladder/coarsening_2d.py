@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules, work
+from gemmkit.kernels import launches, rules
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.spaces import REGISTER_TILES
 
@@ -27,6 +28,6 @@ KERNEL = Kernel(
     default=TileConfig(BM=64, BN=64, BK=8, TM=8, TN=8),
     space=REGISTER_TILES,
     launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN"),
-    work=work.through_registers(),
+    work=fp32.through_registers(),
     rule=rule,
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules, work
+from gemmkit.kernels import launches, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import conflict_free
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.spaces import REGISTER_TILES
 
@@ -26,6 +27,6 @@ KERNEL = Kernel(
     default=TileConfig(BM=128, BN=128, BK=16, TM=8, TN=8),
     space=REGISTER_TILES,
     launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "PAD", "MAP_K", "VEC"),
-    work=work.through_registers(vectors=True, bounded=True, overlapped=True),
+    work=fp32.through_registers(vectors=True, bounded=True, overlapped=True),
     rule=rule,
 )

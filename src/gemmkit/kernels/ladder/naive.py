@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules, work
+from gemmkit.kernels import launches, rules
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
 
 
@@ -23,6 +24,6 @@ KERNEL = Kernel(
     default=TileConfig(BM=32, BN=32),
     space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},
     launch=launches.thread_per_result("BM", "BN"),
-    work=work.per_result(),
+    work=fp32.per_result(),
     rule=rule,
 )

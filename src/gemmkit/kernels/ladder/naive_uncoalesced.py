@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import work
 from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder.naive import rule
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 
@@ -26,7 +26,7 @@ KERNEL = Kernel(
     default=TileConfig(BM=32, BN=32),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32)},
     launch=launch,
-    work=work.per_result(coalesced=False),
+    work=fp32.per_result(coalesced=False),
     rule=rule,
     fuses=False,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules, work
+from gemmkit.kernels import launches, rules
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
 
 
@@ -26,6 +27,6 @@ KERNEL = Kernel(
     default=TileConfig(BM=32, BN=32, BK=32),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
     launch=launches.thread_per_result("BM", "BN", "BK"),
-    work=work.through_registers(),
+    work=fp32.through_registers(),
     rule=rule,
 )

@@ -9,6 +9,7 @@ from gemmkit.kernels import rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
+from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import (
     MAX_GRID_YZ,
     SCRATCH_SIGNATURE,
@@ -16,7 +17,7 @@ from gemmkit.kernels.plan import (
     TileConfig,
     ceil_div,
 )
-from gemmkit.kernels.work import Work, staged
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 

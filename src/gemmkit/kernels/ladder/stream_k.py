@@ -9,8 +9,9 @@ from gemmkit.kernels import rules
 from gemmkit.kernels.cut import Cut, even_shares, whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
+from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import SCRATCH_SIGNATURE, LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.work import Work, staged
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 

@@ -8,8 +8,9 @@ from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.mainloops.short_sides import streamed
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.work import Work, streamed
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # Floats of the large matrix that a thread has in each step, and the most threads that may have 128

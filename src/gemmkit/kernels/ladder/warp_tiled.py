@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules, work
+from gemmkit.kernels import launches, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import double_buffered
+from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
 
 
@@ -34,6 +35,6 @@ KERNEL = Kernel(
         "TN": (4, 8),
     },
     launch=launches.block_per_tile("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "MAP_K", "VEC"),
-    work=work.through_registers(vectors=True, bounded=True, overlapped=True),
+    work=fp32.through_registers(vectors=True, bounded=True, overlapped=True),
     rule=rule,
 )

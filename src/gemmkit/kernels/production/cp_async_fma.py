@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import Cut, steps_of
+from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
 from gemmkit.kernels.production.residue import ResidueTiles
@@ -30,7 +31,7 @@ from gemmkit.kernels.rules import (
     thread_count,
     warps,
 )
-from gemmkit.kernels.work import Work, staged
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # A block with a residue tile takes as long as one with a tile of so many results for each row and

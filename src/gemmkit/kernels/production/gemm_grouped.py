@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import (
     LAYOUTS,
     MAX_EXTENT,
@@ -20,7 +21,7 @@ from gemmkit.kernels.production import cp_async_fma, gemm_tiled
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, only
 from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument
 from gemmkit.kernels.rules import resident_blocks, thread_count
-from gemmkit.kernels.work import Work, staged
+from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:

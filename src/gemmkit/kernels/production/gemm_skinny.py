@@ -9,11 +9,12 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.short_sides import streamed
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import access, launch_shape, named, signature
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
-from gemmkit.kernels.work import Work, streamed
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, GemmProblem
 
 # A thread's piece of the streamed matrix is 4 x 4 floats, so a warp reads 512 a step.

@@ -7,6 +7,7 @@ from gemmkit.kernels import rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.short_sides import outer_products
 from gemmkit.kernels.plan import LAYOUTS, SHORT_K, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
@@ -18,7 +19,7 @@ from gemmkit.kernels.production.arguments import (
     signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.work import Work, outer_products
+from gemmkit.kernels.work import Work
 from gemmkit.problem import FLOAT_BYTES, ITEM_BYTES, GemmProblem
 
 # 32-bit registers of a lane for its columns of B, and for them with its accumulators.

@@ -10,6 +10,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.typed import converted
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import cp_async_fma
@@ -21,7 +22,7 @@ from gemmkit.kernels.production.arguments import (
     signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.work import Work, converted
+from gemmkit.kernels.work import Work
 from gemmkit.problem import ITEM_BYTES, GemmProblem
 
 # The widest access to memory, and what a row of a panel that runs along k has: a sector.

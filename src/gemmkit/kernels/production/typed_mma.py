@@ -6,6 +6,7 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.typed import tensor
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
@@ -17,7 +18,7 @@ from gemmkit.kernels.production.arguments import (
     signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.work import Work, tensor
+from gemmkit.kernels.work import Work
 from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
 
 # Rows and columns of a product of mma.sync, and the deepest of them.

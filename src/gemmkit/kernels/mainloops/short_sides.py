@@ -1,0 +1,100 @@
+"""Products with a short side: few rows or columns of C, or a short k."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gemmkit.gpu import FP32, WARP_SIZE, MathPipe
+from gemmkit.kernels.cut import Cut
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.work import (
+    BOUNDED_REGISTERS,
+    OTHER_REGISTERS,
+    STREAMING_REGISTERS,
+    VECTOR_BYTES,
+    VECTOR_WAVEFRONTS,
+    WORD_BYTES,
+    Copies,
+    Demands,
+    Work,
+)
+from gemmkit.problem import ITEM_BYTES, GemmProblem
+
+
+def streamed(found: Cut, config: TileConfig, threads: int, shared_bytes: int, thin: int) -> Work:
+    """One large matrix read once, for the few rows or columns of the other.
+
+    Args:
+        found: how CTAs share it.
+        config: BN lines along one side and BK along the other are a CTA's step.
+        threads: of a CTA.
+        shared_bytes: of a CTA.
+        thin: the shorter side of C.
+    """
+    return Work.of(found, threads, shared_bytes, _streamed(config, threads), thin)
+
+
+@lru_cache(maxsize=1024)
+def _streamed(config: TileConfig, threads: int) -> Demands:
+    BN, BK = config["BN"], config["BK"]
+    multiply_adds = BN * BK / threads
+    vector = VECTOR_BYTES / WORD_BYTES
+    return Demands(
+        math=FP32,
+        multiply_adds=multiply_adds,
+        per_instruction=1.0,
+        issue=0.0,
+        wavefronts=ceil_div(threads, WARP_SIZE) * multiply_adds * 2 / vector * VECTOR_WAVEFRONTS,
+        l2_bytes=4.0 * BK * (1 + BN),
+        copies=Copies(elements=BK / threads, vectors=BN * BK / threads / vector),
+        waits=0.0,
+        covers=0.0,
+        streams=True,
+        barriers=1,
+        registers=1 + 2 * 2,
+        other_registers=STREAMING_REGISTERS,
+        most_registers=BOUNDED_REGISTERS,
+        places=0.0,
+    )
+
+
+def outer_products(found: Cut, problem: GemmProblem, config: TileConfig, threads: int) -> Work:
+    """All of a short k in one step, with the columns of B in registers.
+
+    Args:
+        found: how CTAs share the problem.
+        problem: names the types.
+        config: of BK steps of k, and WN columns per warp.
+        threads: of a CTA.
+    """
+    words = ITEM_BYTES[problem.sum_dtype] // WORD_BYTES
+    shared_bytes = words * WORD_BYTES * config["BM"] * config["BK"]
+    demands = _outer_products(config, threads, words, problem.item_bytes)
+    return Work.of(found, threads, shared_bytes, demands)
+
+
+@lru_cache(maxsize=4096)
+def _outer_products(config: TileConfig, threads: int, words: int, item_bytes: int) -> Demands:
+    BM, BN, BK = config["BM"], config["BN"], config["BK"]
+    columns = config["WN"] // WARP_SIZE
+    multiply_adds = BM * BN * BK / threads
+    # All lanes read the same vector of A, which is one wavefront.
+    reads = multiply_adds / columns * words * WORD_BYTES / VECTOR_BYTES
+    return Demands(
+        math=MathPipe("float64") if words == 2 else FP32,
+        multiply_adds=multiply_adds,
+        per_instruction=1.0,
+        issue=reads,
+        wavefronts=ceil_div(threads, WARP_SIZE) * reads,
+        l2_bytes=float(item_bytes * BK * (BM + BN)),
+        copies=Copies(plain=BM * BK / threads + BK * columns),
+        waits=1.0,
+        covers=0.0,
+        streams=False,
+        barriers=1,
+        registers=words * (BK + config["TM"]) * columns,
+        other_registers=OTHER_REGISTERS,
+        most_registers=BOUNDED_REGISTERS,
+        places=0.0,
+        coalesced_stores=True,
+    )
