@@ -23,9 +23,10 @@ from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.dispatch.candidates import Candidate, candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.contender import Contender, board_costs
+from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 FITTED = Path(__file__).resolve().parent.parent / "src" / "gemmkit" / "dispatch" / "fitted"
 

@@ -39,12 +39,13 @@ from gemmkit.devices.device import TimedDevice
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.prices import Ranked
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.problem import Dtype, GemmProblem, read_problem
+from gemmkit.problem import GemmProblem, read_problem
 from gemmkit.tune.freshness import source_digest
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gemmkit.bench.timer import Contender
 from gemmkit.devices.cuda import copy_work
 from gemmkit.devices.device import Buffer, TimedDevice
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.dtypes import FLOAT_BYTES
+from gemmkit.problem import GemmProblem
 
 MOST_SETS = 16
 LARGEST_VALUE = 4

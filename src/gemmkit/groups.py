@@ -191,6 +191,42 @@ class Groups:
         m, n, k = (int(each) for each in self.table[:3].max(axis=1, initial=0))
         return m, n, k
 
+    @cached_property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of all products."""
+        return int(self.table[:3].astype(float).prod(axis=0).sum())
+
+    @cached_property
+    def results(self) -> int:
+        """Elements of all C."""
+        return int(self.table[:2].astype(float).prod(axis=0).sum())
+
+    @cached_property
+    def operand_elements(self) -> int:
+        """Elements of all A and B; those of an empty C do not count."""
+        m, n, k = self.table[:3].astype(float)
+        return int((((m > 0) & (n > 0)) * (m + n) * k).sum())
+
+    def are_aligned(
+        self, nbytes: int, transposed: Sequence[bool], item_bytes: int, out_item_bytes: int
+    ) -> bool:
+        """Whether every row starts and ends at a multiple of `nbytes` bytes, if its matrix does.
+
+        Matrices that are neither read nor written do not count. Leading dimensions must not be 0.
+
+        Args:
+            nbytes: the alignment.
+            transposed: whether the memory of A, B and C holds the transpose.
+            item_bytes: bytes per element of A and B.
+            out_item_bytes: bytes per element of C.
+        """
+        written = (self.m > 0) & (self.n > 0)
+        read = written & (self.k > 0)
+        row_a, row_b, row_c = self.tight(transposed)
+        operands = (row_a | row_b | self.lda | self.ldb)[read] * item_bytes
+        results = (row_c | self.ldc)[written] * out_item_bytes
+        return not any((each % nbytes).any() for each in (operands, results))
+
     def tight(self, transposed: Sequence[bool]) -> Sizes:
         """The smallest leading dimensions of all A, B and C, given which are `transposed`."""
         transa, transb, transc = transposed

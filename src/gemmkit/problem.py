@@ -5,31 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, Dtype, full_type_name
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.units import shape_text
 
 if TYPE_CHECKING:
     from gemmkit.groups import Groups
-
-FLOAT_BYTES = 4
-LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
-
-# Element types, with their sizes in bytes. 16-bit types are accumulated in fp32.
-Dtype = Literal["float32", "float64", "float16", "bfloat16"]
-# Other common names of types, including those of CUDA C++ and PTX.
-_SHORT_NAMES = {
-    "float16": ("half", "fp16", "f16", "__half"),
-    "bfloat16": ("bf16", "__nv_bfloat16", "nv_bfloat16"),
-    "float32": ("fp32", "f32", "single"),
-    "float64": ("fp64", "f64", "double"),
-    "tf32": ("tfloat32", "tensorfloat32"),
-    "float8_e4m3": ("fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn"),
-    "float8_e5m2": ("fp8_e5m2", "e5m2"),
-}
-_FULL_NAMES = {short: full for full, names in _SHORT_NAMES.items() for short in names}
-ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 # The stride of an operand that all products of a batch share.
 BROADCAST = -1
@@ -356,7 +340,9 @@ class GemmProblem:
         """Whether every row and matrix of A, B and C starts and ends at a multiple of `nbytes`
         bytes. In groups, matrices that are neither read nor written do not count."""
         if self.groups is not None:
-            return self.alignment % nbytes == 0 and self._aligned_groups(self.groups, nbytes)
+            sizes = self.item_bytes, self.out_item_bytes
+            aligned = self.groups.are_aligned(nbytes, self.transposed, *sizes)
+            return aligned and self.alignment % nbytes == 0
         stride_a, stride_b, stride_c = self.strides
         row_a, row_b, row_c = self.tight
         operands = row_a | self.lda | stride_a | row_b | self.ldb | stride_b
@@ -364,28 +350,18 @@ class GemmProblem:
         extents = operands * self.item_bytes | results * self.out_item_bytes
         return extents % nbytes == 0 and self.alignment % nbytes == 0
 
-    def _aligned_groups(self, groups: Groups, nbytes: int) -> bool:
-        written = (groups.m > 0) & (groups.n > 0)
-        read = written & (groups.k > 0)
-        row_a, row_b, row_c = groups.tight(self.transposed)
-        operands = (row_a | row_b | groups.lda | groups.ldb)[read] * self.item_bytes
-        results = (row_c | groups.ldc)[written] * self.out_item_bytes
-        return not any((each % nbytes).any() for each in (operands, results))
-
     @property
     def flops(self) -> int:
         """Floating-point operations, 2·m·n·k per product (a multiply-add counts as two)."""
         if self.groups is not None:
-            m, n, k = self.groups.table[:3].astype(float)
-            return int((2 * m * n * k).sum())
+            return 2 * self.groups.multiply_adds
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def results(self) -> int:
         """Elements of C, of all products."""
         if self.groups is not None:
-            m, n, _ = self.groups.table[:3].astype(float)
-            return int((m * n).sum())
+            return self.groups.results
         return self.m * self.n * self.batch
 
     @property
@@ -395,10 +371,9 @@ class GemmProblem:
         In groups, A and B of an empty C are not read.
         """
         if self.groups is not None:
-            m, n, k = self.groups.table[:3].astype(float)
-            read = int((((m > 0) & (n > 0)) * (m + n) * k).sum())
             passes = 1 if self.beta == 0 else 2
-            return self.item_bytes * read + self.out_item_bytes * passes * self.results
+            results = self.out_item_bytes * passes * self.results
+            return self.item_bytes * self.groups.operand_elements + results
         matrices_a, matrices_b = (
             min(self.batch, 1) if stride == BROADCAST else self.batch
             for stride in (self.stride_a, self.stride_b)
@@ -418,21 +393,6 @@ class GemmProblem:
 Shape = str | int | tuple[int, ...] | GemmProblem
 
 
-def types_text(dtype: str, out_dtype: str) -> str:
-    """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`."""
-    short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
-    names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
-    return " to ".join(names)
-
-
-def full_type_name(name: str) -> str:
-    """The full name of a type for a shorter one, such as `half` or `bf16`.
-
-    Anything else is returned unchanged.
-    """
-    return _FULL_NAMES.get(name.strip().lower(), name)
-
-
 def read_problem(shape: Shape) -> GemmProblem:
     """The problem for a string `MxNxK` or `MxNxKxBATCH`, a tuple of these numbers, one number for
     a cube, or a problem.
@@ -448,23 +408,3 @@ def read_problem(shape: Shape) -> GemmProblem:
         m, n, k, *batch = shape
         return GemmProblem(m, n, k, batch=batch[0] if batch else 1)
     return shape
-
-
-# The longest text of groups that fits in a table.
-LONGEST_SHAPE = 48
-
-
-def shape_text(m: int, n: int, k: int, batch: int = 1, groups: str = "") -> str:
-    """`MxNxK`, or `MxNxKxBATCH` for a batch: safe in shells and file names.
-
-    Of groups it is their text, where a long one is cut and ends with the number of those left out.
-    """
-    if len(groups) > LONGEST_SHAPE:
-        parts = groups.split(",")
-        shown = parts[:1]
-        while len(",".join((*shown, parts[len(shown)]))) <= LONGEST_SHAPE - len(" +999999 more"):
-            shown.append(parts[len(shown)])
-        return f"{','.join(shown)} +{len(parts) - len(shown)} more"
-    if groups:
-        return groups
-    return "x".join(map(str, (m, n, k) if batch == 1 else (m, n, k, batch)))

@@ -6,7 +6,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from gemmkit.problem import GemmProblem, shape_text, types_text
+from gemmkit.dtypes import types_text
+from gemmkit.problem import GemmProblem
+from gemmkit.units import shape_text
 
 
 class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):

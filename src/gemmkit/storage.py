@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import BROADCAST, Dtype, GemmProblem
+from gemmkit.dtypes import Dtype
+from gemmkit.problem import BROADCAST, GemmProblem
 
 Stored = NDArray[Any]
 

@@ -1,8 +1,11 @@
-"""Times as text, in a suitable unit."""
+"""Times as text, in a suitable unit, and shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+# The longest text of groups that fits in a table.
+LONGEST_SHAPE = 48
 
 
 def microseconds_text(microseconds: float) -> str:
@@ -33,3 +36,19 @@ def seconds_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def shape_text(m: int, n: int, k: int, batch: int = 1, groups: str = "") -> str:
+    """`MxNxK`, or `MxNxKxBATCH` for a batch: safe in shells and file names.
+
+    Of groups it is their text, where a long one is cut and ends with the number of those left out.
+    """
+    if len(groups) > LONGEST_SHAPE:
+        parts = groups.split(",")
+        shown = parts[:1]
+        while len(",".join((*shown, parts[len(shown)]))) <= LONGEST_SHAPE - len(" +999999 more"):
+            shown.append(parts[len(shown)])
+        return f"{','.join(shown)} +{len(parts) - len(shown)} more"
+    if groups:
+        return groups
+    return "x".join(map(str, (m, n, k) if batch == 1 else (m, n, k, batch)))

@@ -13,9 +13,10 @@ import pytest
 from gemmkit.bench import linear_peer, torch_peer
 from gemmkit.bench.baseline import arithmetic_of, stored_steps
 from gemmkit.bench.cublas_lt import Fused
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.problem import ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, make_inputs
 from gemmkit.verify.encoding import decode, encode

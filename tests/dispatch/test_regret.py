@@ -11,8 +11,9 @@ import pytest
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.contender import Contender
 from gemmkit.dispatch.prices import BoardPrices
+from gemmkit.dtypes import Dtype
 from gemmkit.gpu import find_board
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 H100 = find_board("h100")

@@ -9,10 +9,11 @@ import pytest
 from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.dispatch.choose import choose
 from gemmkit.dispatch.which import which
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import BOARDS, find_board
-from gemmkit.problem import ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
 

@@ -10,7 +10,7 @@ import pytest
 
 from gemmkit.bench.workload import Case
 from gemmkit.devices.choose import open_device
-from gemmkit.dispatch.candidates import FOR_GROUPS
+from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
@@ -87,8 +87,12 @@ def test_aligned_products_in_vectors(device):
 @pytest.mark.parametrize("odd", [0, 1], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(each.config, marks=pytest.mark.slow) for each in FOR_GROUPS],
-    ids=[str(each.config) for each in FOR_GROUPS],
+    [
+        pytest.param(each.config, marks=pytest.mark.slow)
+        for each in CANDIDATES
+        if each.kernel is KERNEL
+    ],
+    ids=[str(each.config) for each in CANDIDATES if each.kernel is KERNEL],
 )
 def test_all_tiles_that_are_chosen_from(config, odd, device):
     BM, BN, BK = config["BM"], config["BN"], config["BK"]

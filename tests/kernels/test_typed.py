@@ -7,11 +7,12 @@ import pytest
 from typed_run import ALIGNED, ODD, check, check_exact, check_shapes, run_typed
 
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.production.typed import access_widths
-from gemmkit.problem import BROADCAST, ITEM_BYTES, GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 
 KERNEL = find_kernel("typed")
 H100, T4 = find_board("h100"), find_board("t4")

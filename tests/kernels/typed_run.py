@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from gemmkit.bench.workload import Case
 from gemmkit.devices.device import Device
+from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Custom
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, Verdict, make_inputs
 from gemmkit.verify.encoding import decode, encode

@@ -22,6 +22,7 @@ from gemmkit.analysis.trace import Trace, trace
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
 from gemmkit.emulator.counters.rules import SECTOR_BYTES, WORD_BYTES
@@ -34,7 +35,7 @@ from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
 from gemmkit.kernels.production.gemm_skinny import is_tall
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # k steps of the launch that determines how a grid covers C.
 _STEP = 64

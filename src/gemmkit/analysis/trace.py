@@ -12,6 +12,7 @@ from gemmkit.analysis.smaller import shallow, shallow_square, takes_squares_only
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
@@ -20,7 +21,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 
 def sectors(access: WatchedAccess) -> int:

@@ -9,8 +9,9 @@ from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.occupancy import Occupancy
 from gemmkit.analysis.roofline import WAVEFRONT_BYTES
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # k steps per cache line of A; what the resident blocks read in them must fit in the L1, or else
 # sectors that one warp has fetched are evicted before the next one requests them.

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gemmkit.bench.baseline import Arguments, steps_of
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.dtypes import Dtype
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import further_layouts
 from gemmkit.verify.arithmetic import Step
 

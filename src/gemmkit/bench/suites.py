@@ -9,9 +9,10 @@ from itertools import product
 from gemmkit.bench import sweep
 from gemmkit.bench.layer import Layer
 from gemmkit.bench.layers import LAYERS as MEASURED_LAYERS
+from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError, unknown_name
-from gemmkit.problem import Dtype, GemmProblem, read_problem
+from gemmkit.problem import GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)

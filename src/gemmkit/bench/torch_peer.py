@@ -9,9 +9,10 @@ from typing import Any
 
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
 from gemmkit.devices.device import TimedDevice, Work
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import Layout, further_layouts, layouts
 from gemmkit.verify.arithmetic import Step
 

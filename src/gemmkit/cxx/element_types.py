@@ -18,7 +18,7 @@ from gemmkit.cxx.declarations import (
     without_comments,
     without_directives,
 )
-from gemmkit.problem import Dtype
+from gemmkit.dtypes import Dtype
 
 # What C++ calls the types of elements, and vectors of them.
 ELEMENT_TYPES: Mapping[str, Dtype] = {

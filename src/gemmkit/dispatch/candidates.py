@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Below and above which side of C the seven-level guide calls a problem small or large.
 SMALL, LARGE = 512, 2048

@@ -12,9 +12,10 @@ from gemmkit.analysis.closed_form.costs import UNCORRECTED, BoardCosts, Correcti
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.dispatch import shipped_file
 from gemmkit.dispatch.candidates import Candidate
+from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import useful_parts
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # What is only derived must promise that much more than what was measured.
 DOUBT = 1.08

@@ -19,6 +19,7 @@ from gemmkit.cxx.declarations import (
 from gemmkit.cxx.element_types import element_assertions, resolved, type_names
 from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.cxx.includes import included_files
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
 from gemmkit.frontends.refusals import check_parameters
@@ -45,7 +46,6 @@ from gemmkit.kernels.plan import (
     names_in,
 )
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
-from gemmkit.problem import Dtype
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from gemmkit.cxx.declarations import KernelDeclaration, Parameter
 from gemmkit.cxx.element_types import ELEMENT_TYPES, unclear
 from gemmkit.cxx.expressions import Expression, Number
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.frontends.struct_arguments import grouped, is_matrix, matrix_field
 from gemmkit.kernels.plan import ARGUMENT_NAMES, LEADING_DIMENSIONS, Signature
 from gemmkit.kernels.sizes import SIZES
-from gemmkit.problem import Dtype
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
@@ -28,7 +29,7 @@ from gemmkit.kernels.plan import (
 from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.spaces import fitting_values
 from gemmkit.kernels.work import Way
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
     from gemmkit.kernels.sizes import SizeRule

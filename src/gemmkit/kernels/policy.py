@@ -3,9 +3,10 @@ code."""
 
 from __future__ import annotations
 
+from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Custom
 from gemmkit.kernels.plan import EXPRESSION_FILE, SourceFile
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 _BIASES = {"": "NO_BIAS", "column": "COLUMN_BIAS", "row": "ROW_BIAS"}
 _ACTIVATIONS = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import FLOAT_BYTES
 
 STATIC_SHARED_LIMIT = 48 * 1024
 # What a kernel's own variables take before its dynamic shared memory, which begins at a line of 128

@@ -11,10 +11,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedType
 from gemmkit.loading import load
 from gemmkit.ops.operands import Operand
-from gemmkit.problem import Dtype
 
 # Our modules for the classes of other packages, and for what follows a protocol.
 _PACKAGES = {

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from gemmkit.devices.context import context_of
 from gemmkit.devices.streams import let_wait, stream_handle
+from gemmkit.dtypes import Dtype
 from gemmkit.ops.arrays import GpuLibrary, library_of
 from gemmkit.ops.operands import Operand, View, same_memory
 from gemmkit.ops.placement import Copied, Step, place
 from gemmkit.ops.request import Call, Request
-from gemmkit.problem import Dtype
 
 log = logging.getLogger("gemmkit")
 

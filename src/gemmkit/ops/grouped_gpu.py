@@ -14,6 +14,7 @@ from gemmkit.devices.context import Context, context_of
 from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.streams import check_stream, stream_handle
 from gemmkit.dispatch.choose import choose
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.errors import UsageError
 from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES
@@ -23,7 +24,7 @@ from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.tables import tables_of
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 log = logging.getLogger("gemmkit")
 

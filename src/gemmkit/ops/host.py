@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.device import Buffer
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.groups import Groups
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.carriers import Carrier
@@ -20,7 +21,7 @@ from gemmkit.ops.operands import Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
 from gemmkit.ops.request import Request
 from gemmkit.ops.shapes import Shape
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import placements
 
 Raw = NDArray[Any]

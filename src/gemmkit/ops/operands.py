@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gemmkit.dtypes import ITEM_BYTES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.problem import ITEM_BYTES, Dtype, full_type_name
 
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts apart"),

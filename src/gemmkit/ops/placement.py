@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.epilogue import Bias, Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.operands import View
-from gemmkit.problem import BROADCAST, ITEM_BYTES, Dtype, GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 
 LARGEST_LD = 2**31 - 1
 

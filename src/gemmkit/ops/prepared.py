@@ -10,11 +10,11 @@ from gemmkit.devices.context import Context
 from gemmkit.devices.launcher import ROLES, LaunchSequence, PreparedLaunch
 from gemmkit.devices.scratch import Temporary, no_memory
 from gemmkit.dispatch.choose import choose
+from gemmkit.dtypes import Dtype
 from gemmkit.ops.compiled import compiled, step_numbers, step_places
 from gemmkit.ops.operands import Operand, same_memory
 from gemmkit.ops.placement import Step
 from gemmkit.ops.request import Request
-from gemmkit.problem import Dtype
 
 
 class Span(NamedTuple):

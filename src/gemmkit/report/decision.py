@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gemmkit.dispatch.which import Alternative, Decision
+from gemmkit.dtypes import types_text
 from gemmkit.kernels.layouts import layout_text
-from gemmkit.problem import types_text
 from gemmkit.units import microseconds_text
 
 

@@ -7,10 +7,12 @@ from typing import Literal
 
 import msgspec
 
+from gemmkit.dtypes import Dtype, types_text
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import Dtype, GemmProblem, shape_text, types_text
+from gemmkit.problem import GemmProblem
+from gemmkit.units import shape_text
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
 Origin = Literal["measured", "imported"]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from gemmkit.devices.choose import gpu_problem, open_device
 from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
@@ -17,7 +18,7 @@ from gemmkit.kernels.catalog import find_kernel, tunable_kernels
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.problem import Dtype, GemmProblem, Shape, read_problem
+from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.tune.compiling import CompileOne
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned

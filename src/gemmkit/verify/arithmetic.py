@@ -31,8 +31,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
-from gemmkit.problem import full_type_name
 
 
 @dataclass(frozen=True, slots=True)

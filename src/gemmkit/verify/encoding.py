@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import Dtype
+from gemmkit.dtypes import Dtype
 from gemmkit.storage import STORAGE, Stored
 from gemmkit.verify.arithmetic import FORMATS, Format
 

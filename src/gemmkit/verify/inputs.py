@@ -14,8 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Epilogue
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import Layout, Placement, Stored, further_layouts, layouts, placements
 from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
 from gemmkit.verify.row_blocks import for_each_row_block, row_blocks

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.dtypes import Dtype
+from gemmkit.problem import GemmProblem
 from gemmkit.storage import Stored, layouts
 from gemmkit.verify.bounds import Rounding, scalar
 from gemmkit.verify.encoding import decode

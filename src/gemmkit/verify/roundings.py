@@ -15,8 +15,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import GemmkitError
-from gemmkit.problem import Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import FORMATS, FP32, Arithmetic, Rounded, named_arithmetic
 from gemmkit.verify.value_flow import NARROW_TYPES, Operation, components, operation_of
 

@@ -23,11 +23,12 @@ from gemmkit.analysis.closed_form.costs import (
     most_registers,
 )
 from gemmkit.analysis.occupancy import occupancy
+from gemmkit.dtypes import FLOAT_BYTES, Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
-from gemmkit.problem import FLOAT_BYTES, Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Arithmetic and memory traffic overlap so far that the longer almost hides the shorter.
 MEMORY_EXPONENT = 4.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import whole_tiles
@@ -18,7 +19,7 @@ from gemmkit.kernels.plan import (
     ceil_div,
 )
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import Cut, even_shares, whole_tiles
@@ -12,7 +13,7 @@ from gemmkit.kernels.ladder import async_copy
 from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import SCRATCH_SIGNATURE, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 
 def shares_of(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import Cut, steps_of
@@ -11,7 +12,7 @@ from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.mainloops.short_sides import streamed
 from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Floats of the large matrix that a thread has in each step, and the most threads that may have 128
 # registers.

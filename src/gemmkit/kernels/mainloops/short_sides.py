@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import FP32, WARP_SIZE, MathPipe
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.plan import TileConfig, ceil_div
@@ -18,7 +19,7 @@ from gemmkit.kernels.work import (
     Demands,
     Work,
 )
-from gemmkit.problem import ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 
 def streamed(found: Cut, config: TileConfig, threads: int, shared_bytes: int, thin: int) -> Work:

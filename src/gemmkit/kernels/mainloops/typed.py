@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, MathPipe
 from gemmkit.kernels import cut, rules
 from gemmkit.kernels.mainloops.fp32 import outer_product_step
@@ -19,7 +20,7 @@ from gemmkit.kernels.work import (
     Demands,
     Work,
 )
-from gemmkit.problem import ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Latencies of L2 that a step lasts at least where its copies pass through registers of kernels for
 # every type: the barrier waits for the last of them (800 cycles on an H100).

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
@@ -18,7 +19,7 @@ from gemmkit.kernels.work import (
     Way,
     Work,
 )
-from gemmkit.problem import ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Steps along k that are taken of a kernel whose inside is not known.
 UNKNOWN_DEPTH = 16

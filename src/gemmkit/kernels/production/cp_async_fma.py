@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.mainloops.fp32 import staged
@@ -32,7 +33,7 @@ from gemmkit.kernels.rules import (
     warps,
 )
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # A block with a residue tile takes as long as one with a tile of so many results for each row and
 # column that it copies: copies hold it up.

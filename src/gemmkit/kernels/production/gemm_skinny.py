@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid
@@ -15,7 +16,7 @@ from gemmkit.kernels.production.arguments import access, launch_shape, named, si
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # A thread's piece of the streamed matrix is 4 x 4 floats, so a warp reads 512 a step.
 PIECE = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import whole_tiles
@@ -20,7 +21,7 @@ from gemmkit.kernels.production.arguments import (
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # 32-bit registers of a lane for its columns of B, and for them with its accumulators.
 B_REGISTERS, HELD_REGISTERS = 64, 96

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
@@ -22,7 +23,7 @@ from gemmkit.kernels.rules import (
     thread_count,
 )
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 
 def parts_of(problem: GemmProblem, config: TileConfig) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import Cut, even_shares
 from gemmkit.kernels.kernel import Kernel
@@ -15,7 +16,7 @@ from gemmkit.kernels.production.residue import ResidueTiles, cut_with_residue
 from gemmkit.kernels.production.schedule import RASTER_ROWS, chunks_of, schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES, resident_blocks, thread_count
 from gemmkit.kernels.work import Work
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Steps of k below which no block gets a share of its own.
 LEAST_STEPS = 4

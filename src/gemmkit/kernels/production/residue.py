@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import cut
 from gemmkit.kernels.cut import Cut
@@ -14,7 +15,7 @@ from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
 from gemmkit.kernels.rules import PAD, resident_blocks, thread_count
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # The widest residue, and the lengths of its tiles: beside whole tiles on an SM they hold these up,
 # and so are short.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
 from gemmkit.kernels.production.residue import ResidueTiles
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES, resident_blocks
-from gemmkit.problem import FLOAT_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Rows of C that a group of tiles spans, and how many times as much a wave of blocks must read in
 # row-by-row order for groups to pay.

@@ -6,6 +6,7 @@ matrices hold.
 
 from __future__ import annotations
 
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import tile_grid
@@ -23,7 +24,7 @@ from gemmkit.kernels.production.arguments import (
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
-from gemmkit.problem import ITEM_BYTES, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # The widest access to memory, and what a row of a panel that runs along k has: a sector.
 WIDEST, SECTOR = 16, 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.grids import tile_grid
@@ -19,7 +20,7 @@ from gemmkit.kernels.production.arguments import (
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
-from gemmkit.problem import ITEM_BYTES, Dtype, GemmProblem
+from gemmkit.problem import GemmProblem
 
 # Rows and columns of a product of mma.sync, and the deepest of them.
 ROWS, COLUMNS, DEPTH = 16, 8, 16

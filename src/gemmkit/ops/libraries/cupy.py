@@ -8,10 +8,10 @@ from typing import Any
 
 import cupy
 
+from gemmkit.dtypes import Dtype
 from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.libraries.numpy import numpy_type
 from gemmkit.ops.operands import Operand, View, element_strides, known_dtype
-from gemmkit.problem import Dtype
 
 NAME = "CuPy"
 WRITABLE = True

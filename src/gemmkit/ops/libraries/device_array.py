@@ -8,8 +8,8 @@ import numpy as np
 
 from gemmkit.devices.context import Memory, context_of
 from gemmkit.devices.streams import let_wait
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.ops.operands import View
-from gemmkit.problem import ITEM_BYTES, Dtype
 
 # DLPack's numbers: its code for CUDA devices, and the legacy default stream.
 _CUDA, _LEGACY_STREAM = 2, 1

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.ops.libraries import numpy as host
 from gemmkit.ops.libraries import protocols
 from gemmkit.ops.libraries.device_array import DeviceArray
 from gemmkit.ops.operands import Operand, known_dtype
-from gemmkit.problem import Dtype
 
 NAME = "JAX"
 WRITABLE = False

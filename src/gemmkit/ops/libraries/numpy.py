@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.operands import Operand, View, known_dtype
-from gemmkit.problem import Dtype
 
 NAME = "NumPy"
 WRITABLE = True

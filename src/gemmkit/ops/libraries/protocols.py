@@ -12,10 +12,10 @@ from typing import Any
 from gemmkit.devices.context import context_of
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.streams import let_wait
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.ops.libraries.device_array import DeviceArray
 from gemmkit.ops.operands import Operand, View, known_dtype
-from gemmkit.problem import Dtype
 
 NAME = "an array interface"
 WRITABLE = True

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.operands import Operand, View, known_dtype
-from gemmkit.problem import Dtype
 
 NAME = "PyTorch"
 WRITABLE = True

@@ -1,0 +1,38 @@
+"""The element types of matrices: their names, sizes and largest numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+FLOAT_BYTES = 4
+LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
+
+# Element types, with their sizes in bytes. 16-bit types are accumulated in fp32.
+Dtype = Literal["float32", "float64", "float16", "bfloat16"]
+# Other common names of types, including those of CUDA C++ and PTX.
+_SHORT_NAMES = {
+    "float16": ("half", "fp16", "f16", "__half"),
+    "bfloat16": ("bf16", "__nv_bfloat16", "nv_bfloat16"),
+    "float32": ("fp32", "f32", "single"),
+    "float64": ("fp64", "f64", "double"),
+    "tf32": ("tfloat32", "tensorfloat32"),
+    "float8_e4m3": ("fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn"),
+    "float8_e5m2": ("fp8_e5m2", "e5m2"),
+}
+_FULL_NAMES = {short: full for full, names in _SHORT_NAMES.items() for short in names}
+ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+def types_text(dtype: str, out_dtype: str) -> str:
+    """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`."""
+    short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+    names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
+    return " to ".join(names)
+
+
+def full_type_name(name: str) -> str:
+    """The full name of a type for a shorter one, such as `half` or `bf16`.
+
+    Anything else is returned unchanged.
+    """
+    return _FULL_NAMES.get(name.strip().lower(), name)
