@@ -1,9 +1,10 @@
 """Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE…`.
 
-The files are of `dispatch_regret.py` and `typed.py`. The costs of each candidate are fitted to
-every other shape of each and written to `src/gemmkit/dispatch/fitted/`; the regret on the other
-shapes is printed, with these costs, with those that were there, and with those that follow from
-tile sizes (`closed_form.py` fits what the latter rest on). No GPU is needed.
+The files are of `dispatch_regret.py` and, typed and grouped, of `run_suites.py --candidates`. The
+costs of each candidate are fitted to every other shape of each and written to
+`src/gemmkit/dispatch/fitted/`; candidates that the files do not have keep theirs. The regret on the
+other shapes is printed, with these costs, with those that were there, and with those that follow
+from tile sizes (`closed_form.py` fits what the latter rest on). No GPU is needed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,15 +22,20 @@ from dispatch_regret import Row, read, summary
 from numpy.typing import NDArray
 
 from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
+from gemmkit.bench.peers import CANDIDATE, GEMMKIT
 from gemmkit.dispatch.candidates import Candidate, candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.contender import Contender, board_costs
-from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
+from gemmkit.record import ProblemRecord
+from gemmkit.report.readme import read_records
 
 FITTED = Path(__file__).resolve().parent.parent / "src" / "gemmkit" / "dispatch" / "fitted"
+
+# Names of files of `run_suites.py` end like this.
+SUITES = ("-typed", "-grouped")
 
 # Costs and those of the board are fitted by turns.
 ROUNDS = 4
@@ -69,52 +76,36 @@ def samples_of(rows: Sequence[Row], gpu: GpuSpec) -> list[list[Sample]]:
     return found
 
 
-class Timed(msgspec.Struct):
-    """What is read of a time of `typed.py`."""
-
-    median: float
-
-
-class TypedEntry(msgspec.Struct):
-    """What is read of an entry of `typed.py`."""
-
-    name: str
-    config: dict[str, int]
-    correct: bool
-    time_us: Timed
-
-
-class TypedLine(msgspec.Struct):
-    """What is read of a line of `typed.py`."""
-
-    dtype: Dtype
-    layout: str
-    shape: str
-    entries: list[TypedEntry]
-
-
-def typed_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
-    """The same of a file of `typed.py`."""
+def suite_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
+    """The same of a file of `run_suites.py --candidates`."""
     known = {each.label: each for each in candidates_for(gpu)}
     found = []
-    for line in path.read_bytes().splitlines():
-        read_line = msgspec.json.decode(line, type=TypedLine)
-        shape = GemmProblem.from_shape(read_line.shape, dtype=read_line.dtype)
-        problem = shape.laid_out(read_line.layout)
-        times = {
-            f"{each.name}:{TileConfig(**each.config)}": each.time_us.median
-            for each in read_line.entries
-            if each.correct and each.config
-        }
+    for record in read_records(path):
+        if not record.correct or record.time_us is None:
+            continue
+        times = {f"{record.kernel}:{TileConfig(**record.config)}": record.time_us.median}
+        for each in record.peers:
+            if each.vendor == GEMMKIT and each.choice == CANDIDATE and each.correct:
+                kernel = each.name.partition(":")[0]
+                times[f"{kernel}:{TileConfig(**each.config)}"] = each.time_us.median
         best = min(times.values())
         found.append(
             [
-                Sample(known[label], problem, time, best / time)
+                Sample(known[label], problem_of(record.problem), time, best / time)
                 for label, time in times.items()
                 if label in known
             ]
         )
     return found
+
+
+def problem_of(given: ProblemRecord) -> GemmProblem:
+    """The problem of a record: its sizes, types and layout."""
+    types: dict[str, Any] = {"dtype": given.dtype, "out_dtype": given.out_dtype}
+    if given.groups:
+        return GemmProblem.of_groups(given.groups, **types).laid_out(given.layout)
+    sizes = given.m, given.n, given.k
+    return GemmProblem(*sizes, batch=given.batch, **types).laid_out(given.layout)
 
 
 def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
@@ -234,8 +225,8 @@ def main() -> None:
     registers: dict[str, int] = {}
     for file in arguments.files:
         together = 1
-        if file.stem.endswith("-typed"):
-            shapes = typed_samples(file, gpu)
+        if file.stem.endswith(SUITES):
+            shapes = [each for each in suite_samples(file, gpu) if each]
         else:
             head, rows = read(file)
             registers |= head.registers
@@ -248,13 +239,15 @@ def main() -> None:
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))
     names = " and ".join(file.name for file in arguments.files)
+    before = board_costs(limits.major, limits.minor)
     board = msgspec.structs.replace(
         board,
+        corrections=before.corrections | board.corrections,
         fitted=f"{len(fitted_on)} shapes of {names} on {gpu.name}; regret on {told}",
     )
     for name, costs in (
         ("derived costs", BoardCosts()),
-        ("as they were", board_costs(limits.major, limits.minor)),
+        ("as they were", before),
         ("fitted costs", board),
     ):
         print(f"{name:14} fitted on {summary(regrets(costs, fitted_on, gpu))}")

@@ -1,4 +1,4 @@
-"""Write the tables of layers, types and layouts in `docs` anew, from what `run_suites.py` measured.
+"""Write the tables in `docs` of what `run_suites.py` measured anew: layers, groups, types, layouts.
 
 `.venv/bin/python benchmarks/render_suites.py`; no GPU needed. A table's file is
 `results/h100-NAME.json`.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemmkit.record import Record
+from gemmkit.report.groups import groups_table
 from gemmkit.report.kinds import kinds_table
 from gemmkit.report.layers import layers_table
 from gemmkit.report.readme import read_records, replace_generated
@@ -48,6 +49,17 @@ def kinds(records: Sequence[Record]) -> str:
     return f"{kinds_table(records).to_markdown()}\n{peer} {_facts(records)}.\n"
 
 
+def groups(records: Sequence[Record]) -> str:
+    wrong = sum(not each.correct for record in records for each in (record, *record.peers))
+    verdict = "all right" if not wrong else f"{wrong} WRONG"
+    return (
+        f"{groups_table(records, '').to_markdown()}\n"
+        "×: times of others over gemmkit's; above 1 gemmkit is faster. cuBLAS's routines are "
+        "`cublasSgemmGroupedBatched` and `cublasSgemmBatched`; `torch.mm` is a launch for each "
+        f"product. CUDA graphs, timed in turn; results: {verdict}. {_facts(records)}.\n"
+    )
+
+
 class Section(NamedTuple):
     """A part of a page that a file of results gives."""
 
@@ -58,6 +70,7 @@ class Section(NamedTuple):
 
 SECTIONS = {
     "layers": Section("library.md", "h100-layers.json", layers),
+    "grouped products": Section("library.md", "h100-grouped.json", groups),
     "layouts": Section("benchmark.md", "h100-layouts.json", kinds),
     "types": Section("benchmark.md", "h100-typed.json", kinds),
 }

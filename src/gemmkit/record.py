@@ -133,7 +133,8 @@ class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     `vendor` is "cublas", "torch", "linear", "triton", or "gemmkit" for one of gemmkit's kernels.
     `choice` is "default" for the library's own choice and "best" for the fastest of its
     `candidates`, whose names are in `ranking`, the fastest first. For PyTorch's functions it is
-    "eager" or, under torch.compile, "compiled". For gemmkit it is "plain" for the product without
+    "eager" or, under torch.compile, "compiled". For groups it is the routine: "grouped", "batched",
+    or "each" for a call for each product. For gemmkit it is "plain" for the product without
     the problem's epilogue, and "candidate" for another kernel or configuration. `name` is version
     and algorithm, for gemmkit the kernel, with `config`. `speedup` is its time / the kernel's; the
     errors and `arithmetic` are as in `Record`, `call_us` and `parts` as in `LayerRecord`.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
+from gemmkit.bench.cublas_groups import GroupRoutines
 from gemmkit.bench.cublas_lt import (
     CUDA_TYPES,
     WORKSPACE_BYTES,
@@ -22,13 +23,15 @@ from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.devices.device import Buffer, TimedDevice, Work
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.arithmetic import Step
 
 
 class CublasBaseline:
     """cublasSgemm (of other types cublasGemmEx), and the eight best of cuBLASLt's heuristics,
     through nvmath-python.
 
-    For a batch, the strided batches of both. Of an epilogue cuBLASLt fuses what it can; the rest is
+    For a batch, the strided batches of both, and for groups the routines of `GroupRoutines`. Of an
+    epilogue cuBLASLt fuses what it can; the rest is
     left to PyTorch's kernels, where that is installed. Sums of 16-bit products are fp32, whatever
     parts k is cut into.
 
@@ -47,6 +50,7 @@ class CublasBaseline:
         self.name = f"cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100}"
         self._device = device
         self._workspace: Buffer = device.empty(WORKSPACE_BYTES)
+        self._groups = GroupRoutines(cublas, self._handle, device, self._begin)
 
     def candidates(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
         """cuBLASLt's choices, in its own order, and the plain routine where nothing is fused.
@@ -55,6 +59,8 @@ class CublasBaseline:
             UnsupportedProblem: cuBLASLt cannot fuse the epilogue, and PyTorch is missing or
                 cannot compute the rest.
         """
+        if problem.groups is not None:
+            return self._of_groups(problem, arguments)
         fused = Fused.of(problem)
         try:
             found = self._fused(problem, fused, arguments)
@@ -75,7 +81,7 @@ class CublasBaseline:
         self, problem: GemmProblem, fused: Fused, arguments: Sequence[Arguments]
     ) -> dict[str, Way]:
         """The candidates where cuBLASLt is to fuse so much."""
-        finish = self._rest(problem, fused, arguments)
+        finish = self._rest(problem, fused.steps, arguments) if fused.left else None
         more = ", then PyTorch's kernels" if fused.left else ""
         stored = stored_steps(problem.epilogue, fused.steps) if fused.left else ()
         found: dict[str, Way] = {}
@@ -96,18 +102,35 @@ class CublasBaseline:
             found[f"{self.name} ({name}){more}"] = Way(_followed(works, finish), stored)
         return found
 
+    def _of_groups(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
+        """Products by arrays of addresses, then the epilogue in PyTorch's kernels.
+
+        Raises:
+            UnsupportedProblem: the matrices are not float32, or PyTorch cannot compute the rest.
+        """
+        if {problem.dtype, problem.result_dtype} != {"float32"}:
+            raise UnsupportedProblem("groups are compared with cuBLAS's routines for float32 alone")
+        left = str(problem.epilogue) != "none"
+        finish = self._rest(problem, ("product",), arguments) if left else None
+        more = ", then PyTorch's kernels" if left else ""
+        stored = stored_steps(problem.epilogue) if left else ()
+        return {
+            f"{self.name} ({name}){more}": Way(
+                _followed([make(each) for each in arguments], finish), stored, choice
+            )
+            for choice, name, make in self._groups.ways(problem)
+        }
+
     def _rest(
-        self, problem: GemmProblem, fused: Fused, arguments: Sequence[Arguments]
-    ) -> list[Work] | None:
-        """What computes the rest of the epilogue on each set of buffers; None where there is none.
+        self, problem: GemmProblem, done: Sequence[Step], arguments: Sequence[Arguments]
+    ) -> list[Work]:
+        """What computes the rest of the epilogue on each set of buffers.
 
         Raises:
             UnsupportedProblem: PyTorch is missing, or cannot compute it.
         """
-        if not fused.left:
-            return None
         try:
-            return TorchBaseline(self._device).rest(problem, arguments, fused.steps)
+            return TorchBaseline(self._device).rest(problem, arguments, done)
         except (ImportError, RuntimeError) as error:
             raise UnsupportedProblem(
                 f"cuBLASLt cannot fuse {problem.epilogue}, and PyTorch is not there to compute the "

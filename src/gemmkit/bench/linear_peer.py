@@ -70,7 +70,8 @@ class LinearBaseline:
         """
         refuse_foreign(problem)
         scaled = (problem.alpha, problem.beta) != (1, 0)
-        if problem.batch != 1 or problem.transc or problem.epilogue.bias == "row" or scaled:
+        several = problem.batch != 1 or problem.groups is not None
+        if several or problem.transc or problem.epilogue.bias == "row" or scaled:
             raise UnsupportedProblem(
                 "F.linear has one product with α = 1 and β = 0, a row-major result and a bias for "
                 "each column"

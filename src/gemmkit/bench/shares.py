@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gemmkit.gpu import FP32, GpuSpec, MathPipe
+from gemmkit.groups import Groups
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.ffma import multiply_adds
 from gemmkit.kernels.plan import ceil_div
@@ -59,5 +60,9 @@ def _tile_share(config: dict[str, int], problem: ProblemRecord) -> float | None:
     rows, columns = config.get("BM"), config.get("BN")
     if not (rows and columns and problem.m and problem.n):
         return None
+    if problem.groups:
+        groups = Groups.parse(problem.groups)
+        tiles = (-(-groups.m // rows) * -(-groups.n // columns)).sum()
+        return groups.results / int(rows * columns * tiles) if tiles else None
     whole = ceil_div(problem.m, rows) * rows * ceil_div(problem.n, columns) * columns
     return problem.m * problem.n / whole

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gemmkit.bench import sweep
 from gemmkit.bench.layer import Layer
 from gemmkit.bench.layers import LAYERS as MEASURED_LAYERS
 from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError, unknown_name
+from gemmkit.groups import Groups
 from gemmkit.problem import GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
@@ -83,6 +87,43 @@ BATCHES = (
 )
 
 
+def _grouped(seed: int = 0) -> dict[str, GemmProblem]:
+    """Many products in one launch: equal ones, experts of a mixture, and any sizes.
+
+    Experts have a row for each token that a router sends them, of a batch of 4096 or 16384 tokens,
+    or of the few that are decoded at once.
+    """
+    rng = np.random.default_rng(seed)
+    few = rng.multinomial(4096, rng.dirichlet(np.full(8, 4.0)))
+    many = rng.multinomial(16384, rng.dirichlet(np.full(64, 2.0)))
+    sizes = rng.integers(16, 129, (1000, 3))
+    decoded = rng.integers(0, 9, 64)
+    cubes = {
+        f"{count} × {side}³": f"{side}*{count}"
+        for side, counts in (
+            *((32, (1000, 4000, 16000)), (64, (1000, 4000)), (128, (1000, 4000))),
+            *((256, (250, 1000)), (48, (2000,)), (33, (4000,)), (100, (1000,))),
+        )
+        for count in counts
+    }
+
+    def experts(rows: NDArray[np.int64], n: int, k: int) -> Groups:
+        return Groups.of(rows, np.full(rows.size, n), np.full(rows.size, k))
+
+    found = {
+        "8 experts, 4096 tokens, 2048 → 4096": experts(few, 4096, 2048),
+        "64 experts, 16384 tokens, 2048 → 1408": experts(many, 1408, 2048),
+        "64 experts, 0 to 8 tokens each": experts(decoded, 1408, 2048),
+        "1000 sizes, 16 to 128, multiples of 4": Groups.of(*(sizes // 4 * 4).T),
+        "1000 sizes, 16 to 128": Groups.of(*sizes.T),
+    }
+    return {name: GemmProblem.of_groups(each) for name, each in (cubes | found).items()}
+
+
+# By what they stand for.
+GROUPED = _grouped()
+
+
 def _cubes(sizes: Iterable[int], epilogue: str = "none") -> tuple[GemmProblem, ...]:
     fused = Epilogue.parse(epilogue)
     return tuple(GemmProblem(size, size, size, epilogue=fused) for size in sizes)
@@ -110,6 +151,7 @@ SUITES: dict[str, tuple[GemmProblem, ...]] = {
     ),
     "waves": _slabs(WAVES, WAVES_K),
     "batched": tuple(map(read_problem, BATCHES)),
+    "grouped": tuple(GROUPED.values()),
     "typed": tuple(
         GemmProblem(m, n, k, dtype=dtype).laid_out(layout)
         for dtype in TYPES
@@ -133,6 +175,7 @@ TOPICS = {
     "fused": "bias, activations, residual and scale fused, M = N = K",
     "waves": "M = N in steps of 64, K = 1024: quantisation by tiles and waves",
     "batched": "batches of small products, and those of attention",
+    "grouped": "groups in one launch: equal products, experts of a mixture, any sizes",
     "typed": "float64, float16 and bfloat16 in three layouts",
     "layers": "layers of gemmkit.nn beside PyTorch's",
 }

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
+from gemmkit.bench.groups import BATCHED, EACH, as_strided_batch, single_products
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.epilogue import Custom
@@ -19,6 +20,7 @@ from gemmkit.verify.arithmetic import Step
 
 class TorchBaseline:
     """torch.addmm, or torch.baddbmm for batches, in the arithmetic of `in_fp32`; both call cuBLAS.
+    Of groups a call for each product, and of equal ones also a batch.
 
     An epilogue takes kernels of its own, each of which stores its result in C.
 
@@ -32,15 +34,27 @@ class TorchBaseline:
         self.name = f"cuBLAS through PyTorch {self._torch.__version__}"
 
     def candidates(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
-        """One way: the product, then the epilogue's parts if it has any.
+        """One way: the product, then the epilogue's parts if it has any. Of groups two, if they are
+        a batch as well.
 
         Raises:
             UnsupportedProblem: A and C have different types, or the activation is the user's own.
         """
         refuse_foreign(problem)
         separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
-        works = [self._addmm(problem, each) for each in arguments]
-        return {self.name + separate: Way(works, stored_steps(problem.epilogue))}
+        stored = stored_steps(problem.epilogue)
+        works = [self._products(problem, each) for each in arguments]
+        if problem.groups is None:
+            return {self.name + separate: Way(works, stored)}
+        found = {f"{self.name} (torch.mm for each product){separate}": Way(works, stored, EACH)}
+        if (batch := as_strided_batch(problem)) is not None:
+            works = [self._products(batch, each) for each in arguments]
+            found[f"{self.name} (torch.bmm){separate}"] = Way(works, stored, BATCHED)
+        return found
+
+    def _products(self, problem: GemmProblem, bound: Arguments) -> Work:
+        """The product or the batch, or that of each of the groups."""
+        return _in_turn([self._addmm(*each) for each in single_products(problem, bound)])
 
     def _addmm(self, problem: GemmProblem, bound: Arguments) -> Work:
         torch = self._torch
@@ -73,11 +87,12 @@ class TorchBaseline:
             raise UnsupportedProblem("PyTorch has no such activation")
 
         def work(bound: Arguments) -> Work:
-            finish = self._finishing(problem, bound, done)
+            finish = [self._finishing(*each, done) for each in single_products(problem, bound)]
 
             def enqueue(stream: Any) -> None:
                 with on_stream(torch, stream, self._ordinal):
-                    finish()
+                    for each in finish:
+                        each()
 
             return enqueue
 
@@ -107,6 +122,16 @@ class TorchBaseline:
                 c.add_(further["residual"])
 
         return finish
+
+
+def _in_turn(works: Sequence[Work]) -> Work:
+    """All of these as one."""
+
+    def enqueue(stream: Any) -> None:
+        for work in works:
+            work(stream)
+
+    return works[0] if len(works) == 1 else enqueue
 
 
 def cuda_torch() -> Any:

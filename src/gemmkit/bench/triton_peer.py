@@ -70,6 +70,8 @@ class TritonBaseline:
             UnsupportedProblem: the kernel has no such layout, type or epilogue, or there are more
                 products than a grid has room for.
         """
+        if problem.groups is not None:
+            raise UnsupportedProblem("the Triton kernel multiplies products of one shape")
         epilogue = problem.epilogue
         plain = epilogue.activation in ("none", "relu") and epilogue.bias != "row"
         floats = {problem.dtype, problem.result_dtype} == {"float32"}

@@ -20,7 +20,7 @@ from gemmkit.devices.device import (
 )
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.variables import refuse_unset
-from gemmkit.errors import DeviceError, UnsupportedProblem
+from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
@@ -195,13 +195,8 @@ class Workload:
         """A baseline's ways to compute the problem, on each set of buffers.
 
         Raises:
-            UnsupportedProblem: it has none, or the problem has groups.
+            UnsupportedProblem: it has none.
         """
-        if self.problem.groups is not None:
-            raise UnsupportedProblem(
-                f"{baseline.name} is compared on products of one shape: use "
-                "`benchmarks/grouped.py` for groups"
-            )
         return baseline.candidates(self.problem, self.rotating)
 
     def ranked(self, device: TimedDevice, contenders: Mapping[str, Contender]) -> list[str]:

@@ -38,6 +38,25 @@ def products_of(problem: GemmProblem) -> Groups:
     return Groups.of(*(np.full(p.batch, each, np.int64) for each in sizes))
 
 
+def product_addresses(
+    problem: GemmProblem, arguments: Mapping[str, int | float]
+) -> dict[str, NDArray[np.uint64]]:
+    """Where the matrices of each product are, by the names of arguments, as far as there are any.
+
+    Args:
+        problem: a batch or groups, whose matrices are laid out as in `placements`.
+        arguments: the addresses of the first matrices.
+    """
+    placed, count = placements(problem), problem.count
+    found = {}
+    for argument, name in MATRICES.items():
+        if name in placed:
+            item = problem.item_bytes if argument in "AB" else problem.out_item_bytes
+            offsets = placed[name].offsets(count).astype(np.uint64)
+            found[argument] = np.uint64(arguments[argument]) + offsets * np.uint64(item)
+    return found
+
+
 @dataclass(frozen=True)
 class GroupTable:
     """The table of a problem's products, with C in tiles of `rows` × `columns`."""
@@ -69,7 +88,7 @@ class GroupTable:
 
     def of_storage(self, arguments: Mapping[str, int | float]) -> NDArray[np.void]:
         """The table for matrices laid out as in `placements`, at the addresses in `arguments`."""
-        problem, groups = self.problem, self.groups
+        problem = self.problem
         placed = placements(problem)
 
         def pitches(name: str) -> list[int] | int:
@@ -78,16 +97,8 @@ class GroupTable:
                 return [each.ld for each in where.matrices]
             return 0 if where is None else where.ld
 
-        def addresses(argument: str) -> Addresses:
-            where = placed.get(MATRICES[argument])
-            if where is None:
-                return 0
-            item = problem.item_bytes if argument in "AB" else problem.out_item_bytes
-            base = np.uint64(arguments[argument])
-            return base + where.offsets(groups.count).astype(np.uint64) * np.uint64(item)
-
         return self.filled(
-            {argument: addresses(argument) for argument in MATRICES},
+            product_addresses(problem, arguments),
             ldr=pitches("residual"),
             ldx=pitches("auxiliary"),
         )

@@ -14,6 +14,7 @@ from gemmkit.bench.suites import TOPICS
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.record import PeerRecord, ProblemRecord, Record
+from gemmkit.report.groups import groups_table
 from gemmkit.report.layers import layers_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import correctness, kernel_label, number, residency_cells
@@ -108,21 +109,22 @@ def next_tile_share(record: Record, others: Iterable[Record]) -> float | None:
 
 def _is_cube(record: Record) -> bool:
     problem = record.problem
-    return problem.batch == 1 and problem.m == problem.n == problem.k
+    single = problem.batch == 1 and not problem.groups
+    return single and problem.m == problem.n == problem.k
 
 
 def comparison_tables(records: Sequence[Record]) -> list[Table]:
-    """One table per suite, type and layout."""
-    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    """One table per suite, type and layout; groups and layers have tables of their own."""
+    found: dict[tuple[str, str, bool], list[Record]] = defaultdict(list)
     for record in records:
         kind = _kind(record.problem) if record.layer is None else "fp32"
-        found[record.suite, kind].append(record)
+        found[record.suite, kind, bool(record.problem.groups)].append(record)
     tables = []
-    for (suite, kind), members in found.items():
+    for (suite, kind, grouped), members in found.items():
         topic = f"{suite} ({TOPICS[suite]})" if suite in TOPICS else suite or _UNNAMED
         title = f"\n{topic}, {kind}, on {members[0].device.gpu}"
-        layers = members[0].layer is not None
-        tables.append((layers_table if layers else _suite_table)(members, title))
+        make = groups_table if grouped else _suite_table
+        tables.append((make if members[0].layer is None else layers_table)(members, title))
     return tables
 
 
