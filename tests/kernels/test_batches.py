@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gemmkit.bench.check import check
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
+from gemmkit.devices.device import Scratch
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
@@ -112,7 +113,9 @@ def test_more_products_than_a_grid_has_layers(named):
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-4, 5, (problem.batch, 2)).astype(np.float32) for _ in "AB")
     memory = [device.upload(each) for each in (a, b, np.full(problem.batch, np.nan, np.float32))]
-    device.launch(compile_plan(plan, H100.arch), plan, bind_arguments(problem, Operands(*memory)))
+    bound = bind_arguments(problem, Operands(*memory))
+    scratch = Scratch.of(device, plan, bound)
+    device.launch(compile_plan(plan, H100.arch), plan, {**bound, **scratch.arguments})
     result = np.empty(problem.batch, np.float32)
     device.download(memory[2], result)
     assert np.array_equal(result, (a * b).sum(axis=1))

@@ -27,7 +27,7 @@ CONFIGS = {
     "coarsening_1d": {"stride": 4},
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), SMALL),
     "warp_tiled": SMALL_WARPS,
-    **dict.fromkeys(("async_copy", "gemm_tiled"), TILED),
+    **dict.fromkeys(("async_copy", "gemm_tiled", "gemm_grouped"), TILED),
     **dict.fromkeys(("split_k", "gemm_split_k"), SPLIT),
     "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
     "gemm_skinny": SKINNY,

@@ -122,9 +122,10 @@ def test_the_bits_are_the_same_whichever_block_is_last(kernel, config):
         plan = kernel.plan(problem, config, device.spec)
         assert plan.arrivals
         binary = compile_plan(plan, device.spec.arch)
-        scratch = Scratch.of(device, plan)
         buffers = [device.upload(each) for each in (a, b, np.empty((70, 100), np.float32))]
-        arguments = bind_arguments(problem, Operands(*buffers), scratch)
+        bound = bind_arguments(problem, Operands(*buffers))
+        scratch = Scratch.of(device, plan, bound)
+        arguments = bound | scratch.arguments
         for _ in range(2):
             device.launch(binary, plan, arguments)
             result = np.empty((70, 100), np.float32)
