@@ -9,7 +9,6 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import gemmkit
 from gemmkit import nn
@@ -68,27 +67,8 @@ def test_the_table_at_the_top_leads_to_every_section():
         assert f"](#{anchor})" in PAGE.partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("name", ["layers", "layouts", "types"])
+@pytest.mark.parametrize("name", ["layers", "grouped products", "layouts", "types"])
 def test_tables_are_those_of_the_results(defined, name):
     made = defined("render_suites")
     page = (ROOT / "docs" / made["SECTIONS"][name].page).read_text("utf-8")
     assert made["section"](name) in page
-
-
-def test_the_table_of_grouped_products_is_that_of_the_results(defined):
-    made = defined("render_grouped")
-    assert made["section"](made["read"](made["DEFAULT"])) in PAGE
-
-
-def test_what_limits_grouped_products(defined):
-    made = defined("render_grouped")
-    first = made["read"](made["DEFAULT"])[0]
-
-    def limiter(tflops, gb_per_s, filled=1.0, aligned=True):
-        entry = replace(first.entries[0], tflops=tflops, gb_per_s=gb_per_s)
-        return made["limiter"](replace(first, entries=[entry], filled=filled, aligned=aligned))
-
-    assert limiter(50.0, 1000.0) == "fp32 units, 75% of their peak"
-    assert limiter(20.0, 3000.0, filled=0.5) == "memory, 89% of its bandwidth; tiles 50% full"
-    assert limiter(2.0, 400.0, aligned=False) == "copies of single floats"
-    assert limiter(8.0, 1500.0) == "latency of short products"
