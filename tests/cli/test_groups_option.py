@@ -70,10 +70,18 @@ def test_large_groups_are_counted_in_part(call):
 
 
 @pytest.mark.parametrize("verb", ["ladder", "sweep"])
-def test_ladder_and_sweep_refuse_groups(verb, call):
-    code, _, err = run(call, verb, "--groups", GROUPS)
+def test_ladder_and_sweep_run_the_kernels_that_take_groups(verb, call, tmp_path):
+    path = tmp_path / "records.jsonl"
+    given = ("--groups", GROUPS, "--device", "emulator", "--beta", "0.5", "--json", str(path))
+    code, out, err = run(call, verb, *given)
+    assert code == 0, err
+    assert GROUPS in out
+    (record,) = map(json.loads, path.read_text().splitlines())
+    assert (record["kernel"], record["problem"]["groups"]) == ("gemm_grouped", GROUPS)
+    assert record["correct"]
+    code, _, err = run(call, verb, *given, "--kernels", "naive")
     assert code == 2
-    assert f"`gemmkit {verb}` compares kernels on products of one shape" in err
+    assert "'naive' computes products of one shape" in err
 
 
 @pytest.mark.parametrize(
@@ -83,6 +91,9 @@ def test_ladder_and_sweep_refuse_groups(verb, call):
         (("bench", "gemm_grouped", "--groups", "5x"), "'5x' is not a group"),
         (("which", "--groups", "5x5x5", "64"), "give a shape or --groups, not both"),
         (("which",), "which problem?"),
+        (("ladder", "--groups", "5x5x5", "--shape", "64x64x64"), "give a shape or --groups"),
+        (("ladder", "--groups", "5x5x5", "--size", "64"), "give a size or a shape, not both"),
+        (("sweep", "--groups", "5x5x5", "--sizes", "64"), "give --sizes or --groups, not both"),
         (("show", "gemm_grouped", "--groups", "none.txt"), "none.txt cannot be read"),
         (("which", "--groups", "5x5x5", "--dtype", "fp16"), "is for float32, not float16"),
         (("tune", "--groups", "0x5x5", "--device", "model"), "is left to predict"),

@@ -91,6 +91,21 @@ def test_what_was_not_measured_must_promise_more(fitted_folder):
     assert alone > 1.05 * Contender(other, H100, plain).estimate(problem).microseconds
 
 
+def test_a_kernel_with_the_mainloop_of_another_has_its_costs_until_its_own_are_measured():
+    grouped = Candidate("gemm_grouped", LARGE)
+    assert Contender(grouped, H100, PLAIN).correction_for("float32") == CORRECTION
+    own = msgspec.structs.replace(CORRECTION, launch=1.25)
+    board = msgspec.structs.replace(
+        PLAIN, corrections={**PLAIN.corrections, grouped.costed_as("float32"): own}
+    )
+    assert Contender(grouped, H100, board).correction_for("float32") == own
+    problem = GemmProblem.of_groups("500x300x200*9,64x64x64")
+    slower, faster = (
+        Contender(grouped, H100, each).estimate(problem).microseconds for each in (board, PLAIN)
+    )
+    assert slower == pytest.approx(1.25 * faster)
+
+
 def test_damaged_costs_are_told_and_left_out(fitted_folder):
     (fitted_folder / "sm_90.json").write_text('{"launch_us": "two"}')
     with pytest.warns(RuntimeWarning, match=r"sm_90.json cannot be read .*without it"):

@@ -41,6 +41,14 @@ def test_few_products_are_cut_into_more_tiles_than_many():
     assert tiles("256x256x256*4") < tiles("256x256x256*4000")
 
 
+@pytest.mark.parametrize("text", ["256x256x256*1000", "64x1024x2048,700x1024x2048,5x1024x2048"])
+@pytest.mark.parametrize("key", ["h100", "a100", "rtx3090"])
+def test_no_estimate_is_faster_than_the_board(key, text):
+    board, problem = find_board(key), GemmProblem.of_groups(text)
+    choice = choose(problem, board, store=None)
+    assert problem.flops / choice.microseconds / 1e6 < board.peak_tflops
+
+
 def entry(problem, kernel, config):
     return Entry(
         gpu=gpu_key(H100),

@@ -33,7 +33,7 @@ DEFAULT_SIZE = 1024
 def ladder(
     size: int | None = None,
     *,
-    shape: str | tuple[int, ...] | None = None,
+    shape: str | tuple[int, ...] | GemmProblem | None = None,
     device: DeviceKind | Device = "auto",
     gpu: str | None = None,
     kernels: Sequence[str | Kernel] | None = None,
@@ -57,7 +57,7 @@ def ladder(
     Args:
         size: M = N = K; 1024 where no shape is given either.
         shape: (M, N, K), or the text `MxNxK`, in place of a size; a fourth number is that of the
-            products of a batch.
+            products of a batch. Or a problem, such as one of groups.
         device: "auto" (the GPU where one works, else the emulator), "cuda", "emulator", or an
             open device.
         gpu: the board that the emulator stands for, such as "rtx3090".
@@ -68,7 +68,7 @@ def ladder(
         beta: scales what C held before.
         layout: how A and B lie in memory: "NN", "NT", "TN" or "TT".
         dtype: the type of A and B, by default float32. Kernels that are not rungs serve types that
-            no rung takes.
+            no rung takes, and groups.
         out_dtype: that of C, by default the same.
         seed: of the inputs.
         progress: receives what happens.
@@ -207,7 +207,9 @@ def _run_all(
     return records
 
 
-def _sizes(size: int | None, shape: str | tuple[int, ...] | None) -> tuple[int, ...]:
+def _sizes(
+    size: int | None, shape: str | tuple[int, ...] | GemmProblem | None
+) -> tuple[int, ...] | GemmProblem:
     if size is not None and shape is not None:
         raise UsageError("give a size or a shape, not both")
     if isinstance(shape, str):

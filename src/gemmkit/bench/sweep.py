@@ -13,6 +13,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
+from gemmkit.problem import GemmProblem, Shape
 from gemmkit.record import Record
 
 SIZES = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
@@ -24,9 +25,10 @@ def sweep(
     sizes: Sequence[int] = SIZES,
     *,
     k: int = K,
+    groups: Sequence[GemmProblem] = (),
     device: DeviceKind | Device = "auto",
     gpu: str | None = None,
-    kernels: Sequence[str | Kernel] = KERNELS,
+    kernels: Sequence[str | Kernel] | None = None,
     config: Mapping[str, int] | None = None,
     epilogue: str | Epilogue | None = None,
     alpha: float = 1.0,
@@ -46,7 +48,9 @@ def sweep(
     Args:
         sizes: of M = N.
         k: of K.
-        kernels: names, or kernels of your own.
+        groups: problems of groups to run in place of the sizes.
+        kernels: names, or kernels of your own; by default those two, and for groups the kernels
+            that take them.
         device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, seed, progress,
             cache_dir: as for `ladder`.
 
@@ -54,10 +58,12 @@ def sweep(
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
     """
     letters = read_layout(layout)
+    shapes: Sequence[Shape] = groups or [(size, size, k) for size in sizes]
     problems = [
-        asked_problem(None, (size, size, k), alpha, beta, epilogue, dtype, out_dtype)
-        for size in sizes
+        asked_problem(None, each, alpha, beta, epilogue, dtype, out_dtype) for each in shapes
     ]
+    if kernels is None and not groups:
+        kernels = KERNELS
     problems = [problem.laid_out(letters) for problem in problems]
     return run_suite(
         problems,

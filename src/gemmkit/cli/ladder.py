@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmkit.cli.options import (
     config_option,
     epilogue_option,
+    groups_option,
     layout_option,
+    one_problem,
     run_options,
     scale_options,
     type_options,
 )
+
+if TYPE_CHECKING:
+    from gemmkit.problem import GemmProblem
 
 
 @click.command("ladder")
@@ -21,17 +26,21 @@ from gemmkit.cli.options import (
 @click.option(
     "--shape", metavar="MxNxK", help="M, N and K instead of --size; a batch as MxNxKxBATCH."
 )
+@groups_option
 @run_options
 @config_option
 @epilogue_option
 @scale_options
 @layout_option
 @type_options
-def command(json_path: str | None, **asked: Any) -> None:
+def command(
+    json_path: str | None, shape: str | None, groups: GemmProblem | None, **asked: Any
+) -> None:
     """Run every kernel on one problem, check it, and show what each step changes.
 
     On a GPU the table has times, compared with cuBLAS if that is installed. Without one the
-    kernels' PTX runs on the CPU, and the table has counters.
+    kernels' PTX runs on the CPU, and the table has counters. Groups are run by the kernels that
+    take them, in place of the rungs.
 
     The exit status is 1 if a result is wrong.
     """
@@ -45,7 +54,7 @@ def command(json_path: str | None, **asked: Any) -> None:
 
     exit_if_wrong(
         run_and_show(
-            lambda watch: ladder(**asked, progress=watch),
+            lambda watch: ladder(shape=one_problem(shape, groups), **asked, progress=watch),
             table,
             asked=asked["device"],
             json_path=json_path,

@@ -51,17 +51,6 @@ def _groups(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] 
     return read(given) if isinstance(given, str) else tuple(read(each) for each in given)
 
 
-def _no_groups(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
-    """Raise a UsageError if groups are given to a command that does not accept them."""
-    if text is not None:
-        from gemmkit.errors import UsageError
-
-        raise UsageError(
-            f"`gemmkit {ctx.info_name}` compares kernels on products of one shape: run products "
-            "of different shapes with `gemmkit bench gemm_grouped --groups MxNxK*COUNT,…`"
-        )
-
-
 def one_problem(shape: str | None, groups: GemmProblem | None) -> str | GemmProblem | None:
     """The requested shape or groups, or None.
 
@@ -302,6 +291,5 @@ run_options = combine(
     kernels_option,
     seed_option,
     json_option,
-    click.option("--groups", callback=_no_groups, hidden=True, expose_value=False),
     debug_option,
 )

@@ -212,6 +212,8 @@ def _bench_cells(record: Record) -> tuple[Cell, ...]:
 
 def _size_cells(record: Record) -> tuple[Cell, Cell]:
     problem = record.problem
+    if problem.groups:
+        return Cell(problem.shape), Cell(MISSING)
     size = f"{problem.m}" if problem.m == problem.n else f"{problem.m}x{problem.n}"
     return Cell(size), Cell(str(problem.k))
 
