@@ -7,7 +7,10 @@ from gemmkit.bench.peers import HOW_TO_GET
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.sweep import SIZES, sweep
 from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER
+from gemmkit.problem import GemmProblem
+from gemmkit.report.tables import ladder_table
 
 SOME = ["naive_uncoalesced", "naive", "shared_tiling"]
 
@@ -86,6 +89,32 @@ def test_all_rungs_leave_out_those_that_refuse(fakes):
     (skipped,) = (each for each in watcher.heard if each[0] == "skipped")
     assert skipped[1] == "naive_uncoalesced"
     assert "no fused epilogue" in skipped[2]
+
+
+def test_the_production_kernel_follows_the_rungs(fake_device):
+    records = ladder(64, device=fake_device, production=gemmkit.choose)
+    *rungs, last = records
+    choice = gemmkit.choose(GemmProblem(64, 64, 64), fake_device.spec)
+    assert (last.kernel, last.config) == (choice.kernel.name, choice.config.as_dict())
+    assert (choice.kernel.rung, last.correct) == (None, True)
+    assert all(record.rung is not None for record in rungs)
+    text = ladder_table(records).to_text().plain
+    assert f"Below the rungs: {last.kernel}, which the library launches here." in text
+    assert "Below the rungs" not in ladder_table(rungs).to_text().plain
+
+
+@pytest.mark.parametrize("changes", [{"kernels": ["naive"]}, {"config": {}, "kernels": SOME}])
+def test_what_was_asked_for_by_name_is_all(fake_device, changes):
+    records = ladder(64, device=fake_device, production=gemmkit.choose, **changes)
+    assert [record.kernel for record in records] == changes["kernels"]
+
+
+def test_a_production_kernel_that_is_a_rung_is_not_repeated(fake_device):
+    board = find_board("t4")
+    choice = gemmkit.choose(GemmProblem(64, 64, 64), board)
+    assert choice.kernel.rung, "without cp.async the library launches rungs"
+    records = ladder(64, device=fake_device, production=lambda problem, _gpu: choice)
+    assert [record.rung for record in records] == sorted(record.rung for record in records)
 
 
 def test_a_named_kernel_that_refuses_is_an_error(fake_device):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import gemmkit
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
@@ -84,6 +85,7 @@ def test_ladder_passes_every_option_on(call, fake):
         "dtype": "fp16",
         "out_dtype": "fp32",
         "seed": 7,
+        "production": gemmkit.choose,
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gemmkit
-from gemmkit.errors import UnsupportedInstruction, UsageError
+from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import StructPlace
@@ -205,19 +205,29 @@ def test_structs_that_cannot_be_laid_out(write: Write, struct: str, reason: str)
         Kernel.from_file(write(text), **LAUNCH)
 
 
-def test_addresses_of_parameters(write: Write) -> None:
+@pytest.mark.parametrize("qualifier", ["", "const __grid_constant__"])
+def test_parameters_read_through_an_address(write: Write, qualifier: str) -> None:
     text = """
-struct Pair { const float* in[2]; };
-__global__ void k(const __grid_constant__ Pair pair, float* C, int N) {
+struct Operands { const float* in[2]; int lengths[3]; };
+__global__ void k(QUALIFIER Operands given, float* C) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, n = given.lengths[1];
+  if (i >= given.lengths[0] * n) return;
   float sum = 0;
 #pragma unroll 1
-  for (int i = 0; i < N; i++) sum += pair.in[i & 1][i];
-  C[threadIdx.x] = sum;
+  for (int k = 0; k < given.lengths[2]; k++) {
+    float product = 1;
+#pragma unroll 1
+    for (int which = 0; which < 2; which++)
+      product *= given.in[which][which ? k * n + i % n : i / n * given.lengths[2] + k];
+    sum += product;
+  }
+  C[i] = sum;
 }
-"""
-    kernel = Kernel.from_file(write(text), args="{A,B},C,N", **LAUNCH)
-    with pytest.raises(UnsupportedInstruction, match=r"without __grid_constant__ \(my\.cu:\d: "):
-        is_correct(kernel, GemmProblem(8, 8, 8))
+""".replace("QUALIFIER", qualifier)
+    kernel = Kernel.from_file(
+        write(text), args="{A,B,M,N,K},C", block=(64,), grid=("cdiv(M * N, 64)",)
+    )
+    assert is_correct(kernel, GemmProblem(8, 12, 20))
 
 
 def test_the_plan_shows_structs_in_braces(write: Write) -> None:

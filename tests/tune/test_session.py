@@ -290,7 +290,7 @@ def test_further_keys_are_tried_where_the_leaders_are(store):
     def cost(plan):
         return fake_cost(plan) - 40.0 * (".interleave = 2, .order = 7," in plan.entry)
 
-    changes = {"kernels": ["gemm_tiled"], "strategy": "exhaustive", "budget": 3.0}
+    changes = {"kernels": ["gemm_tiled"], "strategy": "exhaustive", "budget": 30.0}
     found = run(FakeGpu(cost), store, **changes)
     assert (found.best.config["interleave"], found.best.config["order"]) == (2, 7)
     again = run(FakeGpu(cost), store, **changes)

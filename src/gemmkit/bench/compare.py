@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ from gemmkit.analysis.math_pipe import math_pipe
 from gemmkit.bench.compare_layers import TORCH, LayerComparison
 from gemmkit.bench.conditions import Conditions, Probe, watched
 from gemmkit.bench.copy_speed import copy_gb_per_s
-from gemmkit.bench.ladder import compile_plans
+from gemmkit.bench.ladder import Choice, compile_plans
 from gemmkit.bench.peers import (
     CANDIDATE,
     CUBLAS,
@@ -42,23 +42,6 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import BaselineRecord, PeerRecord, Record, TimeRecord
-
-
-class Choice(Protocol):
-    """A kernel, its configuration, and why they were taken."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """What to launch."""
-
-    @property
-    def config(self) -> TileConfig:
-        """How."""
-
-    @property
-    def reason(self) -> str:
-        """Why, in a sentence."""
-
 
 # One or more choices for a problem; of several, the fastest is compared with the peers.
 Choose = Callable[[GemmProblem, GpuSpec], Sequence[Choice]]

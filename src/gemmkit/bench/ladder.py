@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.estimate import emulation_seconds
@@ -30,6 +31,26 @@ from gemmkit.record import Record
 DEFAULT_SIZE = 1024
 
 
+class Choice(Protocol):
+    """A kernel, its configuration, and why they were taken."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """What to launch."""
+
+    @property
+    def config(self) -> TileConfig:
+        """How."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+
+
+# What dispatch launches for a problem: `gemmkit.choose`.
+ProductionChoice = Callable[[GemmProblem, GpuSpec], Choice]
+
+
 def ladder(
     size: int | None = None,
     *,
@@ -45,6 +66,7 @@ def ladder(
     dtype: str | None = None,
     out_dtype: str | None = None,
     seed: int = 0,
+    production: ProductionChoice | None = None,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
 ) -> list[Record]:
@@ -71,6 +93,8 @@ def ladder(
             no rung takes, and groups.
         out_dtype: that of C, by default the same.
         seed: of the inputs.
+        production: chooses the kernel that ends the ladder, such as `gemmkit.choose`; by default it
+            ends with the last rung. Ignored where kernels or a configuration are asked for.
         progress: receives what happens.
         cache_dir: root of the compiler's cache; by default the user's.
 
@@ -89,6 +113,7 @@ def ladder(
         device=device,
         gpu=gpu,
         seed=seed,
+        production=production if kernels is None and not config else None,
         progress=progress,
         cache_dir=cache_dir,
     )
@@ -102,6 +127,7 @@ def run_suite(
     device: DeviceKind | Device = "auto",
     gpu: str | None = None,
     seed: int = 0,
+    production: ProductionChoice | None = None,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
 ) -> list[Record]:
@@ -132,6 +158,8 @@ def run_suite(
                 progress.skipped(kernel, problem, run)
             else:
                 runs.append(run)
+        if production is not None:
+            runs += _last(production, problem, device.spec, runs)
     if not runs and refused:
         raise UnsupportedProblem(f"no kernel takes it: {refused}")
     binaries = compile_plans([run.plan for run in runs], device.spec, progress, cache_dir)
@@ -159,6 +187,20 @@ def _plan(
         if required:
             raise
         return str(refusal)
+
+
+def _last(
+    production: ProductionChoice, problem: GemmProblem, gpu: GpuSpec, runs: Sequence[_Run]
+) -> list[_Run]:
+    """The run of the kernel that is chosen, unless it is a rung or among the runs as it is."""
+    try:
+        choice = production(problem, gpu)
+    except UnsupportedProblem:
+        return []
+    kernel, config = choice.kernel, choice.config
+    if kernel.rung is not None or any((kernel, config) == (run.kernel, run.config) for run in runs):
+        return []
+    return [_Run(kernel, config, problem, kernel.plan(problem, config, gpu))]
 
 
 def compile_plans(

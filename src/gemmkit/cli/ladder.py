@@ -38,14 +38,16 @@ def command(
 ) -> None:
     """Run every kernel on one problem, check it, and show what each step changes.
 
-    On a GPU the table has times, compared with cuBLAS if that is installed. Without one the
-    kernels' PTX runs on the CPU, and the table has counters. Groups are run by the kernels that
-    take them, in place of the rungs.
+    The last row is the production kernel that the library launches for the problem. On a GPU the
+    table has times, compared with cuBLAS if that is installed. Without one the kernels' PTX runs
+    on the CPU, and the table has counters. Groups are run by the kernels that take them, in place
+    of the rungs.
 
     The exit status is 1 if a result is wrong.
     """
     from gemmkit.bench.ladder import ladder
     from gemmkit.cli.watch import Watch, exit_if_wrong, run_and_show
+    from gemmkit.dispatch.choose import choose
     from gemmkit.report.layout import Table
     from gemmkit.report.tables import ladder_table
 
@@ -54,7 +56,9 @@ def command(
 
     exit_if_wrong(
         run_and_show(
-            lambda watch: ladder(shape=one_problem(shape, groups), **asked, progress=watch),
+            lambda watch: ladder(
+                shape=one_problem(shape, groups), **asked, production=choose, progress=watch
+            ),
             table,
             asked=asked["device"],
             json_path=json_path,

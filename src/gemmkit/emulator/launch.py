@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.machine.memory import DeviceMemory
     from gemmkit.record import Finding
 
 Dim3 = tuple[int, int, int]
@@ -18,12 +22,25 @@ class LaunchRequest:
     """Grid and block in CUDA's x, y, z order; `parameters` is the kernel's parameter space.
 
     `shared_bytes` is dynamic shared memory, in addition to the kernel's static part.
+    `parameters_at` is the address of a copy of the parameters in device memory, if there is one.
     """
 
     grid: Dim3
     block: Dim3
     parameters: bytes
     shared_bytes: int = 0
+    parameters_at: int = 0
+
+    @contextmanager
+    def with_addressable_parameters(self, memory: DeviceMemory) -> Iterator[LaunchRequest]:
+        """The request with a copy of its parameters in device memory, freed at the end."""
+        copy = memory.allocate(len(self.parameters), "kernel parameters")
+        try:
+            view = memory.view(copy.address, copy.nbytes)
+            view[:] = np.frombuffer(self.parameters, np.uint8)
+            yield replace(self, parameters_at=copy.address)
+        finally:
+            memory.free(copy)
 
 
 @dataclass(frozen=True, slots=True)

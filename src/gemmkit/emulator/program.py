@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,19 +100,21 @@ class Program:
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
-        run = partial(
-            scheduler.run,
-            request=request,
-            memory=memory,
-            globals_at=self._variables_of(kernel, memory),
-            threads=threads,
-            progress=progress,
-            max_steps=max_steps,
-            warp_seed=warp_seed,
-        )
-        if sanitize:
-            return self._run_sanitized(run, kernel, request, memory)
-        return run(kernel)
+        addressed = kernel.compiled.addresses_parameters
+        with _resident(request, memory, addressed=addressed) as request:
+            run = partial(
+                scheduler.run,
+                request=request,
+                memory=memory,
+                globals_at=self._variables_of(kernel, memory),
+                threads=threads,
+                progress=progress,
+                max_steps=max_steps,
+                warp_seed=warp_seed,
+            )
+            if sanitize:
+                return self._run_sanitized(run, kernel, request, memory)
+            return run(kernel)
 
     def execute(
         self,
@@ -128,7 +131,10 @@ class Program:
         """
         kernel = self._load(sanitize=False)
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
-        if 0 not in request.grid:
+        if 0 in request.grid:
+            return
+        addressed = kernel.compiled.addresses_parameters
+        with _resident(request, memory, addressed=addressed) as request:
             scheduler.execute(
                 kernel,
                 request,
@@ -197,6 +203,7 @@ class Program:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
         from gemmkit.emulator import oracle
+        from gemmkit.emulator.codegen.operands import addresses_parameters
         from gemmkit.emulator.oracle.watch import Watch
         from gemmkit.emulator.watching import watched_access
 
@@ -204,8 +211,10 @@ class Program:
         base = self._variables_in(memory)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
         watch = Watch()
-        oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
-        return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
+        addressed = addresses_parameters(self._text.actions, self.flow.kernel)
+        with _resident(request, memory, addressed=addressed) as resident:
+            oracle.run(self.flow, resident, memory, symbols, only=blocks, watch=watch)
+            return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
 
     def _variables_of(self, kernel: LoadedKernel, memory: DeviceMemory) -> int:
         return self._variables_in(memory) if kernel.compiled.uses_variables else 0
@@ -251,6 +260,15 @@ def load(
     """
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
     return Program(KernelText(ptx, entry, name), DiskCache(folder), sanitize=sanitize)
+
+
+def _resident(
+    request: LaunchRequest, memory: DeviceMemory, *, addressed: bool
+) -> AbstractContextManager[LaunchRequest]:
+    """The request with its parameters in device memory, if the kernel takes their addresses."""
+    if addressed:
+        return request.with_addressable_parameters(memory)
+    return nullcontext(request)
 
 
 def _check(request: LaunchRequest, entry: str, wanted: int) -> None:

@@ -102,7 +102,17 @@ def ladder_table(
     notes = _footnotes(records, timed)
     if timed and all(record.baseline is None for record in records):
         notes += (f"{MISSING}: {HOW_TO_GET}.",)
+    if _ends_with_production(records):
+        notes = (f"Below the rungs: {records[-1].kernel}, which the library launches here.", *notes)
     return Table(_caption(records), columns, tuple(rows), notes)
+
+
+def _ends_with_production(records: Sequence[Record]) -> bool:
+    """Whether the production kernel that dispatch chooses follows the rungs."""
+    if len(records) < 2:
+        return False
+    *rungs, last = records
+    return last.rung is None and all(each.rung is not None for each in rungs)
 
 
 def _rung(left_out: LeftOut) -> int:

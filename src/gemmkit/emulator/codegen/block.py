@@ -13,7 +13,7 @@ from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.computations import Computations
 from gemmkit.emulator.codegen.context import CodegenContext, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.operands import ADDRESS_OF_PARAMETERS, Action, unsupported
+from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
 from gemmkit.emulator.codegen.values import (
@@ -129,8 +129,6 @@ class BlockWriter(Computations):
         if found is None:
             analysis = self.context.analysis
             instruction = analysis.actions[self.at].instruction
-            if name in analysis.flow.kernel.parameters:
-                raise unsupported(instruction, ADDRESS_OF_PARAMETERS)
             raise unsupported(instruction, f"the address of '{name}' is not known")
         if found.number is not None:
             return Scalar(literal(f"i{bits}", found.number))

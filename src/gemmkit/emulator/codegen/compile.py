@@ -10,7 +10,7 @@ from gemmkit.emulator.codegen.compiled import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
 from gemmkit.emulator.codegen.native import compile_ir
-from gemmkit.emulator.codegen.operands import Action, access_bytes
+from gemmkit.emulator.codegen.operands import Action, access_bytes, addresses_parameters
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.runtime.modules import modules_for
 from gemmkit.emulator.codegen.tracking import shadows
@@ -48,6 +48,7 @@ def compile_kernel(
         local_bytes=kernel.local_bytes,
         parameter_bytes=kernel.parameter_bytes,
         uses_variables=bool(used),
+        addresses_parameters=addresses_parameters(actions, kernel),
         sites_start=code.areas.sites_start,
         counts_as=tuple(_counts_as(text)),
         turn_cost=len(flow.forms),
@@ -79,8 +80,8 @@ def _counts_as(text: KernelText) -> list[int]:
 
 
 def _symbols(text: KernelText, used: set[str]) -> Callable[[Function, str], Value | None]:
-    """A function that emits the address of a variable: an offset in shared or local memory, or a
-    sum in global memory.
+    """A function that emits the address of a variable or parameter: an offset in shared or local
+    memory, or a sum in global memory.
 
     The module-scope variables that are asked for are added to `used`.
     """
@@ -90,6 +91,9 @@ def _symbols(text: KernelText, used: set[str]) -> Callable[[Function, str], Valu
         for space in (kernel.shared, kernel.local):
             if name in space:
                 return literal("i64", space[name].offset)
+        if name in kernel.parameters:
+            start = f.load("i64", Value("ptr", "%c"), WORKER["parameters"])
+            return f.add(start, kernel.parameters[name].offset)
         if name not in variables:
             return None
         used.add(name)

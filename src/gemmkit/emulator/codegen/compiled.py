@@ -75,9 +75,9 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     `modules` are the runtime modules that it calls. `sites_start` is the offset of the memory
     records in a worker's buffer, and `counts_as` the value of that field for each record.
-    `uses_variables`: it uses module-scope variables. `turn_cost` is the number of its instructions,
-    `exit_block` that of its basic blocks. `orders_blocks`: its blocks may synchronize with each
-    other, which takes fences.
+    `uses_variables`: it uses module-scope variables; `addresses_parameters`: it takes the address
+    of a parameter. `turn_cost` is the number of its instructions, `exit_block` that of its basic
+    blocks. `orders_blocks`: its blocks may synchronize with each other, which takes fences.
     """
 
     code: bytes
@@ -91,6 +91,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     local_bytes: int
     parameter_bytes: int
     uses_variables: bool
+    addresses_parameters: bool
     sites_start: int
     counts_as: tuple[int, ...]
     turn_cost: int

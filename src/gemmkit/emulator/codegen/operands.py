@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gemmkit.emulator.isa.form import Form
@@ -27,11 +27,6 @@ from gemmkit.emulator.ptx.module import (
     Vector,
 )
 from gemmkit.errors import UnsupportedInstruction
-
-ADDRESS_OF_PARAMETERS = (
-    "reading a kernel's parameters through an address, as of a __grid_constant__ struct, is not "
-    "supported by the emulator: declare the struct without __grid_constant__"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +78,15 @@ def actions_of(flow: ControlFlow) -> tuple[Action, ...]:
     return tuple(
         _action(number, instruction, form, flow.kernel)
         for number, (instruction, form) in enumerate(zip(flow.kernel.body, flow.forms, strict=True))
+    )
+
+
+def addresses_parameters(actions: Iterable[Action], kernel: Kernel) -> bool:
+    """Whether a kernel takes the address of one of its parameters."""
+    return any(
+        isinstance(source, Symbol) and source.name in kernel.parameters
+        for action in actions
+        for source in action.sources
     )
 
 
@@ -169,8 +173,6 @@ def _parameter_access(
         if form.operation == "load":
             return Action(number, instruction, alias, tuple(dests), tuple(slots))
         return Action(number, instruction, alias, tuple(slots), tuple(sources))
-    if name is None and form.operation == "load":
-        raise unsupported(instruction, ADDRESS_OF_PARAMETERS)
     if form.operation == "store" or name is None or name not in kernel.parameters:
         raise unsupported(instruction, "kernel parameters can only be read, by their name")
     alias = Form(form.opcode, "load_parameter", form.operands, form.opcode_class, form.modifiers)

@@ -51,8 +51,9 @@ class SharedGrid:
         self.warp_seed = warp_seed
         self.regions = regions
         self.globals_at = globals_at
-        self.parameters = aligned_bytes(max(len(request.parameters), 1))
-        self.parameters[: len(request.parameters)] = np.frombuffer(request.parameters, np.uint8)
+        self._parameters = aligned_bytes(max(len(request.parameters), 1))
+        self._parameters[: len(request.parameters)] = np.frombuffer(request.parameters, np.uint8)
+        self.parameters_at = request.parameters_at or self._parameters.ctypes.data
         self.next_block = np.zeros(8, np.int64)
         self.blocks = request.grid[0] * request.grid[1] * request.grid[2]
 
@@ -96,7 +97,7 @@ class Worker:
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
-            "parameters": grid.parameters.ctypes.data,
+            "parameters": grid.parameters_at,
             "globals": grid.globals_at,
             "regions": grid.regions.ctypes.data,
             "region_count": len(grid.regions),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from gemmkit.emulator.codegen.operands import actions_of
+from gemmkit.emulator.codegen.operands import actions_of, addresses_parameters
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -53,9 +53,13 @@ def run(
     """
     started = time.perf_counter()
     found = Collection()
-    names = Names(flow, actions_of(flow), request, memory) if track else None
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
     printed: list[str] = []
+    actions = actions_of(flow)
+    if addresses_parameters(actions, flow.kernel) and not request.parameters_at:
+        with request.with_addressable_parameters(memory) as resident:
+            return run(flow, resident, memory, symbols, only=only, watch=watch, track=track)
+    names = Names(flow, actions, request, memory) if track else None
     blocks = request.grid[0] * request.grid[1] * request.grid[2]
     threads = request.block[0] * request.block[1] * request.block[2]
     together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))

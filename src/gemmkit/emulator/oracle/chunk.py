@@ -127,6 +127,8 @@ class Chunk:
         for space in (self.kernel.shared, self.kernel.local, self.kernel.call_parameters):
             if name in space:
                 return space[name].offset
+        if name in self.kernel.parameters:
+            return self.request.parameters_at + self.kernel.parameters[name].offset
         if name not in self._symbols:
             raise UnsupportedInstruction(f"the address of '{name}' is not known")
         return self._symbols[name]

@@ -1,7 +1,9 @@
-"""Loads of parameters through an address in a register, written as loads by the parameter's name.
+"""Loads of parameters through an address in a register.
 
-NVVM reads fields of a `__grid_constant__` struct so: a register holds the parameter's address, or
-one that is some bytes further on, and `ld.param` adds another offset.
+NVVM reads fields of a struct so: a register holds the parameter's address, or one that is some
+bytes further on, and `ld.param` adds another offset. Where the address is known before the kernel
+runs, the load is written as one by the parameter's name; where it is not, as in a loop over an
+array of parameters, as one of constant memory, in which parameters are.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _ADDED = re.compile(
     r"^[ \t]*add\.[us]64\s+(?P<to>%\w+)\s*,\s*(?P<of>%\w+)\s*,\s*(?P<bytes>-?\d+)\s*;", re.M
 )
 _LOADED = re.compile(
-    r"(?P<load>\bld\.param[\w.:]*\s+(?:%\w+|\{[^{}]*\})\s*,\s*)"
+    r"(?P<load>\bld\.)param(?P<rest>[\w.:]*\s+(?:%\w+|\{[^{}]*\})\s*,\s*)"
     r"\[\s*(?P<base>%\w+)\s*(?:\+\s*(?P<bytes>-?\d+)\s*)?\]"
 )
 
@@ -26,7 +28,7 @@ _Place = tuple[str, int]
 
 
 def with_named_parameters(text: str) -> str:
-    """The text with each such load by name whose address is known before the kernel runs."""
+    """The text with each such load by name, or from constant memory."""
     if "ld.param" not in text:
         return text
     for entry in reversed([*_ENTRY.finditer(text)]):
@@ -61,10 +63,11 @@ def _named(body: str, parameters: set[str]) -> str:
                 places[register] = place
 
     def by_name(load: re.Match[str]) -> str:
+        further = int(load["bytes"] or 0)
         if load["base"] not in places:
-            return load[0]
+            return f"{load['load']}const{load['rest']}[{load['base']}+{further}]"
         name, start = places[load["base"]]
-        return f"{load['load']}[{name}+{start + int(load['bytes'] or 0)}]"
+        return f"{load['load']}param{load['rest']}[{name}+{start + further}]"
 
     return _without_unused(_LOADED.sub(by_name, body), places)
 
