@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from gemmkit.analysis.closed_form.costs import BoardCosts
+from gemmkit.bench.run import problem_record
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.gpu import BOARDS
 from gemmkit.jit.binary import Binary, Resources
 from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SHAPES = [GemmProblem(40, 36, 64), GemmProblem(33, 7, 50), GemmProblem(3, 100, 60)]
@@ -245,3 +247,20 @@ def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatc
     slow = [each for name, each in found.corrections.items() if name.startswith("gemm_split_k")]
     assert slow
     assert np.mean([each.tile for each in slow]) > 1.1
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"), [("typed", 6), ("grouped", 1)], ids=["typed", "grouped"]
+)
+def test_what_a_suite_measured_is_read_for_the_fit(regret, name, candidates):
+    fit = importlib.import_module("dispatch_fit")
+    path = BENCHMARKS / "results" / f"h100-{name}.json"
+    shapes = fit.suite_samples(path, BOARDS["h100"])
+    records = [Record.from_json(line) for line in path.read_bytes().splitlines()]
+    assert len(shapes) == len(records)
+    assert max(map(len, shapes)) >= candidates
+    for samples, record in zip(shapes, records, strict=True):
+        assert {problem_record(each.problem) for each in samples} == {record.problem}
+        chosen = next(each for each in samples if each.candidate.name == record.kernel)
+        assert chosen.microseconds >= min(each.microseconds for each in samples) > 0
+        assert max(each.weight for each in samples) == 1.0
