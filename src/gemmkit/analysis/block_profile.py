@@ -125,7 +125,7 @@ def profile_block(
 ) -> BlockProfile:
     """Profile the first block of a launch, without residue tiles.
 
-    For groups it is a block of `GemmProblem.typical`.
+    For groups it is a block of `GemmProblem.typical`, for a batch one of a single product.
 
     Args:
         kernel: the kernel to profile.
@@ -140,11 +140,11 @@ def profile_block(
         DeviceError: the kernel failed, or the problem is empty.
     """
     config = config or kernel.default
-    if problem.groups is not None:
-        of_typical = profile_block(
-            kernel, problem.typical, spec, config=config, cache_dir=cache_dir
+    if problem.count > 1:
+        of_one = profile_block(
+            kernel, problem.typical.single, spec, config=config, cache_dir=cache_dir
         )
-        return _of_groups(of_typical, kernel.plan(problem, config, spec), spec, binary, cache_dir)
+        return _of_many(of_one, kernel, config, problem, spec, binary, cache_dir)
     rows_left, columns_left = kernel.plan(problem, config, spec).fringe
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
@@ -173,7 +173,7 @@ def profile_block(
     rows, columns, stored = _written(seen)
     if "workspace" in kernel.signature:
         rows, columns = _tile(config, problem)
-        stored = FLOAT_BYTES * rows * columns * tiles + 2 * whole.workspace_bytes / whole.blocks
+        stored = _stored_bytes(rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
     turns_of_warps, turns_of_schedulers = _turns(seen, spec.pipes.issue)
@@ -207,18 +207,32 @@ def profile_block(
     )
 
 
-def _of_groups(
-    typical: BlockProfile,
-    plan: LaunchPlan,
+def _of_many(
+    of_one: BlockProfile,
+    kernel: Kernel,
+    config: TileConfig,
+    problem: GemmProblem,
     spec: GpuSpec,
     binary: Binary | None,
     cache_dir: Path | None,
 ) -> BlockProfile:
-    """The profile of one product's block in a launch of all groups; blocks may share tiles."""
+    """The profile of one product's block in a launch of all products; blocks may share tiles."""
+    plan = kernel.plan(problem, config, spec)
     if binary is None:
         binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
-    tiles = plan.table.tiles if plan.table is not None else plan.blocks
-    return replace(typical, plan=plan, binary=binary, tiles=tiles / max(plan.blocks, 1))
+    if plan.table is not None:
+        tiles = plan.table.tiles / max(plan.blocks, 1)
+        return replace(of_one, plan=plan, binary=binary, tiles=tiles)
+    if "workspace" not in kernel.signature:
+        return replace(of_one, plan=plan, binary=binary)
+    tiles = problem.batch * _tiles(kernel, config, problem, plan)
+    stored = _stored_bytes(of_one.rows, of_one.columns, tiles, plan)
+    return replace(of_one, plan=plan, binary=binary, tiles=tiles, stored_bytes=stored)
+
+
+def _stored_bytes(rows: int, columns: int, tiles: float, plan: LaunchPlan) -> float:
+    """Bytes that a block writes to C, and to and from the workspace."""
+    return FLOAT_BYTES * rows * columns * tiles + 2 * plan.workspace_bytes / max(plan.blocks, 1)
 
 
 def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:

@@ -103,29 +103,15 @@ def predict(
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem or the configuration.
-        UsageError: the problem is empty or a batch, or the kernel's register count is unknown.
+        UsageError: the problem is empty, or the kernel's register count is unknown.
         DeviceError: the kernel failed when a block of it was run.
     """
     if not problem.flops:
         raise UsageError(f"{problem.shape} is empty, so there is nothing to predict")
-    refuse_batch(problem)
     profile = profile_block(
         kernel, problem, spec, config=config, binary=binary, cache_dir=cache_dir
     )
     return predict_profile(profile, problem, spec)
-
-
-def refuse_batch(problem: GemmProblem) -> None:
-    """Refuse a batch, for analyses of a single product.
-
-    Raises:
-        UsageError: the problem is a batch, or an empty one.
-    """
-    if problem.batch != 1:
-        raise UsageError(
-            f"{problem.shape} is a batch, but only single products can be explained and predicted: "
-            f"use {problem.single.shape}"
-        )
 
 
 def predict_profile(

@@ -54,9 +54,12 @@ def traffic(
     compulsory = float(problem.minimal_bytes)
     operands = FLOAT_BYTES * problem.k * (problem.m + problem.n)
     dram, reread = compulsory, 0.0
-    # The blocks of a group run concurrently: what they share is still in L2.
+    # The blocks of a group run concurrently: what they share is still in L2. Those of a batch run
+    # product by product.
     if problem.groups is None and operands > _L2_SHARE * spec.l2_bytes and blocks:
-        dram = max(compulsory, _waves_bytes(profile, problem, blocks, resident * spec.sm_count))
+        places = resident * spec.sm_count
+        waves = _waves_bytes(profile, problem.single, blocks / problem.batch, places)
+        dram = max(compulsory, problem.batch * waves)
         reread = min(1.0, dram / (loaded * blocks)) if loaded else 0.0
     return Traffic(
         shared_bytes=WAVEFRONT_BYTES * blocks * profile.shared_wavefronts(depth),
@@ -66,8 +69,9 @@ def traffic(
     )
 
 
-def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: int, places: int) -> float:
-    """Operands that all waves fetch if nothing stays in the L2 between waves, plus C."""
+def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: float, places: int) -> float:
+    """Operands that all waves of one product's `blocks` fetch if nothing stays in the L2 between
+    waves, plus C."""
     across, down = profile.columns, profile.rows
     grid_wide = profile.plan.grid[0]
     if not profile.columns_on_x:

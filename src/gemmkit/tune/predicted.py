@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmkit.analysis.model import Prediction, refuse_batch
+from gemmkit.analysis.model import Prediction
 from gemmkit.cores import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec
@@ -66,9 +66,8 @@ def rank_by_prediction(
         told: is called after each prediction.
 
     Raises:
-        UsageError: an argument is not valid, the problem is a batch, or no kernel takes it.
+        UsageError: an argument is not valid, or no kernel takes it.
     """
-    refuse_batch(problem)
     begun = time.monotonic()
     asked = tunable_kernels([problem]) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]

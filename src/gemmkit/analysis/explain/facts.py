@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gemmkit.analysis.memory import MemoryRow, array_table
-from gemmkit.analysis.model import Prediction, predict, refuse_batch
+from gemmkit.analysis.model import Prediction, predict
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.devices.device import Launch, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
@@ -106,12 +106,11 @@ def gather(
         cache_dir: root of the caches; by default the user's.
 
     Raises:
-        UsageError: the problem is a batch, or the kernel reads a variable that was never set.
+        UsageError: the kernel reads a variable that was never set.
         UnsupportedProblem: the kernel refuses the problem or the configuration.
         CompileError: the kernel does not compile.
         DeviceError: the launch failed, or the kernel did.
     """
-    refuse_batch(problem)
     config = config or kernel.default
     plan = kernel.plan(problem, config, gpu)
     binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
@@ -148,9 +147,13 @@ def _affordable(problem: GemmProblem) -> GemmProblem:
     if problem.groups is not None:
         return _affordable_groups(problem, problem.groups)
     m, n, k = (min(extent, LARGEST_COUNTED) for extent in (problem.m, problem.n, problem.k))
+    # Two products of a batch are one as well.
+    batch = min(problem.batch, max(2, LARGEST_COUNTED**3 // max(m * n * k, 1)))
     if (m, n, k) == (problem.m, problem.n, problem.k):
-        return problem
-    return replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+        return problem if batch == problem.batch else replace(problem, batch=batch)
+    strides = {name: min(getattr(problem, name), 0) for name in ("stride_a", "stride_b")}
+    smaller = replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, stride_c=0, **strides)
+    return replace(smaller, batch=batch)
 
 
 def _affordable_groups(problem: GemmProblem, groups: Groups) -> GemmProblem:
