@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
+from gemmkit.loading import load
 from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.groups import listed
 from gemmkit.ops.request import Call
@@ -81,6 +82,7 @@ def grouped_matmul(
         arrays["c"] = arrays["out"]
     call = Call(**arrays, alpha=alpha, beta=beta, epilogue=epilogue, stream=stream, device=device)
     if needs_operator(each for members in arrays.values() for each in members or ()):
+        load("gemmkit.ops.libraries.torch_operators")
         from gemmkit.ops.libraries.torch_operators import multiply
 
         found: list[Any] = multiply(call, many=True)

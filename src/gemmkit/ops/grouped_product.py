@@ -49,6 +49,7 @@ def grouped_product(call: Call) -> list[Any]:
 
 
 def _on_gpu(groups: Groups, stream: Any, device: Device | str | None) -> list[Operand]:
+    load("gemmkit.ops.grouped_gpu")
     from gemmkit.ops.grouped_gpu import multiply
     from gemmkit.ops.product import check_device
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gemmkit.devices.context import Memory, context_of
 from gemmkit.devices.streams import let_wait
+from gemmkit.loading import load
 from gemmkit.ops.operands import View
 from gemmkit.problem import ITEM_BYTES, Dtype
 
@@ -54,6 +55,7 @@ class DeviceArray:
         Raises:
             UsageError: bfloat16, and there is no ml_dtypes.
         """
+        load("cuda.core.utils", "gemmkit.ops.libraries.numpy")
         from cuda.core import Buffer
         from cuda.core.utils import StridedMemoryView
 
