@@ -109,10 +109,12 @@ def test_without_threads_the_caller_imports(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def package(folder: Path, name: str) -> None:
-    """A package that imports its one module, which takes a while to be imported."""
+    """A package and a module that import each other, the package later."""
     (folder / name).mkdir()
-    (folder / name / "__init__.py").write_text(f"import time; time.sleep(0.1); import {name}.part")
-    (folder / name / "part.py").write_text("import time; time.sleep(0.1); READY = True")
+    (folder / name / "__init__.py").write_text(
+        f"import time; time.sleep(0.2); from {name}.part import READY"
+    )
+    (folder / name / "part.py").write_text(f"import {name}; READY = True")
 
 
 def test_threads_import_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
