@@ -13,15 +13,21 @@ each holds the lock that the other needs, and Python refuses one of the imports.
 
 from __future__ import annotations
 
-# This registers fork hooks, which must not happen while a fork waits.
+# These register fork hooks, which must not happen while a fork waits. They also come first because
+# hooks run in the reverse order before a fork: those of filelock block all locks of files, for which
+# a first use would wait, and the fork for it.
 import logging  # noqa: F401
 import sys
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from types import FrameType
 
 from gemmkit.native_calls import NativeCalls
+
+# As early as for `python -W`, no installed package can be imported.
+with suppress(ImportError):
+    import filelock  # noqa: F401
 
 
 def load(*names: str) -> None:
