@@ -14,8 +14,8 @@ each holds the lock that the other needs, and Python refuses one of the imports.
 from __future__ import annotations
 
 # These register fork hooks, which must not happen while a fork waits. They also come first because
-# hooks run in the reverse order before a fork: those of filelock block all locks of files, for which
-# a first use would wait, and the fork for it.
+# hooks run in the reverse order before a fork: those of filelock block all file locks, for which a
+# first use would wait, and the fork for it.
 import logging  # noqa: F401
 import sys
 import threading
