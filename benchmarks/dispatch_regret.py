@@ -151,7 +151,8 @@ def random_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
 
 
 def thin_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
-    """Shapes with one of m, n and k at most 128, uniform in the logarithms; half are aligned."""
+    """Problems of all layouts with one of m, n and k at most 128, half of them aligned; logarithms
+    of sizes are uniform."""
     rng = random.Random(f"thin {seed}")
     found: list[GemmProblem] = []
     while len(found) < count:
@@ -159,7 +160,8 @@ def thin_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
         sizes[len(found) % 3] = round(2 ** rng.uniform(0, np.log2(THIN)))
         if rng.random() < ALIGNED_SHARE:
             sizes = [max(4, each // 4 * 4) for each in sizes]
-        problem = GemmProblem(*sizes)
+        layout = LAYOUTS[len(found) // 3 % len(LAYOUTS)]
+        problem = GemmProblem(*sizes).laid_out(layout)
         if _affordable(problem):
             found.append(problem)
     return found

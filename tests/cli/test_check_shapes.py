@@ -171,7 +171,7 @@ def test_a_kernel_that_adds_to_c(check):
 def test_a_launch_that_the_board_refuses_is_no_ok(check):
     result, _ = check("bounded", *CUBE)
     assert result.exit_code == 1
-    assert "32 threads a block at most (__launch_bounds__) and launched with 64" in " ".join(
+    assert "32 threads per block at most (__launch_bounds__) and launched with 64" in " ".join(
         result.stdout.split()
     )
 
@@ -188,7 +188,7 @@ def test_too_little_is_an_error(check):
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
-        (("--grid", "N,M", "--block", "64,64"), "4,096 threads a block are more than the 1,024"),
+        (("--grid", "N,M", "--block", "64,64"), "4,096 threads per block are more than the 1,024"),
         (("--grid", "1,70000", "--block", "8,8"), "grid.y is 70,000 > 65,535"),
         (("--grid", "N/64,1", "--block", "8,8"), "--grid has 'N/64', with N = 24"),
         (("--grid", "N,M", "--block", "8,8", "--shared", "K*9999"), "239,976 of them dynamic"),

@@ -169,7 +169,7 @@ def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_tim
         (("naive", "--against", "vektorized"), "did you mean vectorized"),
         (("naive", "--against", "naive:BM"), "'BM' is not KEY=VALUE"),
         (("naive", "--against", ":TM=4"), "has no key 'TM'"),
-        (("naive", "--config", "BM=64"), "threads a block are more than"),
+        (("naive", "--config", "BM=64"), "threads per block are more than"),
         (("naive", "--ncu", "/nowhere.csv", "--shape", "32"), "cannot read /nowhere.csv"),
     ],
 )

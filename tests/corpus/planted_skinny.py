@@ -1,4 +1,4 @@
-"""Bugs planted in the rung for skinny products: its stream, its lines along k, its sums."""
+"""Bugs planted in the kernel for skinny products: its stream, its lines along k, its sums."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PLANTED = (
         name="lines of rows that are not there",
         kernel="gemm_skinny",
         problem=_WIDE,
-        old="min(s, M - 1)",
+        old="min(s, lines_there - 1)",
         new="s",
         expects=("memcheck",),
     ),

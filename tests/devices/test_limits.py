@@ -50,7 +50,7 @@ def test_directives():
         (
             {"directives": ".maxntid 256, 1, 1"},
             {"directives": ".maxntid 128, 1, 1"},
-            r"128 threads a block at most \(__launch_bounds__\) and launched with 256",
+            r"128 threads per block at most \(__launch_bounds__\) and launched with 256",
         ),
         (
             {"directives": ".reqntid 256"},

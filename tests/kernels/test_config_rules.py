@@ -10,11 +10,11 @@ from gemmkit.problem import GemmProblem
 H100 = find_board("h100")
 
 REFUSED = [
-    ("naive", {"BM": 64, "BN": 32}, "2048 threads a block are more than the 1024"),
+    ("naive", {"BM": 64, "BN": 32}, "2048 threads per block are more than the 1024"),
     ("naive", {"BM": 0}, "BM = 0: values must be 1 or more"),
     ("naive_uncoalesced", {"BN": -4}, "BN = -4: values must be 1 or more"),
     ("shared_tiling", {"BK": 16}, "BM, BN and BK must be equal"),
-    ("shared_tiling", {"BM": 64, "BN": 64, "BK": 64}, "4096 threads a block"),
+    ("shared_tiling", {"BM": 64, "BN": 64, "BK": 64}, "4096 threads per block"),
     ("coarsening_1d", {"TM": 3}, "TM is the stride: 1, 2, 4, 8, 16"),
     ("coarsening_1d", {"BM": 24, "TM": 16}, "BM = 24 is not a multiple of TM = 16"),
     ("coarsening_1d", {"BK": 3}, "cannot share the A tile evenly"),
@@ -29,15 +29,15 @@ REFUSED = [
     ("warp_tiled", {"WM": 48}, "BM = 128 is not a multiple of WM = 48"),
     ("warp_tiled", {"WM": 64, "WN": 64}, "needs 64 lanes; a warp has 32"),
     ("gemm_skinny", {"BN": 48}, "BN = 48 is not a power of two"),
-    ("gemm_skinny", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbours of a row"),
+    ("gemm_skinny", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbors of a row"),
     ("gemm_skinny", {"BN": 16, "BK": 16}, "BK = 16 is less than the 64 lines that a warp reads"),
-    ("gemm_skinny", {"BN": 64}, "1024 threads a block are more than 512"),
+    ("gemm_skinny", {"BN": 64}, "1024 threads per block are more than 512"),
     ("gemm_skinny", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
     ("gemm_tiled", {"stages": 1}, "stages must be 2 or more"),
     ("gemm_tiled", {"stages": 30}, "its stages take 744960 bytes"),
     ("gemm_tiled", {"WM": 32}, "needs 16 lanes; a warp has 32"),
     ("gemm_split_k", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
-    ("gemm_split_k", {"slice_k": 16}, "2048 threads a block are more than the 1024"),
+    ("gemm_split_k", {"slice_k": 16}, "2048 threads per block are more than the 1024"),
     ("gemm_split_k", {"slice_k": 3}, "BK = 32 is not a multiple of slice_k = 3"),
     (
         "gemm_split_k",

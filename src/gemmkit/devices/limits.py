@@ -93,7 +93,7 @@ def _bounds(plan: LaunchPlan, bounds: LaunchBounds) -> str | None:
         )
     if bounds.threads is not None and threads > bounds.threads:
         return (
-            f"it is compiled for {bounds.threads:,} threads a block at most (__launch_bounds__) "
+            f"it is compiled for {bounds.threads:,} threads per block at most (__launch_bounds__) "
             f"and launched with {threads:,}: CUDA refuses the launch; raise the bound, or launch "
             f"blocks of {bounds.threads:,}"
         )

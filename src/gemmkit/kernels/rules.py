@@ -75,7 +75,7 @@ def threads_fit(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A block has no more threads than the GPU allows."""
     threads, limit = thread_count(config), gpu.capability.max_threads_per_block
     if threads > limit:
-        return f"{threads} threads a block are more than the {limit} that a GPU allows"
+        return f"{threads} threads per block are more than the {limit} that a GPU allows"
     return None
 
 

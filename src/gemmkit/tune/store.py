@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from gemmkit.decoding import from_json
 from gemmkit.diskcache import default_cache_directory
 from gemmkit.errors import TuningError
 from gemmkit.tune import changes
@@ -412,4 +413,4 @@ def _row(entry: Entry) -> tuple[object, ...]:
 
 
 def _read(text: str) -> Entry:
-    return msgspec.json.decode(text, type=Entry)
+    return from_json(text, Entry)

@@ -11,7 +11,7 @@ from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.short_sides import streamed
-from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LAYOUTS, SKINNY, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import access, launch_shape, named, signature
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
@@ -38,13 +38,17 @@ PAD = 4
 class Form:
     """How the kernel goes about the small side, of `side` rows or (`tall`) columns.
 
-    Its lines along k may be `staged` in shared memory, and the pieces of the streamed matrix be on
-    their way there too, in a `ring`; without, these are in registers. Of the streamed matrix
-    `width` floats are read at once, of the small one `small_width`.
+    The streamed matrix is contiguous along k (`k_major`) or along the long side, the small one
+    along k (`small_k_major`) or along the small side. Lines of the small one along k may be
+    `staged` in shared memory; pieces of the streamed one on their way are there too, in a `ring`,
+    or in registers. Of the streamed matrix `width` floats are read at once, of the small one
+    `small_width`.
     """
 
     side: int
     tall: bool
+    k_major: bool
+    small_k_major: bool
     staged: bool
     ring: bool
     width: int = 4
@@ -55,21 +59,31 @@ class Form:
         """That of a problem: what needs the fewest instructions for each byte that streams."""
         tall, side = is_tall(problem), padded_side(problem)
         stride_a, stride_b, _ = problem.strides
-        by_a, by_b = problem.lda | stride_a, problem.ldb | stride_b
-        width = 4 if (problem.k | by_a if tall else problem.n | by_b) % 4 == 0 else 1
-        if tall:
-            # A single column without gaps is a line along k already.
-            staged, ring = problem.n > 1 or problem.ldb > 1, side > IN_REGISTERS
-            small_width = width if staged or stride_b % 4 == 0 else 1
-        else:
-            small_width = 4 if (problem.k | by_a) % 4 == 0 else 1
+        a = _Matrix(problem.m, problem.lda, stride_a, k_major=not problem.transa)
+        b = _Matrix(problem.n, problem.ldb, stride_b, k_major=problem.transb)
+        large, small = (a, b) if tall else (b, a)
+        along = problem.k if large.k_major else large.extent
+        width = _vector(along | large.ld | large.stride)
+        single = small.extent == 1
+        # A single column without gaps is a line along k already.
+        small_k_major = small.k_major or (single and small.ld == 1)
+        small_width = 1
+        if small_k_major:
+            small_width = _vector(problem.k | small.stride | (0 if single else small.ld))
+        if large.k_major:
+            staged, ring = not (single and small_k_major), side > IN_REGISTERS
+            if not staged:
+                small_width = min(small_width, width)
+        elif small_k_major:
             staged = ring = width == small_width == 4 or side > UNALIGNED_IN_REGISTERS
-        return cls(side, tall, staged, ring, width, small_width)
+        else:
+            staged, ring = True, width == 4 or side > UNALIGNED_IN_REGISTERS
+        return cls(side, tall, large.k_major, small_k_major, staged, ring, width, small_width)
 
     @property
     def piece(self) -> int:
         """Floats of the streamed matrix that a thread has at a time."""
-        return 2 * PIECE if self.ring and not self.tall else PIECE
+        return 2 * PIECE if self.ring and not self.k_major else PIECE
 
     def threads(self, config: TileConfig) -> int:
         """Threads of a block."""
@@ -80,23 +94,42 @@ class Form:
         pieces = config["BN"] * config["BK"] if self.ring else 0
         if not self.staged:
             lines = 0
-        elif self.tall:
+        elif self.k_major or not self.small_k_major:
             lines = self.side * (config["BK"] + PAD)
         else:  # each warp has its own, in whole vectors of all lanes
-            length = WARP_SIZE * self.piece // neighbours(config, tall=False)
+            length = WARP_SIZE * self.piece // neighbors(config, k_major=False)
             vectors = ceil_div(self.side * length, WARP_SIZE * self.small_width)
             lines = vectors * self.threads(config) * self.small_width
         return FLOAT_BYTES * (pieces + lines)
 
     def sum_bytes(self, config: TileConfig) -> int:
         """Shared bytes of the sums that the warps along k leave for each other."""
-        read = neighbours(config, tall=self.tall)
-        warps = config["BK"] // (read if self.tall else WARP_SIZE * self.piece // read)
+        read = neighbors(config, k_major=self.k_major)
+        warps = config["BK"] // (read if self.k_major else WARP_SIZE * self.piece // read)
         return FLOAT_BYTES * warps * self.side * config["BN"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A or B: its extent besides k, its leading dimension, and its stride in a batch."""
+
+    extent: int
+    ld: int
+    stride: int
+    k_major: bool
+
+
+def _vector(elements: int) -> int:
+    """Floats per access where extents and distances have these bits."""
+    return 4 if elements % 4 == 0 else 1
+
+
 # The forms that take the most shared memory.
-_LARGEST = tuple(Form(SKINNY, tall=tall, staged=True, ring=True) for tall in (False, True))
+_LARGEST = tuple(
+    Form(SKINNY, tall=False, k_major=large, small_k_major=small, staged=True, ring=True)
+    for large in (False, True)
+    for small in (False, True)
+)
 
 
 def is_tall(problem: GemmProblem) -> bool:
@@ -134,14 +167,14 @@ def _reasons(config: TileConfig, gpu: GpuSpec) -> Iterator[str]:
         if config[key] & (config[key] - 1):
             yield f"{key} = {config[key]} is not a power of two"
     if not PIECE <= config["WN"] <= WARP_PIECE // 4:
-        yield f"WN = {config['WN']}: a warp reads {PIECE} to {WARP_PIECE // 4} neighbours of a row"
+        yield f"WN = {config['WN']}: a warp reads {PIECE} to {WARP_PIECE // 4} neighbors of a row"
     for along, across, piece in (("BN", "BK", 2 * WARP_PIECE), ("BK", "BN", WARP_PIECE)):
         needed = piece // min(config["WN"], config[along])
         if config[across] < needed:
             yield f"{across} = {config[across]} is less than the {needed} lines that a warp reads"
     threads = config["BN"] * config["BK"] // PIECE
     if threads > MAX_THREADS:
-        yield f"{threads} threads a block are more than {MAX_THREADS}, of 128 registers"
+        yield f"{threads} threads per block are more than {MAX_THREADS}, of 128 registers"
     stages = 2 * max(form.stage_bytes(config) for form in _LARGEST)
     sums = max(form.sum_bytes(config) for form in _LARGEST)
     needed, limit = max(stages, sums) + STATIC_SHARED_BYTES, gpu.capability.max_shared_per_block
@@ -155,9 +188,9 @@ def sums_per_thread(problem: GemmProblem) -> int:
     return 4 * padded_side(problem)
 
 
-def neighbours(config: TileConfig, *, tall: bool) -> int:
+def neighbors(config: TileConfig, *, k_major: bool) -> int:
     """Floats of a row that a warp reads together; a tile may be narrower than `WN`."""
-    return min(config["WN"], config["BK" if tall else "BN"])
+    return min(config["WN"], config["BK" if k_major else "BN"])
 
 
 def cut(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
@@ -204,11 +237,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
                 {
                     "side": form.side,
                     "tall": form.tall,
+                    "k_major": form.k_major,
+                    "small_k_major": form.small_k_major,
                     "staged": form.staged,
                     "ring": form.ring,
                     "BN": BN,
                     "BK": BK,
-                    "WN": neighbours(config, tall=form.tall),
+                    "WN": neighbors(config, k_major=form.k_major),
                     "stages": stages,
                     "pad": PAD,
                     "threads": form.threads(config),
@@ -257,5 +292,6 @@ KERNEL = Kernel(
     work=work,
     rule=rule,
     signature=signature("workspace", "arrivals"),
+    layouts=LAYOUTS,
     condition=accepts,
 )

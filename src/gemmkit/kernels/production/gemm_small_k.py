@@ -91,7 +91,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: (
             None
             if thread_count(config) <= gpu.capability.max_threads_per_block
-            else f"{thread_count(config)} threads a block are more than a GPU allows"
+            else f"{thread_count(config)} threads per block are more than a GPU allows"
         ),
         lambda: _registers(config, 1),
         lambda: rules.static_shared(FLOAT_BYTES * config["BM"] * config["BK"]),

@@ -109,7 +109,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: (
             None
             if thread_count(config) <= gpu.capability.max_threads_per_block
-            else f"{thread_count(config)} threads a block are more than a GPU allows"
+            else f"{thread_count(config)} threads per block are more than a GPU allows"
         ),
     )
 

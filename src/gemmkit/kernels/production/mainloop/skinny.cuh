@@ -3,13 +3,14 @@
 
 #include "cp_async.cuh"
 
-// How a kernel goes about the small side, of `side` rows or (`tall`) columns. Its lines along k may
-// be `staged` in shared memory, and pieces of the streamed matrix on their way be there too, in a
-// `ring`; else these are in registers. A block takes BN results along the long side and BK steps of k, a
-// warp WN neighbours of a row of the streamed matrix.
+// How a kernel goes about the small side, of `side` rows or (`tall`) columns. The streamed matrix is
+// contiguous along k (`k_major`) or along the long side; the small one along k (`small_k_major`) or
+// along the small side. Lines of it along k may be `staged` in shared memory. Pieces of the streamed
+// matrix on their way are there too, in a `ring`, or in registers. A block takes BN results along
+// the long side and BK steps of k, a warp WN neighbors of a row of the streamed matrix.
 struct SkinnyTile {
   int side = 0;
-  bool tall = false, staged = false, ring = false;
+  bool tall = false, k_major = false, small_k_major = false, staged = false, ring = false;
   int BN = 0, BK = 0, WN = 0, stages = 0;
   int pad = 0;  // floats behind each staged column
   int threads = 0;
@@ -62,25 +63,29 @@ __device__ __forceinline__ void read_shared(float* to, const float* from) {
 
 // How THREADS threads copy SIDE lines along k of the small matrix to shared memory. `first` is where
 // a thread begins in global memory. `copy` starts its copies; past the `lines` there are and the
-// `k_left` floats of each, zeros. `place` is where floats of a line lie in a stage of SIZE floats:
+// `k_left` floats of each, zeros. `place` is where floats of a line are in a stage of SIZE floats:
 // the k-th and those behind, shifted by `lane_k`.
-template <bool COLUMNS, int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
+template <bool PER_WARP, bool K_MAJOR, int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
 struct StagedLines;
 
-// Columns: the block copies LENGTH floats of each, one by one, and turns them into lines.
-template <int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
-struct StagedLines<true, THREADS, SIDE, LENGTH, VEC, PAD> {
+// The block copies LENGTH floats of each line for all its warps: one by one where lines are columns
+// in memory, which turns them, else VEC at a time.
+template <bool K_MAJOR, int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
+struct StagedLines<false, K_MAJOR, THREADS, SIDE, LENGTH, VEC, PAD> {
   static constexpr int PITCH = LENGTH + PAD, SIZE = SIDE * PITCH;
 
   static __device__ __forceinline__ const float* first(const float* matrix, int ld, int k) {
-    return element(matrix, ld, k, 0);
+    return K_MAJOR ? matrix + k : element(matrix, ld, k, 0);
   }
   static __device__ __forceinline__ void copy(float* to, const float* from, int ld, int lines,
                                               int k_left) {
+    constexpr int WIDTH = K_MAJOR ? VEC : 1, VECTORS = LENGTH / WIDTH;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < SIDE * LENGTH; i += THREADS) {
-      const int line = i % SIDE, k = i / SIDE;
-      cp_async<1>(to + line * PITCH + k, element(from, ld, k, line), k < k_left && line < lines);
+    for (int i = threadIdx.x; i < SIDE * VECTORS; i += THREADS) {
+      const int line = K_MAJOR ? i / VECTORS : i % SIDE;
+      const int k = K_MAJOR ? i % VECTORS * WIDTH : i / SIDE;
+      const float* const source = K_MAJOR ? element(from, ld, line, k) : element(from, ld, k, line);
+      cp_async<WIDTH>(to + line * PITCH + k, source, k < k_left && line < lines);
     }
   }
   static __device__ __forceinline__ int place(int line, int k, int lane_k) {
@@ -88,11 +93,11 @@ struct StagedLines<true, THREADS, SIDE, LENGTH, VEC, PAD> {
   }
 };
 
-// Rows: each warp copies its own LENGTH floats of each, VEC at a time. Its vectors lie in the order
+// Each warp copies its own LENGTH floats of each line, VEC at a time. Its vectors are in the order
 // of lanes and those of a thread THREADS vectors apart, so that one address serves for all. With
-// two pieces a thread, LENGTH is 32 where a warp reads 32 columns: whole lines of the cache.
+// two pieces per thread, LENGTH is 32 where a warp reads 32 columns: whole lines of the cache.
 template <int THREADS, int SIDE, int LENGTH, int VEC, int PAD>
-struct StagedLines<false, THREADS, SIDE, LENGTH, VEC, PAD> {
+struct StagedLines<true, true, THREADS, SIDE, LENGTH, VEC, PAD> {
   static constexpr int WARP = 32 * VEC, TIMES = (SIDE * LENGTH + WARP - 1) / WARP;
   static constexpr int SIZE = TIMES * THREADS * VEC;
 
@@ -122,8 +127,9 @@ struct StagedLines<false, THREADS, SIDE, LENGTH, VEC, PAD> {
   }
 };
 
-// Adds to four sums of each line its product with a piece: with the columns, or TALL with the rows.
-template <bool TALL, int SMALL>
+// Adds to four sums of each line its product with a piece, of which the columns are along k where it
+// is K_MAJOR, and else the rows.
+template <bool K_MAJOR, int SMALL>
 __device__ __forceinline__ void multiply_piece(float* sums, const float (&line)[SMALL][4],
                                                const float (&piece)[4][4]) {
 #pragma unroll
@@ -132,7 +138,7 @@ __device__ __forceinline__ void multiply_piece(float* sums, const float (&line)[
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        sums[4 * s + (TALL ? i : j)] += line[s][TALL ? j : i] * piece[i][j];
+        sums[4 * s + (K_MAJOR ? i : j)] += line[s][K_MAJOR ? j : i] * piece[i][j];
       }
     }
   }
