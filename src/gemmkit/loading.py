@@ -13,21 +13,14 @@ each holds the lock that the other needs, and Python refuses one of the imports.
 
 from __future__ import annotations
 
-# These register fork hooks, which must not happen while a fork waits. They also come first because
-# hooks run in the reverse order before a fork: those of filelock block all file locks, for which a
-# first use would wait, and the fork for it.
-import logging  # noqa: F401
+import logging  # noqa: F401  It registers fork hooks, which must not happen while a fork waits.
 import sys
 import threading
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from importlib import import_module
 from types import FrameType
 
 from gemmkit.native_calls import NativeCalls
-
-# As early as for `python -W`, no installed package can be imported.
-with suppress(ImportError):
-    import filelock  # noqa: F401
 
 
 def load(*names: str) -> None:

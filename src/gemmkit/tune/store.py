@@ -19,6 +19,7 @@ import msgspec
 from gemmkit.decoding import from_json
 from gemmkit.diskcache import default_cache_directory
 from gemmkit.errors import TuningError
+from gemmkit.file_lock import FileLock
 from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
@@ -375,13 +376,12 @@ def _move_aside(path: Path) -> Path:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """No other process repairs the file meanwhile."""
-    import filelock
-
+    lock = FileLock(path.with_name(path.name + ".lock"))
+    lock.acquire(BUSY_SECONDS)
     try:
-        with filelock.FileLock(path.with_name(path.name + ".lock"), timeout=BUSY_SECONDS):
-            yield
-    except filelock.Timeout as error:
-        raise OSError(f"another process holds {error.lock_file}") from error
+        yield
+    finally:
+        lock.release()
 
 
 def _row(entry: Entry) -> tuple[object, ...]:
