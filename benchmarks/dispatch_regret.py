@@ -151,8 +151,8 @@ def random_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
 
 
 def thin_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
-    """Problems of all layouts with one of m, n and k at most 128, sizes uniform in their logarithms;
-    half are aligned."""
+    """Problems of all layouts with one of m, n and k at most 128, half of them aligned; logarithms
+    of sizes are uniform."""
     rng = random.Random(f"thin {seed}")
     found: list[GemmProblem] = []
     while len(found) < count:

@@ -208,7 +208,6 @@ def test_of_many_processes_one_makes_the_value(cache_dir: Path, tmp_path: Path) 
     script = """
 import os, pathlib, sys, time
 from gemmkit.diskcache import DiskCache
-import filelock
 def make():
     with open(sys.argv[2], "a") as made:
         made.write("made\\n")

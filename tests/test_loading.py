@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,57 @@ def test_without_threads_the_caller_imports(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ImportError, match="no_such_module"):
         loading.load("gemmkit.no_such_module")
+
+
+def package(folder: Path, name: str) -> None:
+    """A package and a module that import each other, the package later."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(
+        f"import time; time.sleep(0.2); from {name}.part import READY"
+    )
+    (folder / name / "part.py").write_text(f"import {name}; READY = True")
+
+
+def test_threads_import_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the package and its module, each thread would hold one's lock and wait for the other's."""
+    package(tmp_path, "gemmkit_test_package")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ["gemmkit_test_package", "gemmkit_test_package.part"]
+    failures: list[ImportError | RuntimeError] = []
+
+    def work(name: str) -> None:
+        try:
+            loading.load(name)
+        except (ImportError, RuntimeError) as failure:
+            failures.append(failure)
+
+    threads = [started(threading.Thread(target=work, args=(name,))) for name in names]
+    for thread in threads:
+        thread.join(30)
+    assert not failures
+    assert sys.modules[names[1]].READY
+    for name in names:
+        del sys.modules[name]
+
+
+def test_a_module_that_others_import_does_not_wait_for_them_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is half imported when it loads another, and the thread that imports waits for it."""
+    (tmp_path / "gemmkit_test_module.py").write_text(
+        "import time; time.sleep(0.2); from gemmkit import loading; loading.load('gemmkit.units')"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(loading, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(loading, "_is_loaded", lambda _: False)
+    threads = [
+        started(threading.Thread(target=work, args=("gemmkit_test_module",), daemon=True))
+        for work in (import_module, loading.load)
+    ]
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    del sys.modules["gemmkit_test_module"]
 
 
 def test_a_warning_category_on_pythons_command_line():

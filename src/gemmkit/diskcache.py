@@ -13,12 +13,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gemmkit.file_lock import FileLock
 from gemmkit.loading import load
-
-if TYPE_CHECKING:
-    import filelock
 
 MIB = 1024 * 1024
 DEFAULT_LIMIT_BYTES = 512 * MIB
@@ -33,7 +30,6 @@ _LOCK = ".lock"
 
 # A process that was suspended while holding a lock must not block the others forever.
 _LOCK_PATIENCE_SECONDS = 120.0
-_LOCK_POLL_SECONDS = 0.01
 # Partial and lock files this old belong to a process that was killed.
 _ABANDONED_SECONDS = 3600.0
 
@@ -191,18 +187,15 @@ class DiskCache:
         finally:
             _making.paths.discard(path)
 
-    def _acquired(self, path: Path) -> filelock.BaseFileLock | None:
-        """The acquired lock; None if the file system has none."""
-        load("filelock")
-        import filelock
-
+    def _acquired(self, path: Path) -> FileLock | None:
+        """The acquired lock; None if the file system has none, or another holds it for too long."""
+        lock = FileLock(path)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            lock = filelock.FileLock(path)
-            lock.acquire(timeout=_LOCK_PATIENCE_SECONDS, poll_interval=_LOCK_POLL_SECONDS)
-        except filelock.Timeout:
+            lock.acquire(_LOCK_PATIENCE_SECONDS)
+        except TimeoutError:
             return None
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             self._warn(error)
             return None
         return lock

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gemmkit.loading import load
+
 
 class GemmkitError(Exception):
     """Base of all gemmkit errors; its text is one clear message for the user."""
@@ -60,6 +62,7 @@ _ALIKE = 0.5
 
 def nearest(given: object, known: Iterable[str], most: int = 2) -> list[str]:
     """The known names most similar to the given one, ignoring case; may be none."""
+    load("difflib")
     import difflib
 
     names = {name.lower(): name for name in known}

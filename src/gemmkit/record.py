@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from gemmkit.decoding import from_json
 from gemmkit.dtypes import types_text
 from gemmkit.problem import GemmProblem
 from gemmkit.units import shape_text
@@ -314,7 +315,7 @@ class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             msgspec.ValidationError: the line is not a record.
         """
-        return msgspec.json.decode(line, type=cls)
+        return from_json(line, cls)
 
 
 class Record(JsonLine, frozen=True, kw_only=True):

@@ -158,6 +158,12 @@ def test_what_cublaslt_fuses(problem, name, steps, residual, left):
     )
 
 
+def test_an_activation_that_cublaslt_lacks_is_left():
+    problem = GemmProblem(8, 8, 8, dtype="float64", epilogue=Epilogue(True, "gelu_tanh"))
+    fused = Fused.of(problem, matrices=False, activation=False)
+    assert (fused.name, fused.steps, fused.left) == ("BIAS", ("product", "bias"), True)
+
+
 @pytest.fixture
 def on_the_cpu(monkeypatch):
     """PyTorch, which works on host memory by addresses as it would on a GPU's."""

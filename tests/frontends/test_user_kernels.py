@@ -235,7 +235,10 @@ def test_launches_that_cannot_be_meant(write: Any, launch: Any, reason: str) -> 
         ),
         ({"grid": "M/(N-200)", "block": 1}, r"divides by zero with M = 300, N = 200"),
         ({"grid": 1, "block": "0,K"}, r"block.x is 0, and it must be 1 to 1,024: --block has '0'"),
-        ({"grid": 1, "block": "32,33"}, r"1,056 threads per block are more .*: --block has '32,33'"),
+        (
+            {"grid": 1, "block": "32,33"},
+            r"1,056 threads per block are more .*: --block has '32,33'",
+        ),
         ({"grid": 1, "block": "M/7.0"}, r"not a whole number"),
         (
             {"grid": 1, "block": 1, "shared": "-K"},

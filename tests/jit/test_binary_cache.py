@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import filelock
 import msgspec
 import platformdirs
 import pytest
@@ -279,7 +278,7 @@ def bare_environment(tmp_path) -> dict[str, str]:
     """An environment whose Python has what the cache needs, but neither CUDA nor NVRTC."""
     folder = tmp_path / "packages"
     folder.mkdir()
-    for package in (gemmkit, msgspec, filelock, platformdirs):
+    for package in (gemmkit, msgspec, platformdirs):
         (folder / package.__name__).symlink_to(Path(package.__file__).parent)
     return {**os.environ, "PYTHONPATH": str(folder)}
 

@@ -75,17 +75,19 @@ class Fused:
     left: bool
 
     @classmethod
-    def of(cls, problem: GemmProblem, *, matrices: bool = True) -> Fused:
+    def of(cls, problem: GemmProblem, *, matrices: bool = True, activation: bool = True) -> Fused:
         """As much as there is a name for: its bias has a value for each row of the column-major
         result, and its auxiliary output is that of GELU's approximation by tanh. Without
-        `matrices`, residual and auxiliary output are left."""
+        `matrices`, residual and auxiliary output are left, without `activation` that and what
+        follows it."""
         epilogue = problem.epilogue
         known = not epilogue.bias or (epilogue.bias == "row") == problem.transc
         bias = bool(epilogue.bias) and known
         part = replace(epilogue, bias=bias, residual=False, scale=1.0, auxiliary=False)
         matrices = matrices and not problem.transc
         auxiliary = epilogue.auxiliary and part.activation == "gelu_tanh" and matrices
-        if part.cublaslt_name is None or not known or epilogue.auxiliary != auxiliary:
+        named = part.cublaslt_name is not None and activation
+        if not named or not known or epilogue.auxiliary != auxiliary:
             part, auxiliary = replace(part, activation="none"), False
         name = (part.cublaslt_name or "").removeprefix("CUBLASLT_EPILOGUE_")
         steps = tuple(steps_of(part))

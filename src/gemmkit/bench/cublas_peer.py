@@ -61,18 +61,25 @@ class CublasBaseline:
         """
         if problem.groups is not None:
             return self._of_groups(problem, arguments)
-        fused = Fused.of(problem)
-        try:
-            found = self._fused(problem, fused, arguments)
-        except UnsupportedProblem:
-            raise
-        except Exception:
-            # It may have no kernel for the matrices of an epilogue in these types.
-            less = Fused.of(problem, matrices=False)
-            if less == fused:
+        # It may have no kernel for the matrices or the activation of an epilogue in these types, as
+        # for GELU in fp64.
+        *more, least = dict.fromkeys(
+            (
+                Fused.of(problem),
+                Fused.of(problem, matrices=False),
+                Fused.of(problem, matrices=False, activation=False),
+            )
+        )
+        for fused in more:
+            try:
+                found = self._fused(problem, fused, arguments)
+            except UnsupportedProblem:
                 raise
-            fused = less
-            found = self._fused(problem, fused, arguments)
+            except Exception:
+                continue
+            if found:
+                return found
+        found = self._fused(problem, least, arguments)
         if not found:
             raise UnsupportedProblem(f"cuBLASLt has no algorithm for {problem.shape}")
         return found

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from gemmkit.devices.device import Device
 from gemmkit.errors import DeviceError, UsageError, unknown_name
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
+from gemmkit.loading import load
 
 DeviceKind = Literal["auto", "cuda", "emulator"]
 
@@ -62,6 +63,7 @@ def open_device(
         device = _open_gpu(board, required=kind == "cuda", printf_bytes=printf_bytes)
         if device is not None:
             return device
+    load("gemmkit.devices.emulated")
     from gemmkit.devices.emulated import EmulatedDevice
 
     return EmulatedDevice(
@@ -81,6 +83,7 @@ def _open_gpu(board: GpuSpec | None, *, required: bool, printf_bytes: int | None
         if required:
             raise DeviceError(f"no usable GPU: {problem}; `--device emulator` needs none")
         return None
+    load("gemmkit.devices.cuda")
     from gemmkit.devices.cuda import CudaDevice
 
     try:

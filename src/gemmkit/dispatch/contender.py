@@ -10,6 +10,7 @@ import msgspec
 
 from gemmkit.analysis.closed_form.costs import UNCORRECTED, BoardCosts, Correction
 from gemmkit.analysis.closed_form.form import ClosedForm
+from gemmkit.decoding import from_json
 from gemmkit.dispatch import shipped_file
 from gemmkit.dispatch.candidates import Candidate
 from gemmkit.dtypes import Dtype
@@ -67,7 +68,7 @@ def board_costs(major: int, minor: int) -> BoardCosts:
     """
     path = shipped_file("fitted", f"sm_{major}{minor}.json")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BoardCosts)
+        return from_json(path.read_bytes(), BoardCosts)
     except FileNotFoundError:
         return BoardCosts()
     except (OSError, msgspec.MsgspecError) as error:

@@ -129,7 +129,7 @@ class LaunchRule:
         threads, limit = math.prod(shape.block), gpu.capability.max_threads_per_block
         if threads > limit:
             return (
-                f"{threads:,} threads per block are more than the {limit:,} that {gpu.name} allows: "
+                f"{threads:,} threads per block are more than the {limit:,} of {gpu.name}: "
                 f"{self._origin('block', None, values)}"
             )
         if problem.m and problem.n and 0 in shape.grid:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from gemmkit.decoding import from_msgpack
 from gemmkit.diskcache import DEFAULT_LIMIT_BYTES, DiskCache, default_cache_directory
 from gemmkit.errors import CompilerMissing
 from gemmkit.jit.binary import Binary, Resources
@@ -110,7 +111,7 @@ class BinaryCache:
                 self.disk.put(any_version, key.encode())
             elif self.disk.get(any_version) is None:
                 self.disk.put(any_version, key.encode())
-            return msgspec.msgpack.decode(data, type=Binary)
+            return from_msgpack(data, Binary)
         except CompilerMissing:
             binary = self._made_last(any_version)
             if binary is None:
@@ -124,7 +125,7 @@ class BinaryCache:
     def _made_last(self, any_version: str) -> Binary | None:
         key = self.disk.get(any_version)
         data = None if key is None else self.disk.get(key.decode())
-        return None if data is None else msgspec.msgpack.decode(data, type=Binary)
+        return None if data is None else from_msgpack(data, Binary)
 
 
 def _counted(parts: Iterable[str]) -> tuple[str, ...]:

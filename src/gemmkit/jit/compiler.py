@@ -77,6 +77,7 @@ def compile_source(
         CompilerMissing: as `compile_kernel`.
         UnsupportedProblem: the kernel's matrices do not have fp32 elements.
     """
+    load("gemmkit.cxx.element_types", "gemmkit.jit.translation")
     from gemmkit.cxx.element_types import refused_parameter
     from gemmkit.jit.translation import translate
 
@@ -123,10 +124,13 @@ def _compile(
     version = compiler_version()
 
     def compile_it() -> Binary:
-        from gemmkit.jit.cuda_headers import cuda_include_dirs
+        folders: tuple[str, ...] = ()
+        if with_cuda_headers:
+            load("gemmkit.jit.cuda_headers")
+            from gemmkit.jit.cuda_headers import cuda_include_dirs
 
-        # Where they lie does not matter, and the compiler's version tells which they are.
-        folders = cuda_include_dirs(cache_dir) if with_cuda_headers else ()
+            # Where they lie does not matter, and the compiler's version tells which they are.
+            folders = cuda_include_dirs(cache_dir)
         # They include each other by names relative to where they lie.
         left_out = {"--no-source-include"} if with_cuda_headers else set()
         program = compile_program(

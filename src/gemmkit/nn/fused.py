@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gemmkit.kernels.plan import Dim3, LaunchPlan, SourceFile, ceil_div
+from gemmkit.loading import load
 from gemmkit.nn.namespace import Array
 from gemmkit.nn.products import recorded
 from gemmkit.ops.arrays import WarmLibrary, library_of
@@ -177,6 +178,7 @@ def _prepared(
     if ordinal is None or fitted is None or any(each.device != ordinal for each in operands):
         return None
     entry, values = fitted
+    load("gemmkit.devices.launcher", "gemmkit.ops.compiled")
     from gemmkit.devices.context import context_of
     from gemmkit.devices.launcher import PreparedLaunch
     from gemmkit.ops.compiled import binary_of

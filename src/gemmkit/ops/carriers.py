@@ -169,7 +169,7 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
     if device == "cuda" and (problem := _no_gpu()):
         raise DeviceError(f"no usable GPU: {problem}; device='emulator' needs none")
     if emulated or device == "emulator" or (device in ("auto", None) and _no_gpu()):
-        load("gemmkit.devices.emulated", "gemmkit.dispatch.prices")
+        load("gemmkit.devices.emulated", "gemmkit.dispatch.choose", "gemmkit.dispatch.prices")
         from gemmkit.devices.emulated import EmulatedDevice
 
         if device is None:

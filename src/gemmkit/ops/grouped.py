@@ -84,6 +84,7 @@ def grouped_matmul(
         arrays["c"] = arrays["out"]
     call = Call(**arrays, alpha=alpha, beta=beta, epilogue=epilogue, stream=stream, device=device)
     if needs_operator(each for members in arrays.values() for each in members or ()):
+        load("gemmkit.ops.libraries.torch_operators")
         from gemmkit.ops.libraries.torch_operators import multiply
 
         found: list[Any] = multiply(call, many=True)
@@ -113,6 +114,7 @@ def grouped_product(call: Call) -> list[Any]:
 
 def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int) -> list[Operand]:
     """The results of arrays on a GPU, which is not waited for."""
+    load("gemmkit.ops.grouped_gpu")
     from gemmkit.ops.grouped_gpu import multiply
     from gemmkit.ops.product import check_device
 

@@ -7,6 +7,7 @@ from typing import Any
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import Call, flag
@@ -86,6 +87,7 @@ def _by_operator(call: Call) -> Any:
         a, b, *rest = call
         given = zip(call._fields[2:], rest, strict=True)
         return record(matmul, (a, b), {name: each for name, each in given if each is not None})
+    load("gemmkit.ops.libraries.torch_operators")
     from gemmkit.ops.libraries.torch_operators import multiply
 
     return multiply(call)

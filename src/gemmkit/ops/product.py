@@ -288,7 +288,7 @@ def check_device(device: object, ordinal: int) -> None:
 
 def _on_host(call: Call, request: Request) -> Any:
     """The product of host arrays, by way of a GPU or on the emulator."""
-    load("gemmkit.ops.host")
+    load("gemmkit.ops.host", "gemmkit.ops.libraries.numpy")
     from gemmkit.ops.carriers import carrier_on
     from gemmkit.ops.host import multiply
     from gemmkit.ops.libraries.numpy import in_class_of

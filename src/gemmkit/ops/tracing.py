@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from gemmkit.loading import load
+
 
 def compiling() -> bool:
     """Whether `torch.compile` is tracing the caller."""
@@ -58,6 +60,7 @@ def needs_operator(arrays: Iterable[Any]) -> bool:
         return False
     if _operator.running:
         return False
+    load("gemmkit.ops.libraries.torch")
     from gemmkit.ops.libraries.torch import stand_ins, watched
 
     return watched() or stand_ins(tensors)

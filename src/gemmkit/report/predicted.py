@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.accuracy import PredictedRow, accuracy
+from gemmkit.decoding import from_json
 from gemmkit.errors import UsageError
 from gemmkit.report.figures import INK, Fill
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
@@ -30,7 +31,7 @@ def read_rows(path: Path) -> list[PredictedRow]:
     rows = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
-            rows.append(msgspec.json.decode(line, type=PredictedRow))
+            rows.append(from_json(line, PredictedRow))
         except msgspec.DecodeError as error:
             raise UsageError(f"{path.name}, line {number}, is not a row: {error}") from error
     return rows

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from gemmkit.decoding import from_json
 from gemmkit.errors import TuningError
 from gemmkit.tune.entry import Entry
 from gemmkit.tune.store import Store
@@ -73,12 +74,12 @@ def decode_table(data: bytes, name: str) -> tuple[Entry, ...]:
         TuningError: no table, or one that a later gemmkit wrote.
     """
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = from_json(data, _Head)
         if head.version > VERSION:
             raise TuningError(
                 f"{name} is a tuning table of version {head.version}; this gemmkit reads {VERSION}"
             )
-        return msgspec.json.decode(data, type=_Table).entries
+        return from_json(data, _Table).entries
     except msgspec.DecodeError as error:
         raise TuningError(f"{name} is no tuning table: {error}") from None
 

@@ -8,8 +8,10 @@ from typing import Literal
 
 from gemmkit.cxx.declarations import without_comments
 from gemmkit.errors import UsageError
+from gemmkit.jit.cache import included_headers
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.loading import load
 from gemmkit.tune.entry import Entry
 
 Staleness = Literal["no such kernel", "other source", "other compiler"]
@@ -22,8 +24,6 @@ def source_digest(kernel: Kernel) -> str:
 
     Comments and the way lines are broken do not count.
     """
-    from gemmkit.jit.cache import included_headers
-
     digest = hashlib.sha256()
     headers = included_headers(kernel.source, include_files())
     for text in (kernel.source, *(headers[name] for name in sorted(headers))):
@@ -46,6 +46,7 @@ class Freshness:
     def source(self, kernel: str) -> str | None:
         """The digest of a rung's code, or None where there is no such rung."""
         if kernel not in self.digests:
+            load("gemmkit.kernels.catalog")
             from gemmkit.kernels.catalog import find_kernel
 
             try:
@@ -67,6 +68,7 @@ class Freshness:
 
 
 def _installed() -> str | None:
+    load("gemmkit.jit.nvrtc")
     from gemmkit.jit.nvrtc import compiler_version
 
     return compiler_version()

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from gemmkit.decoding import from_builtins, from_json
 from gemmkit.errors import TuningError, UsageError
 from gemmkit.gpu import BOARDS
 from gemmkit.kernels.catalog import find_kernel
@@ -141,7 +142,7 @@ def read_cache(path: Path) -> list[Entry]:
         # Kernel Tuner leaves a file open while it tunes.
         text = text.removesuffix(",") + "}\n}"
     try:
-        cache = msgspec.json.decode(text, type=_Cache)
+        cache = from_json(text, _Cache)
     except msgspec.DecodeError as error:
         raise TuningError(f"{path} is not a Kernel Tuner cache: {error}") from None
     try:
@@ -157,7 +158,7 @@ def read_cache(path: Path) -> list[Entry]:
 def _entry(path: Path, cache: _Cache, kernel: Kernel, line: dict[str, Any]) -> Entry:
     try:
         if _ENTRY_KEY in line:
-            return msgspec.convert(line[_ENTRY_KEY], Entry)
+            return from_builtins(line[_ENTRY_KEY], Entry)
         time, sizes = line["time"], cache.problem_size
         if not isinstance(sizes, tuple) or len(sizes) not in (3, 4):
             raise TuningError(

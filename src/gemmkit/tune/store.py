@@ -16,8 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from gemmkit.decoding import from_json
 from gemmkit.diskcache import default_cache_directory
 from gemmkit.errors import TuningError
+from gemmkit.file_lock import FileLock
 from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
@@ -374,13 +376,12 @@ def _move_aside(path: Path) -> Path:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """No other process repairs the file meanwhile."""
-    import filelock
-
+    lock = FileLock(path.with_name(path.name + ".lock"))
+    lock.acquire(BUSY_SECONDS)
     try:
-        with filelock.FileLock(path.with_name(path.name + ".lock"), timeout=BUSY_SECONDS):
-            yield
-    except filelock.Timeout as error:
-        raise OSError(f"another process holds {error.lock_file}") from error
+        yield
+    finally:
+        lock.release()
 
 
 def _row(entry: Entry) -> tuple[object, ...]:
@@ -412,4 +413,4 @@ def _row(entry: Entry) -> tuple[object, ...]:
 
 
 def _read(text: str) -> Entry:
-    return msgspec.json.decode(text, type=Entry)
+    return from_json(text, Entry)

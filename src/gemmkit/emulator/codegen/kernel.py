@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemmkit.decoding import from_msgpack
 from gemmkit.diskcache import DiskCache
 from gemmkit.emulator.codegen.compiled import WARP_FUNCTION, CompiledKernel, KernelText
 from gemmkit.emulator.codegen.native import LoadedCode, host, runtime
@@ -112,6 +113,6 @@ def _loaded(text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool) 
 
         return msgspec.msgpack.encode(compile_kernel(text, run, sanitize=sanitize, track=track))
 
-    compiled = msgspec.msgpack.decode(cache.get_or_create(key, make), type=CompiledKernel)
+    compiled = from_msgpack(cache.get_or_create(key, make), CompiledKernel)
     runtime().require(compiled.modules, (*compiled.calls, run), cache)
     return LoadedKernel(text, compiled, LoadedCode(compiled.code, [WARP_FUNCTION]), run)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from gemmkit.decoding import from_msgpack
 from gemmkit.diskcache import DiskCache
 from gemmkit.errors import DeviceError
 from gemmkit.loading import first_use, load
@@ -181,7 +182,7 @@ class Runtime:
         import llvmlite.binding as llvm
 
         data = cache.get_or_create(f"runtime/{name}/{host().key}", lambda: _compiled_module(name))
-        stored = msgspec.msgpack.decode(data, type=RuntimeModule)
+        stored = from_msgpack(data, RuntimeModule)
         loaded = LoadedCode(stored.code, stored.functions)
         # A signal handler may load the same module in between. Both copies are kept, so code linked
         # to either stays valid.

@@ -21,6 +21,7 @@ from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
 from gemmkit.errors import DeviceError
+from gemmkit.loading import load
 
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.operations import Operations
@@ -212,6 +213,7 @@ class _Launch:
     def _ready_operations(self) -> Operations:
         with self._making:
             if self._operations is None:
+                load("gemmkit.emulator.machine.operations")
                 from gemmkit.emulator.machine.operations import Operations
 
                 self._operations = Operations(self._kernel, self._memory, self._sanitizer)
@@ -255,6 +257,7 @@ class _Launch:
 
     def _end(self, worker: Worker, max_steps: int) -> None:
         """Stop because of a block that does not end."""
+        load("gemmkit.emulator.machine.errors")
         from gemmkit.emulator.machine import errors
 
         if self._sanitizer is None:
@@ -272,6 +275,7 @@ class _Launch:
         worker.leave_block()
 
     def _trouble(self, worker: Worker, reason: int) -> BaseException:
+        load("gemmkit.emulator.machine.errors")
         from gemmkit.emulator.machine import errors
 
         if reason == STUCK:

@@ -9,6 +9,7 @@ import numpy as np
 from gemmkit.devices.context import Memory, context_of
 from gemmkit.devices.streams import let_wait
 from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.loading import load
 from gemmkit.ops.operands import View
 
 # DLPack's numbers: its code for CUDA devices, and the legacy default stream.
@@ -54,6 +55,7 @@ class DeviceArray:
         Raises:
             UsageError: bfloat16, and there is no ml_dtypes.
         """
+        load("cuda.core.utils", "gemmkit.ops.libraries.numpy")
         from cuda.core import Buffer
         from cuda.core.utils import StridedMemoryView
 

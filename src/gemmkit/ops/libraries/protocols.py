@@ -14,6 +14,7 @@ from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.streams import let_wait
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
+from gemmkit.loading import load
 from gemmkit.ops.libraries.device_array import DeviceArray
 from gemmkit.ops.operands import Operand, View, known_dtype
 
@@ -44,6 +45,7 @@ def read(array: Any, role: str) -> Operand:
     if isinstance(array, DeviceArray):
         place = array.memory.address, array.view, array.dtype, array.ordinal
         return Operand(array, *place, writable=True)
+    load("cuda.core.utils")
     from cuda.core.utils import StridedMemoryView
 
     interface = getattr(array, "__cuda_array_interface__", None)
@@ -73,6 +75,7 @@ def empty(
 ) -> Operand:
     """As `Library.empty`; in host memory it is NumPy's."""
     if like.device is None:
+        load("gemmkit.ops.libraries.numpy")
         from gemmkit.ops.libraries import numpy as host
 
         return host.empty(like, shape, dtype)
