@@ -14,6 +14,7 @@ from gemmkit.gpu import GpuSpec, MathPipe, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.report.predicted import read_rows
+from gemmkit.report.readme import read_records
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 H100 = find_board("H100")
@@ -206,3 +207,36 @@ def test_types_are_predicted_by_the_pipe_that_multiplies_them(name, dtype, keys,
     assert 0.05 < seen.tflops / H100.peak(pipe) < 1
     assert seen.microseconds == pytest.approx(measured_us, rel=0.35)
     assert any(term.name == "the tensor cores" for term in seen.terms) == pipe.tensor
+
+
+BATCHES = {
+    record.problem.shape: record
+    for record in read_records(RESULTS / "h100-bench.json")
+    if record.suite == "batched" and record.problem.epilogue == "none"
+}
+
+
+@pytest.mark.parametrize("shape", ["32x32x32x4096", "256x256x256x256", "512x512x64x128"])
+def test_batches_are_predicted_as_they_were_measured(shape):
+    measured = BATCHES[shape]
+    kernel = find_kernel(measured.kernel)
+    assert measured.time_us is not None
+    config = kernel.configure(
+        {"interleave" if key == "bursts" else key: value for key, value in measured.config.items()}
+    )
+    seen = predict(kernel, GemmProblem.from_shape(shape), H100, config=config)
+    assert seen.microseconds == pytest.approx(measured.time_us.median, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("gemm_stream_k", "256x256x512x3"), ("gemm_skinny", "8x512x512x5")]
+)
+def test_products_of_a_batch_that_share_blocks(name, shape):
+    """A long batch takes as many times as long as it has products."""
+    kernel, problem = find_kernel(name), GemmProblem.from_shape(shape)
+    few, many = (
+        predict(kernel, replace(problem, batch=times * problem.batch), H100).microseconds
+        for times in (40, 80)
+    )
+    launch = H100.pipes.launch_us
+    assert (many - launch) / (few - launch) == pytest.approx(2, rel=0.1)

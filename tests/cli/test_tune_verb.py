@@ -70,13 +70,14 @@ def test_a_batch_is_tuned_as_a_class_of_its_own(call, gpu, tmp_path):
     assert all(each.outcome == "ok" for each in Store(path).entries())
     explained = call("tune", "--explain", *words, "--budget", "1s")
     assert explained.exit_code == 0, explained.output
-    assert "only for single products" in explained.output
+    assert "analyzing: winner" in explained.output
 
 
-def test_a_batch_is_not_predicted(call):
-    done = call("tune", "--device", "model", "--shape", "12x32x32x40", "--gpu", "h100")
-    assert done.exit_code == 2
-    assert "only single products can be explained and predicted: use 12x32x32" in done.stderr
+def test_a_batch_is_predicted(call):
+    words = ("--device", "model", "--shape", "12x32x32x40", "--gpu", "h100", "--budget", "1s")
+    done = call("tune", *words)
+    assert done.exit_code == 0
+    assert "12x32x32x40" in done.stdout
 
 
 def test_the_store_is_listed(call, gpu, tmp_path, tuned):

@@ -171,10 +171,7 @@ def _explain(problem: GemmProblem, store: Store, board: GpuSpec, plot: Path | No
     if plot is not None and rows:
         save(plot, report.speeds_figure(rows))
         out.print(f"wrote {plot}\n")
-    if problem.batch == 1:
-        _why(problem, board, leaders)
-    else:
-        out.print("Explanations of why one is faster are available only for single products.")
+    _why(problem, board, leaders)
 
 
 def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None:

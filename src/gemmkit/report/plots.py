@@ -52,7 +52,7 @@ def _ladder_bars(figure: Figure, records: Sequence[Record]) -> None:
 def _load_bars(figure: Figure, records: Sequence[Record]) -> None:
     values: dict[str, dict[str, float]] = defaultdict(dict)
     for record in records:
-        loads = count_loads(record.counters, record.problem.m * record.problem.n)
+        loads = count_loads(record.counters, record.problem.results)
         if loads and loads.global_per_result is not None and loads.shared_per_result is not None:
             values[kernel_label(record)] = {
                 "global": loads.global_per_result,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmkit import GemmProblem, explain, find_board, find_kernel
+from gemmkit import BROADCAST, GemmProblem, explain, find_board, find_kernel
 from gemmkit.analysis.explain import derived, explain_facts, facts, gather
 from gemmkit.analysis.explain.derived import DERIVED, figures
 from gemmkit.analysis.metric_list import metric_list
@@ -42,6 +42,23 @@ def test_a_large_problem_is_counted_smaller_and_says_so(strides):
     assert (explained.problem, explained.counted) == ("1024x1024x1024", "256x256x256")
     assert explained.metrics["launch__grid_size"] == 4096
     assert explained.metrics[derived.GLOBAL_LOADS] == 256 / 8
+
+
+def test_a_batch_is_counted_whole_or_in_part(monkeypatch):
+    monkeypatch.setattr(facts, "LARGEST_COUNTED", 64)
+    kernel, board = find_kernel("gemm_tiled"), find_board("h100")
+    config = kernel.configure({"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4})
+    problem = GemmProblem(32, 32, 32, batch=100, stride_b=BROADCAST)
+    seen = gather(kernel, problem, board, config=config)
+    assert seen.counted == GemmProblem(32, 32, 32, batch=8, stride_b=BROADCAST)
+    assert (
+        figures(seen)[derived.GLOBAL_LOADS]
+        == figures(gather(kernel, seen.counted, board, config=config))[derived.GLOBAL_LOADS]
+    )
+    assert figures(seen)["launch__grid_size"] == 100
+    larger = gather(kernel, GemmProblem(96, 96, 96, batch=3, stride_c=9999), board, config=config)
+    assert larger.counted == GemmProblem(64, 64, 64, batch=2)
+    assert larger.verdict.correct
 
 
 def test_empty_and_unknown_are_left_out():
