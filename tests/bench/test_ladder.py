@@ -180,3 +180,18 @@ def test_the_package_offers_it():
         assert getattr(gemmkit, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'leader'"):
         gemmkit.leader  # noqa: B018
+
+
+def test_a_sweep_is_of_two_kernels_and_of_groups_by_those_that_take_them(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "gemmkit.bench.sweep.run_suite", lambda problems, **rest: asked.append((problems, rest))
+    )
+    sweep((64, 96), k=8)
+    groups = GemmProblem.of_groups("8x8x8,4x4x4")
+    sweep(groups=(groups,), beta=0.5)
+    (plain, rest), (grouped, others) = asked
+    assert [each.shape for each in plain] == ["64x64x8", "96x96x8"]
+    assert rest["kernels"] == ("naive_uncoalesced", "naive")
+    assert [each.groups for each in grouped] == [groups.groups]
+    assert (grouped[0].beta, others["kernels"]) == (0.5, None)

@@ -176,7 +176,8 @@ def test_sweep_on_the_emulator_ends_at_2048_and_says_so(call, fake):
     result = call("sweep")
     assert fake.sizes == (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
     assert "--sizes 3072,4096,6144,8192,12288,16384" in result.stderr
-    assert fake.asked["kernels"] == ("naive_uncoalesced", "naive")
+    assert fake.asked["kernels"] is None
+    assert fake.asked["groups"] == ()
 
 
 def test_sweep_takes_the_sizes_that_are_asked_for(call, fake):
