@@ -247,7 +247,7 @@ class Kernel(UsersKernels):
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join(map(str, shape.template))
-        if self.fuses and not shape.structs:
+        if self.fuses:
             arguments += f", {policy(problem)}"
         source = self.file or source_file(self.name, self.source, problem)
         entry = self.entry or f"{self.name}<{arguments}>"
@@ -266,7 +266,7 @@ class Kernel(UsersKernels):
             fringe=shape.fringe,
             runs=shape.runs,
             banded=shape.banded,
-            structs=shape.structs or self.structs,
+            structs=self.structs,
             table=shape.table,
             compute_dtype=self.compute_dtype,
             tolerance=self.tolerance,

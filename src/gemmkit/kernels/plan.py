@@ -24,7 +24,7 @@ Signature = tuple[str, ...]
 SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
 SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "arrivals")
 
-# What comes last in the signature of rungs that take batches.
+# What comes last in the signature of kernels that take batches.
 BATCH_ARGUMENTS: Signature = ("batch", "stride_a", "stride_b", "stride_c")
 
 # And of those that add a residual, scale, or keep the argument of the activation.
@@ -35,10 +35,6 @@ EPILOGUE_ARGUMENTS: Signature = (
 
 # The table of products of different shapes in global memory, their number, and the tiles of all.
 TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
-
-# The signature of rungs that take all of that.
-FULL_SIGNATURE: Signature = (*SGEMM_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
-FULL_SCRATCH_SIGNATURE: Signature = (*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
 
 # How A and B lie in memory, by BLAS's letters, for kernels that read all of them in place.
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -223,7 +219,6 @@ class LaunchShape:
     fringe: tuple[int, int] = (0, 0)
     runs: int = 1
     banded: bool = False
-    structs: tuple[StructPlace | None, ...] = ()
     table: GroupTable | None = None
 
 

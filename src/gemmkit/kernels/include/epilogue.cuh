@@ -97,7 +97,7 @@ struct Epilogue {
     results.store(c);
   }
 
- private:
+  // What is stored for a sum, `old` being what C has there.
   __device__ __forceinline__ Sum finish(Sum sum, Sum old, int row, int col) const {
     Sum x = alpha * sum;
     if (beta != Sum(0)) x += beta * old;

@@ -1,10 +1,24 @@
-// What a production kernel is passed: one struct, by value. `production/arguments.py` reads the order
-// and the types of its fields here, each on a line of its own, so that they are written once.
+// What a production kernel is passed; `production/arguments.py` names the parameters in this order.
 #pragma once
 
-#include "epilogue.cuh"
+#include "epilogue/float4_store.cuh"
 
-struct Group;
+// The parameters of a kernel, in the order of BLAS, from which it makes a struct for the functions that
+// it calls. They are not one struct by value: NVVM treats what it loads from such a struct as
+// divergent, different from thread to thread, and leaves branches on it, such as that on beta, inside
+// of loops. Together with ptxas that makes other machine code of the mainloop, with more bank
+// conflicts of registers.
+#define GEMM_PARAMETERS(In, Epilogue)                                                            \
+  int M, int N, int K, typename Epilogue::Sum alpha, const In *A, int lda, const In *B, int ldb, \
+      typename Epilogue::Sum beta, typename Epilogue::Out *C, int ldc,                           \
+      const typename Epilogue::Out *bias, float *workspace, int *semaphores, int batch,          \
+      long long stride_a, long long stride_b, long long stride_c,                                \
+      const typename Epilogue::Out *residual, int ldr, long long stride_r,                       \
+      typename Epilogue::Out *auxiliary, int ldx, long long stride_x,                            \
+      typename Epilogue::Sum scale CUSTOM_PARAMETERS
+#define GEMM_ARGUMENTS                                                                        \
+  M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, bias, workspace, semaphores, batch, stride_a, \
+      stride_b, stride_c, residual, ldr, stride_r, auxiliary, ldx, stride_x, scale CUSTOM
 
 // In: the type of A and B. Out, that of C, the accumulator's type and the activation are the
 // epilogue's. Matrices of a batch are `stride` elements apart. A kernel that has no use for a field
@@ -14,35 +28,28 @@ struct Arguments {
   using Out = typename Epilogue::Out;
   using Sum = typename Epilogue::Sum;
 
-  const In* A;
-  const In* B;
-  Out* C;
-  const Out* bias;
-  const Out* residual;
-  Out* auxiliary;
-  float* workspace;     // partial sums of tiles whose k is split
-  int* semaphores;      // a counter per such tile, zero before and after the launch
-  const Group* groups;  // of a grouped product
-  long long stride_a;
-  long long stride_b;
-  long long stride_c;
-  long long stride_r;
-  long long stride_x;
+  int M, N, K;
   Sum alpha;
-  Sum beta;
-  Sum scale;
-  int M;
-  int N;
-  int K;
-  int batch;
+  const In* A;
   int lda;
+  const In* B;
   int ldb;
+  Sum beta;
+  Out* C;
   int ldc;
+  const Out* bias;
+  float* workspace;  // partial sums of tiles whose k is split
+  int* semaphores;   // a counter per such tile, zero before and after the launch
+  int batch;
+  long long stride_a, stride_b, stride_c;
+  const Out* residual;
   int ldr;
+  long long stride_r;
+  Out* auxiliary;
   int ldx;
-  int group_count;
-  int tile_count;
-  typename Epilogue::Activation activation;  // a user's own has parameters
+  long long stride_x;
+  Sum scale;
+  typename Epilogue::Activation activation = {};  // a user's own has parameters
 
   // BLAS: alpha = 0 never reads A or B.
   __device__ __forceinline__ int depth() const { return alpha == Sum(0) ? 0 : K; }
@@ -57,5 +64,8 @@ struct Arguments {
             bias,
             {residual + product * stride_r, ldr, auxiliary + product * stride_x, ldx, scale},
             activation};
+  }
+  __device__ __forceinline__ Float4Store<Epilogue> float4_epilogue(int product) const {
+    return {epilogue(product)};
   }
 };

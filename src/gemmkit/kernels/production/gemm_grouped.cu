@@ -7,24 +7,23 @@
 //
 //   groups |   0   |1|     2     | 3 |      each with sizes and addresses of its own
 //   tiles  | 0 1 2 |3| 4 5 6 7 8 |9 10|     block b: b, b + gridDim.x, b + 2 gridDim.x ...
-#include "arguments.cuh"
+#include "epilogue/float4_store.cuh"
 #include "mainloop/cp_async_fma.cuh"
 #include "scheduler/grouped.cuh"
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_grouped(const Arguments<float, Epilogue> args) {
+    gemm_grouped(const Group* list, int group_count, int tile_count, float alpha, float beta,
+                 float scale CUSTOM_PARAMETERS) {
   extern __shared__ float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   const Mainloop mainloop(shared);
-  const int tile_count = args.tile_count;
-  const Group* const list = args.groups;
-  const Groups<SCHEDULE.raster> groups{list, args.group_count, tile_count};
+  const Groups<SCHEDULE.raster> groups{list, group_count, tile_count};
 
   const auto start = [&](const GroupTile& place) {
     const Group& group = list[place.group];
     const int row = place.row * TILE.BM, col = place.col * TILE.BN;
-    const int K = args.alpha == 0.0f ? 0 : group.K;  // BLAS: alpha = 0 never reads A or B
+    const int K = alpha == 0.0f ? 0 : group.K;  // BLAS: alpha = 0 never reads A or B
     return mainloop.start(element_of<Mainloop::A_T>(group.A, group.lda, row, 0), group.lda,
                           {row, group.M}, element_of<Mainloop::B_T>(group.B, group.ldb, 0, col),
                           group.ldb, {col, group.N}, K);
@@ -46,11 +45,11 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
     }
 
     const Group& group = list[work.group];
-    const Epilogue epilogue{args.alpha,
-                            args.beta,
-                            group.bias,
-                            {group.residual, group.ldr, group.auxiliary, group.ldx, args.scale},
-                            args.activation};
+    const Float4Store<Epilogue> epilogue{
+        {alpha,
+         beta,
+         group.bias,
+         {group.residual, group.ldr, group.auxiliary, group.ldx, scale} CUSTOM}};
     mainloop.store(sums, epilogue, group.C, group.ldc, group.M, group.N, work.row * TILE.BM,
                    work.col * TILE.BN);
   }

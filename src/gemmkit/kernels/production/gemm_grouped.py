@@ -18,7 +18,7 @@ from gemmkit.kernels.plan import (
     ceil_div,
 )
 from gemmkit.kernels.production import cp_async_fma, gemm_tiled
-from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, only
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape
 from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument
 from gemmkit.kernels.rules import resident_blocks, thread_count
 from gemmkit.kernels.work import Work
@@ -67,7 +67,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             resident = resident_blocks(config, gpu, shared_bytes)
             blocks = min(blocks, gpu.sm_count * resident)
     shape = launch_shape(
-        problem,
         (
             cp_async_fma.tile_argument(config),
             access(width, width, width),
@@ -134,7 +133,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     mainloop=TILED,
-    signature=only(*TABLE_ARGUMENTS, "alpha", "beta", "scale"),
+    signature=(*TABLE_ARGUMENTS, "alpha", "beta", "scale"),
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,
     condition=condition,

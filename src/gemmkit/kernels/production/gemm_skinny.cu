@@ -19,7 +19,8 @@
 
 // `ACCESS.a` is that of the streamed matrix, `ACCESS.b` that of the small one.
 template <SkinnyTile TILE, Access ACCESS, Schedule SCHEDULE, class Epilogue>
-__global__ void __launch_bounds__(TILE.threads) gemm_skinny(const Arguments<float, Epilogue> args) {
+__global__ void __launch_bounds__(TILE.threads) gemm_skinny(GEMM_PARAMETERS(float, Epilogue)) {
+  const Arguments<float, Epilogue> args{GEMM_ARGUMENTS};
   constexpr int SMALL = TILE.side, BN = TILE.BN, BK = TILE.BK, WN = TILE.WN, STAGES = TILE.stages;
   constexpr int VEC = ACCESS.a, SMALL_VEC = ACCESS.b, THREADS = TILE.threads;
   constexpr bool TALL = TILE.tall, STAGED = TILE.staged, BATCHED = SCHEDULE.batched;
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(TILE.threads) gemm_skinny(const Arguments<floa
   // From a thread's first place to the others: whole warps read neighbours, single floats too.
   const auto right = [](int j) { return j / VEC * LANES_X * VEC + j % VEC; };
   const auto below = [](int i) { return i / 4 * LANES_Y * 4 + i % 4; };
-  const int M = args.M, N = args.N, K = args.depth();
+  K = args.depth();
   const int ld_large = TALL ? args.lda : args.ldb, ld_small = TALL ? args.ldb : args.lda;
   const int long_side = TALL ? M : N, lines_there = TALL ? N : M;
   const int tiles = (long_side + BN - 1) / BN;
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(TILE.threads) gemm_skinny(const Arguments<floa
   __syncthreads();
 
   const Epilogue epilogue = args.epilogue(at.product);
-  float* const C = args.c(at.product);
+  C = args.c(at.product);
   const auto finish = [&](int place, float sum) {
     const int row = TALL ? block_result + place / SMALL : place / BN;
     const int col = TALL ? place % SMALL : block_result + place % BN;

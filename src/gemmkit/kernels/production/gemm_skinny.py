@@ -12,7 +12,7 @@ from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.short_sides import streamed
 from gemmkit.kernels.plan import LAYOUTS, SKINNY, LaunchShape, TileConfig, ceil_div
-from gemmkit.kernels.production.arguments import access, launch_shape, named, signature
+from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE, access, launch_shape, named
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
 from gemmkit.kernels.work import Work
@@ -230,7 +230,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     tiles, parts = found.tiles // max(problem.batch, 1), found.parts
     left = found.tiles if parts > 1 else 0
     shape = launch_shape(
-        problem,
         (
             named(
                 "SkinnyTile",
@@ -291,7 +290,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     rule=rule,
-    signature=signature("workspace", "arrivals"),
+    signature=SPLIT_SIGNATURE,
     layouts=LAYOUTS,
     condition=accepts,
 )

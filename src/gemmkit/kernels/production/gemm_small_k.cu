@@ -14,7 +14,8 @@
 
 template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_small_k(const __grid_constant__ Arguments<In, Epilogue> args) {
+    gemm_small_k(GEMM_PARAMETERS(In, Epilogue)) {
+  const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
   using Sum = typename Epilogue::Sum;
   constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, WM = TILE.WM, WN = TILE.WN;
   constexpr int TM = TILE.TM, TN = TILE.TN, VEC = ACCESS.c, PACK = 16 / sizeof(Sum);
@@ -22,12 +23,11 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   static_assert(WN == 32 * TN && BK % PACK == 0, "32 lanes of TN columns, whole vectors of A");
   __shared__ alignas(16) Sum As[BM][BK];
 
-  const int M = args.M, N = args.N, K = args.depth(), lda = args.lda, ldb = args.ldb;
+  K = args.depth();
   const BatchPlace<SCHEDULE.batched> place((M + BM - 1) / BM, (N + BN - 1) / BN, args.batch);
   const int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
   if (block_row >= M || (SCHEDULE.batched && place.product >= args.batch)) return;  // surplus
-  const In* const A = args.a(place.product);
-  const In* const B = args.b(place.product);
+  A = args.a(place.product), B = args.b(place.product);
 
   // Neighboring threads copy neighbors in memory.
 #pragma unroll 4
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   __syncthreads();  // the rows of A are complete
 
   const Epilogue epilogue = args.epilogue(place.product);
-  typename Epilogue::Out* const C = args.c(place.product);
+  C = args.c(place.product);
 #pragma unroll 1
   for (int first = warp_row; first < warp_row + WM && block_row + first < M; first += TM) {
     Sum sums[TM][TN] = {};

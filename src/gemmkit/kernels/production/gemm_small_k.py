@@ -14,10 +14,10 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
 from gemmkit.kernels.production.arguments import (
     CUDA_LAYOUTS,
+    SIGNATURE,
     access,
     launch_shape,
     named,
-    signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
@@ -49,7 +49,6 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     # As many neighbors as a lane stores at once, or one.
     width = min(columns, WIDEST // problem.out_item_bytes)
     return launch_shape(
-        problem,
         (
             CUDA_TYPES[problem.dtype],
             named("Tile", fields),
@@ -138,7 +137,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     rule=rule,
-    signature=signature(),
+    signature=SIGNATURE,
     layouts=LAYOUTS,
     dtypes=("float32", "float64", "float16", "bfloat16"),
     condition=condition,

@@ -16,7 +16,8 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_split_k(const Arguments<float, Epilogue> args) {
+    gemm_split_k(GEMM_PARAMETERS(float, Epilogue)) {
+  const Arguments<float, Epilogue> args{GEMM_ARGUMENTS};
   extern __shared__ __align__(128) float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, THREADS = TILE.threads;
@@ -24,7 +25,6 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   constexpr int PIPELINE = TILE.stages * Mainloop::STAGE_FLOATS;
   constexpr int SUMS = SLICES > 1 ? SLICES * BM * BN : 0;
   const Mainloop mainloop(shared);
-  const int M = args.M, N = args.N, K = args.depth();
 
   // Parts of k run over z; but with more row tiles than y has room for, z is theirs and k whole.
   const BatchPlace<SCHEDULE.batched> place((M + BM - 1) / BM, (N + BN - 1) / BN, args.batch);
@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
     }
   }
   if (block_row >= M || (SCHEDULE.batched && place.product >= args.batch)) return;  // surplus
+  K = args.depth();
 
   // Whole steps of k, the first parts taking one more where they do not come out even.
   const int steps = (K + BK - 1) / BK, share = steps / parts, more = steps % parts;
@@ -61,12 +62,12 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
                     args.lda, {block_row, M},
                     element_of<Mainloop::B_T>(args.b(place.product), args.ldb, k, block_col),
                     args.ldb, {block_col, N}, depth);
-  Epilogue epilogue = args.epilogue(place.product);
+  auto epilogue = args.float4_epilogue(place.product);
   if (BIASES) {
     if (SLICES == 1) __syncthreads();  // else there are barriers below
     epilogue.bias = biases - block_col;
   }
-  float* const C = args.c(place.product);
+  C = args.c(place.product);
   const int tile = (place.product * gridDim.y + tile_row) * gridDim.x + place.tile_col;
   float* const tile_parts = element(args.workspace, BM * BN, tile * parts, 0);
   float4* const own_part = reinterpret_cast<float4*>(element(tile_parts, BM * BN, part, 0));
@@ -78,8 +79,8 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   if (SLICES > 1) __syncthreads();  // nobody reads the stages any more
   float* const slice_sums = reinterpret_cast<float*>(shared) + mainloop.slice * BM * BN;
   float* const to = SLICES > 1 ? slice_sums : whole ? C : reinterpret_cast<float*>(own_part);
-  mainloop.store(sums, PartOrWhole<Epilogue>{!whole, epilogue}, to, whole ? args.ldc : BN,
-                 whole ? M : BM, whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
+  mainloop.store(sums, PartOrWhole{!whole, epilogue}, to, whole ? args.ldc : BN, whole ? M : BM,
+                 whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
   if (whole) return;
 
   if (SLICES > 1) {

@@ -11,7 +11,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma
-from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SPLIT_SIGNATURE, access, launch_shape
 from gemmkit.kernels.production.residue import cut_with_residue
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import (
@@ -55,7 +55,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     found, residue = cut_with_residue(problem, config, gpu, taken, parts)
     tiles = found.tiles if parts > 1 else 0
     shape = launch_shape(
-        problem,
         (
             cp_async_fma.tile_argument(config),
             access(width, width, width),
@@ -136,5 +135,5 @@ KERNEL = Kernel(
     rule=rule,
     layouts=LAYOUTS,
     pairing=pairing,
-    signature=signature("workspace", "arrivals"),
+    signature=SPLIT_SIGNATURE,
 )

@@ -16,12 +16,13 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_stream_k(const Arguments<float, Epilogue> args) {
+    gemm_stream_k(GEMM_PARAMETERS(float, Epilogue)) {
+  const Arguments<float, Epilogue> args{GEMM_ARGUMENTS};
   extern __shared__ __align__(128) float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK;
   const Mainloop mainloop(shared);
-  const int M = args.M, N = args.N, K = args.depth();
+  K = args.depth();
 
   int rows = (M + BM - 1) / BM, cols = (N + BN - 1) / BN;  // of tiles
   if constexpr (SCHEDULE.residue.width > 0) {
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
     const auto [product, tile] = schedule.find(work.tile);
     const int block_row = tile.row * BM, block_col = tile.col * BN;
     float* const result = args.c(product);
-    const Epilogue epilogue = args.epilogue(product);
+    const auto epilogue = args.float4_epilogue(product);
     const bool whole = work.count == schedule.steps;
     const int first = schedule.owner(work.tile * schedule.steps);
     const int parts = schedule.owner((work.tile + 1) * schedule.steps - 1) - first + 1;
@@ -63,9 +64,9 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
     const auto slot = [&](int part) {
       return element(args.workspace, BM * BN, 2 * (first + part) + (part == 0), 0);
     };
-    mainloop.store(sums, PartOrWhole<Epilogue>{!whole, epilogue},
-                   whole ? result : slot(blockIdx.x - first), whole ? args.ldc : BN, whole ? M : BM,
-                   whole ? N : BN, whole ? block_row : 0, whole ? block_col : 0);
+    mainloop.store(sums, PartOrWhole{!whole, epilogue}, whole ? result : slot(blockIdx.x - first),
+                   whole ? args.ldc : BN, whole ? M : BM, whole ? N : BN, whole ? block_row : 0,
+                   whole ? block_col : 0);
     if (!whole && is_last_part(args.semaphores + work.tile, parts)) {
       add_parts<TILE.threads, BM, BN>(
           parts,

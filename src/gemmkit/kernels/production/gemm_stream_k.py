@@ -11,7 +11,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma
-from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SPLIT_SIGNATURE, access, launch_shape
 from gemmkit.kernels.production.residue import ResidueTiles, cut_with_residue
 from gemmkit.kernels.production.schedule import RASTER_ROWS, chunks_of, schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES, resident_blocks, thread_count
@@ -63,7 +63,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     slots = 2 * blocks if split else 0
     lines = ceil_div(residue.count(problem), blocks) if residue else 0
     shape = launch_shape(
-        problem,
         (
             cp_async_fma.tile_argument(config),
             access(width, width, width),
@@ -108,5 +107,5 @@ KERNEL = Kernel(
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,
     pairing=cp_async_fma.pairing,
-    signature=signature("workspace", "arrivals"),
+    signature=SPLIT_SIGNATURE,
 )

@@ -11,12 +11,12 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_tiled(const Arguments<float, Epilogue> args) {
+    gemm_tiled(GEMM_PARAMETERS(float, Epilogue)) {
+  const Arguments<float, Epilogue> args{GEMM_ARGUMENTS};
   extern __shared__ float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   constexpr int BM = TILE.BM, BN = TILE.BN;
   const Mainloop mainloop(shared);
-  const int M = args.M, N = args.N, K = args.depth();
 
   const BatchPlace<SCHEDULE.batched> place((M + BM - 1) / BM, (N + BN - 1) / BN, args.batch);
   int block_row = place.tile_row * BM, block_col = place.tile_col * BN;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   mainloop.template multiply<SCHEDULE.chunks>(
       sums, element_of<Mainloop::A_T>(args.a(place.product), args.lda, block_row, 0), args.lda,
       {block_row, M}, element_of<Mainloop::B_T>(args.b(place.product), args.ldb, 0, block_col),
-      args.ldb, {block_col, N}, K);
-  mainloop.store(sums, args.epilogue(place.product), args.c(place.product), args.ldc, M, N,
+      args.ldb, {block_col, N}, args.depth());
+  mainloop.store(sums, args.float4_epilogue(place.product), args.c(place.product), args.ldc, M, N,
                  block_row, block_col);
 }

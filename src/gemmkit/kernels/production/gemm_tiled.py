@@ -10,7 +10,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.production import cp_async_fma
-from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape, signature
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, access, launch_shape
 from gemmkit.kernels.production.residue import cut_with_residue
 from gemmkit.kernels.production.schedule import chunks_of, raster_rows, schedule_argument
 from gemmkit.kernels.rules import resident_blocks, thread_count
@@ -31,7 +31,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     raster = raster_rows(problem, BM, BN, places)
     _, residue = cut_with_residue(problem, config, gpu, pipeline + apart)
     shape = launch_shape(
-        problem,
         (
             cp_async_fma.tile_argument(config),
             access(width, width, width),
@@ -73,7 +72,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
-    signature=signature(),
+    signature=SIGNATURE,
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,
     pairing=cp_async_fma.pairing,

@@ -67,7 +67,7 @@ struct ResidueTiles {
 
     __syncthreads();  // nobody reads the stages any more
     float* const slices = static_cast<float*>(shared);
-    const auto epilogue = args.epilogue(0);
+    const auto epilogue = args.float4_epilogue(0);
     tiles.store(sums, PartOrWhole{true, epilogue}, slices + tiles.slice * (WIDTH * LENGTH), BREADTH,
                 HEIGHT, BREADTH, 0, 0);
     __syncthreads();

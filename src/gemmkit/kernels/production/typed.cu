@@ -14,10 +14,10 @@
 
 template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    typed(const Arguments<In, Epilogue> args) {
+    typed(GEMM_PARAMETERS(In, Epilogue)) {
+  const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
   extern __shared__ float4 shared[];
   using Mainloop = RegisterStaged<In, typename Epilogue::Sum, TILE, ACCESS, LAYOUT>;
-  const int M = args.M, N = args.N;
   const BatchPlace<SCHEDULE.batched> place((M + TILE.BM - 1) / TILE.BM, (N + TILE.BN - 1) / TILE.BN,
                                            args.batch);
   const int row = place.tile_row * TILE.BM, col = place.tile_col * TILE.BN;

@@ -17,10 +17,10 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import (
     CUDA_LAYOUTS,
+    SIGNATURE,
     access,
     launch_shape,
     named,
-    signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
@@ -46,7 +46,6 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
         },
     )
     return launch_shape(
-        problem,
         (
             CUDA_TYPES[problem.dtype],
             tile,
@@ -184,7 +183,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     rule=rule,
-    signature=signature(),
+    signature=SIGNATURE,
     layouts=LAYOUTS,
     dtypes=("float32", "float64", "float16", "bfloat16"),
     condition=condition,

@@ -13,10 +13,10 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
 from gemmkit.kernels.production.arguments import (
     CUDA_LAYOUTS,
+    SIGNATURE,
     access,
     launch_shape,
     named,
-    signature,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
@@ -36,7 +36,6 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """As `typed`, but that the type of the sums follows from that of the elements."""
     threads = thread_count(config)
     return launch_shape(
-        problem,
         (
             CUDA_TYPES[problem.dtype],
             named("Tile", {**config.as_dict(), "pad": pad(problem), "threads": threads}),
@@ -145,7 +144,7 @@ KERNEL = Kernel(
     launch=launch,
     work=work,
     rule=rule,
-    signature=signature(),
+    signature=SIGNATURE,
     layouts=LAYOUTS,
     # Of float32 it makes results alone.
     dtypes=("float16", "bfloat16", "float64", "float32"),

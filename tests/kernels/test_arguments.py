@@ -1,0 +1,39 @@
+"""The parameters of production kernels are listed alike in CUDA C++ and in Python."""
+
+import re
+
+import pytest
+
+from gemmkit.kernels import include_files
+from gemmkit.kernels.catalog import PRODUCTION
+from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
+
+TEXT = include_files()["arguments.cuh"]
+# What the vocabulary of signatures calls otherwise.
+NAMES = [{"arrivals": "semaphores"}.get(name, name) for name in SPLIT_SIGNATURE]
+
+
+def _macro(name: str) -> str:
+    found = re.search(rf"#define {name}((?:.*\\\n)*.*)", TEXT)
+    assert found is not None
+    return re.sub(r"\\\n", " ", found[1])
+
+
+def test_the_parameters_are_those_of_the_signature():
+    listed = _macro("GEMM_PARAMETERS").partition(")")[2].replace("CUSTOM_PARAMETERS", "")
+    assert [re.findall(r"\w+", each)[-1] for each in listed.split(",")] == NAMES
+
+
+def test_the_struct_is_made_of_them_in_their_order():
+    assert re.findall(r"\w+", _macro("GEMM_ARGUMENTS")) == [*NAMES, "CUSTOM"]
+    body = TEXT[TEXT.index("  using Sum") : TEXT.index("  // BLAS: alpha = 0")]
+    fields = re.findall(r"^  (?!using)(?:const )?(?:long )?\w+[*]? ([\w, ]+);", body, re.M)
+    assert [name for each in fields for name in each.split(", ")] == NAMES
+
+
+@pytest.mark.parametrize("kernel", PRODUCTION, ids=lambda kernel: kernel.name)
+def test_no_kernel_takes_a_struct(kernel):
+    """NVVM takes what it loads from one for different from thread to thread."""
+    signature = re.search(rf"\b{kernel.name}\(([^{{]*)\) {{", kernel.source)
+    assert signature is not None
+    assert "Arguments" not in signature[1]
