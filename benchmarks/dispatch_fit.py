@@ -25,7 +25,7 @@ from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.bench.peers import CANDIDATE, GEMMKIT
 from gemmkit.dispatch.candidates import Candidate, candidates_for
 from gemmkit.dispatch.choose import Dispatcher
-from gemmkit.dispatch.contender import Contender, board_costs
+from gemmkit.dispatch.costed import CostedCandidate, board_costs
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
@@ -65,7 +65,7 @@ def samples_of(rows: Sequence[Row], gpu: GpuSpec) -> list[list[Sample]]:
     found = []
     for row in rows:
         best = min(row.times.values())
-        candidates = (each.contender.candidate for each in dispatcher.ranked(row.problem))
+        candidates = (each.costed.candidate for each in dispatcher.ranked(row.problem))
         found.append(
             [
                 Sample(each, row.problem, time, best / time)
@@ -163,12 +163,12 @@ def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> Bo
 
 def _errors(board: BoardCosts, samples: Iterable[Sample], gpu: GpuSpec) -> Floats:
     """Logarithms of estimated over measured time, by weight."""
-    contenders: dict[Candidate, Contender] = {}
+    candidates: dict[Candidate, CostedCandidate] = {}
     found = []
     for each in samples:
-        if each.candidate not in contenders:
-            contenders[each.candidate] = Contender(each.candidate, gpu, board)
-        estimate = contenders[each.candidate].estimate(each.problem).microseconds
+        if each.candidate not in candidates:
+            candidates[each.candidate] = CostedCandidate(each.candidate, gpu, board)
+        estimate = candidates[each.candidate].estimate(each.problem).microseconds
         found.append(each.weight * math.log(estimate / each.microseconds))
     return np.array(found)
 
@@ -203,7 +203,7 @@ def regrets(board: BoardCosts, shapes: Iterable[Sequence[Sample]], gpu: GpuSpec)
     found = []
     for samples in shapes:
         estimates = [
-            Contender(each.candidate, gpu, board).estimate(each.problem).microseconds
+            CostedCandidate(each.candidate, gpu, board).estimate(each.problem).microseconds
             for each in samples
         ]
         chosen = samples[int(np.argmin(estimates))]

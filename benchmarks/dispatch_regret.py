@@ -211,13 +211,13 @@ def entered(
     near: list[Ranked] = []
     cuts: Counter[str] = Counter()
     for each in ranked:
-        instance = each.contender.candidate.instance
+        instance = each.costed.candidate.instance
         if len(near) < most and cuts[instance] < CUTS:
             cuts[instance] += 1
             near.append(each)
     choice = dispatcher.choose(problem)
-    labels = {each.contender.candidate.label for each in near}
-    chosen = dispatcher.contender(choice.kernel.name, choice.config)
+    labels = {each.costed.candidate.label for each in near}
+    chosen = dispatcher.costed(choice.kernel.name, choice.config)
     if chosen.candidate.label not in labels:
         near.append(Ranked(chosen, chosen.estimate(problem)))
     return near, max(len(ranked) - len(near), 0)
@@ -234,7 +234,7 @@ def compiled(
     wanted: dict[str, LaunchPlan] = {}
     for problem in problems:
         for each in entered(dispatcher, problem)[0]:
-            plan = each.contender.kernel.plan(problem, each.contender.config, dispatcher.gpu)
+            plan = each.costed.kernel.plan(problem, each.costed.config, dispatcher.gpu)
             if plan.entry not in known:
                 wanted.setdefault(plan.entry, plan)
     started = time.monotonic()
@@ -276,7 +276,7 @@ def registers(
         if problem.dtype != "float32":
             continue
         for each in entered(dispatcher, problem)[0]:
-            candidate = each.contender.candidate
+            candidate = each.costed.candidate
             plan = candidate.kernel.plan(problem, candidate.config, dispatcher.gpu)
             resources = binaries[plan.entry].resources
             if resources is not None:
@@ -306,8 +306,8 @@ def measure(
     looks: dict[str, float] = {}
     wrong: dict[str, str] = {}
     for number, each in enumerate(near):
-        kernel, config = each.contender.kernel, each.contender.config
-        label = each.contender.candidate.label
+        kernel, config = each.costed.kernel, each.costed.config
+        label = each.costed.candidate.label
         plan = kernel.plan(problem, config, device.spec)
         planned = Planned(number, Candidate(kernel, config, each.estimate.microseconds), plan)
         ready[label] = Compiled(planned, binaries[plan.entry])
@@ -323,15 +323,15 @@ def measure(
     order = sorted(looks, key=looks.__getitem__)
     leaders = [each for each in order[:MOST_LEADERS] if looks[each] <= CLOSE * looks[order[0]]]
     choice = dispatcher.choose(problem)
-    chosen = dispatcher.contender(choice.kernel.name, choice.config).candidate.label
+    chosen = dispatcher.costed(choice.kernel.name, choice.config).candidate.label
     if chosen in wrong:
         raise DeviceError(f"the choice for {problem.shape}, {chosen}: {wrong[chosen]}")
     leaders += [chosen] * (chosen not in leaders)
     peer, others = "", []
     if baseline is not None:
         try:
-            peer, contender = workload.peer(device, baseline)
-            others.append(contender)
+            peer, costed = workload.peer(device, baseline)
+            others.append(costed)
         except UnsupportedProblem:
             peer = ""
     seen = bench.in_turn([ready[each] for each in leaders], TURN_SECONDS, others)

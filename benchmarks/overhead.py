@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py [--sizes 64,256,1024] [--rounds 50] [--calls 200]
 
-A round times so many calls of each contender in turn, none of which is waited for, and then waits
+A round times so many calls of each multiply in turn, none of which is waited for, and then waits
 for the GPU; what counts is the median over the rounds. It writes `results/<gpu>-overhead.json`, one
 record per line: microseconds of host time a call, and the ratio to `torch.mm` called the same way.
 The exit status is 1 if a ratio is above the goal.
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 # What a call may cost of torch.mm's host time.
 GOAL = 1.5
 
-Contender = Callable[[], Any]
+Multiply = Callable[[], Any]
 
 
 def main() -> int:
@@ -51,9 +51,9 @@ def main() -> int:
     worst = 0.0
     with path.open("w", encoding="utf-8") as file:
         for size in map(int, arguments.sizes.split(",")):
-            for way, contenders in ways(size).items():
-                check(contenders)
-                times = host_times(contenders, arguments.rounds, arguments.calls)
+            for way, callables in ways(size).items():
+                check(callables)
+                times = host_times(callables, arguments.rounds, arguments.calls)
                 reference = times["torch.mm"]["median_us"]
                 for entry in times.values():
                     entry["ratio"] = round(entry["median_us"] / reference, 3)
@@ -76,8 +76,8 @@ def main() -> int:
     return 0 if worst <= GOAL else 1
 
 
-def ways(size: int) -> Mapping[str, Mapping[str, Contender]]:
-    """The contenders of each way to call: all of one compute the same."""
+def ways(size: int) -> Mapping[str, Mapping[str, Multiply]]:
+    """The callables of each way to call: all of one compute the same."""
     generator = torch.Generator("cuda").manual_seed(0)
     a, b = (torch.randn(size, size, device="cuda", generator=generator) for _ in range(2))
     bias = torch.randn(size, device="cuda", generator=generator)
@@ -106,30 +106,30 @@ def ways(size: int) -> Mapping[str, Mapping[str, Contender]]:
     }
 
 
-def check(contenders: Mapping[str, Contender]) -> None:
+def check(callables: Mapping[str, Multiply]) -> None:
     """Have looked whether gemmkit's result is near the last of PyTorch's.
 
     Raises:
         AssertionError: it is not.
     """
-    results = [contender().clone() for contender in contenders.values()]
+    results = [multiply().clone() for multiply in callables.values()]
     torch.testing.assert_close(results[-1], results[-2], rtol=1e-3, atol=1e-3)
 
 
 def host_times(
-    contenders: Mapping[str, Contender], rounds: int, calls: int
+    callables: Mapping[str, Multiply], rounds: int, calls: int
 ) -> dict[str, dict[str, float]]:
-    """Median and quintiles of the host's microseconds per call, the contenders taken in turn."""
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for contender in contenders.values():
+    """Median and quintiles of the host's microseconds per call, the callables taken in turn."""
+    found: dict[str, list[float]] = {name: [] for name in callables}
+    for multiply in callables.values():
         for _ in range(calls):
-            contender()
+            multiply()
         torch.cuda.synchronize()
     for _ in range(rounds):
-        for name, contender in contenders.items():
+        for name, multiply in callables.items():
             started = time.perf_counter_ns()
             for _ in range(calls):
-                contender()
+                multiply()
             spent = time.perf_counter_ns() - started
             torch.cuda.synchronize()
             found[name].append(spent / calls / 1e3)

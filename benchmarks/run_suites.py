@@ -47,7 +47,7 @@ def every_tile(problem: GemmProblem, gpu: GpuSpec) -> Sequence[Choice]:
     first = asked.choose(problem)
     found: list[Choice] = [first]
     for each in asked.ranked(problem):
-        taken, microseconds = each.contender, each.estimate.microseconds
+        taken, microseconds = each.costed, each.estimate.microseconds
         if (taken.kernel, taken.config) != (first.kernel, first.config):
             other = Chosen(taken.kernel, taken.config, "a candidate", "heuristic", microseconds)
             found.append(other)

@@ -268,7 +268,7 @@ def test_the_record_says_which_candidate_was_the_best_and_orders_the_others(devi
 
 
 class LabelledBaseline(Baseline):
-    """Ways that are contenders each, one of which leaves its result elsewhere unless it is judged;
+    """Ways that are rotations each, one of which leaves its result elsewhere unless it is judged;
     `stored` says after which steps they store."""
 
     stored = ()

@@ -101,19 +101,19 @@ def device(fakes, monkeypatch, torch):
     recorded = {"graph": [], "calls": []}
 
     class Timer:
-        """The second of contenders takes 120 µs, others 100; a call 50 more."""
+        """The second of rotations takes 120 µs, others 100; a call 50 more."""
 
         stream = None
 
         def __init__(self, module, manner):
-            self.manner, self.contenders = manner, {}
+            self.manner, self.rotations = manner, {}
 
         def record(self, works, kept=()):
             for work in works:
                 work(None)
             recorded[self.manner].append(len(works))
-            # Each contender is recorded once, and again where it is lengthened.
-            number = self.contenders.setdefault(id(works[0]), len(self.contenders))
+            # Each rotation is recorded once, and again where it is lengthened.
+            number = self.rotations.setdefault(id(works[0]), len(self.rotations))
             each = 100.0 + 20 * (number == 1) + 50 * (self.manner == "calls")
             return types.SimpleNamespace(microseconds=lambda: each * len(works))
 

@@ -132,15 +132,15 @@ def test_the_choice_is_timed_whatever_its_place(regret, tmp_path, monkeypatch):
     dispatcher = regret.Dispatcher(BOARDS["h100"], None)
     problem = GemmProblem(700, 900, 1100)
     first, *_, last = list(dispatcher.ranked(problem))
-    contender = last.contender
+    costed = last.costed
     choice = dataclasses.replace(
-        dispatcher.choose(problem), kernel=contender.kernel, config=contender.config
+        dispatcher.choose(problem), kernel=costed.kernel, config=costed.config
     )
     monkeypatch.setattr(dispatcher, "choose", lambda _: choice)
     near, left_out = regret.entered(dispatcher, problem, 5)
-    assert [each.contender.candidate for each in near][::5] == [
-        first.contender.candidate,
-        contender.candidate,
+    assert [each.costed.candidate for each in near][::5] == [
+        first.costed.candidate,
+        costed.candidate,
     ]
     assert left_out > 0
 
@@ -213,10 +213,10 @@ def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatc
     for problem in shapes:
         times = {}
         for each in regret.entered(dispatcher, problem)[0][:12]:
-            candidate = each.contender.candidate
+            candidate = each.costed.candidate
             other = 1.5 if candidate.name == "gemm_split_k" else 1.0
             times[candidate.label] = other * (
-                fit.Contender(candidate, board, real).estimate(problem).microseconds
+                fit.CostedCandidate(candidate, board, real).estimate(problem).microseconds
             )
         best = min(times, key=times.__getitem__)
         rows.append(

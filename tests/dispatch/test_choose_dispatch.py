@@ -13,7 +13,7 @@ from gemmkit import dispatch
 from gemmkit.dispatch import choose as choose_module
 from gemmkit.dispatch import tuned
 from gemmkit.dispatch.choose import Dispatcher, choose, dispatcher
-from gemmkit.dispatch.contender import Contender
+from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.tuned import MOST_DISTANCE, distance_between, shipped_table
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -169,11 +169,11 @@ def test_times_with_the_same_epilogue_go_first(table, store):
 def winner(problem: GemmProblem, speed: float = 1.0) -> Entry:
     """As if the heuristic's second choice had won, in so many times what was estimated for it."""
     second = list(Dispatcher(H100, None).ranked(problem))[1]
-    contender = second.contender
+    costed = second.costed
     return entry(
         problem,
-        contender.kernel.name,
-        contender.config.as_dict(),
+        costed.kernel.name,
+        costed.config.as_dict(),
         time_us=second.estimate.microseconds * speed,
     )
 
@@ -210,8 +210,8 @@ def test_a_winner_that_promises_less_here_is_not(table):
     table(
         entry(
             near,
-            slow.contender.kernel.name,
-            slow.contender.config.as_dict(),
+            slow.costed.kernel.name,
+            slow.costed.config.as_dict(),
             time_us=slow.estimate.microseconds,
         )
     )
@@ -377,7 +377,7 @@ def test_what_no_kernel_takes_is_refused_with_the_reason():
 def test_a_choice_is_made_once(table, monkeypatch):
     found = Dispatcher(H100, None)
     first = found.choose(PROBLEM)
-    monkeypatch.setattr(Contender, "estimate", None)
+    monkeypatch.setattr(CostedCandidate, "estimate", None)
     assert found.choose(GemmProblem(1000, 1200, 800)) is first
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemmkit.dispatch.candidates import candidates_for
-from gemmkit.dispatch.contender import Contender
+from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import BoardPrices
 from gemmkit.dtypes import Dtype
 from gemmkit.gpu import find_board
@@ -53,9 +53,9 @@ def regrets(measured: list[Row]) -> list[float]:
         estimates: dict[str, float] = {}
         for candidate in whole.values():
             if candidate.kernel.accepts(row.problem, H100) is None:
-                contender: Contender = prices.contender(candidate.name, candidate.config)
-                for each in prices.priced(contender, row.problem):
-                    label = each.contender.candidate.label
+                costed: CostedCandidate = prices.costed(candidate.name, candidate.config)
+                for each in prices.priced(costed, row.problem):
+                    label = each.costed.candidate.label
                     if label in times:
                         estimates[label] = each.estimate.microseconds
         chosen = min(estimates, key=estimates.__getitem__)

@@ -106,6 +106,6 @@ def test_each_tile_of_each_group_is_computed():
 
 def test_groups_end_where_the_residue_begins():
     problem, config, device = wide(residue=3)
-    assert find_kernel("gemm_tiled").plan(problem, config, device.spec).fringe == (3, 3)
+    assert find_kernel("gemm_tiled").plan(problem, config, device.spec).residue == (3, 3)
     found = run_typed(problem, device, kernel="gemm_tiled", config=config)
     check_exact(problem, found)

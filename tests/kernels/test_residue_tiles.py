@@ -43,7 +43,7 @@ def planned(problem, named="128 threads", board=H100):
 
 
 def has_residue(plan):
-    return any(plan.fringe)
+    return any(plan.residue)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_the_grid_has_whole_tiles_and_then_lines_of_residue_tiles():
 def test_residue_tiles_are_short_beside_whole_ones_and_narrow(problem, named, size):
     _, config = chosen(named)
     plan = planned(problem, named)
-    assert plan.fringe == residue_extents(problem, config["BM"], config["BN"])
+    assert plan.residue == residue_extents(problem, config["BM"], config["BN"])
     assert f"Residue{{.width = {size[0]}, .length = {size[1]}," in plan.entry
 
 
@@ -103,7 +103,7 @@ SMALL = {"BM": 32, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "slice_k": 4}
 
 
 @pytest.mark.parametrize(
-    ("problem", "fringed"),
+    ("problem", "has_any"),
     [
         (GemmProblem(513, 513, 50), True),
         (GemmProblem(257, 257, 50), False),
@@ -111,13 +111,13 @@ SMALL = {"BM": 32, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "slice_k": 4}
     ],
     ids=["no tile is a second one", "all tiles find an SM", "there are second tiles anyway"],
 )
-def test_small_tiles_leave_to_the_residue_what_would_give_an_sm_a_second_tile(problem, fringed):
+def test_small_tiles_leave_to_the_residue_what_would_give_an_sm_a_second_tile(problem, has_any):
     kernel, config = chosen("slices")
     config = dataclasses.replace(config, **SMALL)
     plan = kernel.plan(problem, config, H100)
-    assert has_residue(plan) == fringed
+    assert has_residue(plan) == has_any
     # A whole tile and a residue tile: with room for more, these crowd on SMs without the former.
-    assert not fringed or resident_blocks(config, H100, plan.shared_bytes) == 2
+    assert not has_any or resident_blocks(config, H100, plan.shared_bytes) == 2
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_launch_has_the_ctas_threads_and_memory_that_its_work_says(kernel):
         shape, found = kernel.launch(problem, config, H100), kernel.work(problem, config, H100)
         assert found.threads == math.prod(shape.block)
         assert shape.shared_bytes <= found.shared_bytes + 2**17
-        if not any(shape.fringe):
+        if not any(shape.residue):
             assert found.ctas == math.prod(shape.grid)
         assert (found.parts > 1) == (shape.arrivals > 0)
         steps = found.tiles * ceil_div(problem.k, config.BK or 1)
@@ -56,7 +56,7 @@ def test_every_multiply_add_is_demanded_of_a_pipe(kernel):
         found = kernel.work(problem, config, H100)
         made = found.ctas * found.steps * found.threads * found.demands.multiply_adds
         # What takes the short side whole counts one row of it; residue tiles are apart.
-        if not found.thin and not any(kernel.launch(problem, config, H100).fringe):
+        if not found.thin and not any(kernel.launch(problem, config, H100).residue):
             assert made >= problem.flops / 2
         assert found.demands.math in (
             MathPipe("float32"),

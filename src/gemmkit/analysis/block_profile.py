@@ -145,7 +145,7 @@ def profile_block(
             kernel, problem.typical.single, spec, config=config, cache_dir=cache_dir
         )
         return _of_many(of_one, kernel, config, problem, spec, binary, cache_dir)
-    rows_left, columns_left = kernel.plan(problem, config, spec).fringe
+    rows_left, columns_left = kernel.plan(problem, config, spec).residue
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
     given = binary or compile_plan(whole, spec.arch, cache_dir=cache_dir)

@@ -30,7 +30,7 @@ from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import make_record
 from gemmkit.bench.shares import shares
 from gemmkit.bench.tasks import Task
-from gemmkit.bench.timer import SECONDS, Contender, time_in_turn
+from gemmkit.bench.timer import SECONDS, Rotation, time_in_turn
 from gemmkit.bench.workload import Workload, launching
 from gemmkit.devices.device import TimedDevice
 from gemmkit.devices.management import management_probes
@@ -71,7 +71,7 @@ def compare(
 ) -> list[Record]:
     """Measure what `choose` takes for each problem, beside its peers; a record for each.
 
-    All contenders of a problem are checked on the same inputs, and timed in turn over the same
+    The kernels and peers of a problem are checked on the same inputs, and timed in turn over the same
     buffers. Where the problem has an epilogue, the plain product of the same matrices is timed
     with them. A problem that no choice takes is left out, as is a peer that fails on a problem,
     and `progress` receives the reason. Layers come last, and are compared with PyTorch's own.
@@ -272,14 +272,14 @@ class _Measuring:
 
     def _fastest(
         self, planned: Sequence[_Planned], workload: Workload
-    ) -> tuple[_Planned, Contender]:
+    ) -> tuple[_Planned, Rotation]:
         """The fastest of several choices."""
-        contenders = {
-            str(number): workload.contender(self.device, self.binaries[each.plan], each.plan)
+        rotations = {
+            str(number): workload.rotation(self.device, self.binaries[each.plan], each.plan)
             for number, each in enumerate(planned)
         }
-        name = workload.ranked(self.device, contenders)[0]
-        return planned[int(name)], contenders[name]
+        name = workload.ranked(self.device, rotations)[0]
+        return planned[int(name)], rotations[name]
 
     def _entries(self, run: _Run, workload: Workload) -> list[Entrant]:
         """What each peer sends, and the plain product where there is an epilogue."""
@@ -302,43 +302,43 @@ class _Measuring:
     def _candidate(self, planned: _Planned, workload: Workload) -> Entrant:
         binary, plan = self.binaries[planned.plan], planned.plan
         _, verdict = workload.run(binary, plan)
-        contender = workload.contender(self.device, binary, plan)
+        rotation = workload.rotation(self.device, binary, plan)
         kernel, config = planned.choice.kernel, planned.choice.config
         return Entrant(
             GEMMKIT,
             CANDIDATE,
             kernel.label(config),
             1,
-            contender,
+            rotation,
             verdict,
             config=config.as_dict(),
         )
 
     def _plain(self, run: _Run, workload: Workload) -> Entrant:
-        planned, contender = self._fastest(run.plain, workload)
+        planned, rotation = self._fastest(run.plain, workload)
         compute = launching(self.device, self.binaries[planned.plan], planned.plan, [])
         verdict = workload.judge(compute, plain_of(workload.problem))
         name = planned.choice.kernel.label(planned.choice.config)
-        return Entrant(GEMMKIT, PLAIN, name, len(run.plain), contender, verdict)
+        return Entrant(GEMMKIT, PLAIN, name, len(run.plain), rotation, verdict)
 
     def _times(
         self,
-        ours: Contender,
+        ours: Rotation,
         entries: Sequence[Entrant],
         workload: Workload,
         during: AbstractContextManager[None],
     ) -> tuple[TimeRecord, list[TimeRecord]]:
-        """The kernel's times and each entry's; entries that share a contender share its times."""
-        contenders = {id(each.contender): each.contender for each in entries}
+        """The kernel's times and each entry's; entries that share a rotation share its times."""
+        rotations = {id(each.rotation): each.rotation for each in entries}
         own, *theirs = time_in_turn(
             self.device,
-            [ours, *contenders.values()],
+            [ours, *rotations.values()],
             seconds=self.seconds,
             kept=workload.kept,
             during=during,
         )
-        by_contender = dict(zip(contenders, theirs, strict=True))
-        return own, [by_contender[id(each.contender)] for each in entries]
+        by_rotation = dict(zip(rotations, theirs, strict=True))
+        return own, [by_rotation[id(each.rotation)] for each in entries]
 
 
 def _as_baseline(peer: PeerRecord) -> BaselineRecord:

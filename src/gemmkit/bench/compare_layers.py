@@ -167,16 +167,16 @@ class LayerComparison:
         torch = self.torch
         # Capture needs a stream that is not the default one.
         stream = torch.cuda.Stream() if manner == "graph" else None
-        contenders = [[_on_any(call) for call in each.calls] for each in contestants]
+        rotations = [[_on_any(call) for call in each.calls] for each in contestants]
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
             # What a first call on a stream makes must be there before anything is recorded.
-            for contender in contenders:
-                for work in contender:
+            for rotation in rotations:
+                for work in rotation:
                     work(None)
             torch.cuda.synchronize()
             return time_in_turn(
                 TorchTimer(torch, manner),
-                contenders,
+                rotations,
                 seconds=self.seconds,
                 during=None if conditions is None else watched(self.probes, conditions),
             )

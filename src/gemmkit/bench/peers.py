@@ -9,7 +9,7 @@ from gemmkit.bench.baseline import Arguments, Baseline, Way, arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
 from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.run import finite
-from gemmkit.bench.timer import Contender
+from gemmkit.bench.timer import Rotation
 from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.bench.workload import Workload
@@ -88,7 +88,7 @@ class Entrant:
     choice: str
     name: str
     candidates: int
-    contender: Contender
+    rotation: Rotation
     verdict: Verdict
     ranking: tuple[str, ...] = ()
     config: dict[str, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def _open(name: str, device: TimedDevice) -> Peer:
 def entrants(peer: Peer, workload: Workload, device: TimedDevice) -> list[Entrant]:
     """What a peer sends: its own choice, and the fastest of its candidates; each is judged.
 
-    They are two entries with one contender where they are the same. Of a peer whose ways have names
+    They are two entries with one rotation where they are the same. Of a peer whose ways have names
     for their choice, each is an entry.
 
     Raises:

@@ -146,14 +146,14 @@ def _time(
     workload: Workload,
     baseline: Baseline | None,
 ) -> tuple[TimeRecord, BaselineRecord | None]:
-    contenders = [workload.contender(device, binary, plan)]
+    rotations = [workload.rotation(device, binary, plan)]
     name = ""
     if baseline is not None and workload.problem.flops:
         # What the peer cannot compute has no peer.
         with suppress(UnsupportedProblem):
             name, peer = workload.peer(device, baseline)
-            contenders.append(peer)
-    ours, *theirs = time_in_turn(device, contenders, kept=workload.kept)
+            rotations.append(peer)
+    ours, *theirs = time_in_turn(device, rotations, kept=workload.kept)
     if not theirs:
         return ours, None
     speedup = theirs[0].median / ours.median

@@ -41,33 +41,33 @@ class Recorder(Protocol):
         """As of `TimedDevice`."""
 
 
-# One contender: the same launch on each of several sets of buffers, which it takes in rotation.
-Contender = Sequence[Work]
+# The same launch on each of several sets of buffers, through which a measurement rotates.
+Rotation = Sequence[Work]
 
 
 def time_in_turn(
     device: Recorder,
-    contenders: Sequence[Contender],
+    rotations: Sequence[Rotation],
     *,
     seconds: float = SECONDS,
     kept: Sequence[object] = (),
     during: AbstractContextManager[object] | None = None,
 ) -> list[TimeRecord]:
-    """Microseconds per launch of each contender, all measured in one run.
+    """Microseconds per launch of each rotation, all measured in one run.
 
     A sample is the time of a graph of launches over their number, so gaps between launches count
-    and starting the graph hardly does. Contenders are sampled in turn, back and forth, so that
+    and starting the graph hardly does. They are sampled in turn, back and forth, so that
     clocks and temperature treat them alike. The number of samples follows from `seconds` (of all
-    contenders together, warm-up apart), within 5 and 200.
+    rotations together, warm-up apart), within 5 and 200.
 
     Args:
         device: where to run.
-        contenders: for each the launches to rotate through.
+        rotations: for each the launches to rotate through.
         seconds: time to spend on samples.
         kept: the buffers that the launches use.
         during: entered while samples are taken, warm-up apart.
     """
-    recorded = [_Recorded(device, contender, kept) for contender in contenders]
+    recorded = [_Recorded(device, rotation, kept) for rotation in rotations]
     for each in recorded:
         each.lengthen()
     return _sample_in_turn(recorded, seconds, MIN_SAMPLES, during)
@@ -75,17 +75,17 @@ def time_in_turn(
 
 def fastest_first(
     device: Recorder,
-    contenders: Sequence[Contender],
+    rotations: Sequence[Rotation],
     *,
     seconds: float,
     kept: Sequence[object] = (),
 ) -> list[int]:
-    """The contenders' numbers, the fastest first, for less time than `time_in_turn` takes.
+    """The rotations' numbers, the fastest first, for less time than `time_in_turn` takes.
 
     Those that a first look finds near the fastest are timed in turn, for `seconds` each, or three
     times where that is longer; the others follow in the order of that look.
     """
-    recorded = [_Recorded(device, contender, kept) for contender in contenders]
+    recorded = [_Recorded(device, rotation, kept) for rotation in rotations]
     _warm_up(recorded[:1])
     looks = [each.look() for each in recorded]
     order = sorted(range(len(looks)), key=looks.__getitem__)
@@ -102,14 +102,14 @@ def fastest_first(
 
 
 class _Recorded:
-    """A contender as a graph: at first of one launch on each set of buffers."""
+    """A rotation as a graph: at first of one launch on each set of buffers."""
 
-    def __init__(self, device: Recorder, contender: Contender, kept: Sequence[object]) -> None:
-        self._device, self._contender, self._kept = device, contender, kept
+    def __init__(self, device: Recorder, rotation: Rotation, kept: Sequence[object]) -> None:
+        self._device, self._rotation, self._kept = device, rotation, kept
         # Once outside of a recording: libraries load code and take workspaces on first use.
-        contender[0](device.stream)
-        self.launches = len(contender)
-        self.replay: Replay = device.record(contender, kept)
+        rotation[0](device.stream)
+        self.launches = len(rotation)
+        self.replay: Replay = device.record(rotation, kept)
 
     def look(self) -> float:
         """Microseconds of one launch, roughly; long ones are timed once only."""
@@ -123,7 +123,7 @@ class _Recorded:
         times = math.ceil(GRAPH_US / (self.look() * self.launches))
         times = max(1, min(times, MAX_LAUNCHES // self.launches))
         if times > 1:
-            self.replay = self._device.record(list(self._contender) * times, self._kept)
+            self.replay = self._device.record(list(self._rotation) * times, self._kept)
             self.launches *= times
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from gemmkit.bench.baseline import Arguments, Baseline, Way
-from gemmkit.bench.timer import Contender, fastest_first
+from gemmkit.bench.timer import Rotation, fastest_first
 from gemmkit.devices.device import (
     Buffer,
     Device,
@@ -74,7 +74,7 @@ class Workload:
         self.kept: list[Buffer] = []
         # What the last kernel printed in the first of its launches.
         self.printed: tuple[str, ...] = ()
-        self._peers: dict[Baseline, tuple[str, Contender]] = {}
+        self._peers: dict[Baseline, tuple[str, Rotation]] = {}
 
     def run(self, binary: Binary, plan: LaunchPlan) -> tuple[Launch, Verdict]:
         """Launch on poisoned output and judge the result: the first launch seen, the verdict.
@@ -135,7 +135,7 @@ class Workload:
             ]
         )
 
-    def contender(self, device: TimedDevice, binary: Binary, plan: LaunchPlan) -> Contender:
+    def rotation(self, device: TimedDevice, binary: Binary, plan: LaunchPlan) -> Rotation:
         """The launch on each set of buffers."""
         works, kept = self.works(device, binary, plan)
         self.kept += kept
@@ -143,7 +143,7 @@ class Workload:
 
     def works(
         self, device: TimedDevice, binary: Binary, plan: LaunchPlan
-    ) -> tuple[Contender, list[Buffer]]:
+    ) -> tuple[Rotation, list[Buffer]]:
         """The launch on each set of buffers, and the scratch memory that it needs."""
         works: list[Work] = []
         kept: list[Buffer] = []
@@ -183,7 +183,7 @@ class Workload:
         kinds = " and ".join(case.inputs.kind for case in self.cases)
         return {**self.device.environment(), "gemmkit": __version__, "inputs": kinds}
 
-    def peer(self, device: TimedDevice, baseline: Baseline) -> tuple[str, Contender]:
+    def peer(self, device: TimedDevice, baseline: Baseline) -> tuple[str, Rotation]:
         """The fastest of a baseline's candidates and its name, found once for each baseline."""
         if baseline not in self._peers:
             candidates = self.candidates(baseline)
@@ -199,13 +199,13 @@ class Workload:
         """
         return baseline.candidates(self.problem, self.rotating)
 
-    def ranked(self, device: TimedDevice, contenders: Mapping[str, Contender]) -> list[str]:
-        """The names of contenders, the fastest first."""
-        names = list(contenders)
+    def ranked(self, device: TimedDevice, rotations: Mapping[str, Rotation]) -> list[str]:
+        """The names of rotations, the fastest first."""
+        names = list(rotations)
         if len(names) == 1:
             return names
         order = fastest_first(
-            device, list(contenders.values()), seconds=CANDIDATE_SECONDS, kept=self.kept
+            device, list(rotations.values()), seconds=CANDIDATE_SECONDS, kept=self.kept
         )
         return [names[number] for number in order]
 

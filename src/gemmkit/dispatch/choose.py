@@ -14,7 +14,7 @@ from typing import Literal
 
 from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import size_class
-from gemmkit.dispatch.contender import Contender
+from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -131,7 +131,7 @@ class Dispatcher:
         """The candidates that take the problem, those with the shortest estimates first."""
         refused: dict[str, str | None] = {}
         estimates: list[Ranked] = []
-        for each in self.prices.contenders(problem):
+        for each in self.prices.candidates(problem):
             name = each.kernel.name
             if name not in refused:
                 refused[name] = each.kernel.accepts(problem, self.gpu)
@@ -140,13 +140,13 @@ class Dispatcher:
         # Of equals the first: sorting keeps their order.
         estimates.sort(key=lambda each: each.estimate.microseconds)
         for ranked in estimates:
-            contender = ranked.contender
-            if contender.kernel.supports(problem, contender.config, self.gpu) is None:
+            costed = ranked.costed
+            if costed.kernel.supports(problem, costed.config, self.gpu) is None:
                 yield ranked
 
-    def contender(self, kernel: str, config: TileConfig) -> Contender:
+    def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
         """Any configuration, on this board."""
-        return self.prices.contender(kernel, config)
+        return self.prices.costed(kernel, config)
 
     # --- sources ----------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Dispatcher:
     def _with_its_mainloop(self, found: Choice, problem: GemmProblem) -> Choice | None:
         """What was chosen for another problem, with a kernel that has the same mainloop and takes
         this one."""
-        for each in self.prices.contenders(problem):
+        for each in self.prices.candidates(problem):
             kernel = each.kernel
             if kernel.mainloop is found.kernel:
                 refused = kernel.supports(problem, found.config, self.gpu)
@@ -196,8 +196,8 @@ class Dispatcher:
         return None
 
     def _measured(self, problem: GemmProblem, entry: Entry, source: Source) -> Choice | None:
-        contender = self._entered(problem, entry)
-        if contender is None or entry.time_us is None:
+        costed = self._entered(problem, entry)
+        if costed is None or entry.time_us is None:
             return None
         where = "in your store" if source == "store" else f"in the table for {self.gpu.name}"
         won = f"the fastest {where} for {entry.problem}"
@@ -205,18 +205,18 @@ class Dispatcher:
             speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
             reason = f"{won}: {microseconds_text(entry.time_us)}{speed}"
             return Choice(
-                contender.kernel, contender.config, reason, source, entry.time_us, measured=True
+                costed.kernel, costed.config, reason, source, entry.time_us, measured=True
             )
-        here = contender.estimate(problem).microseconds * self._correction(contender, entry)
+        here = costed.estimate(problem).microseconds * self._correction(costed, entry)
         reason = (
             f"{won}, measured with {_told(entry)}; here it is estimated at "
             f"{microseconds_text(here)}"
         )
-        return Choice(contender.kernel, contender.config, reason, source, here)
+        return Choice(costed.kernel, costed.config, reason, source, here)
 
-    def _correction(self, contender: Contender, entry: Entry) -> float:
+    def _correction(self, costed: CostedCandidate, entry: Entry) -> float:
         """What an entry took over what it is estimated to take."""
-        expected = contender.estimate(entry.problem.problem).microseconds
+        expected = costed.estimate(entry.problem.problem).microseconds
         return (entry.time_us or 0.0) / expected if expected else 1.0
 
     def _near(
@@ -226,55 +226,55 @@ class Dispatcher:
 
         Its estimate here is corrected by what it took there over what it was estimated to take.
         """
-        found: tuple[float, Contender, Entry] | None = None
+        found: tuple[float, CostedCandidate, Entry] | None = None
         for near in neighbours:
-            contender = self._entered(problem, near.entry)
-            if contender is None or not near.entry.time_us:
+            costed = self._entered(problem, near.entry)
+            if costed is None or not near.entry.time_us:
                 continue
-            correction = self._correction(contender, near.entry)
+            correction = self._correction(costed, near.entry)
             if not 1 / MOST_CORRECTION <= correction <= MOST_CORRECTION:
                 continue
-            here = contender.estimate(problem).microseconds * correction
+            here = costed.estimate(problem).microseconds * correction
             if found is None or here < found[0]:
-                found = here, contender, near.entry
+                found = here, costed, near.entry
         limit = best.estimate.microseconds * CREDIT
         if found is None or found[0] > limit:
             return None
-        here, contender, entry = found
+        here, costed, entry = found
         reason = (
             f"nearest tuned shape {entry.problem}: its winner is estimated at "
             f"{microseconds_text(here)} here, the heuristic's best at "
             f"{microseconds_text(best.estimate.microseconds)}"
         )
-        return Choice(contender.kernel, contender.config, reason, "nearest tuned shape", here)
+        return Choice(costed.kernel, costed.config, reason, "nearest tuned shape", here)
 
     def _estimated(self, problem: GemmProblem, best: Ranked) -> Choice:
-        seen, contender = best.estimate, best.contender
+        seen, costed = best.estimate, best.costed
         return Choice(
-            contender.kernel,
-            contender.config,
+            costed.kernel,
+            costed.config,
             f"{size_class(problem)} problem, nothing like it is tuned: {described(seen)}",
             "heuristic",
             seen.microseconds,
         )
 
-    def _entered(self, problem: GemmProblem, entry: Entry) -> Contender | None:
+    def _entered(self, problem: GemmProblem, entry: Entry) -> CostedCandidate | None:
         """What an entry means, if this version knows it and it takes the problem."""
         try:
-            contender = self.contender(entry.kernel, entry.tile_config)
-            refused = contender.kernel.supports(problem, contender.config, self.gpu)
+            costed = self.costed(entry.kernel, entry.tile_config)
+            refused = costed.kernel.supports(problem, costed.config, self.gpu)
         except (UsageError, TypeError, KeyError):
             return None
-        return contender if refused is None else None
+        return costed if refused is None else None
 
     def _refusal(self, problem: GemmProblem) -> str:
         """That of the last candidate which takes the types at least."""
-        contenders = self.prices.contenders(problem)
-        if not contenders:
+        candidates = self.prices.candidates(problem)
+        if not candidates:
             kernel = kernels_for([problem])[0]
             return kernel.supports(problem, kernel.default, self.gpu) or "each has its reason"
-        able = [each for each in contenders if problem.dtype in each.kernel.dtypes]
-        last = (able or contenders)[-1]
+        able = [each for each in candidates if problem.dtype in each.kernel.dtypes]
+        last = (able or candidates)[-1]
         return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import Candidate, candidates_for
-from gemmkit.dispatch.contender import Contender
+from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
@@ -22,7 +22,7 @@ from gemmkit.problem import GemmProblem
 class Ranked:
     """A candidate that takes a problem, with its estimate."""
 
-    contender: Contender
+    costed: CostedCandidate
     estimate: Estimate
 
 
@@ -34,13 +34,13 @@ class Prices(Protocol):
 
     measured: bool
 
-    def contender(self, kernel: str, config: TileConfig) -> Contender:
+    def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
         """Any configuration."""
 
-    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
+    def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
         """What there is to choose from for a problem; not all of it takes the problem."""
 
-    def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
+    def priced(self, costed: CostedCandidate, problem: GemmProblem) -> Iterator[Ranked]:
         """Estimates of a candidate, and of variants of it that suit the problem."""
 
 
@@ -51,34 +51,34 @@ class BoardPrices:
 
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
-        self._others: dict[Candidate, Contender] = {}
+        self._others: dict[Candidate, CostedCandidate] = {}
 
     @cached_property
-    def _all(self) -> tuple[Contender, ...]:
-        return tuple(Contender(each, self._gpu) for each in candidates_for(self._gpu))
+    def _all(self) -> tuple[CostedCandidate, ...]:
+        return tuple(CostedCandidate(each, self._gpu) for each in candidates_for(self._gpu))
 
     @cached_property
-    def _for_groups(self) -> tuple[Contender, ...]:
+    def _for_groups(self) -> tuple[CostedCandidate, ...]:
         return tuple(each for each in self._all if each.kernel.takes_groups)
 
     @cached_property
-    def _for_one_shape(self) -> tuple[Contender, ...]:
+    def _for_one_shape(self) -> tuple[CostedCandidate, ...]:
         return tuple(each for each in self._all if not each.kernel.takes_groups)
 
-    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
-        """As `Prices.contenders`: kernels that read a table of products are for groups only."""
+    def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
+        """As `Prices.candidates`: kernels that read a table of products are for groups only."""
         return self._for_one_shape if problem.groups is None else self._for_groups
 
-    def contender(self, kernel: str, config: TileConfig) -> Contender:
-        """As `Prices.contender`."""
+    def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
+        """As `Prices.costed`."""
         candidate = Candidate(kernel, config)
         if candidate not in self._others:
-            self._others[candidate] = Contender(candidate, self._gpu)
+            self._others[candidate] = CostedCandidate(candidate, self._gpu)
         return self._others[candidate]
 
-    def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
+    def priced(self, costed: CostedCandidate, problem: GemmProblem) -> Iterator[Ranked]:
         """As `Prices.priced`."""
-        for variant in contender.variants(problem):
+        for variant in costed.variants(problem):
             yield Ranked(variant, variant.estimate(problem))
 
 
@@ -113,23 +113,23 @@ class EmulatorPrices(BoardPrices):
 
     measured = False
 
-    def contenders(self, problem: GemmProblem) -> tuple[Contender, ...]:
-        """As `Prices.contenders`."""
+    def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
+        """As `Prices.candidates`."""
         plain = problem.dtype == problem.result_dtype == "float32"
         listed: tuple[Candidate, ...] = EMULATED if plain else EMULATED_TYPED
         if problem.groups is not None:
             listed = EMULATED_GROUPS
-        return tuple(self.contender(each.name, each.config) for each in listed)
+        return tuple(self.costed(each.name, each.config) for each in listed)
 
-    def priced(self, contender: Contender, problem: GemmProblem) -> Iterator[Ranked]:
+    def priced(self, costed: CostedCandidate, problem: GemmProblem) -> Iterator[Ranked]:
         """As `Prices.priced`."""
-        config = contender.config
+        config = costed.config
         tiles = ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
         padded = tiles * problem.batch * config["BM"] * config["BN"] * problem.k
-        work = contender.kernel.work(problem, config, self._gpu)
+        work = costed.kernel.work(problem, config, self._gpu)
         if problem.groups is not None:
             padded = work.tiles * work.steps * config["BM"] * config["BN"] * config["BK"]
         results = config["TM"] * config["TN"]
         executed = padded * MULTIPLY_ADD_US * (OF_RESULTS / results) ** 0.5
         compiled = results * config["BK"] * COMPILED_MULTIPLY_ADD_US
-        yield Ranked(contender, Estimate(executed + compiled, work, 1, 1.0, 1.0, 0.0))
+        yield Ranked(costed, Estimate(executed + compiled, work, 1, 1.0, 1.0, 0.0))

@@ -8,7 +8,7 @@ import msgspec
 
 from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
 from gemmkit.dispatch.choose import Dispatcher, Source, StoreChoice
-from gemmkit.dispatch.contender import Contender
+from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import Ranked
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
@@ -44,7 +44,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     speed at that time; `estimate_us` is the closed-form time in any case. `waves`
     is the grid's blocks over those that the board holds at once, `blocks_per_sm` what an SM holds,
     `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts` the blocks
-    that share the k of a tile, 1 where none do. `fringe`, `runs` and `banded` are those of a
+    that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are those of a
     `LaunchPlan`. `size` is what the guide calls the problem.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.
@@ -72,9 +72,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     blocks_per_sm: int
     busy: float
     parts: int
-    fringe: tuple[int, int]
-    runs: int
-    banded: bool
+    residue: tuple[int, int]
+    chunks: int
+    rasterized: bool
     alternatives: tuple[Alternative, ...]
 
     def to_json(self) -> str:
@@ -118,7 +118,7 @@ def which(
     # Not the one that `choose` keeps: another process may have tuned since.
     asked = Dispatcher(board, store)
     choice = asked.choose(problem)
-    chosen = asked.contender(choice.kernel.name, choice.config)
+    chosen = asked.costed(choice.kernel.name, choice.config)
     own = chosen.estimate(problem)
     plan = choice.kernel.plan(problem, choice.config, board)
     return Decision(
@@ -144,13 +144,13 @@ def which(
         blocks_per_sm=own.blocks_per_sm,
         busy=own.busy,
         parts=own.work.parts,
-        fringe=plan.fringe,
-        runs=plan.runs,
-        banded=plan.banded,
+        residue=plan.residue,
+        chunks=plan.chunks,
+        rasterized=plan.rasterized,
         alternatives=tuple(
             Alternative(
-                kernel=each.contender.kernel.name,
-                config=each.contender.config.as_dict(),
+                kernel=each.costed.kernel.name,
+                config=each.costed.config.as_dict(),
                 estimate_us=each.estimate.microseconds,
                 why=_why(each, Ranked(chosen, own), problem, entered=choice.source != "heuristic"),
                 by_size=_by_size(each, problem),
@@ -160,12 +160,14 @@ def which(
     )
 
 
-def _others(asked: Dispatcher, chosen: Contender, problem: GemmProblem, count: int) -> list[Ranked]:
+def _others(
+    asked: Dispatcher, chosen: CostedCandidate, problem: GemmProblem, count: int
+) -> list[Ranked]:
     """The next candidates, and the one that the size alone suggests, unless it was chosen."""
     others = [
         each
         for each in asked.ranked(problem)
-        if (each.contender.kernel, each.contender.config) != (chosen.kernel, chosen.config)
+        if (each.costed.kernel, each.costed.config) != (chosen.kernel, chosen.config)
     ]
     found = others[:count]
     if not any(
@@ -176,8 +178,8 @@ def _others(asked: Dispatcher, chosen: Contender, problem: GemmProblem, count: i
 
 
 def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
-    config = ranked.contender.config
-    cuts_k = "arrivals" in ranked.contender.kernel.signature
+    config = ranked.costed.config
+    cuts_k = "arrivals" in ranked.costed.kernel.signature
     return not cuts_k and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
 
 
@@ -198,8 +200,8 @@ def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered: bool) 
         return "it is estimated alike, and comes later in the list"
     shares = zip(
         _LOSES,
-        loser.contender.shares(problem, ours),
-        winner.contender.shares(problem, theirs),
+        loser.costed.shares(problem, ours),
+        winner.costed.shares(problem, theirs),
         strict=True,
     )
     text, mine, other = min(shares, key=lambda each: each[1] / each[2])

@@ -156,9 +156,9 @@ class LaunchPlan:
     `signature` one for each field in place of such a struct.
     `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
     counters in global memory that are zero before the first launch and that each leaves at zero.
-    `fringe` are the last rows and columns of C if blocks after those of its tiles compute them. In
-    how many `runs` k is added up, whose sums are kept apart; and whether tiles come `banded`: in
-    bands of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
+    `residue` are the last rows and columns of C if blocks after those of its tiles compute them,
+    `chunks` the parts of k that are accumulated separately; with `rasterized`, tiles come in groups
+    of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
     be where that is not to be read from the kernel; `table` is the one in global memory from which
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
@@ -175,9 +175,9 @@ class LaunchPlan:
     cluster: Dim3 = (1, 1, 1)
     workspace_bytes: int = 0
     arrivals: int = 0
-    fringe: tuple[int, int] = (0, 0)
-    runs: int = 1
-    banded: bool = False
+    residue: tuple[int, int] = (0, 0)
+    chunks: int = 1
+    rasterized: bool = False
     structs: tuple[StructPlace | None, ...] = ()
     compute_dtype: str = ""
     tolerance: float | None = None
@@ -216,9 +216,9 @@ class LaunchShape:
     shared_bytes: int = 0
     workspace_bytes: int = 0
     arrivals: int = 0
-    fringe: tuple[int, int] = (0, 0)
-    runs: int = 1
-    banded: bool = False
+    residue: tuple[int, int] = (0, 0)
+    chunks: int = 1
+    rasterized: bool = False
     table: GroupTable | None = None
 
 

@@ -21,12 +21,14 @@ def decision_text(decision: Decision) -> str:
     }
     if decision.parts > 1:
         rows["k"] = f"split: up to {decision.parts} blocks share a tile"
-    if any(decision.fringe):
-        rows["edge"] = f"residue tiles for the last {_sides(decision.fringe)}, past the whole tiles"
-    if decision.banded:
+    if any(decision.residue):
+        rows["edge"] = (
+            f"residue tiles for the last {_sides(decision.residue)}, past the whole tiles"
+        )
+    if decision.rasterized:
         rows["order"] = "grouped rasterization, for reuse in the L2 cache"
-    if decision.runs > 1:
-        rows["sums"] = f"chunked accumulation in {decision.runs} chunks of k, for accuracy"
+    if decision.chunks > 1:
+        rows["sums"] = f"chunked accumulation in {decision.chunks} chunks of k, for accuracy"
     lines = [f"{name:8} {text}" for name, text in rows.items()]
     if decision.alternatives:
         lines += ["", "runners-up"]
@@ -62,9 +64,9 @@ def _launch(decision: Decision) -> dict[str, str]:
     }
 
 
-def _sides(fringe: tuple[int, int]) -> str:
+def _sides(residue: tuple[int, int]) -> str:
     """For example "1 row and 2 columns"; a side with none is left out."""
-    sides = zip(fringe, ("row", "column"), strict=True)
+    sides = zip(residue, ("row", "column"), strict=True)
     return " and ".join(f"{count} {what}{'s'[: count > 1]}" for count, what in sides if count)
 
 

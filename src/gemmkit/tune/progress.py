@@ -24,7 +24,7 @@ class TuneProgress:
     def tried(self, entry: Entry, count: int, leader: Entry | None) -> None:
         """A trial is stored; `count` candidates were tried in this run, `leader` is the fastest."""
 
-    def finals(self, contenders: int) -> None:
+    def finals(self, finalists: int) -> None:
         """So many leaders are being timed in turn."""
 
     def finished(self, result: Tuned) -> None:

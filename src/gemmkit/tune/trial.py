@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmkit.bench.timer import Contender, summary, time_in_turn
+from gemmkit.bench.timer import Rotation, summary, time_in_turn
 from gemmkit.bench.workload import Case, Workload
 from gemmkit.devices.device import TimedDevice
 from gemmkit.errors import DeviceError, TuningError
@@ -110,11 +110,11 @@ class Bench:
             DeviceError, TuningError: as `check`.
         """
         with _Alive(self.device):
-            contender, kept = self._contender(compiled)
-            contender[0](self.device.stream)
-            once_each = self.device.record(contender, kept)
+            rotation, kept = self._rotation(compiled)
+            rotation[0](self.device.stream)
+            once_each = self.device.record(rotation, kept)
             first = min(once_each.microseconds() for _ in range(2))
-            launches = len(contender)
+            launches = len(rotation)
             estimate = max(first - GRAPH_START_US, first / 2) / launches
             if to_beat is not None and estimate > FAR_BEHIND * to_beat:
                 return summary([first / launches])
@@ -122,12 +122,12 @@ class Bench:
             replay = once_each
             if rounds > 1:
                 launches *= rounds
-                replay = self.device.record(list(contender) * rounds, kept)
+                replay = self.device.record(list(rotation) * rounds, kept)
                 replay.microseconds()
             return summary([replay.microseconds() / launches for _ in range(LOOK_SAMPLES)])
 
     def in_turn(
-        self, compiled: Sequence[Compiled], seconds: float, others: Sequence[Contender] = ()
+        self, compiled: Sequence[Compiled], seconds: float, others: Sequence[Rotation] = ()
     ) -> list[TimeRecord]:
         """Time leaders in turn with `others`, so that the clock's drift treats all alike.
 
@@ -135,12 +135,12 @@ class Bench:
             DeviceError, TuningError: as `check`.
         """
         with _Alive(self.device):
-            pairs = [self._contender(each) for each in compiled]
+            pairs = [self._rotation(each) for each in compiled]
             kept = [each for _, some in pairs for each in some]
-            contenders = [*(contender for contender, _ in pairs), *others]
-            return time_in_turn(self.device, contenders, seconds=seconds, kept=kept)
+            rotations = [*(rotation for rotation, _ in pairs), *others]
+            return time_in_turn(self.device, rotations, seconds=seconds, kept=kept)
 
-    def _contender(self, compiled: Compiled) -> tuple[Contender, list[object]]:
+    def _rotation(self, compiled: Compiled) -> tuple[Rotation, list[object]]:
         """The launch on each set of buffers, and what must be kept for it."""
         works, kept = self.workload.works(self.device, compiled.binary, compiled.plan)
         return works, [*self.workload.kept, *kept]

@@ -77,7 +77,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         thread_count(config),
         shared_bytes,
     )
-    return replace(shape, banded=True, table=table)
+    return replace(shape, rasterized=True, table=table)
 
 
 def condition(problem: GemmProblem, _: GpuSpec) -> str | None:

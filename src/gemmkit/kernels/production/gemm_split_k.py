@@ -69,7 +69,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         shape,
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
         arrivals=tiles,
-        fringe=residue.extents,
+        residue=residue.extents,
     )
 
 

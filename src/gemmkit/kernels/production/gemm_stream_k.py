@@ -77,9 +77,9 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         shape,
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
         arrivals=split,
-        fringe=residue.extents,
-        runs=chunks,
-        banded=True,
+        residue=residue.extents,
+        chunks=chunks,
+        rasterized=True,
     )
 
 

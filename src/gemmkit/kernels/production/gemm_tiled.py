@@ -41,7 +41,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         thread_count(config),
         max(pipeline + apart, residue.shared_bytes),
     )
-    return replace(shape, fringe=residue.extents, runs=chunks, banded=raster > 0)
+    return replace(shape, residue=residue.extents, chunks=chunks, rasterized=raster > 0)
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

@@ -1,4 +1,4 @@
-"""`Contender`: a candidate on a board that can run it, at fitted costs where there are any."""
+"""`CostedCandidate`: a candidate on a board that can run it, at fitted costs if there are any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOUBT = 1.08
 DOUBTED = Correction(step=DOUBT, latency=DOUBT, tile=DOUBT)
 
 
-class Contender(ClosedForm):
+class CostedCandidate(ClosedForm):
     """A candidate with the closed form of its launches.
 
     `board` is what is known of boards of this kind, by default what ships. Where costs were
@@ -36,7 +36,7 @@ class Contender(ClosedForm):
         super().__init__(candidate.kernel, candidate.config, gpu, board=board)
         self.candidate = candidate
         self._unmeasured = DOUBTED if board.corrections else UNCORRECTED
-        self._split: dict[int, Contender] = {}
+        self._split: dict[int, CostedCandidate] = {}
 
     def correction_for(self, dtype: Dtype) -> Correction:
         """As `ClosedForm.correction_for`."""
@@ -47,7 +47,7 @@ class Contender(ClosedForm):
             found = corrections.get(alike.costed_as(dtype))
         return found or self._unmeasured
 
-    def variants(self, problem: GemmProblem) -> Iterator[Contender]:
+    def variants(self, problem: GemmProblem) -> Iterator[CostedCandidate]:
         """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
         yield self
         if self.config.split_k == 1:
@@ -56,7 +56,7 @@ class Contender(ClosedForm):
             for parts in useful_parts(problem, self.config, self.gpu, resident):
                 if parts not in self._split:
                     candidate = self.candidate.split(parts)
-                    self._split[parts] = Contender(candidate, self.gpu, self.board)
+                    self._split[parts] = CostedCandidate(candidate, self.gpu, self.board)
                 yield self._split[parts]
 
 

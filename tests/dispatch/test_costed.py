@@ -1,4 +1,4 @@
-"""Contenders: candidates at fitted or derived costs, on boards that run them."""
+"""Candidates at fitted or derived costs, on boards that run them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.analysis.occupancy import launch_occupancy
-from gemmkit.dispatch import contender as contenders
+from gemmkit.dispatch import costed as costed_module
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate, candidates_for
-from gemmkit.dispatch.contender import Contender, board_costs
+from gemmkit.dispatch.costed import CostedCandidate, board_costs
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.plan import TileConfig
@@ -32,7 +32,7 @@ PLAIN = BoardCosts(
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.label)
 def test_more_work_never_takes_less_time(candidate):
     board = next(each for each in BOARDS.values() if candidate in candidates_for(each))
-    found = Contender(candidate, board, BoardCosts())
+    found = CostedCandidate(candidate, board, BoardCosts())
     for k in (16, 200, 3000):
         times = [
             found.estimate(problem).microseconds
@@ -50,7 +50,7 @@ def test_an_sm_holds_as_many_blocks_as_the_compiled_kernel_allows():
         if takes and (candidate.config.BM, candidate.config.BN) == (64, 64):
             plan = candidate.kernel.plan(problem, candidate.config, board)
             real = launch_occupancy(plan, compile_plan(plan, board.arch), board)
-            found = Contender(candidate, board, BoardCosts())
+            found = CostedCandidate(candidate, board, BoardCosts())
             seen = found.estimate(problem)
             assert seen.blocks_per_sm == real.blocks_per_sm, candidate.label
 
@@ -71,7 +71,7 @@ def test_costs_that_ship_are_whole():
 def fitted_folder(tmp_path, monkeypatch):
     folder = tmp_path / "fitted"
     folder.mkdir()
-    monkeypatch.setattr(contenders, "shipped_file", lambda *names: tmp_path.joinpath(*names))
+    monkeypatch.setattr(costed_module, "shipped_file", lambda *names: tmp_path.joinpath(*names))
     board_costs.cache_clear()
     yield folder
     board_costs.cache_clear()
@@ -80,28 +80,32 @@ def fitted_folder(tmp_path, monkeypatch):
 def test_what_was_measured_corrects_what_follows_from_sizes(fitted_folder):
     (fitted_folder / "sm_90.json").write_bytes(msgspec.json.encode(PLAIN))
     assert board_costs(9, 0) == PLAIN
-    assert Contender(Candidate("gemm_tiled", LARGE), H100).correction_for("float32") == CORRECTION
+    assert (
+        CostedCandidate(Candidate("gemm_tiled", LARGE), H100).correction_for("float32")
+        == CORRECTION
+    )
 
 
 def test_what_was_not_measured_must_promise_more(fitted_folder):
     problem = GemmProblem(2048, 2048, 2048)
     other = Candidate("gemm_tiled", dataclasses.replace(LARGE, stages=3))
-    alone = Contender(other, H100, PLAIN).estimate(problem).microseconds
+    alone = CostedCandidate(other, H100, PLAIN).estimate(problem).microseconds
     plain = msgspec.structs.replace(PLAIN, corrections={})
-    assert alone > 1.05 * Contender(other, H100, plain).estimate(problem).microseconds
+    assert alone > 1.05 * CostedCandidate(other, H100, plain).estimate(problem).microseconds
 
 
 def test_a_kernel_with_the_mainloop_of_another_has_its_costs_until_its_own_are_measured():
     grouped = Candidate("gemm_grouped", LARGE)
-    assert Contender(grouped, H100, PLAIN).correction_for("float32") == CORRECTION
+    assert CostedCandidate(grouped, H100, PLAIN).correction_for("float32") == CORRECTION
     own = msgspec.structs.replace(CORRECTION, launch=1.25)
     board = msgspec.structs.replace(
         PLAIN, corrections={**PLAIN.corrections, grouped.costed_as("float32"): own}
     )
-    assert Contender(grouped, H100, board).correction_for("float32") == own
+    assert CostedCandidate(grouped, H100, board).correction_for("float32") == own
     problem = GemmProblem.of_groups("500x300x200*9,64x64x64")
     slower, faster = (
-        Contender(grouped, H100, each).estimate(problem).microseconds for each in (board, PLAIN)
+        CostedCandidate(grouped, H100, each).estimate(problem).microseconds
+        for each in (board, PLAIN)
     )
     assert slower == pytest.approx(1.25 * faster)
 
