@@ -71,7 +71,7 @@ def compare(
 ) -> list[Record]:
     """Measure what `choose` takes for each problem, beside its peers; a record for each.
 
-    The kernels and peers of a problem are checked on the same inputs, and timed in turn over the same
+    Kernels and peers of a problem are checked on the same inputs, and timed in turn over the same
     buffers. Where the problem has an epilogue, the plain product of the same matrices is timed
     with them. A problem that no choice takes is left out, as is a peer that fails on a problem,
     and `progress` receives the reason. Layers come last, and are compared with PyTorch's own.
