@@ -34,7 +34,6 @@ from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
-from gemmkit.kernels.production.gemm_skinny import is_tall
 from gemmkit.problem import GemmProblem
 
 # k steps of the launch that determines how a grid covers C.
@@ -149,7 +148,7 @@ def profile_block(
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
     given = binary or compile_plan(whole, spec.arch, cache_dir=cache_dir)
-    tiles = _tiles(kernel, config, problem, whole)
+    tiles = _tiles(kernel, config, problem, spec, whole)
     square = takes_squares_only(kernel, problem, config, spec)
     small, deep = short_runs(problem, tiles, kernel, square=square)
     board = _cut_board(spec, kernel, config, problem, small)
@@ -172,7 +171,7 @@ def profile_block(
     merged = merged_accesses(flow)
     rows, columns, stored = _written(seen)
     if "workspace" in kernel.signature:
-        rows, columns = _tile(config, problem)
+        rows, columns = _tile(kernel, config, problem, spec)
         stored = _stored_bytes(rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
@@ -185,8 +184,8 @@ def profile_block(
         actions=actions,
         warps=seen.warps,
         depths=(
-            small.k * _tiles(kernel, config, small, plan),
-            deep.k * _tiles(kernel, config, deep, deep_plan),
+            small.k * _tiles(kernel, config, small, spec, plan),
+            deep.k * _tiles(kernel, config, deep, spec, deep_plan),
         ),
         executed_at=(at_low, at_high),
         costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
@@ -195,7 +194,7 @@ def profile_block(
         columns=columns,
         tiles=tiles,
         loaded_bytes_per_k=_loaded_bytes(seen)
-        / (max(seen.problem.k, 1) * _tiles(kernel, config, seen.problem, seen.plan)),
+        / (max(seen.problem.k, 1) * _tiles(kernel, config, seen.problem, spec, seen.plan)),
         stored_bytes=stored,
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
@@ -225,7 +224,7 @@ def _of_many(
         return replace(of_one, plan=plan, binary=binary, tiles=tiles)
     if "workspace" not in kernel.signature:
         return replace(of_one, plan=plan, binary=binary)
-    tiles = problem.batch * _tiles(kernel, config, problem, plan)
+    tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
     stored = _stored_bytes(of_one.rows, of_one.columns, tiles, plan)
     return replace(of_one, plan=plan, binary=binary, tiles=tiles, stored_bytes=stored)
 
@@ -235,19 +234,21 @@ def _stored_bytes(rows: int, columns: int, tiles: float, plan: LaunchPlan) -> fl
     return FLOAT_BYTES * rows * columns * tiles + 2 * plan.workspace_bytes / max(plan.blocks, 1)
 
 
-def _tile(config: TileConfig, problem: GemmProblem) -> tuple[int, int]:
-    """Rows and columns of a tile of C; a kernel for skinny products defines only its long side."""
-    if config.BM is not None and config.BN is not None:
-        return config.BM, config.BN
-    long = config.BM or config.BN or 1
-    return (long, problem.n) if is_tall(problem) else (problem.m, long)
+def _tile(
+    kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec
+) -> tuple[int, int]:
+    """Rows and columns of a tile of C."""
+    work = kernel.work(problem, config, spec)
+    return work.rows, work.columns
 
 
-def _tiles(kernel: Kernel, config: TileConfig, problem: GemmProblem, plan: LaunchPlan) -> float:
+def _tiles(
+    kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec, plan: LaunchPlan
+) -> float:
     """Tiles of C per block; one if blocks do not share tiles."""
     if "workspace" not in kernel.signature or not plan.blocks:
         return 1.0
-    rows, columns = _tile(config, problem)
+    rows, columns = _tile(kernel, config, problem, spec)
     return ceil_div(problem.m, rows) * ceil_div(problem.n, columns) / plan.blocks
 
 
@@ -257,7 +258,7 @@ def _cut_board(
     """A board scaled down like the problem, for kernels whose grid depends on the number of SMs."""
     if "workspace" not in kernel.signature:
         return spec
-    rows, columns = _tile(config, problem)
+    rows, columns = _tile(kernel, config, problem, spec)
     tiles, left = (ceil_div(each.m, rows) * ceil_div(each.n, columns) for each in (problem, small))
     return replace(spec, sm_count=max(1, round(spec.sm_count * left / max(tiles, 1))))
 
