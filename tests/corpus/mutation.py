@@ -32,6 +32,7 @@ CONFIGS = {
     "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},
     "gemm_stream_k": {**_SMALL_WARPS, "stages": 3},
+    "gemm_grouped": {**_SMALL_WARPS, "stages": 3},
 }
 
 

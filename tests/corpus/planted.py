@@ -6,6 +6,7 @@ from pathlib import Path
 
 import planted_async
 import planted_direct
+import planted_grouped
 import planted_rung_async
 import planted_rung_skinny
 import planted_rung_split
@@ -33,6 +34,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_async.PLANTED,
     *planted_split.PLANTED,
     *planted_skinny.PLANTED,
+    *planted_grouped.PLANTED,
 )
 
 
