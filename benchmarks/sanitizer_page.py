@@ -48,8 +48,8 @@ def section(found: Mapping[str, Any]) -> str:
         f"{len(planted)} bugs; `compute-sanitizer` {_version(found['version'])} on an "
         f"{found['gpu']}, driver {environment['driver']}, its four tools one after the other.\n\n"
         f"{_classes(planted, found['gpu']).to_markdown()}\n"
-        f"On the kernels as they are, gemmkit raised {alarms[0]} false alarms in {len(clean)} runs, "
-        f"and compute-sanitizer {alarms[1]} in {len(ran)}.\n\n"
+        f"On the kernels as they are, gemmkit raised {alarms[0]} false alarms in {len(clean)} "
+        f"runs, and compute-sanitizer {alarms[1]} in {len(ran)}.\n\n"
         f"{_bugs(planted, found['gpu']).to_markdown()}"
     )
 
