@@ -69,7 +69,7 @@ def rank_by_prediction(
         UsageError: an argument is not valid, or no kernel takes it.
     """
     begun = time.monotonic()
-    asked = tunable_kernels([problem]) if kernels is None else kernels
+    asked = tunable_kernels([problem], spec) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     allowed = [Allowed.of(kernel, spec) for kernel in chosen]
     space = search_space(problem, spec, allowed, within=within)
