@@ -174,12 +174,15 @@ class GemmProblem:
         return cls(m, n, k, **rest)  # type: ignore[arg-type]
 
     @classmethod
-    def of_groups(cls, groups: Groups | str | Iterable[Sequence[int]], **rest: Any) -> GemmProblem:
+    def of_groups(
+        cls, groups: Groups | str | Iterable[Sequence[int]], layout: str = "nn", **rest: Any
+    ) -> GemmProblem:
         """Products of different shapes; other fields by keyword.
 
         Args:
             groups: `Groups`, a text `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
-                each product.
+                each product. Leading dimensions are those of matrices in the layout.
+            layout: of all products, in the form of the property of that name.
             rest: what all products share.
 
         Raises:
@@ -191,7 +194,7 @@ class GemmProblem:
             groups = Groups.parse(groups)
         elif not isinstance(groups, Groups):
             groups = Groups.listed(groups)
-        return cls(0, 0, 0, groups=groups, **rest)
+        return cls(0, 0, 0, groups=groups, **{**_transpositions(layout), **rest})
 
     @property
     def shape(self) -> str:
@@ -285,10 +288,9 @@ class GemmProblem:
 
         The padding of rows is kept; batches become contiguous.
         """
-        transa, transb, transc = layout[0] == "t", layout[1] == "t", layout[2:] == "t"
-        letters: dict[str, Any] = {"transa": transa, "transb": transb, "transc": transc}
+        letters = _transpositions(layout)
         if self.groups is not None:
-            groups = self.groups.repitched(self.transposed, (transa, transb, transc))
+            groups = self.groups.repitched(self.transposed, tuple(letters.values()))
             return replace(self, **letters, groups=groups, lda=0, ldb=0, ldc=0)
         return self._reshaped(**letters)
 
@@ -387,6 +389,15 @@ class GemmProblem:
     def intensity(self) -> float:
         """Arithmetic intensity in FLOP per byte of `minimal_bytes`; 0 for an empty problem."""
         return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0
+
+
+def _transpositions(layout: str) -> dict[str, Any]:
+    """The fields of a problem that a layout, as in `GemmProblem.layout`, stands for."""
+    return {
+        "transa": layout[0] == "t",
+        "transb": layout[1] == "t",
+        "transc": layout[2:] == "t",
+    }
 
 
 # The ways to specify a problem.

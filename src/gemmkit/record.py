@@ -8,7 +8,7 @@ import msgspec
 
 from gemmkit.decoding import from_json
 from gemmkit.dtypes import types_text
-from gemmkit.problem import GemmProblem
+from gemmkit.groups import Groups
 from gemmkit.units import shape_text
 
 
@@ -49,7 +49,7 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     def results(self) -> int:
         """Elements of C, of all products."""
         if self.groups:
-            return GemmProblem.of_groups(self.groups).results
+            return Groups.parse(self.groups).results
         return self.m * self.n * self.batch
 
     @property

@@ -100,7 +100,17 @@ def test_ladder_and_sweep_run_the_kernels_that_take_groups(verb, call, tmp_path)
         (("sweep", "--groups", "5x5x5", "--sizes", "64"), "give --sizes or --groups, not both"),
         (("show", "gemm_grouped", "--groups", "none.txt"), "none.txt cannot be read"),
         (("which", "--groups", "5x5x5", "--dtype", "fp16"), "is for float32, not float16"),
+        (("which", "--groups", "5x5x5", "--dtype", "fp16"), "no kernel takes groups of other"),
+        (("show", "typed", "--groups", "5", "--dtype", "fp16"), "are for float32 alone"),
+        (("show", "typed", "--groups", "5"), "'gemm_grouped' takes groups"),
+        (("which", "--groups", ""), "'' is not a group"),
+        (("which", "--groups", "5x5x5", "--layout", "XY"), "unknown layout 'XY'"),
         (("tune", "--groups", "0x5x5", "--device", "model"), "is left to predict"),
+        (("tune", "--groups", "0x5x5", "--device", "model"), "it has nothing to multiply"),
+        (
+            ("tune", "--groups", "5", "--device", "model", "--dtype", "fp16"),
+            "no kernel takes groups of other types",
+        ),
     ],
 )
 def test_what_cannot_be_is_told_in_a_sentence(arguments, words, call):
@@ -108,3 +118,20 @@ def test_what_cannot_be_is_told_in_a_sentence(arguments, words, call):
     assert code == 2
     assert words in err
     assert "Traceback" not in err
+
+
+def test_leading_dimensions_are_those_of_the_layout(call, tmp_path):
+    path = tmp_path / "records.jsonl"
+    # A is stored 40×3 and B 65×40: rows of 3 and 40 elements.
+    given = ("--groups", "3x65x40:8:44:70*2,5x7x9", "--layout", "TT", "--device", "emulator")
+    code, out, err = run(
+        call, "bench", "gemm_grouped", *given, "--config", TILES, "--json", str(path)
+    )
+    assert code == 0, err
+    record = json.loads(path.read_text())
+    assert record["correct"]
+    assert record["problem"]["groups"] == "3x65x40:8:44:70*2,5x7x9"
+    assert "3x65x40:8:44:70*2" in out
+    code, _, err = run(call, "which", "--layout", "TT", "--groups", "3x65x40:2:44:70")
+    assert code == 2
+    assert "lda = 2 is smaller than a row of 3" in err

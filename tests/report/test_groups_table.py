@@ -97,3 +97,10 @@ def test_what_limits_a_launch(record):
     small = GemmProblem.of_groups("64x32x64*9")
     assert limiter(record(small, 1.0), H100) == "latency of short products"
     assert limiter(msgspec.structs.replace(record(small), time_us=None), H100) == "–"
+
+
+def test_what_limits_a_launch_of_transposed_padded_matrices(record):
+    # Leading dimensions that are valid for this layout alone.
+    padded = GemmProblem.of_groups("64x32x1024:64:1024:32,32x64x512:36:512:64", "tt")
+    assert problem_record(padded).results == 2 * 64 * 32
+    assert limiter(record(padded, 1.0), H100) == "latency of short products"

@@ -3,8 +3,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemmkit.dispatch.choose import choose
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError
-from gemmkit.gpu import BOARDS
+from gemmkit.gpu import BOARDS, find_board
+from gemmkit.kernels.catalog import tunable_kernels
 from gemmkit.problem import GemmProblem
 from gemmkit.report.tuning import predicted_table
 from gemmkit.tune import predicted
@@ -62,3 +65,24 @@ def test_one_at_least_is_ranked_however_short_the_budget():
 def test_what_no_kernel_takes_is_refused():
     with pytest.raises(UsageError, match="no configuration is left to predict for 0x8x8"):
         rank_by_prediction(GemmProblem(0, 8, 8), H100, budget=1.0, kernels=["warp_tiled"])
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(7, 64, 64, batch=2),
+        GemmProblem(64, 64, 64, transa=True),
+        GemmProblem(64, 64, 64, epilogue=Epilogue(residual=True)),
+    ],
+)
+def test_boards_without_cp_async_rank_the_kernel_that_they_launch(problem):
+    t4 = find_board("t4")
+    found = rank_by_prediction(problem, t4, budget=0.0)
+    assert {each.candidate.kernel.name for each in found} == {"typed"}
+    assert choose(problem, t4, store=None).kernel.name == "typed"
+
+
+def test_kernels_that_are_ranked_where_the_usual_ones_serve():
+    names = [each.name for each in tunable_kernels([GemmProblem(64, 64, 64)], find_board("t4"))]
+    assert "warp_tiled" in names
+    assert "typed" not in names

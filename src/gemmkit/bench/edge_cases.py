@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.frontends.tiles import Tiles
@@ -107,7 +108,7 @@ def _groups(tiles: Tiles, depth: int) -> dict[str, GemmProblem]:
     vectors = ((rows, columns, depth), (QUAD, 2 * columns, step), (rows + QUAD, QUAD, QUAD))
     empty = ((0, n, k), (m, n, k), (m, 0, k), (m, n, 0), (SOME, SOME, SOME), (0, 0, 0))
     padded = tuple((*sizes, sizes[2] + 1, sizes[1] + 3, sizes[1] + 2) for sizes in unlike)
-    scales = {"alpha": -1.5, "beta": 0.5}
+    scales: dict[str, Any] = {"alpha": -1.5, "beta": 0.5}
     return {
         "groups": GemmProblem.of_groups(unlike),
         "groups in vectors": GemmProblem.of_groups(vectors),

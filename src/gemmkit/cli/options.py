@@ -36,17 +36,25 @@ def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tu
     return tuple(part.strip() for text in texts for part in text.split(","))
 
 
-def _groups(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] | None) -> Any:
-    """Problems of the groups in a text or a file; None if there are none."""
+def _groups(context: click.Context, _: click.Parameter, given: str | tuple[str, ...] | None) -> Any:
+    """Problems of the groups in a text or a file; None if there are none.
+
+    Leading dimensions are those of matrices in the layout of --layout; where that lists several,
+    they are those of NN, and other layouts keep the padding.
+    """
     if given is None or given == ():
         return given
     from gemmkit.groups import Groups
+    from gemmkit.kernels.layouts import read_layout
     from gemmkit.problem import GemmProblem
+
+    asked = context.params.get("layout") or "NN"
+    layout = "nn" if "," in asked else read_layout(asked)
 
     def read(text: str) -> GemmProblem:
         path = Path(text)
-        is_file = path.suffix != "" or "/" in text or path.exists()
-        return GemmProblem.of_groups(Groups.read(path) if is_file else Groups.parse(text))
+        is_file = path.suffix != "" or "/" in text or (text != "" and path.exists())
+        return GemmProblem.of_groups(Groups.read(path) if is_file else Groups.parse(text), layout)
 
     return read(given) if isinstance(given, str) else tuple(read(each) for each in given)
 
@@ -195,6 +203,7 @@ type_options = combine(
 # For commands without a TARGET, whose own options include the layout.
 layout_option = click.option(
     "--layout",
+    is_eager=True,  # before --groups, whose leading dimensions it explains
     default="NN",
     show_default=True,
     metavar="NN|NT|TN|TT",

@@ -64,6 +64,7 @@ _launch_options = combine(
     ),
     click.option(
         "--layout",
+        is_eager=True,  # before --groups, whose leading dimensions it explains
         metavar="NN|NT|TN|TT|col",
         help="Layout of A and B: N row-major, T transposed. NT is C = A·B with B stored N×K. col, "
         "col-NT … for column-major A, B and C, with BLAS's letters.  [default: NN]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmkit.errors import UsageError, unknown_name
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import LADDER
 from gemmkit.kernels.ladder.warp_tiled import KERNEL as WARP_TILED
@@ -25,9 +26,28 @@ def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     return LADDER if _types(problems) <= _OF_RUNGS else _of_other_types(problems)
 
 
-def tunable_kernels(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+def tunable_kernels(problems: Sequence[GemmProblem], gpu: GpuSpec) -> tuple[Kernel, ...]:
     """What is tuned where nobody names kernels: the production kernels for the problems' types, or
-    for groups, and for boards without cp.async the rung that serves them."""
+    for groups, and for boards without cp.async the rung that serves them.
+
+    Where none of these takes a problem on the board, as with batches or NT without cp.async, the
+    other production kernels that do are among them.
+    """
+    usual = _tunable_anywhere(problems)
+    left = [each for each in problems if not any(_takes(kernel, each, gpu) for kernel in usual)]
+    further = (
+        kernel
+        for kernel in PRODUCTION
+        if kernel not in usual and any(_takes(kernel, each, gpu) for each in left)
+    )
+    return (*usual, *further)
+
+
+def _takes(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> bool:
+    return kernel.supports(problem, kernel.default, gpu) is None
+
+
+def _tunable_anywhere(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     if any(problem.groups is not None for problem in problems):
         return tuple(each for each in PRODUCTION if each.takes_groups)
     if not _types(problems) <= _OF_RUNGS:

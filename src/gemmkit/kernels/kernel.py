@@ -210,7 +210,11 @@ class Kernel(UsersKernels):
         results = self.result_dtypes or self.dtypes
         for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
             if dtype not in taken:
-                others = "" if self.file is not None else "; 'typed' takes it"
+                others = "; 'typed' takes it"
+                if problem.groups is not None:
+                    others = "; no kernel takes groups of other types: use 'typed' for each product"
+                if self.file is not None:
+                    others = ""
                 return f"'{self.name}' is for {', '.join(taken)}, not {dtype}{others}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
@@ -219,10 +223,10 @@ class Kernel(UsersKernels):
                 others = "--layout says otherwise"
             return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
         if problem.groups is not None and not self.takes_groups:
-            return (
-                f"'{self.name}' computes products of one shape; 'gemm_grouped' takes groups of "
-                "different shapes"
-            )
+            others = "'gemm_grouped' takes groups of different shapes"
+            if {problem.dtype, problem.result_dtype} != {"float32"}:
+                others = "groups of different shapes are for float32 alone: launch each by itself"
+            return f"'{self.name}' computes products of one shape; {others}"
         if problem.batch != 1 and not self.takes_batches:
             return (
                 f"'{self.name}' computes one product per launch; 'gemm_tiled' and the other "

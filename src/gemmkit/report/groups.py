@@ -46,7 +46,7 @@ def limiter(record: Record, board: GpuSpec) -> str:
     if time is None or tflops is None:
         return MISSING
     groups = Groups.parse(record.problem.groups)
-    problem = GemmProblem.of_groups(groups).laid_out(record.problem.layout)
+    problem = GemmProblem.of_groups(groups, record.problem.layout, beta=record.problem.beta)
     unit = busiest_unit(tflops, problem.minimal_bytes / time.median / 1e3, board)
     found = [unit] if unit else []
     share = filled(groups, record.config)

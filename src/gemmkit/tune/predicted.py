@@ -69,12 +69,18 @@ def rank_by_prediction(
         UsageError: an argument is not valid, or no kernel takes it.
     """
     begun = time.monotonic()
-    asked = tunable_kernels([problem]) if kernels is None else kernels
+    asked = tunable_kernels([problem], spec) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
     allowed = [Allowed.of(kernel, spec) for kernel in chosen]
-    candidates = search_space(problem, spec, allowed, within=within).candidates
+    space = search_space(problem, spec, allowed, within=within)
+    candidates = space.candidates
     if not candidates or not problem.flops:
-        raise UsageError(f"no configuration is left to predict for {problem.shape}")
+        refusals = [kernel.accepts(problem, spec) for kernel in chosen]
+        counted = [f"{why}: {count}" for why, count in space.left_out.items()]
+        reasons = "; ".join(map(str, refusals) if all(refusals) else counted)
+        if not problem.flops:
+            reasons = "it has nothing to multiply"
+        raise UsageError(f"no configuration is left to predict for {problem.shape} ({reasons})")
     search = make_strategy(strategy, candidates, seed)
     found: list[Predicted] = []
     pending: dict[Future[_Outcome], int] = {}

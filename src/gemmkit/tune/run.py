@@ -93,10 +93,10 @@ def tune(
     empty = [each.shape for each in problems if not each.flops]
     if empty:
         raise UsageError(f"{empty[0]} has nothing to multiply, so nothing to tune")
-    asked = tunable_kernels(problems) if kernels is None else kernels
-    chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
+    named = [find_kernel(each) if isinstance(each, str) else each for each in kernels or ()]
     progress = progress or TuneProgress()
     timed = _timed_device(device)
+    chosen = tunable_kernels(problems, timed.spec) if kernels is None else named
     progress.opened(timed)
     kept = store if isinstance(store, Store) else Store(store)
     options = Options(budget=budget, strategy=strategy, seed=seed, within=within)
