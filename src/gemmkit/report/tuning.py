@@ -331,7 +331,7 @@ def predicted_table(found: Sequence[Predicted], problem: str, board: str) -> Tab
         Column("limited by", "left"),
     )
     notes = (
-        f"Predicted by the model for {board}, over {len(found)} configurations; nothing was "
+        f"Predicted by the model for {board}; configurations: {len(found)}. Nothing was "
         "measured or stored. `gemmkit tune` measures on the board itself.",
     )
     return Table(f"{problem} on {board}, predicted", columns, rows, notes)
