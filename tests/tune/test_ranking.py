@@ -54,7 +54,7 @@ def test_all_are_ranked_where_time_allows():
     assert told[-1] == (len(found), times[0])
     table = predicted_table(found, CUBE.shape, H100.name)
     assert len(table.rows) == 10
-    assert "nothing was measured" in table.footnotes[0]
+    assert "Nothing was measured" in table.footnotes[0]
 
 
 def test_one_at_least_is_ranked_however_short_the_budget():
