@@ -31,9 +31,8 @@ class CublasBaseline:
     through nvmath-python.
 
     For a batch, the strided batches of both, and for groups the routines of `GroupRoutines`. Of an
-    epilogue cuBLASLt fuses what it can; the rest is
-    left to PyTorch's kernels, where that is installed. Sums of 16-bit products are fp32, whatever
-    parts k is cut into.
+    epilogue cuBLASLt fuses what it can; the rest is left to PyTorch's kernels, where that is
+    installed. Sums of 16-bit products are fp32, whatever parts k is cut into.
 
     Raises:
         ImportError: nvmath-python is not installed.

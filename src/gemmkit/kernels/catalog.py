@@ -17,12 +17,15 @@ __all__ = ["LADDER", "PRODUCTION", "find_kernel", "kernels_for", "tunable_kernel
 # The types that rungs take.
 _OF_RUNGS = {dtype for kernel in LADDER for dtype in kernel.dtypes}
 
+_FOR_GROUPS = tuple(each for each in PRODUCTION if each.takes_groups)
+_FOR_ONE_SHAPE = tuple(each for each in PRODUCTION if not each.takes_groups)
+
 
 def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     """What is run where nobody names kernels: the rungs, and for groups and types that no rung
     takes the production kernels for these."""
     if any(problem.groups is not None for problem in problems):
-        return tuple(each for each in PRODUCTION if each.takes_groups)
+        return _FOR_GROUPS
     return LADDER if _types(problems) <= _OF_RUNGS else _of_other_types(problems)
 
 
@@ -49,11 +52,10 @@ def _takes(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> bool:
 
 def _tunable_anywhere(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     if any(problem.groups is not None for problem in problems):
-        return tuple(each for each in PRODUCTION if each.takes_groups)
+        return _FOR_GROUPS
     if not _types(problems) <= _OF_RUNGS:
         return _of_other_types(problems)
-    single = (each for each in PRODUCTION if not each.takes_groups)
-    return (WARP_TILED, *(each for each in single if set(each.dtypes) <= _OF_RUNGS))
+    return (WARP_TILED, *(each for each in _FOR_ONE_SHAPE if set(each.dtypes) <= _OF_RUNGS))
 
 
 def _types(problems: Sequence[GemmProblem]) -> set[str]:
