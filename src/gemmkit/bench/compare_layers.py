@@ -17,7 +17,7 @@ from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
 from gemmkit.bench.shares import shares
 from gemmkit.bench.timer import time_in_turn
-from gemmkit.bench.torch_peer import cuda_torch, in_fp32
+from gemmkit.bench.torch_peer import cuda_torch, in_fp32, without_advice
 from gemmkit.bench.torch_timer import Manner, TorchTimer, kernels_of
 from gemmkit.bench.workload import MAX_BUFFER_SETS
 from gemmkit.devices.device import TimedDevice
@@ -153,7 +153,8 @@ class LayerComparison:
             try:
                 torch.compiler.reset()
                 compiled = torch.compile(theirs[0][0], fullgraph=True, dynamic=False)
-                found.append(judged(COMPILED, [_bound(compiled, given) for _, given in theirs]))
+                with without_advice():
+                    found.append(judged(COMPILED, [_bound(compiled, given) for _, given in theirs]))
             except Exception as error:
                 # What the compiler cannot do must not end a long run.
                 reason = str(error).strip().partition("\n")[0]

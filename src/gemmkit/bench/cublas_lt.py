@@ -86,7 +86,9 @@ class Fused:
         part = replace(epilogue, bias=bias, residual=False, scale=1.0, auxiliary=False)
         matrices = matrices and not problem.transc
         auxiliary = epilogue.auxiliary and part.activation == "gelu_tanh" and matrices
-        named = part.cublaslt_name is not None and activation
+        # Of cuBLAS 13.1's GELU in fp64 the constants have the precision of fp32.
+        coarse = part.activation == "gelu_tanh" and problem.dtype == "float64"
+        named = part.cublaslt_name is not None and activation and not coarse
         if not named or not known or epilogue.auxiliary != auxiliary:
             part, auxiliary = replace(part, activation="none"), False
         name = (part.cublaslt_name or "").removeprefix("CUBLASLT_EPILOGUE_")

@@ -60,8 +60,7 @@ class CublasBaseline:
         """
         if problem.groups is not None:
             return self._of_groups(problem, arguments)
-        # It may have no kernel for the matrices or the activation of an epilogue in these types, as
-        # for GELU in fp64.
+        # It may have no kernel for the matrices or the activation of an epilogue in these types.
         *more, least = dict.fromkeys(
             (
                 Fused.of(problem),

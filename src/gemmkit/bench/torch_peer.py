@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -275,3 +276,13 @@ def in_fp32(settings: Any) -> Iterator[None]:
     finally:
         for name, value in previous.items():
             setattr(settings, name, value)
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Keep PyTorch from warning that products stay in fp32, which is meant, and that a profile is
+    of its last cycle, which is its only one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+        warnings.filterwarnings("ignore", ".*Profiler clears events", UserWarning)
+        yield

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from gemmkit.bench.torch_peer import without_advice
 from gemmkit.devices.device import Work
 from gemmkit.record import Part
 
@@ -58,7 +59,8 @@ def kernels_of(torch: Any, call: Callable[[], object]) -> dict[str, Part]:
     """The kernels of a call by name, copies among them, the longest first."""
     call()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with without_advice(), torch.profiler.profile(activities=activities) as profiler:
         for _ in range(PROFILED_CALLS):
             call()
         torch.cuda.synchronize()

@@ -18,6 +18,7 @@ from gemmkit.devices.limits import refusal
 from gemmkit.devices.streams import stream_handle
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
+from gemmkit.jit.nvrtc import compiler_version
 from gemmkit.kernels.plan import LaunchPlan
 
 
@@ -175,7 +176,7 @@ class CudaDevice:
         found: dict[str, Any] = {
             "gpu": self.name,
             "compute_capability": str(self.spec.capability),
-            "nvrtc": package_version("nvidia-cuda-nvrtc"),
+            "nvrtc": compiler_version(),
             "cuda_core": package_version("cuda-core"),
             "cuda_bindings": package_version("cuda-bindings"),
         }

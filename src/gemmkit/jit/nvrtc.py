@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import site
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -164,9 +165,14 @@ def compiler_version() -> str | None:
 
     Read, where possible, off the installed wheel without loading it: a cache hit needs the
     version only. (`importlib.metadata` would do that too, but its import alone costs 50 ms.)
+    Wheels count where `cuda.pathfinder` looks for their libraries, which is not all of `sys.path`.
     """
-    for folder in sys.path:
-        for found in Path(folder or ".").glob("nvidia_cuda_nvrtc-*.dist-info"):
+    folders = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        # After those of a virtual environment, before those of the system.
+        folders.insert(int(sys.prefix != sys.base_prefix), site.getusersitepackages())
+    for folder in folders:
+        for found in Path(folder).glob("nvidia_cuda_nvrtc-*.dist-info"):
             return found.stem.partition("-")[2]
     try:
         return _library_version(_load())
