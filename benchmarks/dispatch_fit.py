@@ -1,10 +1,10 @@
 """Fit dispatch's heuristic to measured times: `python benchmarks/dispatch_fit.py FILE…`.
 
 The files are of `dispatch_regret.py` and, typed and grouped, of `run_suites.py --candidates`. The
-costs of each candidate are fitted to every other shape of each and written to
-`src/gemmkit/dispatch/fitted/`; candidates that the files do not have keep theirs. The regret on the
-other shapes is printed, with these costs, with those that were there, and with those that follow
-from tile sizes (`closed_form.py` fits what the latter rest on). No GPU is needed.
+costs of each candidate are fitted to every other shape of each, and the regret on the other shapes
+is printed, with these costs, with those that were there, and with those that follow from tile sizes
+(`closed_form.py` fits what the latter rest on). Costs that are fitted to all shapes are written to
+`src/gemmkit/dispatch/fitted/`; candidates that the files do not have keep theirs. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ ROUNDS = 4
 # costs, and those of a configuration. The time of a step hardly shows where there are few of them,
 # as in most shapes, and all others follow from it where there are many: so it stays near.
 PRIOR = 0.05
-PRIORS = {"step": 3.0, "latency": 2.0, "tile": 0.1, "unaligned": 0.1, "sharing": 0.1}
+PRIORS = {
+    "step": 3.0,
+    "latency": 2.0,
+    "tile": 0.1,
+    "unaligned": 0.1,
+    "sharing": 0.1,
+} | dict.fromkeys(("nt", "tn", "tt"), 2.0)
 
 Floats = NDArray[np.float64]
 Residuals = Callable[[Floats], Floats]
@@ -236,14 +242,18 @@ def main() -> None:
         for number, some in enumerate(shapes):
             (held_out if number // together % 2 else fitted_on).append(some)
     board = fit([each for some in fitted_on for each in some], gpu, registers)
+    # What ships rests on all shapes: the others tell how far such costs may be trusted.
+    whole = fit([each for some in fitted_on + held_out for each in some], gpu, registers)
     errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
     told = summary(regrets(board, held_out, gpu))
     names = " and ".join(file.name for file in arguments.files)
     before = board_costs(limits.major, limits.minor)
-    board = msgspec.structs.replace(
-        board,
-        corrections=before.corrections | board.corrections,
-        fitted=f"{len(fitted_on)} shapes of {names} on {gpu.name}; regret on {told}",
+    number = len(fitted_on) + len(held_out)
+    whole = msgspec.structs.replace(
+        whole,
+        corrections=before.corrections | whole.corrections,
+        fitted=f"{number} shapes of {names} on {gpu.name}; fitted to every other one, regret on "
+        f"{told}",
     )
     for name, costs in (
         ("derived costs", BoardCosts()),
@@ -256,7 +266,7 @@ def main() -> None:
     if not arguments.dry:
         path = FITTED / f"sm_{limits.major}{limits.minor}.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(board), indent=1) + b"\n")
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
         print(f"wrote {path}")
 
 

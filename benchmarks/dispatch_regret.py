@@ -5,7 +5,8 @@ the candidates that it ranks first, and cuBLAS; each result is checked, and the 
 and cuBLAS are timed in turn at the end. It writes `results/<gpu>-dispatch.json`: a line of
 environment, then one a problem. `--kind` says which problems (several at once take turns):
 `random` ones of fp32 and plain layout, `thin` ones (one of m, n and k at most 128, the others to
-50,000), and `wide` ones of every layout and type, single and in batches, from 16 to 16,384.
+50,000), and `wide` ones of every layout and type, single and in batches, from 16 to 16,384. Those
+of suites (`--suites`) and of a file (`--shapes-file`) may be laid out in several ways.
 
 Started again, it goes on where it stopped. What the next problems need is compiled while the ones
 before them are timed. `--compile BOARD --cache FOLDER` fills a cache ahead where there is no GPU,
@@ -30,9 +31,11 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from run_suites import parts
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.peers import find_baseline
+from gemmkit.bench.suites import SUITES
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
@@ -44,6 +47,7 @@ from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
+from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, read_problem
 from gemmkit.tune.freshness import source_digest
@@ -70,7 +74,7 @@ CLOSE, MOST_LEADERS, TURN_SECONDS = 1.06, 6, 0.08
 # Problems whose instances are compiled together, ahead of their turn.
 CHUNK = 8
 
-Kind = Literal["random", "thin", "wide"]
+Kind = Literal["random", "thin", "wide", "given"]
 KINDS: tuple[Kind, ...] = ("random", "thin", "wide")
 CUBLAS = "cuBLAS"
 
@@ -192,6 +196,15 @@ def _affordable(problem: GemmProblem) -> bool:
 
 
 SHAPES_OF = {"random": random_shapes, "thin": thin_shapes, "wide": wide_shapes}
+
+
+def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProblem]]:
+    """Those of suites or of a file, each in every layout that is asked for."""
+    found = [problem for name in arguments.suites for problem in SUITES[name]]
+    if arguments.shapes_file is not None:
+        found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
+    layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
+    return [("given", problem.laid_out(layout)) for layout in layouts for problem in found]
 
 
 def asked_problems(kinds: Sequence[Kind], count: int, seed: int) -> list[tuple[Kind, GemmProblem]]:
@@ -464,6 +477,7 @@ def report(rows: Sequence[Row]) -> str:
     parts = {
         "all": lambda _: True,
         **{kind: (lambda row, kind=kind: row.kind == kind) for kind in KINDS},
+        **{layout: (lambda row, layout=layout: row.layout == layout) for layout in LAYOUTS},
         "aligned": lambda row: row.problem.is_aligned(16),
         "not aligned": lambda row: not row.problem.is_aligned(16),
         "skinny": lambda row: min(row.m, row.n) <= SKINNY,
@@ -494,6 +508,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, help="by default results/<gpu>-dispatch.json")
+    parser.add_argument("--suites", type=parts, default=(), help="their problems, such as llm")
+    parser.add_argument("--layouts", type=parts, help="of those and of a file's, such as NT,TN,TT")
     parser.add_argument("--shapes-file", type=Path, help="a shape MxNxK on each line")
     parser.add_argument(
         "--kind", action="append", choices=KINDS, help="of problems; by default random ones"
@@ -512,10 +528,9 @@ def main() -> int:
     if arguments.report is not None:
         print(report(read(arguments.report)[1]))
         return 0
-    problems = asked_problems(arguments.kind or ["random"], arguments.count, arguments.seed)
-    if arguments.shapes_file is not None:
-        shapes = arguments.shapes_file.read_text().split()
-        problems = [("random", read_problem(each)) for each in shapes]
+    problems = given_problems(arguments) or asked_problems(
+        arguments.kind or ["random"], arguments.count, arguments.seed
+    )
     if arguments.compile is not None:
         dispatcher = Dispatcher(find_board(arguments.compile), None)
         compiled(dispatcher, [each for _, each in problems], arguments.cache)

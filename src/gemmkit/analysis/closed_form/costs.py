@@ -68,7 +68,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
     `step` is what one step of BK along k takes of the SM's throughput, `latency` (no less) how long
     it takes where the CTA has the SM for itself. `tile` is what comes before the first step
-    and after the last. Where rows are not aligned, a step takes `unaligned` times as long.
+    and after the last. Where rows are not aligned, a step takes `unaligned` times as long, and for
+    operands of another layout than NN as many times as long as `nt`, `tn` and `tt` say.
     `sharing` is what a CTA spends where others work on its tile too: to announce itself, and to
     find out whether it came last.
     """
@@ -79,6 +80,13 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     unaligned: float
     sharing: float
     registers: int
+    nt: float = 1.0
+    tn: float = 1.0
+    tt: float = 1.0
+
+    def of_layout(self, layout: str) -> float:
+        """Times as long as for NN a step takes, beyond what its demands say."""
+        return {"nt": self.nt, "tn": self.tn, "tt": self.tt}.get(layout[:2], 1.0)
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,6 +101,9 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tile: float = 1.0
     unaligned: float = 1.0
     sharing: float = 1.0
+    nt: float = 1.0
+    tn: float = 1.0
+    tt: float = 1.0
     registers: int = 0
     launch: float = 1.0
 
@@ -194,6 +205,9 @@ def derived_costs(
         unaligned=board.unaligned * correction.unaligned,
         sharing=board.sharing * correction.sharing,
         registers=correction.registers or min(demands.registers + demands.other_registers, most),
+        nt=correction.nt,
+        tn=correction.tn,
+        tt=correction.tt,
     )
 
 

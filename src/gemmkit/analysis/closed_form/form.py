@@ -142,10 +142,17 @@ class ClosedForm:
             problem.minimal_bytes,
             aligned=problem.is_aligned(VECTOR_BYTES),
             dtype=problem.dtype,
+            layout=problem.layout,
         )
 
     def estimate_work(
-        self, work: Work, minimal_bytes: int, *, aligned: bool, dtype: Dtype = "float32"
+        self,
+        work: Work,
+        minimal_bytes: int,
+        *,
+        aligned: bool,
+        dtype: Dtype = "float32",
+        layout: str = "nn",
     ) -> Estimate:
         """The same of work that is cut up already, of one product or of many.
 
@@ -154,6 +161,7 @@ class ClosedForm:
             minimal_bytes: what it reads and writes at least.
             aligned: whether rows begin and end at multiples of 16 bytes.
             dtype: of the matrices.
+            layout: as `GemmProblem.layout`.
         """
         gpu, board = self.gpu, self.board
         memory_us = minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
@@ -174,9 +182,11 @@ class ClosedForm:
             step_cycles += self._step(costs, rest)
             groups += 1
         tile_cycles = costs.tile
+        slower = costs.of_layout(layout)
         if not aligned:
-            step_cycles *= costs.unaligned
+            slower *= costs.unaligned
             tile_cycles *= board.unaligned_tile
+        step_cycles *= slower
         if work.thin:
             step_cycles *= 1 + work.thin / DOUBLING_SIDE
         # Once an SM holds several CTAs, a new one starts beside others that are at work.
@@ -189,8 +199,7 @@ class ClosedForm:
             cycles += (work.parts - 1) * part
         if work.longest > work.steps:
             # The CTA with the most steps continues when the others have ended.
-            latency = costs.latency if aligned else costs.unaligned * costs.latency
-            cycles = max(cycles, work.longest * latency + tile_cycles)
+            cycles = max(cycles, work.longest * slower * costs.latency + tile_cycles)
         compute_us = cycles / gpu.clock_mhz
         power = MEMORY_EXPONENT
         total_us = board.launch_us + (compute_us**power + memory_us**power) ** (1 / power)
