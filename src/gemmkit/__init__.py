@@ -18,6 +18,7 @@ from types import ModuleType  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from gemmkit.loading import load  # noqa: E402
+from gemmkit.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Explanation, explain
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from gemmkit.tune.result import Tuned
     from gemmkit.tune.run import tune
     from gemmkit.tune.store import Store
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BROADCAST",

@@ -7,10 +7,10 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.gpu import BOARDS, find_board
+from gemmkit.gpu import BOARDS, MAX_GRID_YZ, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
+from gemmkit.kernels.plan import ceil_div
 from gemmkit.kernels.production.gemm_stream_k import LEAST_STEPS
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem

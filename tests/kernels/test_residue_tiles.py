@@ -10,10 +10,9 @@ from typed_run import check_exact, run_typed
 from gemmkit.bench.check import check
 from gemmkit.devices.choose import open_device
 from gemmkit.epilogue import Epilogue
-from gemmkit.gpu import find_board
+from gemmkit.gpu import MAX_GRID_YZ, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.grids import spread_over_yz
-from gemmkit.kernels.plan import MAX_GRID_YZ
 from gemmkit.kernels.production.residue import LEAST_SIDE, WIDEST, residue_extents
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem

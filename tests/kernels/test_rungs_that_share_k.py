@@ -12,7 +12,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import MAX_EXTENT
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 

@@ -20,6 +20,7 @@ from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
+from gemmkit.gpu import MAX_GRID
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.accesses import Accesses
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 CACHE_KIND = "objects"
 
 MAX_THREADS = 1024
-MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Program:
