@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.machine.memory import DeviceMemory
-    from gemmkit.record import Finding
+    from gemmkit.findings import Finding
 
 Dim3 = tuple[int, int, int]
 
