@@ -1,11 +1,13 @@
-"""Host time of a warm call of `gemmkit.matmul` on CUDA tensors, beside PyTorch's, in one process.
+"""Host time of warm calls of `gemmkit.matmul` and `grouped_matmul` beside PyTorch's products.
 
-    python benchmarks/overhead.py [--sizes 64,256,1024] [--rounds 50] [--calls 200]
+    python benchmarks/overhead.py [--sizes 64,256,1024] [--products 16] [--rounds 50] [--calls 200]
 
-A round times so many calls of each multiply in turn, none of which is waited for, and then waits
-for the GPU; what counts is the median over the rounds. It writes `results/<gpu>-overhead.json`, one
-record per line: microseconds of host time a call, and the ratio to `torch.mm` called the same way.
-The exit status is 1 if a ratio is above the goal.
+All run in one process. A round times so many calls of each multiply in turn, none of which is
+waited for, and then waits for the GPU; what counts is the median over the rounds. It writes
+`results/<gpu>-overhead.json`, one record per line: microseconds of host time a call, and the ratio
+to `torch.mm` called the same way, which for many products is once for each. Calls for many products
+are fewer, so that `torch.mm` is called as often: CUDA's queue of launches is limited, and a full
+one would make the host wait. The exit status is 1 if a ratio is above the goal.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,14 @@ GOAL = 1.5
 
 Multiply = Callable[[], Any]
 
+# Of each way to call the callables by name: PyTorch's reference comes first, gemmkit's last.
+Ways = Mapping[str, Mapping[str, Multiply]]
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--sizes", default="64,256,1024", help="N of N³, comma-separated")
+    parser.add_argument("--products", type=int, default=16, help="products of a grouped call")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--calls", type=int, default=200, help="calls of each in a round")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -51,18 +57,23 @@ def main() -> int:
     worst = 0.0
     with path.open("w", encoding="utf-8") as file:
         for size in map(int, arguments.sizes.split(",")):
-            for way, callables in ways(size).items():
+            single = [(1, *each) for each in ways(size).items()]
+            products = arguments.products
+            grouped = [(products, *each) for each in grouped_ways(size, products).items()]
+            for count, way, callables in single + grouped:
                 check(callables)
-                times = host_times(callables, arguments.rounds, arguments.calls)
-                reference = times["torch.mm"]["median_us"]
+                calls = max(1, arguments.calls // count)
+                times = host_times(callables, arguments.rounds, calls)
+                reference, *_, own = times.values()
                 for entry in times.values():
-                    entry["ratio"] = round(entry["median_us"] / reference, 3)
-                worst = max(worst, times["gemmkit.matmul"]["ratio"])
+                    entry["ratio"] = round(entry["median_us"] / reference["median_us"], 3)
+                worst = max(worst, own["ratio"])
                 record = {
                     "size": size,
                     "way": way,
+                    "products": count,
                     "rounds": arguments.rounds,
-                    "calls": arguments.calls,
+                    "calls": calls,
                     "host": times,
                     "environment": environment,
                 }
@@ -72,12 +83,12 @@ def main() -> int:
                     for name, entry in times.items()
                 )
                 print(f"{size}^3 {way}: {told}", flush=True)
-    print(f"{path}: at worst {worst:.2f} times torch.mm, the goal is {GOAL}")
+    print(f"{path}: at worst {worst:.2f} times torch.mm; the goal is {GOAL}")
     return 0 if worst <= GOAL else 1
 
 
-def ways(size: int) -> Mapping[str, Mapping[str, Multiply]]:
-    """The callables of each way to call: all of one compute the same."""
+def ways(size: int) -> Ways:
+    """For one product of size³: all callables of a way compute the same."""
     generator = torch.Generator("cuda").manual_seed(0)
     a, b = (torch.randn(size, size, device="cuda", generator=generator) for _ in range(2))
     bias = torch.randn(size, device="cuda", generator=generator)
@@ -106,14 +117,74 @@ def ways(size: int) -> Mapping[str, Mapping[str, Multiply]]:
     }
 
 
+def grouped_ways(size: int, count: int) -> Ways:
+    """For `count` products in one call: of size³ each, and of experts with unequal numbers of rows.
+
+    `torch._grouped_mm` is among the callables for experts where this PyTorch has it for float32.
+    """
+    generator = torch.Generator("cuda").manual_seed(1)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    weights = random(count, size, size)
+    bs = list(weights)
+    cubes = list(random(count, size, size))
+    outs = [torch.empty_like(each) for each in cubes]
+    # From 1 to 2 * size - 1 in even steps: `size` on average.
+    rows = [1 + 2 * (size - 1) * place // max(1, count - 1) for place in range(count)]
+    tokens = random(sum(rows), size)
+    experts = list(tokens.split(rows))
+    ends = torch.tensor(rows, device="cuda").cumsum(0).to(torch.int32)
+
+    def one_by_one(as_: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.mm(a, b) for a, b in zip(as_, bs, strict=True)]
+
+    def one_by_one_into() -> list[torch.Tensor]:
+        return [torch.mm(a, b, out=c) for a, b, c in zip(cubes, bs, outs, strict=True)]
+
+    def in_one_call() -> torch.Tensor:
+        return torch._grouped_mm(tokens, weights, offs=ends)
+
+    return {
+        f"{count} products": {
+            "torch.mm, each": lambda: one_by_one(cubes),
+            "gemmkit.grouped_matmul": lambda: gemmkit.grouped_matmul(cubes, bs),
+        },
+        f"{count} products, out": {
+            "torch.mm, each": one_by_one_into,
+            "gemmkit.grouped_matmul": lambda: gemmkit.grouped_matmul(cubes, bs, out=outs),
+        },
+        f"{count} experts": {
+            "torch.mm, each": lambda: one_by_one(experts),
+            **({"torch._grouped_mm": in_one_call} if runs(in_one_call) else {}),
+            "gemmkit.grouped_matmul": lambda: gemmkit.grouped_matmul(experts, bs),
+        },
+    }
+
+
+def runs(multiply: Multiply) -> bool:
+    """Whether this PyTorch has the function, for these types and on this GPU."""
+    try:
+        multiply()
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
 def check(callables: Mapping[str, Multiply]) -> None:
-    """Have looked whether gemmkit's result is near the last of PyTorch's.
+    """Check that gemmkit's result is near the last of PyTorch's.
 
     Raises:
         AssertionError: it is not.
     """
-    results = [multiply().clone() for multiply in callables.values()]
-    torch.testing.assert_close(results[-1], results[-2], rtol=1e-3, atol=1e-3)
+    *_, theirs, own = (joined(multiply()) for multiply in callables.values())
+    torch.testing.assert_close(own, theirs, rtol=1e-3, atol=1e-3)
+
+
+def joined(result: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy of the result; those of many products one below the other."""
+    return result.clone() if isinstance(result, torch.Tensor) else torch.cat(list(result))
 
 
 def host_times(

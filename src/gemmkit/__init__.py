@@ -18,6 +18,7 @@ from types import ModuleType  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from gemmkit.loading import load  # noqa: E402
+from gemmkit.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Explanation, explain
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gemmkit.dispatch.which import Decision, which
     from gemmkit.epilogue import Epilogue
     from gemmkit.errors import EmulationWarning, GemmkitError
+    from gemmkit.findings import Finding
     from gemmkit.gpu import GpuSpec, find_board
     from gemmkit.kernels.catalog import LADDER, find_kernel
     from gemmkit.kernels.kernel import Kernel
@@ -39,12 +41,10 @@ if TYPE_CHECKING:
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.problem import BROADCAST, GemmProblem
-    from gemmkit.record import CheckRecord, Finding, Record
+    from gemmkit.record import CheckRecord, Record
     from gemmkit.tune.result import Tuned
     from gemmkit.tune.run import tune
     from gemmkit.tune.store import Store
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BROADCAST",
@@ -94,7 +94,7 @@ _HOME = {
     "EmulationWarning": "gemmkit.errors",
     "Epilogue": "gemmkit.epilogue",
     "Explanation": "gemmkit.analysis.explain",
-    "Finding": "gemmkit.record",
+    "Finding": "gemmkit.findings",
     "GemmProblem": "gemmkit.problem",
     "GemmkitError": "gemmkit.errors",
     "GpuSpec": "gemmkit.gpu",

@@ -16,6 +16,11 @@ from gemmkit.errors import UsageError, unknown_name
 KIB = 1024
 WARP_SIZE = 32
 
+# The largest extents along x, y and z of a grid and of a block, on every board.
+MAX_GRID_YZ = 65535
+MAX_GRID = (2**31 - 1, MAX_GRID_YZ, MAX_GRID_YZ)
+MAX_BLOCK = (1024, 1024, 64)
+
 # The types in which the pipes multiply. Tensor cores take float32 rounded to TensorFloat-32 only,
 # which gemmkit's kernels never do.
 MathType = Literal["float32", "float64", "float16", "bfloat16"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, Dtype, full_type_name
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
-from gemmkit.units import shape_text
+from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
     from gemmkit.groups import Groups
@@ -97,10 +96,9 @@ class GemmProblem:
         for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
             object.__setattr__(self, name, self._stride(name, size))
         if self.batch > 1 and self._overlaps():
-            rows_c, columns_c = self._stored_c
             raise UsageError(
                 f"stride_c = {self.stride_c} makes the matrices of C overlap: use at least "
-                f"{(rows_c - 1) * self.ldc + columns_c} elements"
+                f"{self.pitched[2] - self.ldc + self.tight[2]} elements"
             )
 
     def _take_groups(self, groups: Groups) -> None:
@@ -141,16 +139,11 @@ class GemmProblem:
         """Whether two products of the batch write the same element."""
         if not (self.m and self.n):
             return False
-        rows, columns = self._stored_c
-        apart = self.stride_c >= (rows - 1) * self.ldc + columns
+        size, columns = self.pitched[2], self.tight[2]
+        apart = self.stride_c >= size - self.ldc + columns
         row = (self.batch - 1) * self.stride_c + columns
-        inside = self.stride_c >= columns and (rows == 1 or row <= self.ldc)
+        inside = self.stride_c >= columns and (size == self.ldc or row <= self.ldc)
         return not (apart or inside)
-
-    @property
-    def _stored_c(self) -> tuple[int, int]:
-        """Rows and columns of C as stored in memory."""
-        return (self.n, self.m) if self.transc else (self.m, self.n)
 
     @classmethod
     def from_shape(cls, text: str, **rest: object) -> GemmProblem:
@@ -161,17 +154,8 @@ class GemmProblem:
         Raises:
             UsageError: the text is not a valid shape.
         """
-        lowered = text.lower().replace("×", "x")
-        if re.fullmatch(r"\d+(x\d+x\d+(x\d+)?)?", lowered) is None:
-            raise UsageError(
-                f"'{text}' is not a valid shape: write MxNxK, for example 512x300x200, or "
-                "MxNxKxBATCH"
-            )
-        sizes = [int(size) for size in lowered.split("x")]
-        m, n, k, *batch = sizes * 3 if len(sizes) == 1 else sizes
-        if batch:
-            rest = {"batch": batch[0], **rest}
-        return cls(m, n, k, **rest)  # type: ignore[arg-type]
+        m, n, k, batch = read_shape(text)
+        return cls(m, n, k, **{"batch": batch, **rest})  # type: ignore[arg-type]
 
     @classmethod
     def of_groups(
@@ -307,11 +291,8 @@ class GemmProblem:
         return self._reshaped(m=m, n=n, k=k)
 
     def _reshaped(self, **changes: Any) -> GemmProblem:
-        strides: dict[str, Any] = {
-            "stride_a": min(self.stride_a, 0),
-            "stride_b": min(self.stride_b, 0),
-            "stride_c": 0,
-        }
+        stride_a, stride_b = min(self.stride_a, 0), min(self.stride_b, 0)
+        strides: dict[str, Any] = {"stride_a": stride_a, "stride_b": stride_b, "stride_c": 0}
         changed = replace(self, **changes, lda=0, ldb=0, ldc=0, **strides)
         given = self.lda, self.ldb, self.ldc
         lda, ldb, ldc = (
@@ -393,11 +374,7 @@ class GemmProblem:
 
 def _transpositions(layout: str) -> dict[str, Any]:
     """The fields of a problem that a layout, as in `GemmProblem.layout`, stands for."""
-    return {
-        "transa": layout[0] == "t",
-        "transb": layout[1] == "t",
-        "transc": layout[2:] == "t",
-    }
+    return {"transa": layout[0] == "t", "transb": layout[1] == "t", "transc": layout[2:] == "t"}
 
 
 # The ways to specify a problem.

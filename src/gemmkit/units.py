@@ -1,8 +1,11 @@
-"""Times as text, in a suitable unit, and shapes."""
+"""Times as text, in a suitable unit; shapes as text and read from it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from gemmkit.errors import UsageError
 
 # The longest text of groups that fits in a table.
 LONGEST_SHAPE = 48
@@ -52,3 +55,19 @@ def shape_text(m: int, n: int, k: int, batch: int = 1, groups: str = "") -> str:
     if groups:
         return groups
     return "x".join(map(str, (m, n, k) if batch == 1 else (m, n, k, batch)))
+
+
+def read_shape(text: str) -> tuple[int, int, int, int]:
+    """m, n, k and the number of products of `MxNxK`, of `MxNxKxBATCH`, or of one number for a cube.
+
+    Raises:
+        UsageError: the text is not a valid shape.
+    """
+    lowered = text.lower().replace("×", "x")
+    if re.fullmatch(r"\d+(x\d+x\d+(x\d+)?)?", lowered) is None:
+        raise UsageError(
+            f"'{text}' is not a valid shape: write MxNxK, for example 512x300x200, or MxNxKxBATCH"
+        )
+    sizes = [int(size) for size in lowered.split("x")]
+    m, n, k, batch = sizes * 3 + [1] if len(sizes) == 1 else [*sizes, 1][:4]
+    return m, n, k, batch

@@ -11,11 +11,12 @@ from gemmkit.bench.edge_cases import NEAREST, case_name, edge_cases
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
+from gemmkit.findings import AccessSite, Finding
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import AccessSite, CheckRecord, Finding
+from gemmkit.record import CheckRecord
 
 SITE = AccessSite(file="naive.cu", line=23, instruction="ld.global.f32", thread=(0, 0, 0))
 RACE = Finding(

@@ -1,11 +1,13 @@
 """The suites hold what the benchmark promises."""
 
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gemmkit.bench import suites
 from gemmkit.bench.layers import LAYERS
 from gemmkit.bench.peers import LIBRARIES
 from gemmkit.bench.run import problem_record
@@ -21,8 +23,18 @@ def sizes(name):
 
 def test_each_suite_has_distinct_problems_and_a_topic():
     assert list(TOPICS) == [*SUITES, *LAYER_SUITES]
-    for problems in SUITES.values():
+    for problems in map(find_suite, SUITES):
         assert len(set(problems)) == len(problems) > 1
+
+
+def test_no_suite_is_built_before_it_is_asked_for(monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("a problem was made at import")
+
+    monkeypatch.setattr(GemmProblem, "__post_init__", refused)
+    fresh = runpy.run_path(suites.__file__)
+    with pytest.raises(AssertionError, match="at import"):
+        fresh["find_suite"]("grouped")
 
 
 def test_promised_sizes():

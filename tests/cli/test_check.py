@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from gemmkit.errors import DeviceError
+from gemmkit.findings import AccessSite, Finding
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import AccessSite, CheckRecord, Finding, ProblemRecord
+from gemmkit.record import CheckRecord, ProblemRecord
 
 DEVICE = SimpleNamespace(kind="emulator", spec=find_board("rtx3090"))
 

@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
+from cp_async_bugs import STAGES_PROBLEM, copies_past_the_matrix, waiting_bugs
 from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
 
-_WAIT = "cp_async_wait<STAGES - 2>();"
 _BARRIER = "__syncthreads();  // the tiles of this stage"
-_PROBLEM = GemmProblem(64, 64, 32)
 
 PLANTED = (
-    Mutation(
-        name="no wait",
-        kernel="async_copy",
-        problem=_PROBLEM,
-        old=_WAIT,
-        new="",
-        expects=("racecheck",),
-    ),
-    Mutation(
-        name="wait for one group too few",
-        kernel="async_copy",
-        problem=_PROBLEM,
-        old=_WAIT,
-        new="cp_async_wait<STAGES - 1>();",
-        expects=("racecheck",),
-    ),
-    Mutation(
-        name="no commit",
-        kernel="async_copy",
-        problem=_PROBLEM,
-        old="cp_async_commit();",
-        new="",
-        expects=("racecheck",),
-    ),
-    Mutation(
-        name="no barrier after the wait",
-        kernel="async_copy",
-        problem=_PROBLEM,
-        old=_BARRIER,
-        new="//",
-        expects=("racecheck",),
-    ),
-    Mutation(
-        name="barrier before the wait",
-        kernel="async_copy",
-        problem=_PROBLEM,
-        old=_WAIT,
-        new=f"__syncthreads(); {_WAIT} if (false)",  # ... the barrier that follows
-        expects=("racecheck",),
-    ),
+    *waiting_bugs("async_copy", _BARRIER),
     Mutation(
         name="copies into the stage that is read",
         kernel="async_copy",
-        problem=_PROBLEM,
+        problem=STAGES_PROBLEM,
         old="copy(previous, k, BK);",
         new="copy(stage, k, BK);",
         expects=("racecheck",),
@@ -62,7 +22,7 @@ PLANTED = (
     Mutation(
         name="one stage too few filled at the start",
         kernel="async_copy",
-        problem=_PROBLEM,
+        problem=STAGES_PROBLEM,
         old="stage < STAGES - 1; ++stage",
         new="stage < STAGES - 2; ++stage",
         expects=("initcheck",),
@@ -70,20 +30,12 @@ PLANTED = (
     Mutation(
         name="a circular buffer with one stage too few",
         kernel="async_copy",
-        problem=_PROBLEM,
+        problem=STAGES_PROBLEM,
         old="stage + 1 < STAGES ?",
         new="stage + 2 < STAGES ?",
         expects=("racecheck",),
     ),
-    Mutation(
-        name="copies read past the matrix",
-        kernel="async_copy",
-        problem=GemmProblem(65, 64, 8),
-        old="const int bytes = inside ? 4 * VEC : 0;",
-        new="const int bytes = 4 * VEC;",
-        expects=("memcheck",),
-        file="cp_async.cuh",
-    ),
+    copies_past_the_matrix("async_copy"),
     Mutation(
         name="rows of A read past the last",
         kernel="async_copy",
@@ -95,7 +47,7 @@ PLANTED = (
     Mutation(
         name="rows of A padded to no multiple of 16 bytes",
         kernel="async_copy",
-        problem=_PROBLEM,
+        problem=STAGES_PROBLEM,
         old="As[BK][BM + PAD];",
         new="As[BK][BM + PAD - 1];",
         expects=("memcheck",),
@@ -103,7 +55,7 @@ PLANTED = (
     Mutation(
         name="A copied without transposing it",
         kernel="async_copy",
-        problem=_PROBLEM,
+        problem=STAGES_PROBLEM,
         old="As[k][row]",
         new="As[row][k]",
         expects=("memcheck", "racecheck"),
@@ -119,7 +71,7 @@ PLANTED = (
     Mutation(
         name="the last step left out",
         kernel="async_copy",
-        problem=_PROBLEM,
+        problem=STAGES_PROBLEM,
         old="K > 0; K -= BK",
         new="K > BK; K -= BK",
         expects=(WRONG_RESULT,),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gemmkit.bench.check import check
+from gemmkit.findings import Finding
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.record import Finding
 
 KERNEL = """extern "C" __global__ void product(int M, int N, int K, float alpha, const float* A,
                                    const float* B, float beta, float* C) {

@@ -19,7 +19,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import MAX_EXTENT
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.exchange import decode_table, write_table

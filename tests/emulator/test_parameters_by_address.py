@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from launching import EXECUTORS, Executor, launch
 
+from gemmkit.emulator import DeviceMemory, load
+from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.errors import DeviceError
 
 VALUES = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint32)
@@ -83,3 +85,18 @@ L:  ld.param.u32 %r3, [%rd3+4];
             run(executor, body, threads=9)
         if executor.name == "engine":
             assert "0 bytes past the end of 'kernel parameters' (40 bytes)" in str(error.value)
+
+
+def test_requests_for_parameters_are_watched_by_name() -> None:
+    text = ptx("cvta.param.u64 %rd4, %rd3; add.s64 %rd4, %rd4, %rd2; ld.u32 %r1, [%rd4];")
+    memory = DeviceMemory()
+    out = memory.allocate(32, "out")
+    given = out.address.to_bytes(8, "little") + VALUES.tobytes()
+    request = LaunchRequest((1, 1, 1), (8, 1, 1), given)
+    read, written = load(text, "k").watch(request, memory, range(1))
+    assert (read.array, read.kind) == ("kernel parameters", "load")
+    assert read.offsets[:8] == tuple(range(8, 40, 4))
+    assert (written.array, written.kind) == ("out", "store")
+    assert written.offsets[:8] == tuple(range(0, 32, 4))
+    # Nothing is left of the parameters.
+    assert memory.find(read.base) is None

@@ -14,11 +14,11 @@ from gemmkit.devices.device import Scratch
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.gpu import find_board
+from gemmkit.gpu import MAX_GRID_YZ, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.grids import batch_grid
-from gemmkit.kernels.plan import BATCH_ARGUMENTS, MAX_GRID_YZ, ceil_div
+from gemmkit.kernels.plan import BATCH_ARGUMENTS, ceil_div
 from gemmkit.problem import BROADCAST, GemmProblem
 
 H100 = find_board("h100")

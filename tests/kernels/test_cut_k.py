@@ -1,18 +1,14 @@
 """Kernels that cut k: who gets which part, what memory that takes, and the same bits each time."""
 
-import numpy as np
 import pytest
+from sharing_k import UNLIKE_BOARDS, bits_in_any_order, plans_that_fill, streamed
 
 from gemmkit.bench.run import run_kernel
-from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.gpu import BOARDS, find_board
-from gemmkit.jit.compiler import compile_plan
+from gemmkit.gpu import MAX_GRID_YZ, find_board
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
+from gemmkit.kernels.plan import ceil_div
 from gemmkit.kernels.production.gemm_stream_k import LEAST_STEPS
-from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
@@ -94,22 +90,20 @@ def test_slices_of_tiles_of_other_sizes(device, problem, changes):
 # --- stream_k ---------------------------------------------------------------------------------
 
 
-def streamed(m, n, k, board=H100):
-    config = STREAM.configure(TILE)
-    plan = STREAM.plan(GemmProblem(m, n, k), config, board)
-    return plan, board.sm_count * resident_blocks(config, board, plan.shared_bytes)
+def cut(m, n, k):
+    return streamed(STREAM, GemmProblem(m, n, k), STREAM.configure(TILE), H100)
 
 
 def test_whole_waves_need_no_scratch_memory():
-    _, places = streamed(32, 32, 64)
-    plan, _ = streamed(32 * 2, 32 * places, 64)
+    _, places = cut(32, 32, 64)
+    plan, _ = cut(32 * 2, 32 * places, 64)
     assert plan.grid == (places, 1, 1)
     assert plan.workspace_bytes == plan.arrivals == 0
 
 
 def test_what_whole_waves_leave_over_is_cut_with_one_wave_more():
-    _, places = streamed(32, 32, 64)
-    plan, _ = streamed(32 * 2, 32 * places + 1, 64)
+    _, places = cut(32, 32, 64)
+    plan, _ = cut(32 * 2, 32 * places + 1, 64)
     assert plan.grid == (places, 1, 1)
     assert plan.arrivals == 2 + places
     assert plan.workspace_bytes == 2 * places * 32 * 32 * 4
@@ -117,23 +111,16 @@ def test_what_whole_waves_leave_over_is_cut_with_one_wave_more():
 
 def test_few_tiles_are_cut_into_shares_of_some_steps():
     steps = 5 * LEAST_STEPS
-    plan, places = streamed(64, 64, 16 * steps)
+    plan, places = cut(64, 64, 16 * steps)
     assert plan.grid == (4 * 5, 1, 1)
     assert plan.arrivals == 4
-    plan, _ = streamed(64, 64, 16 * steps * places)
+    plan, _ = cut(64, 64, 16 * steps * places)
     assert plan.grid == (places, 1, 1)
 
 
-@pytest.mark.parametrize("board", ["rtx3080", "a100", "h100", "rtx5090"])
+@pytest.mark.parametrize("board", UNLIKE_BOARDS, ids=lambda board: board.name)
 def test_as_many_blocks_as_fit_the_boards_registers_threads_and_memory(board):
-    spec = BOARDS[board]
-    limits = spec.capability
-    for config in STREAM.configurations(spec):
-        plan = STREAM.plan(GemmProblem(9000, 9000, 9000), config, spec)
-        resident, rest = divmod(plan.blocks, spec.sm_count)
-        assert rest == 0
-        assert resident == 1 or resident * plan.shared_bytes <= limits.shared_per_sm
-        assert resident * plan.threads_per_block <= limits.max_threads_per_sm
+    for config, plan, resident in plans_that_fill(STREAM, board):
         registers = 256 if config["TM"] * config["TN"] > 64 else 128
         assert resident == 1 or resident * plan.threads_per_block * registers <= 65536
 
@@ -151,27 +138,5 @@ def test_every_tile_is_put_together(device, shape):
     ("kernel", "config"), [(SPLIT, split(split_k=5, slice_k=2)), (STREAM, STREAM.configure(TILE))]
 )
 def test_whoever_comes_last_the_bits_are_the_same(kernel, config):
-    """Blocks of the emulator come in another order where there are more threads."""
     problem = GemmProblem(70, 100, 330)
-    random = np.random.default_rng(1)
-    a = random.standard_normal((70, 330), np.float32)
-    b = random.standard_normal((330, 100), np.float32)
-    seen = set()
-    for threads in (1, 2, 3):
-        device = EmulatedDevice(find_board("rtx3080"), threads=threads)
-        plan = kernel.plan(problem, config, device.spec)
-        assert plan.arrivals
-        binary = compile_plan(plan, device.spec.arch)
-        buffers = [device.upload(each) for each in (a, b, np.empty((70, 100), np.float32))]
-        bound = bind_arguments(problem, Operands(*buffers))
-        scratch = Scratch.of(device, plan, bound)
-        arguments = bound | scratch.arguments
-        for _ in range(3):
-            device.launch(binary, plan, arguments)
-            result = np.empty((70, 100), np.float32)
-            device.download(buffers[2], result)
-            seen.add(result.tobytes())
-        counters = np.empty(plan.arrivals, np.int32)
-        device.download(scratch.arrivals, counters)
-        assert not counters.any()
-    assert len(seen) == 1
+    assert len(bits_in_any_order(kernel, config, problem, "rtx3080", launches=3)) == 1

@@ -1,4 +1,4 @@
-"""Every rung on a real GPU: awkward shapes, BLAS rules, epilogues, and the sanitizer's tools."""
+"""Every rung on a real GPU: edge cases, BLAS rules, epilogues, and the sanitizer's tools."""
 
 import shutil
 import subprocess

@@ -17,7 +17,8 @@ from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, kernels_for
 from gemmkit.kernels.group_table import GroupTable
-from gemmkit.kernels.plan import MAX_EXTENT, TileConfig
+from gemmkit.kernels.limits import MAX_EXTENT
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.production.gemm_grouped import KERNEL, vector_width
 from gemmkit.problem import BROADCAST, GemmProblem
 

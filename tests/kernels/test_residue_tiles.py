@@ -10,10 +10,9 @@ from typed_run import check_exact, run_typed
 from gemmkit.bench.check import check
 from gemmkit.devices.choose import open_device
 from gemmkit.epilogue import Epilogue
-from gemmkit.gpu import find_board
+from gemmkit.gpu import MAX_GRID_YZ, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.grids import spread_over_yz
-from gemmkit.kernels.plan import MAX_GRID_YZ
 from gemmkit.kernels.production.residue import LEAST_SIDE, WIDEST, residue_extents
 from gemmkit.kernels.rules import resident_blocks
 from gemmkit.problem import GemmProblem
@@ -131,7 +130,7 @@ def test_small_tiles_leave_to_the_residue_what_would_give_an_sm_a_second_tile(pr
     ],
     ids=["batch", "no room along y", "small tiles", "384 threads", "no columns"],
 )
-def test_tiles_go_over_the_edge_where_strips_would_hold_them_up(problem, named, changes):
+def test_partial_tiles_stay_where_residue_tiles_would_be_slower(problem, named, changes):
     kernel, config = chosen(named)
     config = dataclasses.replace(config, **changes)
     assert not has_residue(kernel.plan(problem, config, H100))
@@ -171,7 +170,7 @@ def test_transposed_matrices_and_every_kind_of_epilogue(device):
     check_exact(problem, run_typed(problem, device, kernel=kernel.name, config=config))
 
 
-def test_strips_come_after_more_lines_of_tiles_than_y_has_room_for():
+def test_residue_tiles_come_after_more_rows_of_tiles_than_y_has_room_for():
     kernel, config = chosen("128 threads")
     rows = MAX_GRID_YZ + 1
     problem = GemmProblem(64 * rows + 1, 129, 1)

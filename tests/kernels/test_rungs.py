@@ -6,13 +6,13 @@ import pytest
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.gpu import BOARDS, find_board
+from gemmkit.gpu import BOARDS, MAX_GRID_YZ, find_board
 from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.launches import vector_width
-from gemmkit.kernels.plan import MAX_EXTENT, MAX_GRID_YZ, SKINNY
+from gemmkit.kernels.limits import MAX_EXTENT, SKINNY
 from gemmkit.kernels.rules import MAP_K, PAD
 from gemmkit.problem import GemmProblem
 

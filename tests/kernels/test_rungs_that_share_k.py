@@ -1,19 +1,16 @@
 """Rungs 11 to 13: who gets which part of k, what memory that takes, and the same bits each time."""
 
-import numpy as np
 import pytest
+from sharing_k import UNLIKE_BOARDS, bits_in_any_order, plans_that_fill, streamed
 
 from gemmkit import check
 from gemmkit.bench.run import run_kernel
-from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
-from gemmkit.gpu import BOARDS, find_board
+from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import MAX_EXTENT
-from gemmkit.kernels.rules import resident_blocks
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 
 H100, RTX3090 = find_board("h100"), find_board("rtx3090")
@@ -62,42 +59,33 @@ def test_more_parts_than_a_grid_has_layers_are_refused():
 # --- stream_k ---------------------------------------------------------------------------------
 
 
-def streamed(tiles, k):
-    config = STREAM.configure(TILE)
-    plan = STREAM.plan(GemmProblem(32, 32 * tiles, k), config, H100)
-    return plan, H100.sm_count * resident_blocks(config, H100, plan.shared_bytes)
+def cut(tiles, k):
+    return streamed(STREAM, GemmProblem(32, 32 * tiles, k), STREAM.configure(TILE), H100)
 
 
 def test_whole_waves_need_no_scratch_memory():
-    places = streamed(1, 64)[1]
-    plan, _ = streamed(2 * places, 64)
+    places = cut(1, 64)[1]
+    plan, _ = cut(2 * places, 64)
     assert plan.grid == (places, 1, 1)
     assert plan.workspace_bytes == plan.arrivals == 0
 
 
 def test_the_workspace_has_two_parts_of_tiles_per_block():
-    places = streamed(1, 64)[1]
-    plan, _ = streamed(2 * places + 1, 64)
+    places = cut(1, 64)[1]
+    plan, _ = cut(2 * places + 1, 64)
     assert plan.grid == (places, 1, 1)
     assert plan.arrivals == 2 * places + 1
     assert plan.workspace_bytes == 2 * places * 32 * 32 * 4
 
 
 def test_no_block_is_without_a_step():
-    assert streamed(3, 8 * 5)[0].grid == (15, 1, 1)
-    assert streamed(3, 0)[0].grid == (3, 1, 1)
+    assert cut(3, 8 * 5)[0].grid == (15, 1, 1)
+    assert cut(3, 0)[0].grid == (3, 1, 1)
 
 
-@pytest.mark.parametrize("board", ["rtx3080", "a100", "h100", "rtx5090"])
-def test_as_many_blocks_as_fit_the_boards_registers_threads_and_memory(board):
-    spec = BOARDS[board]
-    limits = spec.capability
-    for config in STREAM.configurations(spec):
-        plan = STREAM.plan(GemmProblem(9000, 9000, 9000), config, spec)
-        resident, rest = divmod(plan.blocks, spec.sm_count)
-        assert rest == 0
-        assert resident == 1 or resident * plan.shared_bytes <= limits.shared_per_sm
-        assert resident * plan.threads_per_block <= limits.max_threads_per_sm
+@pytest.mark.parametrize("board", UNLIKE_BOARDS, ids=lambda board: board.name)
+def test_as_many_blocks_as_fit_the_boards_threads_and_memory(board):
+    assert list(plans_that_fill(STREAM, board))
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 8 * 37), (96, 64, 8 * 111), (40, 1000, 100)])
@@ -111,30 +99,8 @@ def test_every_cut_tile_is_added_up(device, shape):
     ("kernel", "config"), [(SPLIT, split(5)), (STREAM, STREAM.configure(TILE))]
 )
 def test_the_bits_are_the_same_whichever_block_is_last(kernel, config):
-    """Blocks of the emulator come in another order where there are more threads."""
     problem = GemmProblem(70, 100, 170)
-    random = np.random.default_rng(1)
-    a = random.standard_normal((70, 170), np.float32)
-    b = random.standard_normal((170, 100), np.float32)
-    seen = set()
-    for threads in (1, 2, 3):
-        device = EmulatedDevice(RTX3090, threads=threads)
-        plan = kernel.plan(problem, config, device.spec)
-        assert plan.arrivals
-        binary = compile_plan(plan, device.spec.arch)
-        buffers = [device.upload(each) for each in (a, b, np.empty((70, 100), np.float32))]
-        bound = bind_arguments(problem, Operands(*buffers))
-        scratch = Scratch.of(device, plan, bound)
-        arguments = bound | scratch.arguments
-        for _ in range(2):
-            device.launch(binary, plan, arguments)
-            result = np.empty((70, 100), np.float32)
-            device.download(buffers[2], result)
-            seen.add(result.tobytes())
-        counters = np.empty(plan.arrivals, np.int32)
-        device.download(scratch.arrivals, counters)
-        assert not counters.any()
-    assert len(seen) == 1
+    assert len(bits_in_any_order(kernel, config, problem, "rtx3090", launches=2)) == 1
 
 
 # --- warp_reduce ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.plan import MAX_EXTENT
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 
 H100, RTX3090 = find_board("h100"), find_board("rtx3090")

@@ -8,7 +8,7 @@ from gemmkit import nn
 
 pytestmark = [
     pytest.mark.gpu,
-    # The reference's weights need not lie in one piece.
+    # The reference's weights need not be contiguous.
     pytest.mark.filterwarnings("ignore:RNN module weights"),
 ]
 

@@ -47,4 +47,4 @@ def test_offsets_of_launches_take_64_bits_and_keep_alignment(monkeypatch):
 
 def test_what_broadcasts_is_no_matrix_in_rows():
     views = {"a": View((4, 5), (0, 1)), "b": tight(5, 6), "out": tight(4, 6)}
-    assert place(views, Terms()) == Copied("a", "neither its rows nor its columns are in one piece")
+    assert place(views, Terms()) == Copied("a", "neither its rows nor its columns are contiguous")

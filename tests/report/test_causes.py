@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gemmkit.record import AccessSite, Check, CheckRecord, DeviceRecord, Finding, ProblemRecord
+from gemmkit.findings import AccessSite, Check, Finding
+from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
 from gemmkit.report.causes import causes
 from gemmkit.report.findings import check_table, summary
 

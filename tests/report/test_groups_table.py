@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gemmkit.bench.run import problem_record
-from gemmkit.bench.suites import GROUPED
+from gemmkit.bench.suites import grouped
 from gemmkit.gpu import find_board
 from gemmkit.groups import Groups
 from gemmkit.problem import GemmProblem
@@ -55,7 +55,7 @@ def peer(vendor, choice, speedup):
 
 
 def test_a_row_shows_each_way_of_a_library(record):
-    first, second, *_ = GROUPED.values()
+    first, second, *_ = grouped().values()
     ways = peer("cublas", "batched", 1.25), peer("torch", "each", 30.0)
     table = groups_table([record(first, peers=ways), record(second, correct=False)], "")
     headings = [column.title.replace("\n", " ") for column in table.columns]

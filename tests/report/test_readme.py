@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gemmkit.errors import UsageError
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.record import BaselineRecord, DeviceRecord, TimeRecord
 from gemmkit.report.readme import markers, read_records, render, replace_generated
 
@@ -96,3 +97,9 @@ def test_the_readme_shows_the_results_in_the_repository():
     assert replace_generated(readme, rendering.sections) == readme, again
     stored = {path.name for path in (ROOT / "docs" / "images").glob("*.svg")}
     assert stored == set(rendering.pictures), again
+
+
+def test_kernels_are_described_as_they_are_now(results, make_record):
+    text = render(results, "images").sections["results"]
+    assert make_record().idea not in text
+    assert find_kernel("naive").idea in text

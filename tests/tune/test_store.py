@@ -11,7 +11,8 @@ from gemmkit.gpu import BOARDS
 from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import ProblemClass, gpu_key
 from gemmkit.tune.freshness import Freshness
-from gemmkit.tune.store import SCHEMA_VERSION, Store, by_time, default_store_path, fastest
+from gemmkit.tune.store import Store, by_time, default_store_path, fastest
+from gemmkit.tune.store_file import SCHEMA_VERSION
 
 GPU = "h100-132sm"
 CUBE = ProblemClass(m=64, n=64, k=64, aligned=True)

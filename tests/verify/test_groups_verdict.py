@@ -54,7 +54,7 @@ def test_what_is_written_beside_the_elements(between):
     inputs = make_inputs(PROBLEM, 3, "integer")
     c, auxiliary = right(PROBLEM, inputs)
     place = placements(PROBLEM)["c"]
-    # Behind the first row of the third product, or right after the first product.
+    # Past the first row of the third product, or right after the first product.
     offset = place.starts[0] + place.matrices[0].size if between else place.starts[2] + 4
     c[offset] = 0
     verdict = Reference(PROBLEM, inputs).check(c, auxiliary)

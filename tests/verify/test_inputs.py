@@ -33,7 +33,7 @@ def test_large_matrices_are_drawn_in_row_blocks(monkeypatch, kind):
     assert np.array_equal(first.a, second.a)
     assert np.array_equal(first.b, second.b)
     rows = {row.tobytes() for row in [*first.a.reshape(40, 20), *first.b.reshape(20, 30)]}
-    assert len(rows) == 60, "no band repeats another"
+    assert len(rows) == 60, "no block of rows repeats another"
     assert kind == "normal" or set(np.abs(first.a)) <= {1, 2, 3, 4}
 
 

@@ -119,8 +119,8 @@ def _cycles(
 
 
 def addresses_of(access: WatchedAccess) -> list[int]:
-    """The lanes' addresses; for global arrays offsets from their start, so runs are
-    reproducible."""
+    """The lanes' addresses; for global arrays offsets from their start, so that
+    launches are reproducible."""
     if access.space == "global":
         return [offset or 0 for offset in access.offsets]
     return [0 if offset is None else access.base + offset for offset in access.offsets]

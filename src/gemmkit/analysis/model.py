@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,23 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
+from gemmkit.analysis.demand import Demand, demand_of, multiplies
 from gemmkit.analysis.machine import Machine, machine_of, pipe_cycles
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.analysis.traffic import Traffic, traffic
-from gemmkit.analysis.warp_time import Segment, issue_cost, segments
-from gemmkit.emulator.isa.form import Form
+from gemmkit.analysis.warp_time import Segment, segments
 from gemmkit.errors import UsageError
-from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe, MathType
+from gemmkit.gpu import FP32, GpuSpec, MathPipe
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
-
-# Columns of a product of `mma.sync`.
-MMA_COLUMNS = 8
-
-# Types as PTX has them, of what multiplies.
-_MATH_TYPES: dict[str, MathType] = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,27 +130,6 @@ def predict_profile(
             f"({occupied.limiter})"
         )
     return _Model(profile, problem, spec, occupied, machine or machine_of(spec)).prediction()
-
-
-@dataclass(frozen=True, slots=True)
-class _Demand:
-    """Cycles that one warp occupies each unit of an SM: throughput, not latency.
-
-    `fma`, `tensor`, `slots` and `waits` (of multiply-adds, for registers) are of one scheduler,
-    which serves a quarter of the warps; `data` and `tag` are of the SM's one L1.
-    """
-
-    fma: float
-    tensor: float
-    slots: float
-    waits: float
-    data: float
-    tag: float
-
-    @property
-    def dispatch(self) -> float:
-        """Cycles of the scheduler: what multiplies, or its issue slots and what holds them up."""
-        return max(self.fma, self.tensor, self.slots + self.waits)
 
 
 class _Model:
@@ -257,7 +231,7 @@ class _Model:
         busy = self._busiest(self._whole, blocks * self.profile.warps)
         return self._joined(busy, blocks * self._l2_cycles)
 
-    def _busiest(self, demand: _Demand, warps: int, uneven: float = 1.0) -> float:
+    def _busiest(self, demand: Demand, warps: int, uneven: float = 1.0) -> float:
         """Cycles of the busiest unit; one scheduler's work may be `uneven` times the mean."""
         on_scheduler = uneven * math.ceil(warps / self.spec.pipes.issue)
         return self._joined(
@@ -275,40 +249,19 @@ class _Model:
             self._found[memory_latency] = running
         return self._found[memory_latency]
 
-    def _demand(self, numbers: tuple[int, ...]) -> _Demand:
-        """The demand of one warp over a whole launch, for these instructions."""
-        profile, executed = self.profile, self.executed
-        here = [number for number in numbers if number not in profile.merged_away]
-        fma = tensor = slots = waits = data = tag = 0.0
-        for number in here:
-            action, times = profile.actions[number], float(executed[number])
-            pipe, amount = _multiplies(action.form)
-            if pipe == FP32:
-                fma += times * self.machine.ffma_issue
-                slots += times
-                waits += times * (profile.ffma_issue - 1)
-            elif pipe is not None:
-                cycles = times * pipe_cycles(self.spec, amount, pipe)
-                tensor, fma = tensor + cycles * pipe.tensor, fma + cycles * (not pipe.tensor)
-                slots += times
-            else:
-                slots += times * issue_cost(profile, number, self.machine)
-            if number in profile.costs:
-                floor = WARP_SIZE / self.spec.pipes.load_store_lanes
-                data += times * max(profile.costs[number].data_cycles, floor)
-                tag += times * profile.costs[number].tag_cycles
-        return _Demand(fma, tensor, slots, waits, data, tag)
-
     @cached_property
-    def _whole(self) -> _Demand:
-        return self._demand(tuple(range(len(self.profile.actions))))
+    def _whole(self) -> Demand:
+        return self._demand(range(len(self.profile.actions)))
+
+    def _demand(self, numbers: Iterable[int]) -> Demand:
+        return demand_of(numbers, self.profile, self.executed, self.spec, self.machine)
 
     @cached_property
     def _pipe(self) -> MathPipe:
         """What makes most of the multiply-adds."""
         found: Counter[MathPipe] = Counter()
         for number, action in enumerate(self.profile.actions):
-            pipe, amount = _multiplies(action.form)
+            pipe, amount = multiplies(action.form)
             if pipe is not None:
                 found[pipe] += int(amount * float(self.executed[number]))
         return max(found, key=found.__getitem__, default=FP32)
@@ -396,12 +349,3 @@ class _Model:
                 "one warp's dependent instructions, loads and barriers, wave after wave",
             ),
         ]
-
-
-def _multiplies(form: Form) -> tuple[MathPipe | None, float]:
-    """The pipe that an instruction holds, if it has one, and its multiply-adds in a warp."""
-    if form.operation == "multiply_matrices":
-        amount = int(form["M"]) * MMA_COLUMNS * int(form["K"])
-        return MathPipe(_MATH_TYPES[form["T"]], tensor=True), float(amount)
-    pipes = {"fma": FP32, "fp64": MathPipe("float64")}
-    return pipes.get(form.opcode_class), float(WARP_SIZE)

@@ -23,6 +23,7 @@ from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError, unknown_name
+from gemmkit.findings import Check, Finding
 from gemmkit.frontends.launch_rule import refused_launch
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
@@ -40,7 +41,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem, Shape
-from gemmkit.record import Check, CheckRecord, CheckVerdict, DeviceRecord, Finding
+from gemmkit.record import CheckRecord, CheckVerdict, DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 

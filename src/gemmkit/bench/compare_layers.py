@@ -24,6 +24,7 @@ from gemmkit.devices.device import TimedDevice
 from gemmkit.errors import UsageError
 from gemmkit.record import DeviceRecord, LayerRecord, PeerRecord, Record, TimeRecord
 from gemmkit.verify import Verdict
+from gemmkit.version import __version__
 
 TORCH = "torch"
 HOW_TO_GET = "layers are compared with PyTorch's: `pip install 'gemmkit[torch]'` brings it"
@@ -185,8 +186,6 @@ class LayerComparison:
     def _record(
         self, layer: Layer, suite: str, verdict: Verdict, graph: TimeRecord, calls: TimeRecord
     ) -> Record:
-        from gemmkit import __version__
-
         device, cudnn = self.device, self.torch.backends.cudnn
         environment = device.environment() | {
             "gemmkit": __version__,

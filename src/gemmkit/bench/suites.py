@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -87,13 +88,15 @@ BATCHES = (
 )
 
 
-def _grouped(seed: int = 0) -> dict[str, GemmProblem]:
-    """Many products in one launch: equal ones, experts of a mixture, and any sizes.
+@cache
+def grouped() -> Mapping[str, GemmProblem]:
+    """The problems of the suite `grouped`, by what they stand for.
 
-    Experts have a row for each token that a router sends them, of a batch of 4096 or 16384 tokens,
-    or of the few that are decoded at once.
+    They are equal products, the experts of a mixture, and products of any sizes. Experts have a row
+    for each token that a router sends them, of a batch of 4096 or 16384 tokens, or of the few that
+    are decoded at once.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     few = rng.multinomial(4096, rng.dirichlet(np.full(8, 4.0)))
     many = rng.multinomial(16384, rng.dirichlet(np.full(64, 2.0)))
     sizes = rng.integers(16, 129, (1000, 3))
@@ -120,10 +123,6 @@ def _grouped(seed: int = 0) -> dict[str, GemmProblem]:
     return {name: GemmProblem.of_groups(each) for name, each in (cubes | found).items()}
 
 
-# By what they stand for.
-GROUPED = _grouped()
-
-
 def _cubes(sizes: Iterable[int], epilogue: str = "none") -> tuple[GemmProblem, ...]:
     fused = Epilogue.parse(epilogue)
     return tuple(GemmProblem(size, size, size, epilogue=fused) for size in sizes)
@@ -133,31 +132,38 @@ def _slabs(sizes: Iterable[int], k: int) -> tuple[GemmProblem, ...]:
     return tuple(GemmProblem(size, size, k) for size in sizes)
 
 
-SUITES: dict[str, tuple[GemmProblem, ...]] = {
-    "square": _cubes(SQUARES),
-    "k1024": _slabs(sweep.SIZES, sweep.K),
-    "off-tile": _cubes(OFF_TILE),
-    "next-tile": _cubes(NEXT_TILE),
-    "one-past": _cubes(ONE_PAST),
-    "skinny": tuple(GemmProblem(m, n, n) for n in SKINNY_N for m in SKINNY_M),
-    "llm": tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
-    "fused": (
-        *_cubes(FUSED, "bias+relu"),
-        *(
-            replace(problem, epilogue=epilogue)
-            for epilogue in FURTHER_EPILOGUES
-            for problem in _cubes(FURTHER_FUSED)
-        ),
-    ),
-    "waves": _slabs(WAVES, WAVES_K),
-    "batched": tuple(map(read_problem, BATCHES)),
-    "grouped": tuple(GROUPED.values()),
-    "typed": tuple(
+def _fused() -> tuple[GemmProblem, ...]:
+    further = (
+        replace(problem, epilogue=epilogue)
+        for epilogue in FURTHER_EPILOGUES
+        for problem in _cubes(FURTHER_FUSED)
+    )
+    return (*_cubes(FUSED, "bias+relu"), *further)
+
+
+def _typed() -> tuple[GemmProblem, ...]:
+    return tuple(
         GemmProblem(m, n, k, dtype=dtype).laid_out(layout)
         for dtype in TYPES
         for layout in TYPED_LAYOUTS
         for m, n, k in TYPED
-    ),
+    )
+
+
+# What makes each suite, called at its first use: together they take longer than the import.
+SUITES: Mapping[str, Callable[[], tuple[GemmProblem, ...]]] = {
+    "square": lambda: _cubes(SQUARES),
+    "k1024": lambda: _slabs(sweep.SIZES, sweep.K),
+    "off-tile": lambda: _cubes(OFF_TILE),
+    "next-tile": lambda: _cubes(NEXT_TILE),
+    "one-past": lambda: _cubes(ONE_PAST),
+    "skinny": lambda: tuple(GemmProblem(m, n, n) for n in SKINNY_N for m in SKINNY_M),
+    "llm": lambda: tuple(GemmProblem(tokens, n, k) for n, k in LAYERS for tokens in TOKENS),
+    "fused": _fused,
+    "waves": lambda: _slabs(WAVES, WAVES_K),
+    "batched": lambda: tuple(map(read_problem, BATCHES)),
+    "grouped": lambda: tuple(grouped().values()),
+    "typed": _typed,
 }
 
 # Suites of what is more than a product: PyTorch's functions are the only peers.
@@ -190,9 +196,10 @@ def find_suite(name: str) -> tuple[GemmProblem, ...]:
     if name in LAYER_SUITES:
         raise UsageError(f"'{name}' is a suite of layers: only `gemmkit bench` takes it")
     try:
-        return SUITES[name]
+        build = SUITES[name]
     except KeyError:
         raise UsageError(unknown_name("suite", name, [*SUITES, *LAYER_SUITES])) from None
+    return build()
 
 
 def variants(

@@ -9,7 +9,8 @@ from gemmkit.bench.baseline import Arguments, Way
 from gemmkit.bench.torch_peer import cuda_torch, device_tensor, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.kernels.plan import MAX_GRID_YZ, ceil_div
+from gemmkit.gpu import MAX_GRID_YZ
+from gemmkit.kernels.plan import ceil_div
 from gemmkit.problem import GemmProblem
 
 

@@ -16,10 +16,10 @@ from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import Device
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.errors import GemmkitError
+from gemmkit.findings import Finding
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.plan import LaunchPlan, SourceFile
-from gemmkit.record import Finding
 
 _DEBUG = "-G"
 # Beyond this much work, in multiplications, and this many lines of PTX, it would take too long.

@@ -30,6 +30,7 @@ from gemmkit.verify.arithmetic import FP32
 from gemmkit.verify.bounds import exact_sums
 from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
 from gemmkit.verify.roundings import arithmetic_for
+from gemmkit.version import __version__
 
 # Storage of C, and of the auxiliary output if there is one.
 Results = tuple[Stored, Stored | None]
@@ -178,8 +179,6 @@ class Workload:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """The device's environment, gemmkit's version and the inputs' distribution."""
-        from gemmkit import __version__
-
         kinds = " and ".join(case.inputs.kind for case in self.cases)
         return {**self.device.environment(), "gemmkit": __version__, "inputs": kinds}
 

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import click
 
-from gemmkit import __version__
 from gemmkit.errors import GemmkitError, unknown_name
 from gemmkit.interrupts import INTERRUPTED, end_at_once, end_soon, has_raised, raise_again
+from gemmkit.version import __version__
 
 # Each command and its line in `gemmkit --help`; it is defined in `gemmkit.cli.<name>`.
 VERBS = {

@@ -22,8 +22,8 @@ from gemmkit.cli.target import target_options
 
 if TYPE_CHECKING:
     from gemmkit.cli.output import Printer
+    from gemmkit.findings import Check
     from gemmkit.problem import GemmProblem
-    from gemmkit.record import Check
 
 
 @click.command("check")

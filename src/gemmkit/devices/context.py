@@ -257,7 +257,7 @@ _forks = _Forks()
 
 
 def refuse_forks() -> None:
-    """Have looked whether this process may use a GPU.
+    """Check that this process may use a GPU.
 
     Raises:
         DeviceError: it was forked from one that had used it.

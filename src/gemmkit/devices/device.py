@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.errors import DeviceError
+from gemmkit.findings import Finding
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
-from gemmkit.record import AccessCounts, Finding
+from gemmkit.record import AccessCounts
 
 
 @dataclass(frozen=True, slots=True)

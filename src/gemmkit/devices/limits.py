@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gemmkit.gpu import KIB, WARP_SIZE, ComputeCapability, GpuSpec
+from gemmkit.gpu import KIB, MAX_BLOCK, MAX_GRID, WARP_SIZE, ComputeCapability, GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.plan import MAX_BLOCK, MAX_GRID_X, MAX_GRID_YZ, Dim3, LaunchPlan, ceil_div
+from gemmkit.kernels.plan import Dim3, LaunchPlan, ceil_div
 
 # What a kernel may declare as static shared memory, on every board.
 MAX_STATIC_SHARED = 48 * KIB
@@ -73,7 +73,7 @@ def _extents(spec: GpuSpec, plan: LaunchPlan) -> str | None:
         )
     for what, extents, allowed in (
         ("block", plan.block, MAX_BLOCK),
-        ("grid", plan.grid, (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)),
+        ("grid", plan.grid, MAX_GRID),
     ):
         for axis, extent, limit in zip("xyz", extents, allowed, strict=True):
             if not 0 < extent <= limit:

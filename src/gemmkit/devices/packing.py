@@ -42,7 +42,7 @@ class Parameter:
 
 
 class ParameterSpace:
-    """A kernel's parameter space, and the list by which the driver takes it in one piece.
+    """A kernel's parameter space, and the list by which the driver takes it as a whole.
 
     `words` are its 64-bit words, to be patched; an address lies in one of them.
     """

@@ -39,7 +39,7 @@ def stream_handle(stream: Any) -> int:
 
 
 def check_stream(handle: int, context: Context) -> None:
-    """Have looked whether a stream is one of this GPU.
+    """Check that a stream is one of this GPU.
 
     Raises:
         UsageError: it belongs to another GPU, or there is no such stream any more.

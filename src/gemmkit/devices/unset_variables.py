@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gemmkit.emulator.ptx.module import Instruction
+from gemmkit.findings import AccessSite, Finding
 from gemmkit.jit.diagnostics import unset_variables
-from gemmkit.record import AccessSite, Finding
 
 
 def compiler_findings(

@@ -58,7 +58,7 @@ class Winners:
         """The winners of classes within `MOST_DISTANCE`, the nearest first.
 
         Where rows are aligned, those of rows that are not are left out: they won for their copies
-        of single floats, or for their strips.
+        of single floats, or for their residue tiles.
         """
         found = []
         for each in self._classes:

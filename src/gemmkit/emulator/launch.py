@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.machine.memory import DeviceMemory
-    from gemmkit.record import Finding
+    from gemmkit.findings import Finding
 
 Dim3 = tuple[int, int, int]
 
@@ -32,8 +32,12 @@ class LaunchRequest:
     parameters_at: int = 0
 
     @contextmanager
-    def with_addressable_parameters(self, memory: DeviceMemory) -> Iterator[LaunchRequest]:
-        """The request with a copy of its parameters in device memory, freed at the end."""
+    def resident(self, memory: DeviceMemory, *, addressed: bool) -> Iterator[LaunchRequest]:
+        """The request as it runs: where the kernel takes the address of a parameter (`addressed`),
+        with a copy of the parameters in device memory, which is freed at the end."""
+        if not addressed:
+            yield self
+            return
         copy = memory.allocate(len(self.parameters), "kernel parameters")
         try:
             view = memory.view(copy.address, copy.nbytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
+from gemmkit.gpu import MAX_GRID
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.accesses import Accesses
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 CACHE_KIND = "objects"
 
 MAX_THREADS = 1024
-MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Program:
@@ -101,7 +100,7 @@ class Program:
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
         addressed = kernel.compiled.addresses_parameters
-        with _resident(request, memory, addressed=addressed) as request:
+        with request.resident(memory, addressed=addressed) as request:
             run = partial(
                 scheduler.run,
                 request=request,
@@ -134,7 +133,7 @@ class Program:
         if 0 in request.grid:
             return
         addressed = kernel.compiled.addresses_parameters
-        with _resident(request, memory, addressed=addressed) as request:
+        with request.resident(memory, addressed=addressed) as request:
             scheduler.execute(
                 kernel,
                 request,
@@ -203,18 +202,14 @@ class Program:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
         from gemmkit.emulator import oracle
-        from gemmkit.emulator.codegen.operands import addresses_parameters
         from gemmkit.emulator.oracle.watch import Watch
-        from gemmkit.emulator.watching import watched_access
 
         _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
         base = self._variables_in(memory)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
-        watch = Watch()
-        addressed = addresses_parameters(self._text.actions, self.flow.kernel)
-        with _resident(request, memory, addressed=addressed) as resident:
-            oracle.run(self.flow, resident, memory, symbols, only=blocks, watch=watch)
-            return tuple(watched_access(touch, self.flow, memory) for touch in watch.touches)
+        watch = Watch(self.flow, memory)
+        oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
+        return tuple(watch.accesses)
 
     def _variables_of(self, kernel: LoadedKernel, memory: DeviceMemory) -> int:
         return self._variables_in(memory) if kernel.compiled.uses_variables else 0
@@ -260,15 +255,6 @@ def load(
     """
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
     return Program(KernelText(ptx, entry, name), DiskCache(folder), sanitize=sanitize)
-
-
-def _resident(
-    request: LaunchRequest, memory: DeviceMemory, *, addressed: bool
-) -> AbstractContextManager[LaunchRequest]:
-    """The request with its parameters in device memory, if the kernel takes their addresses."""
-    if addressed:
-        return request.with_addressable_parameters(memory)
-    return nullcontext(request)
 
 
 def _check(request: LaunchRequest, entry: str, wanted: int) -> None:

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 
 from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.errors import UsageError
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import MAX_BLOCK, MAX_GRID, GpuSpec
 from gemmkit.kernels.launch_options import Extent
 from gemmkit.kernels.plan import (
     ARGUMENT_NAMES,
     LEADING_DIMENSIONS,
-    MAX_BLOCK,
-    MAX_GRID_X,
-    MAX_GRID_YZ,
     Dim3,
     LaunchShape,
     Signature,
@@ -107,11 +104,10 @@ class LaunchRule:
             LaunchRefused: its result is no possible extent.
         """
         values = self._values(problem)
-        limits = MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ
         return _three(
             [
                 self._within("grid", axis, expression, values, 0, limit)
-                for axis, expression, limit in zip("xyz", self.grid, limits, strict=False)
+                for axis, expression, limit in zip("xyz", self.grid, MAX_GRID, strict=False)
             ]
         )
 

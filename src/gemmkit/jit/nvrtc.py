@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from gemmkit.errors import CompileError, CompilerMissing
+from gemmkit.findings import CUDA_HEADERS
 from gemmkit.jit.resources import without_compile_time
 from gemmkit.loading import first_use, load
-from gemmkit.record import CUDA_HEADERS
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
 # Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.

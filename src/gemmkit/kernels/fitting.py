@@ -10,7 +10,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import LEADING_DIMENSIONS, SHORT_K, SKINNY, TileConfig, ceil_div, names_in
+from gemmkit.kernels.limits import SHORT_K, SKINNY
+from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div, names_in
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem, Shape, read_problem
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, ceil_div
+from gemmkit.gpu import MAX_GRID_YZ
+from gemmkit.kernels.plan import Dim3, ceil_div
 from gemmkit.problem import GemmProblem
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.groups import Groups, Sizes
-from gemmkit.kernels.plan import MAX_EXTENT
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import GroupLayout, placements
 

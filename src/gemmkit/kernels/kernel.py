@@ -13,10 +13,10 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
 from gemmkit.kernels.constructors import UsersKernels
 from gemmkit.kernels.layouts import layout_text
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
-    MAX_EXTENT,
     SGEMM_SIGNATURE,
     TABLE_ARGUMENTS,
     LaunchPlan,

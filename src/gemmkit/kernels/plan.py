@@ -39,19 +39,6 @@ TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
 # How A and B lie in memory, by BLAS's letters, for kernels that read all of them in place.
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
-# CUDA's limits, the same for every board.
-MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
-MAX_BLOCK: Dim3 = (1024, 1024, 64)
-
-# The most rows (or columns) of a product that counts as skinny.
-SKINNY = 16
-
-# The largest k that counts as short.
-SHORT_K = 32
-
-# Rows, columns and depth are 32-bit in the kernels, and the last tile reaches past the edge.
-MAX_EXTENT = 2**31 - 2**17
-
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:

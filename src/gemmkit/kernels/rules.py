@@ -137,18 +137,18 @@ def even_shares(
     a_vector: int = 1,
     b_vector: int = 1,
     a_width: int | None = None,
-    b_panels: bool = False,
+    narrow_b: bool = False,
 ) -> str | None:
     """Every thread must copy equally many vectors of each tile, as `TileWalk` in tile_io.cuh needs.
 
     `a_vector` and `b_vector` are the widest accesses (single floats must work too), `a_width` is
-    how many columns the thread map of the A tile is wide. With `b_panels` that of a B tile whose
+    how many columns the thread map of the A tile is wide. With `narrow_b` that of a B tile whose
     width is no power of two is narrower too, and as many vectors wide whatever `b_vector` is.
     """
     return first_reason(
         lambda: shared_evenly(config, "A", "BM", "BK", a_vector, a_width or config["BK"]),
         lambda: shared_evenly(
-            config, "B", "BK", "BN", b_vector, None if b_panels else config["BN"]
+            config, "B", "BK", "BN", b_vector, None if narrow_b else config["BN"]
         ),
     )
 
@@ -161,8 +161,8 @@ def shared_evenly(
     Its thread map is `width` columns wide; by default a whole row, or as many vectors as divide one
     whose width is no power of two.
     """
-    threads, panel = thread_count(config), config[columns] & -config[columns]
-    fixed = panel // vector if width is None and panel < config[columns] else None
+    threads, divisor = thread_count(config), config[columns] & -config[columns]
+    fixed = divisor // vector if width is None and divisor < config[columns] else None
     for floats in (1, vector):
         vectors = config[columns] // floats
         wide = fixed or (width or config[columns]) // floats

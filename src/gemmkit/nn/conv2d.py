@@ -210,7 +210,7 @@ def _implicit(
 
     made: dict[Pair, Array] = {}
 
-    def dealt(first_row: int, first_column: int) -> Array:
+    def subsampled(first_row: int, first_column: int) -> Array:
         """Every stride-th row and column, each image's as one line; made once."""
         if (first_row, first_column) not in made:
             every = padded[:, :, first_row::down, first_column::across]
@@ -229,7 +229,7 @@ def _implicit(
         last = (row, column) == (rows - 1, columns - 1)
         total = multiply(
             matrices[row, column],
-            dealt(first_row, first_column)[:, :, start : start + height * pitch],
+            subsampled(first_row, first_column)[:, :, start : start + height * pitch],
             total=total,
             writable=xp.writable,
             device=device,

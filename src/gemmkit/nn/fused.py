@@ -10,6 +10,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gemmkit.gpu import MAX_GRID, MAX_GRID_YZ
 from gemmkit.kernels.plan import Dim3, LaunchPlan, SourceFile, ceil_div
 from gemmkit.loading import load
 from gemmkit.nn.namespace import Array
@@ -32,9 +33,8 @@ _UNSIGNED = {2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
 _ARRAYS = {"A": "a", "B": "b", "C": "out", "bias": "bias"}
 
 _BLOCK = 256
-_MOST_BLOCKS = 65535
 # Blocks along x; what is counted in 32 bits, the last block's threads past the end included.
-_MOST_ROWS, _MOST_COUNTED = 2**31 - 1, 2**31 - 2**16
+_MOST_ROWS, _MOST_COUNTED = MAX_GRID[0], 2**31 - 2**16
 # Threads for a row, as softmax.cu says, and most elements of it that each keeps, by fours.
 _SOFTMAX_BLOCK, _MOST_QUADS = 128, 4
 # Threads of a block, places side by side that one may have, images for which it finds them once.
@@ -116,8 +116,8 @@ def im2col(
     depth, places = channels * taps[0] * taps[1], results[0] * results[1]
     side_by_side = next(each for each in _WIDTHS if places % each == 0)
     block = _block(places // side_by_side, _IM2COL_BLOCK)
-    along_z = min(ceil_div(images, _IMAGES), _MOST_BLOCKS)
-    grid = (ceil_div(places, block * side_by_side), min(depth, _MOST_BLOCKS), along_z)
+    along_z = min(ceil_div(images, _IMAGES), MAX_GRID_YZ)
+    grid = (ceil_div(places, block * side_by_side), min(depth, MAX_GRID_YZ), along_z)
     rest = (*taps, *results, *stride, *dilation, *padding)
 
     def fit(operands: Sequence[Operand]) -> tuple[str, list[int]] | None:
@@ -207,7 +207,7 @@ def _source(name: str) -> SourceFile:
 def _state_grid(batch: int, hidden: int) -> Grid:
     """A thread for each element of a state."""
     block = _block(hidden)
-    return (ceil_div(hidden, block), min(batch, _MOST_BLOCKS), 1), (block, 1, 1)
+    return (ceil_div(hidden, block), min(batch, MAX_GRID_YZ), 1), (block, 1, 1)
 
 
 def _block(elements: int, most: int = _BLOCK) -> int:

@@ -102,7 +102,7 @@ def _before_placing(request: Request, ordinal: int) -> Detour | None:
         return Detour("c", "the result gets it first", shape.result, dtype, ordinal)
     bias = operands.get("bias")
     if bias is not None and not bias.view.is_tight:
-        return Detour("bias", "its elements are not in one piece", bias.view.shape, dtype, ordinal)
+        return Detour("bias", "its elements are not contiguous", bias.view.shape, dtype, ordinal)
     return None
 
 

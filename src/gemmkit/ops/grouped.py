@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
 from gemmkit.loading import load
-from gemmkit.ops.arrays import note_overwritten
-from gemmkit.ops.groups import GroupsRequest, listed, read_groups
-from gemmkit.ops.operands import Operand
+from gemmkit.ops.grouped_product import grouped_product
+from gemmkit.ops.groups import listed
 from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import needs_operator, recordable
 
@@ -90,48 +88,3 @@ def grouped_matmul(
         found: list[Any] = multiply(call, many=True)
         return found
     return grouped_product(call)
-
-
-def grouped_product(call: Call) -> list[Any]:
-    """What `grouped_matmul` returns; each array of the call is a list of them, or None.
-
-    Raises:
-        GemmkitError: as `grouped_matmul`.
-    """
-    groups = read_groups(call.arrays, alpha=call.alpha, beta=call.beta, epilogue=call.epilogue)
-    if groups.count == 0:
-        return []
-    note_overwritten(*(call.out or ()), *(call.auxiliary or ()))
-    ordinal = groups.operands["a"][0].device
-    results = _on_host(groups, call) if ordinal is None else _on_gpu(groups, call, ordinal)
-    if call.out is not None:
-        written: list[Any] = call.out
-        return written
-    return [
-        library.finished(each) for library, each in zip(groups.libraries["a"], results, strict=True)
-    ]
-
-
-def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int) -> list[Operand]:
-    """The results of arrays on a GPU, which is not waited for."""
-    load("gemmkit.ops.grouped_gpu")
-    from gemmkit.ops.grouped_gpu import multiply
-    from gemmkit.ops.product import check_device
-
-    if call.device is not None:
-        check_device(call.device, ordinal)
-    return multiply(groups, ordinal, call.stream)
-
-
-def _on_host(groups: GroupsRequest, call: Call) -> list[Operand]:
-    """The results of host arrays, by way of a GPU or on the emulator."""
-    load("gemmkit.ops.host")
-    from gemmkit.ops.carriers import carrier_on
-    from gemmkit.ops.host import multiply_groups
-
-    if call.stream is not None:
-        raise UsageError(
-            "stream is for arrays on a GPU; products of host arrays are done when the call ends"
-        )
-    with carrier_on(call.device) as carrier:
-        return multiply_groups(groups, carrier)

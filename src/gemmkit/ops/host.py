@@ -147,7 +147,7 @@ def _collapsed(role: str, array: Raw) -> Raw:
 
 
 def _contiguous(array: Raw, by_columns: bool) -> tuple[Raw, View]:
-    """The array in one piece, without a copy if it is so already, and how it lies."""
+    """The array made contiguous, without a copy if it is so already, and how it lies."""
     if by_columns and array.ndim > 1 and not array.flags.c_contiguous:
         flipped = array.swapaxes(-1, -2)
         if _is_native(flipped):
@@ -157,7 +157,7 @@ def _contiguous(array: Raw, by_columns: bool) -> tuple[Raw, View]:
 
 
 def _native(array: Raw) -> Raw:
-    """The array in one piece, aligned and in this machine's byte order."""
+    """The array contiguous, aligned and in this machine's byte order."""
     return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
 
 

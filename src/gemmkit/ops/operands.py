@@ -150,7 +150,7 @@ def element_strides(bytes_apart: Iterable[int], item_bytes: int, role: str) -> t
 
 
 def check_aligned(operand: Operand, role: str) -> None:
-    """Have looked whether an operand's elements lie where a GPU can read them whole.
+    """Check that an operand's elements lie where a GPU can read them whole.
 
     Raises:
         UsageError: they do not.

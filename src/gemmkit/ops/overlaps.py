@@ -58,7 +58,7 @@ class Extents:
 
     @property
     def in_rows(self) -> NDArray[np.bool_]:
-        """Which matrices lie row by row, each row in one piece and none over another."""
+        """Which matrices lie row by row, each row contiguous and none over another."""
         return _in_lines(*self.places.T[1:])
 
     @property

@@ -113,10 +113,10 @@ def place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
 def _place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
     for role in ("out", "auxiliary", "residual"):
         if role in views and not _in_rows(views[role], repeated=role == "residual"):
-            return Copied(role, "its rows are not in one piece", whole=role == "residual")
+            return Copied(role, "its rows are not contiguous", whole=role == "residual")
     for role in ("a", "b"):
         if _layout(views[role]) is None:
-            return Copied(role, "neither its rows nor its columns are in one piece")
+            return Copied(role, "neither its rows nor its columns are contiguous")
     axes, matrices = _folded(_merged(_axes(views)), _matrices(views), terms)
     batch, loops = _batch_axis(axes, matrices["out"])
     launches = prod(axis.size for axis in loops)
@@ -140,7 +140,7 @@ def _renamed(step: Step) -> dict[str, int]:
 
 
 def _in_rows(view: View, *, repeated: bool = False) -> bool:
-    """Whether a matrix is written, or (`repeated`) read, row by row, each in one piece."""
+    """Whether a matrix is written, or (`repeated`) read, row by row, each contiguous."""
     (rows, columns), (down, across) = view.shape[-2:], view.strides[-2:]
     if columns > 1 and across != 1:
         return False

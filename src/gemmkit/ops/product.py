@@ -269,7 +269,7 @@ def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
 
 
 def check_device(device: object, ordinal: int) -> None:
-    """Have looked whether `device` means the GPU on which arrays are.
+    """Check that `device` means the GPU on which the arrays are.
 
     Raises:
         UsageError: it does not.

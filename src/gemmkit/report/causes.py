@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gemmkit.record import AccessSite, CheckRecord, Finding, ProblemRecord
+from gemmkit.findings import AccessSite, Finding
+from gemmkit.record import CheckRecord, ProblemRecord
 
 # Memory whose previous contents are not the kernel's own doing.
 _ARGUMENTS = frozenset(["A", "B", "C", "bias"])

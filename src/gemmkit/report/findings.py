@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmkit.bench.coverage import right_multiples
+from gemmkit.findings import Finding
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
@@ -15,7 +16,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import BROADCAST
-from gemmkit.record import CheckRecord, CheckVerdict, Finding, ProblemRecord
+from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
 from gemmkit.report.wrong_result import bound_notes, wrong_result

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gemmkit.bench.groups import BATCHED, EACH, GROUPED
 from gemmkit.bench.peers import CUBLAS
-from gemmkit.bench.suites import GROUPED as SUITE
+from gemmkit.bench.suites import grouped
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.groups import Groups
 from gemmkit.kernels.work import VECTOR_BYTES
@@ -60,7 +60,7 @@ def limiter(record: Record, board: GpuSpec) -> str:
 def groups_table(records: Sequence[Record], title: str) -> Table:
     """A row for each launch: its time, and that of libraries over it."""
     board = find_board(records[0].device.gpu)
-    names = {each.groups_text: name for name, each in SUITE.items()}
+    names = {each.groups_text: name for name, each in grouped().items()}
     bounded = any(each.error_bound is not None for each in records)
     peers = {
         heading: kind

@@ -163,7 +163,10 @@ def _speed_table(records: Sequence[Record]) -> Table:
 
 def _idea(record: Record) -> str:
     fused = record.problem.epilogue
-    return record.idea if fused == "none" else f"The same with {fused.replace('+', ' and ')} fused."
+    if fused != "none":
+        return f"The same with {fused.replace('+', ' and ')} fused."
+    # A record has the words of its day; those of the kernel's module are kept up to date.
+    return next((each.idea for each in LADDER if each.name == record.kernel), record.idea)
 
 
 def _speed(record: Record | None) -> Cell:

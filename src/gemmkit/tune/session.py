@@ -34,6 +34,7 @@ from gemmkit.tune.space import (
 )
 from gemmkit.tune.store import Store, by_time, fastest
 from gemmkit.tune.trial import Bench, Compiled, Planned
+from gemmkit.version import __version__
 
 FINALS_SHARE, MOST_FINALS_SECONDS, LEAST_FINALS_SECONDS = 0.12, 6.0, 0.2
 # The share of the budget that goes to trials, however long it took to get ready for them.
@@ -271,8 +272,6 @@ class Session:
         final: bool = False,
     ) -> Entry:
         """Store what came of a trial, and tell."""
-        from gemmkit import __version__
-
         candidate, freshness = planned.candidate, self.store.freshness
         entry = Entry(
             gpu=self.gpu,

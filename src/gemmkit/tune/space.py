@@ -16,7 +16,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import Entry
 
 # Estimates are within half for every rung that was measured, and mostly within a tenth for later
-# ones: what they put so far behind the best is not going to win.
+# ones: what they predict to be so much slower than the best is not going to win.
 WITHIN = 3.0
 
 REFUSED = "refused by the kernel's rule"

@@ -14,8 +14,8 @@ from gemmkit.emulator.launch import Dim3, Execution
 from gemmkit.emulator.machine.memory import Allocation
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse
+from gemmkit.findings import Finding
 from gemmkit.jit.compiler import compile_kernel
-from gemmkit.record import Finding
 
 WORDS = np.zeros(64, np.float32)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sanitizing import Outcome, run
 
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 # A tile of which each warp reads the other's half in every iteration.
 LOOP = """k(float* out, const float* in, int turns) {

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sanitizing import Outcome, by_oracle, run
 
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 OUT = np.zeros(512, np.float32)
 IN = np.arange(512, dtype=np.float32)

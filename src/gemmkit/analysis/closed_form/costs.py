@@ -28,8 +28,8 @@ class Figures:
     `multiply_add` is the issue slots of one in an outer product, with its waits for register
     banks. Each copy of a thread takes of its scheduler `float_copy` for an element by cp.async,
     `vector_copy` for a vector, `transposed_copy` for each element of a vector that is turned around
-    on its way, and `plain_copy` for an element through a register. `barrier` is all warps' meeting
-    in each step, and `unit_exponent` says how little the pipes of an SM hold each other up
+    on its way, and `plain_copy` for an element through a register. `barrier` is that of all
+    warps in each step, and `unit_exponent` says how little the pipes of an SM hold each other up
     (infinite: the busiest counts alone). A kernel that streams a matrix through registers waits for
     `streaming` latencies of memory in a step. Before the first step and after the last a tile takes
     `latencies` of memory, and its results leave at `writing` of the bandwidth, or at

@@ -56,19 +56,20 @@ def run(
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
     printed: list[str] = []
     actions = actions_of(flow)
-    if addresses_parameters(actions, flow.kernel) and not request.parameters_at:
-        with request.with_addressable_parameters(memory) as resident:
-            return run(flow, resident, memory, symbols, only=only, watch=watch, track=track)
-    names = Names(flow, actions, request, memory) if track else None
     blocks = request.grid[0] * request.grid[1] * request.grid[2]
     threads = request.block[0] * request.block[1] * request.block[2]
     together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
     wanted = range(blocks) if only is None else only
-    for first in range(wanted.start, wanted.stop, together):
-        some = range(first, min(wanted.stop, first + together))
-        chunk = Chunk(flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch)
-        defined = Definedness(chunk, names, memory, found) if names is not None else None
-        Lockstep(flow, steps, chunk, tally, printed, defined).run()
+    addressed = addresses_parameters(actions, flow.kernel)
+    with request.resident(memory, addressed=addressed) as request:
+        names = Names(flow, actions, request, memory) if track else None
+        for first in range(wanted.start, wanted.stop, together):
+            some = range(first, min(wanted.stop, first + together))
+            chunk = Chunk(
+                flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch
+            )
+            defined = Definedness(chunk, names, memory, found) if names is not None else None
+            Lockstep(flow, steps, chunk, tally, printed, defined).run()
     seconds = time.perf_counter() - started
     lines = tuple("".join(printed).splitlines())
     return Execution(tally, seconds, lines, found.findings())

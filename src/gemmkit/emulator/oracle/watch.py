@@ -1,38 +1,28 @@
-"""`Watch`: collects every memory request of the warps that the oracle runs."""
+"""`Watch`: records every memory request of the warps that the oracle runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+import numpy as np
+
+from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.control import Rows
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.watching import WatchedAccess
 
-
-@dataclass(frozen=True, slots=True)
-class Touch:
-    """One request of one warp to memory, by instruction `number`.
-
-    `row` is the warp, counted over the blocks that run. `addresses` are in bytes, in their space,
-    for all 32 lanes; those of inactive lanes mean nothing. `barriers` is the number of barriers
-    that the warp has waited at before. A cp.async makes two touches: its global side and its shared
-    side.
-    """
-
-    number: int
-    space: str
-    row: int
-    barriers: int
-    nbytes: int
-    addresses: tuple[int, ...]
-    active: tuple[bool, ...]
+_KINDS = {"load": "load", "store": "store", "copy_async": "copy"}
 
 
 class Watch:
-    """Records `touches` in the order in which the warps run."""
+    """Records `accesses` of a kernel in the order in which the warps run."""
 
-    def __init__(self) -> None:
-        self.touches: list[Touch] = []
+    def __init__(self, flow: ControlFlow, memory: DeviceMemory) -> None:
+        self._flow = flow
+        self._memory = memory
+        self.accesses: list[WatchedAccess] = []
         self._barriers: Counter[int] = Counter()
 
     def access(
@@ -44,21 +34,55 @@ class Watch:
         lanes: Lanes,
         nbytes: int,
     ) -> None:
-        """Record one touch for each warp that has an active lane; arrays are (warps, 32)."""
-        for index, row in enumerate(rows.tolist()):
-            if lanes[index].any():
-                self.touches.append(
-                    Touch(
-                        number,
-                        space,
-                        row,
-                        self._barriers[row],
-                        nbytes,
-                        tuple(addresses[index].tolist()),
-                        tuple(lanes[index].tolist()),
-                    )
+        """Record a request of instruction `number` for each warp that has an active lane.
+
+        Args:
+            number: the instruction.
+            space: "global", "shared" or "local".
+            rows: the warps, counted over the blocks that run.
+            addresses: in bytes, in their space, (warps, 32); those of inactive lanes mean nothing.
+            lanes: which lanes are active, (warps, 32).
+            nbytes: what a lane accesses.
+        """
+        instruction, form = self._flow.kernel.body[number], self._flow.forms[number]
+        source = instruction.source
+        for index, warp in enumerate(rows.tolist()):
+            active = lanes[index]
+            if not active.any():
+                continue
+            array, base = self._array_at(space, int(addresses[index, np.argmax(active)]))
+            self.accesses.append(
+                WatchedAccess(
+                    file=source.file if source is not None else "",
+                    line=source.line if source is not None else instruction.line,
+                    number=number,
+                    opcode=instruction.opcode,
+                    array=array,
+                    space=space,
+                    kind=_KINDS.get(form.operation, "atomic"),
+                    bytes_per_lane=nbytes,
+                    warp=warp,
+                    barriers=self._barriers[warp],
+                    base=base,
+                    offsets=tuple(
+                        address - base if used else None
+                        for address, used in zip(
+                            addresses[index].tolist(), active.tolist(), strict=True
+                        )
+                    ),
                 )
+            )
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier."""
         self._barriers.update(rows.tolist())
+
+    def _array_at(self, space: str, address: int) -> tuple[str, int]:
+        """Name and start of the array at an address; dynamic shared memory is one array."""
+        if space == "global":
+            found = self._memory.find(address)
+            return (found.name, found.address) if found is not None else ("", 0)
+        variables = getattr(self._flow.kernel, space, {})
+        below = [(each.offset, name) for name, each in variables.items() if each.offset <= address]
+        start, name = max(below, default=(0, space))
+        return source_name(name), start

@@ -27,7 +27,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
 )
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 # The fault, and the lines and array that it concerns.
 Key = tuple[str, str, str, str, str]

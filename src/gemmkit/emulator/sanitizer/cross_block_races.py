@@ -13,7 +13,7 @@ from gemmkit.emulator.codegen.ordering import scope
 from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
 from gemmkit.emulator.sanitizer.sites import Names, verb
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 ANY_ORDER = "blocks run in any order"
 _BLOCK_SCOPE = "an atomic of block scope (.cta) is atomic only among the threads of its own block"

@@ -18,7 +18,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     granules_of,
 )
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 LOCAL = "local memory"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.record import AccessSite
+from gemmkit.findings import AccessSite
 
 # Names the source position of an instruction.
 Locate = Callable[[int], AccessSite]

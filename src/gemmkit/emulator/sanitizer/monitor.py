@@ -54,7 +54,7 @@ from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 # The events about the order of accesses to global memory.
 _ORDER = frozenset([FENCE, SYNCHRONIZES, CONFLICT, GLOBAL_RACE])

@@ -34,7 +34,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     granules_of,
 )
 from gemmkit.emulator.sanitizer.sites import Names, at, verb
-from gemmkit.record import Finding, Triple
+from gemmkit.findings import Finding, Triple
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
 from gemmkit.emulator.sanitizer.cross_block_races import Actor
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, verb
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 
 def read_only_writes(

@@ -18,7 +18,7 @@ from gemmkit.emulator.ptx.module import SourceLine
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.sanitizer.missing_barriers import MissingBarrier, MissingBarriers
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
-from gemmkit.record import CUDA_HEADERS, AccessSite
+from gemmkit.findings import CUDA_HEADERS, AccessSite
 
 # CUDA's headers in the line tables of NVRTC or nvcc.
 _CUDA_HEADER = re.compile(CUDA_HEADERS + r"|.*/(cuda[^/]*|cu\d+|targets/[^/]+)/include/")

@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.sites import Names, at
-from gemmkit.record import Check, Finding, Triple
+from gemmkit.findings import Check, Finding, Triple
 
 
 def _finding(

@@ -14,7 +14,7 @@ from gemmkit.emulator.launch import Dim3
 from gemmkit.emulator.ptx.module import Register
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.record import AccessSite, Finding
+from gemmkit.findings import AccessSite, Finding
 
 _USES = {
     "branch": "decides a branch",

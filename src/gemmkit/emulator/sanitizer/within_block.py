@@ -12,7 +12,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numb
 from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names, at, verb
-from gemmkit.record import Finding
+from gemmkit.findings import Finding
 
 # Separates shared memory from global memory.
 _SHARED = 1 << 62

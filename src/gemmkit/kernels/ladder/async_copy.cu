@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
       alignas(16) float a[TM], b[TN];
       load_fragment<LANES_M>(a, &stages[stage].As[k][warp_row], lane.row);
       load_fragment<LANES_N>(b, &stages[stage].Bs[k][warp_col], lane.col);
-      copy(previous, k, BK);  // a part for each k: a burst of all would delay the fragments
+      copy(previous, k, BK);  // a part for each k: all at once would delay the fragments
       outer_product(sums, a, b);
     }
     next_tiles();

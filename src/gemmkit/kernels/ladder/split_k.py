@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import MAX_GRID_YZ, GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
 from gemmkit.kernels.mainloops.fp32 import staged
-from gemmkit.kernels.plan import (
-    MAX_GRID_YZ,
-    SCRATCH_SIGNATURE,
-    LaunchShape,
-    TileConfig,
-    ceil_div,
-)
+from gemmkit.kernels.plan import SCRATCH_SIGNATURE, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 

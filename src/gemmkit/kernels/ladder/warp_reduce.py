@@ -9,8 +9,9 @@ from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
+from gemmkit.kernels.limits import SKINNY
 from gemmkit.kernels.mainloops.short_sides import streamed
-from gemmkit.kernels.plan import SKINNY, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 

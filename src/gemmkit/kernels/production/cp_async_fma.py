@@ -90,7 +90,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: enough_stages(config),
         lambda: warps(config),
         lambda: divides(config, MAP_K, "BK"),
-        lambda: even_shares(config, b_vector=4, a_width=MAP_K, b_panels=True),
+        lambda: even_shares(config, b_vector=4, a_width=MAP_K, narrow_b=True),
         lambda: divides(config, "interleave", "BK"),
         lambda: None if config["order"] <= ORDERS else f"order must be 1 to {ORDERS}",
         lambda: dynamic_shared(pipeline_bytes(None, config), gpu),

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.mainloops.fp32 import staged
-from gemmkit.kernels.plan import (
-    LAYOUTS,
-    MAX_EXTENT,
-    TABLE_ARGUMENTS,
-    LaunchShape,
-    TileConfig,
-    ceil_div,
-)
+from gemmkit.kernels.plan import LAYOUTS, TABLE_ARGUMENTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma, gemm_tiled
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, access, launch_shape
 from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument

@@ -10,8 +10,9 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.limits import SKINNY
 from gemmkit.kernels.mainloops.short_sides import streamed
-from gemmkit.kernels.plan import LAYOUTS, SKINNY, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE, access, launch_shape, named
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES

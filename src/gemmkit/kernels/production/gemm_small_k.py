@@ -8,8 +8,9 @@ from gemmkit.kernels import rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.mainloops.short_sides import outer_products
-from gemmkit.kernels.plan import LAYOUTS, SHORT_K, LaunchShape, TileConfig
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
 from gemmkit.kernels.production.arguments import (

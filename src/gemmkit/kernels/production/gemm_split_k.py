@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import MAX_GRID_YZ, GpuSpec
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
-from gemmkit.kernels.plan import LAYOUTS, MAX_GRID_YZ, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SPLIT_SIGNATURE, access, launch_shape
 from gemmkit.kernels.production.residue import cut_with_residue

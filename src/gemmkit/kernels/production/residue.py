@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmkit.dtypes import FLOAT_BYTES
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import MAX_GRID_YZ, GpuSpec
 from gemmkit.kernels import cut
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.grids import spread_over_yz
-from gemmkit.kernels.plan import MAX_GRID_YZ, Dim3, TileConfig, ceil_div
+from gemmkit.kernels.plan import Dim3, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import named
 from gemmkit.kernels.rules import PAD, resident_blocks, thread_count
 from gemmkit.problem import GemmProblem

@@ -1,7 +1,7 @@
 // Matrices of float64, float16, bfloat16 and float32, also mixed: elements of type In are added up
 // as Sum and stored as Out.
 //
-// As in rungs 8 and 9, two pairs of tiles in shared memory, the next one on its way in
+// As in rungs 8 and 9, two stages in shared memory, the tiles of the next on their way in
 // registers while a warp multiplies its compact piece of this one. What is loaded stays as it is in
 // memory until it goes to shared memory; there it lies as Sum, k by k, whatever the layout.
 //

@@ -26,7 +26,7 @@ from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
-# The widest access to memory, and what a row of a panel that runs along k has: a sector.
+# Bytes of the widest access to memory, and of a row of a thread map along k: a sector.
 WIDEST, SECTOR = 16, 32
 
 # 32-bit registers for the results of a thread; the rest of its 255 is for what it multiplies.
@@ -103,7 +103,7 @@ def _widest(extents: int, item_bytes: int, alignment: int) -> int:
 
 
 def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
-    """Shared bytes of its two pairs of tiles, all lines padded."""
+    """Shared bytes of its two stages, all lines padded."""
     numbers = config["BM"] + config["BN"] + 2 * rules.PAD
     return 2 * ITEM_BYTES[problem.sum_dtype] * config["BK"] * numbers
 
@@ -154,8 +154,8 @@ def even_shares(
         across_k = BK // 2 if in_pairs else BK
         rows, columns = (config[side], BK) if along_k else (across_k, config[side])
         vectors = columns // width
-        panel = SECTOR // problem.item_bytes // width if along_k else vectors
-        least = threads // rows if panel * rows < threads else panel
+        map_width = SECTOR // problem.item_bytes // width if along_k else vectors
+        least = threads // rows if map_width * rows < threads else map_width
         across = min(least, vectors, threads)
         if columns % width or not across or vectors % across or threads % across:
             return (

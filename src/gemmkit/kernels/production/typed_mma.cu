@@ -1,8 +1,8 @@
 // float16, bfloat16 and float64 on the tensor cores: a warp multiplies 16 x 8 tiles by mma.sync.
 //
-// Tiles go through registers to shared memory as in `typed`, two pairs in turn. There halves lie in
+// Tiles go through registers to shared memory as in `typed`, two stages in turn. There halves lie in
 // pairs along k, as the fragments of mma.sync have them: side by side where memory has them so, and
-// else put together on the way. Of a WM x WN tile each lane of a warp reads (WM + WN) / 4 words of 32
+// else paired on the way. Of a WM x WN tile each lane of a warp reads (WM + WN) / 4 words of 32
 // bits for WM WN / 128 products of 16 x 8 x 16.
 #include "arguments.cuh"
 #include "mainloop/mma_sync.cuh"

@@ -65,7 +65,7 @@ def thread_count(config: TileConfig) -> int:
 
 
 def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
-    """Shared bytes of two pairs of tiles, padded."""
+    """Shared bytes of two stages, padded."""
     total = 0
     for side, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
         extent, BK = config[side], config["BK"]

@@ -57,7 +57,7 @@ def read(array: Any, role: str) -> Operand:
 
 
 def check_present(array: Any, role: str) -> None:
-    """Have looked whether one of JAX's arrays has its elements still; others are none of JAX's.
+    """Check that an array of JAX's still has its elements; others are none of JAX's.
 
     Raises:
         UsageError: it has not.

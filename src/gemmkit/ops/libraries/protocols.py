@@ -137,8 +137,8 @@ def _assign_strided(target: Operand, source: Operand) -> None:
         import torch
     except ImportError:
         raise UsageError(
-            "an array that is not row-major in one piece is copied by CuPy or PyTorch, and neither "
-            "is installed: give it in one piece"
+            "an array that is not row-major and contiguous is copied by CuPy or PyTorch, and "
+            "neither is installed: make it contiguous first"
         ) from None
     device = torch.device("cuda", target.device)
     with torch.cuda.stream(torch.cuda.default_stream(device)):

@@ -15,7 +15,7 @@ import torch
 
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.grouped import grouped_product
+from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.libraries.torch_checks import (
     check_device,
     check_tensors,

@@ -10,8 +10,8 @@ struct Side {
 
 // A thread's way through the tiles of a matrix, each ROWS x COLS, which go to shared memory by
 // cp.async: as they lie, with rows PITCH floats apart, or TRANSPOSED. One side of a tile runs along
-// k: of A it is the columns, of B the rows. On the other side it may stick out of the matrix; there
-// some row or column that exists is copied, for nobody stores what comes of it. So the copies of
+// k: of A it is the columns, of B the rows. On the other side a partial tile reaches past the edge,
+// where some row or column that exists is copied: nothing stores what comes of it. So the copies of
 // whole tiles need no test each, and an address costs one multiply-add. With KEEP a register holds
 // the place in shared memory, which the compiler would rather work out again for each tile.
 template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH, int PITCH, bool TRANSPOSED,
@@ -52,7 +52,7 @@ struct CopyWalk {
 
   // Starts the copies of steps `part`, `part` + PARTS ... to a tile in shared memory, zeros where
   // inside(k) says no of a step's k within the tile. With PARTS parts, spread over the arithmetic,
-  // they do not hold up its shared-memory reads as one burst would.
+  // they do not hold up its shared-memory reads as all at once would.
   template <int PARTS, class Inside>
   __device__ __forceinline__ void copy(void* tile, int part, const Inside& inside) const {
     char* const first = static_cast<char*>(tile) + to;

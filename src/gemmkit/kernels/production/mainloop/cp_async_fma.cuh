@@ -96,7 +96,7 @@ struct CpAsyncFma {
   // sums += A B for what was started. All threads of the block take part; each slice then has the
   // sums of its own shares of k. With CHUNKS > 1 the sums of that many chunks of k are accumulated apart,
   // for a sum that has grown long cuts off the last bits of each product that is added to it. They
-  // take BM x BN floats of shared memory, behind the stages.
+  // take BM x BN floats of shared memory, after the stages.
   template <int CHUNKS = 1>
   __device__ __forceinline__ void multiply(float (&sums)[TM][TN], Feed& feed) const {
     constexpr int SIZE = sizeof(Stage);

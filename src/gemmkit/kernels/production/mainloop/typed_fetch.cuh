@@ -9,7 +9,7 @@
 template <class Sum>
 constexpr int QUAD = 16 / sizeof(Sum);
 
-// Place of number i among those that are dealt out to THREADS threads in pieces of PIECE.
+// Place of number i of a thread where THREADS threads take pieces of PIECE in turn.
 template <int THREADS, int PIECE>
 __device__ __forceinline__ int piece_place(int thread, int i) {
   return (i / PIECE * THREADS + thread) * PIECE + i % PIECE;
@@ -96,7 +96,7 @@ struct TypedFetch {
   }
 };
 
-// Reads a thread's SIZE numbers of one k, in 128-bit pieces dealt out in turn to THREADS threads.
+// Reads a thread's SIZE numbers of one k, where THREADS threads take 128-bit pieces in turn.
 template <int THREADS, class Sum, int SIZE>
 __device__ __forceinline__ void load_numbers(Sum (&numbers)[SIZE], const Sum* line, int thread) {
 #pragma unroll
