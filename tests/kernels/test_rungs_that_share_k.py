@@ -41,7 +41,7 @@ def split(parts):
 def test_there_are_no_more_parts_than_steps_of_k(k, asked, parts):
     plan = SPLIT.plan(GemmProblem(70, 40, k), split(asked), H100)
     assert plan.grid == (3 * 2, 1, parts)
-    assert plan.arrivals == (6 if parts > 1 else 0)
+    assert plan.semaphores == (6 if parts > 1 else 0)
     assert plan.workspace_bytes == (6 * parts * 32 * 32 * 4 if parts > 1 else 0)
 
 
@@ -72,14 +72,14 @@ def test_whole_waves_need_no_scratch_memory():
     places = streamed(1, 64)[1]
     plan, _ = streamed(2 * places, 64)
     assert plan.grid == (places, 1, 1)
-    assert plan.workspace_bytes == plan.arrivals == 0
+    assert plan.workspace_bytes == plan.semaphores == 0
 
 
 def test_the_workspace_has_two_parts_of_tiles_per_block():
     places = streamed(1, 64)[1]
     plan, _ = streamed(2 * places + 1, 64)
     assert plan.grid == (places, 1, 1)
-    assert plan.arrivals == 2 * places + 1
+    assert plan.semaphores == 2 * places + 1
     assert plan.workspace_bytes == 2 * places * 32 * 32 * 4
 
 
@@ -120,7 +120,7 @@ def test_the_bits_are_the_same_whichever_block_is_last(kernel, config):
     for threads in (1, 2, 3):
         device = EmulatedDevice(RTX3090, threads=threads)
         plan = kernel.plan(problem, config, device.spec)
-        assert plan.arrivals
+        assert plan.semaphores
         binary = compile_plan(plan, device.spec.arch)
         buffers = [device.upload(each) for each in (a, b, np.empty((70, 100), np.float32))]
         bound = bind_arguments(problem, Operands(*buffers))
@@ -131,8 +131,8 @@ def test_the_bits_are_the_same_whichever_block_is_last(kernel, config):
             result = np.empty((70, 100), np.float32)
             device.download(buffers[2], result)
             seen.add(result.tobytes())
-        counters = np.empty(plan.arrivals, np.int32)
-        device.download(scratch.arrivals, counters)
+        counters = np.empty(plan.semaphores, np.int32)
+        device.download(scratch.semaphores, counters)
         assert not counters.any()
     assert len(seen) == 1
 

@@ -166,7 +166,7 @@ def test_k_is_cut_until_every_multiprocessor_has_a_block():
     }
     assert KERNEL.plan(GemmProblem(1, 32, 300), KERNEL.default, H100).grid == (1, 2, 1)
     plan = KERNEL.plan(GemmProblem(3, 1024, 65536), KERNEL.default, H100)
-    assert (plan.arrivals, plan.workspace_bytes) == (32, 4 * 32 * 4 * 4 * 32)
+    assert (plan.semaphores, plan.workspace_bytes) == (32, 4 * 32 * 4 * 4 * 32)
 
 
 def test_fewer_stages_where_registers_or_shared_memory_do_not_hold_them():

@@ -42,7 +42,7 @@ def test_a_launch_has_the_ctas_threads_and_memory_that_its_work_says(kernel):
         assert shape.shared_bytes <= found.shared_bytes + 2**17
         if not any(shape.residue):
             assert found.ctas == math.prod(shape.grid)
-        assert (found.parts > 1) == (shape.arrivals > 0)
+        assert (found.parts > 1) == (shape.semaphores > 0)
         steps = found.tiles * ceil_div(problem.k, config.BK or 1)
         assert found.ctas * found.steps >= steps
 

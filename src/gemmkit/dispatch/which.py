@@ -179,7 +179,7 @@ def _others(
 
 def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
     config = ranked.costed.config
-    cuts_k = "arrivals" in ranked.costed.kernel.signature
+    cuts_k = "semaphores" in ranked.costed.kernel.signature
     return not cuts_k and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
 
 
@@ -208,5 +208,5 @@ def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered: bool) 
     if mine < NOTABLE * other:
         return text.format(mine=mine, other=other)
     if ours.work.parts > theirs.work.parts:
-        return "putting its parts together costs more than it saves"
+        return "the fix-up of its partial results costs more than it saves"
     return "it differs little, in what a tile costs before and after its arithmetic"

@@ -266,7 +266,7 @@ class Kernel(UsersKernels):
             signature=(*self.signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             workspace_bytes=shape.workspace_bytes,
-            arrivals=shape.arrivals,
+            semaphores=shape.semaphores,
             residue=shape.residue,
             chunks=shape.chunks,
             rasterized=shape.rasterized,

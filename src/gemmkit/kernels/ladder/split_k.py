@@ -49,7 +49,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         async_copy.launch(problem, config, gpu),
         grid=(tiles, 1, parts),
         workspace_bytes=FLOAT_BYTES * shared_tiles * parts * BM * BN,
-        arrivals=shared_tiles,
+        semaphores=shared_tiles,
     )
 
 

@@ -37,7 +37,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         async_copy.launch(problem, config, gpu),
         grid=(found.ctas, 1, 1),
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
-        arrivals=found.cut_tiles,
+        semaphores=found.cut_tiles,
     )
 
 

@@ -256,7 +256,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         _shared_bytes(form, config, stages),
     )
     return replace(
-        shape, workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN, arrivals=left
+        shape, workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN, semaphores=left
     )
 
 

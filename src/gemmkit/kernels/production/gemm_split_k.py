@@ -68,7 +68,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return replace(
         shape,
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
-        arrivals=tiles,
+        semaphores=tiles,
         residue=residue.extents,
     )
 

@@ -76,7 +76,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return replace(
         shape,
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
-        arrivals=split,
+        semaphores=split,
         residue=residue.extents,
         chunks=chunks,
         rasterized=True,
