@@ -13,6 +13,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
 from gemmkit.kernels.constructors import UsersKernels
 from gemmkit.kernels.layouts import layout_text
+from gemmkit.kernels.loads import LoadFormula
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -45,10 +46,11 @@ class Kernel(UsersKernels):
     those of further keys, to be tried when the others are settled. `launch` maps
     (problem, config, board) to template arguments, grid, block and memory; `rule` returns
     the reason why a configuration is refused, or None; `work` says what a launch asks of the
-    board's pipes. `file` is where the code comes from; None stands for gemmkit's own file of that
-    name. Only rungs have a `rung`. The `entry` of a user's kernel is the whole name expression, and
-    its `condition` says why a problem is refused. `translate` is another language's front end: it
-    gives the PTX for a board, and the kernel's symbol in that.
+    board's pipes; `loads` gives the words that its threads load, where a formula does. `file` is
+    where the code comes from; None stands for gemmkit's own file of that name. Only rungs have a
+    `rung`. The `entry` of a user's kernel is the whole name expression, and its `condition` says
+    why a problem is refused. `translate` is another language's front end: it gives the PTX for a
+    board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `mainloop` is another kernel whose mainloop and configurations it uses: what was measured of a
     configuration there is the best guide to it here, until it is measured itself.
@@ -68,6 +70,7 @@ class Kernel(UsersKernels):
     launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
     rule: Callable[[TileConfig, GpuSpec], str | None]
     work: Way
+    loads: LoadFormula | None = None
     mainloop: Kernel | None = None
     fuses: bool = True
     refinements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

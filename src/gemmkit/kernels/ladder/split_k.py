@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
@@ -60,6 +60,13 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
 
 
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+    """Tiles, and the partial sums of their parts."""
+    found = whole_tiles(problem, config, config["BM"], config["BN"])
+    shared = loads.tiles(problem, config, gpu)
+    return loads.with_parts(shared, config, found.tiles, parts_of(problem, config))
+
+
 KERNEL = Kernel(
     name="split_k",
     rung=11,
@@ -79,6 +86,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=words,
     rule=rule,
     signature=SCRATCH_SIGNATURE,
 )

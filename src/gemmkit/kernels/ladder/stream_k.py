@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import Cut, even_shares, whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
@@ -48,6 +48,13 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
 
 
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words | str:
+    """Those of whole tiles, unless blocks share some."""
+    if shares_of(problem, config, gpu).cut_tiles:
+        return loads.EVEN_SHARES
+    return loads.tiles(problem, config, gpu)
+
+
 KERNEL = Kernel(
     name="stream_k",
     rung=13,
@@ -57,6 +64,7 @@ KERNEL = Kernel(
     space=async_copy.KERNEL.space,
     launch=launch,
     work=work,
+    loads=words,
     rule=async_copy.rule,
     signature=SCRATCH_SIGNATURE,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
@@ -91,6 +91,7 @@ KERNEL = Kernel(
     space={"BN": (32, 64, 128), "BK": (32, 64, 128, 256), "stages": (2, 3, 4)},
     launch=launch,
     work=work,
+    loads=loads.no_formula(loads.SHARED_K),
     rule=rule,
     condition=condition,
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
@@ -289,6 +290,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=loads.no_formula(loads.SHARED_K),
     rule=rule,
     signature=SPLIT_SIGNATURE,
     layouts=LAYOUTS,

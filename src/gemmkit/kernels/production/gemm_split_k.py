@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
@@ -80,6 +81,14 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     return cp_async_fma.work(problem, config, gpu, found, taken, STATIC_SHARED_BYTES)
 
 
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words | str:
+    """Tiles, and the partial sums of their parts and slices."""
+    parts = parts_of(problem, config)
+    found, residue = cut_with_residue(problem, config, gpu, shared_bytes(problem, config), parts)
+    plain = cp_async_fma.words(problem, config, vector_width(problem), residue)
+    return plain if isinstance(plain, str) else loads.with_parts(plain, config, found.tiles, parts)
+
+
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """The pipeline for several slices, each with whole lines of k."""
     return first_reason(
@@ -132,6 +141,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
+    loads=words,
     rule=rule,
     layouts=LAYOUTS,
     pairing=pairing,
