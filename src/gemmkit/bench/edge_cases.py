@@ -11,7 +11,7 @@ from gemmkit.problem import BROADCAST, GemmProblem
 
 QUAD = 4
 PRIMES = (61, 103, 37)
-# More than the few rows and columns past the last tiles for which some rungs have strips.
+# More than the few rows and columns past the last tiles for which some kernels have residue tiles.
 SOME = 11
 # Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
 ROUNDS, LEAST_STEPS = 3, 10

@@ -179,8 +179,8 @@ def _others(
 
 def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
     config = ranked.costed.config
-    cuts_k = "semaphores" in ranked.costed.kernel.signature
-    return not cuts_k and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
+    shares_tiles = ranked.costed.kernel.shares_tiles
+    return not shares_tiles and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
 
 
 # By the factors of `Shares`, in their order.

@@ -196,6 +196,11 @@ class Kernel(UsersKernels):
         return set(TABLE_ARGUMENTS) <= set(self.signature)
 
     @property
+    def shares_tiles(self) -> bool:
+        """Whether several blocks can share a tile of C, and leave partial sums in a workspace."""
+        return "workspace" in self.signature
+
+    @property
     def takes_matrices(self) -> bool:
         """Whether its write-back can add a residual, fill an auxiliary output and scale."""
         names = set(self.signature)

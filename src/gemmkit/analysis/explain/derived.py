@@ -22,7 +22,6 @@ from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
 from gemmkit.kernels.loads import Words
 from gemmkit.kernels.plan import TABLE_ARGUMENTS
-from gemmkit.kernels.production.gemm_skinny import sums_per_thread
 
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "derived from counters, and as exact as they are"
@@ -104,13 +103,9 @@ def _barrier_limit(facts: Facts) -> float | None:
 
 
 def _results_per_thread(facts: Facts) -> float | None:
-    """If blocks share a result, each thread has a part of its sum."""
-    config = facts.config
-    if "workspace" in facts.plan.signature:
-        tile = (config.TM or 0) * (config.TN or 0)
-        return tile or sums_per_thread(facts.problem)
-    threads = facts.plan.blocks * facts.plan.threads_per_block
-    return _ratio(facts.problem.results, threads)
+    if not facts.plan.blocks:
+        return None
+    return facts.kernel.work(facts.problem, facts.config, facts.gpu).results_per_thread
 
 
 def _results_in_flight(facts: Facts) -> float | None:
@@ -196,10 +191,10 @@ DERIVED: tuple[Derived, ...] = (
             _limit("shared memory")),
     Derived("launch__occupancy_limit_barriers", "blocks per SM that barriers allow, at most those "
             "that the board allows", STATIC, _barrier_limit),
-    Derived(RESULTS_PER_THREAD, "elements of C over threads in the grid", STATIC,
-            _results_per_thread),
+    Derived(RESULTS_PER_THREAD, "elements of C of which a thread keeps sums at once; for a user's "
+            "kernel, elements of C over threads in the grid", STATIC, _results_per_thread),
     Derived(RESULTS_IN_FLIGHT,
-            "elements of C that the resident threads of an SM compute at once: independent work",
+            "sums that the resident threads of an SM keep at once: independent work",
             STATIC, _results_in_flight),
     Derived(GLOBAL_LOADS, "words that threads load from global memory per element of C",
             COUNTED, lambda f: _loads(f, "global")),

@@ -184,11 +184,6 @@ def _reasons(config: TileConfig, gpu: GpuSpec) -> Iterator[str]:
         yield f"{what} take {needed} bytes of shared memory; {gpu.name} allows {limit}"
 
 
-def sums_per_thread(problem: GemmProblem) -> int:
-    """Of four results in each row of the small side, as a piece of 4 x 4 gives."""
-    return 4 * padded_side(problem)
-
-
 def neighbors(config: TileConfig, *, k_major: bool) -> int:
     """Floats of a row that a warp reads together; a tile may be narrower than `WN`."""
     return min(config["WN"], config["BK" if k_major else "BN"])
