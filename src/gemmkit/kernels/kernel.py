@@ -209,37 +209,24 @@ class Kernel(UsersKernels):
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with any configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
-            return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
+            return f"'{self.name}' has no fused epilogue"
         if problem.epilogue.takes_matrices and not self.takes_matrices:
             return (
-                f"'{self.name}' fuses a bias and an activation alone; 'gemm_tiled' and the other "
-                "production kernels add a residual, scale, and keep the activation's argument"
+                f"'{self.name}' fuses a bias and an activation alone: it adds no residual, "
+                "does not scale, and does not keep the activation's argument"
             )
         results = self.result_dtypes or self.dtypes
         for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
             if dtype not in taken:
-                others = "; 'typed' takes it"
-                if problem.groups is not None:
-                    others = "; no kernel takes groups of other types: use 'typed' for each product"
-                if self.file is not None:
-                    others = ""
-                return f"'{self.name}' is for {', '.join(taken)}, not {dtype}{others}"
+                return f"'{self.name}' is for {', '.join(taken)}, not {dtype}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
-            others = "'gemm_tiled' and 'typed' take NT, TN and TT"
-            if self.user_defined:
-                others = "--layout says otherwise"
-            return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
+            otherwise = "; --layout says otherwise" if self.user_defined else ""
+            return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}{otherwise}"
         if problem.groups is not None and not self.takes_groups:
-            others = "'gemm_grouped' takes groups of different shapes"
-            if {problem.dtype, problem.result_dtype} != {"float32"}:
-                others = "groups of different shapes are for float32 alone: launch each by itself"
-            return f"'{self.name}' computes products of one shape; {others}"
+            return f"'{self.name}' computes products of one shape, not groups of different shapes"
         if problem.batch != 1 and not self.takes_batches:
-            return (
-                f"'{self.name}' computes one product per launch; 'gemm_tiled' and the other "
-                "production kernels take batches"
-            )
+            return f"'{self.name}' computes one product per launch, not a batch"
         extents = (problem.m, problem.n, problem.k, problem.batch)
         # Of groups, its condition names the product.
         if problem.groups is None and max(extents) > MAX_EXTENT:
@@ -250,13 +237,16 @@ class Kernel(UsersKernels):
         """How to launch it.
 
         Raises:
-            UnsupportedProblem: `supports` gave a reason.
+            UnsupportedProblem: `supports` gave a reason; the text names kernels that take it.
             CompileError, CompilerMissing: `translate` failed.
         """
         reason = self.supports(problem, config, gpu)
         if reason is not None:
+            from gemmkit.kernels.alternatives import instead_of
+
+            instead = instead_of(self, problem, gpu)
             configured = f" ({config})" if config.as_dict() else ""
-            raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
+            raise UnsupportedProblem(f"{self.name}{configured}: {reason}{instead}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join(map(str, shape.template))
         if self.fuses:

@@ -26,7 +26,7 @@ def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
     """Why a problem is not skinny, or None."""
     if min(problem.m, problem.n) <= SKINNY:
         return None
-    return f"it takes products of at most {SKINNY} rows or columns; 'gemm_tiled' takes any"
+    return f"it takes products of at most {SKINNY} rows or columns"
 
 
 def shared_bytes(config: TileConfig, small: int) -> int:

@@ -147,10 +147,7 @@ def accepts(problem: GemmProblem, _: GpuSpec) -> str | None:
     """The reason why a problem is not skinny, or None."""
     if min(problem.m, problem.n) <= SKINNY:
         return None
-    return (
-        f"it takes products of at most {SKINNY} rows or columns; 'gemm_split_k' and 'gemm_tiled' "
-        "take any"
-    )
+    return f"it takes products of at most {SKINNY} rows or columns"
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:

@@ -88,10 +88,7 @@ def words(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> loads.Words:
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Products of a short k."""
     if problem.k > SHORT_K:
-        return (
-            f"it takes products of k up to {SHORT_K}, not {problem.k}; 'gemm_tiled' takes every "
-            "fp32 product, and 'typed' every type"
-        )
+        return f"it takes products of k up to {SHORT_K}, not {problem.k}"
     return typed.condition(problem, gpu)
 
 

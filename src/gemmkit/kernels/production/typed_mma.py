@@ -90,11 +90,11 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Types that the board's tensor cores multiply."""
     since = SINCE.get(problem.dtype)
     if since is None:
-        return f"tensor cores would cut {problem.dtype} to fewer bits; 'typed' takes it"
+        return f"tensor cores would cut {problem.dtype} to fewer bits"
     if (gpu.capability.major, gpu.capability.minor) < since:
         return (
             f"tensor cores multiply {problem.dtype} from compute capability {since[0]}.{since[1]} "
-            f"on; {gpu.name} has {gpu.capability}, and 'typed' does without"
+            f"on; {gpu.name} has {gpu.capability}"
         )
     return typed.condition(problem, gpu)
 
