@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gemmkit.analysis import count_loads, loads
-from gemmkit.analysis.loads import loads_by_formula
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.emulator.counters.metrics import METRICS
+from gemmkit.gpu import find_board
+from gemmkit.groups import Groups
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.problem import GemmProblem
@@ -50,46 +51,100 @@ def test_the_emulator_counts_every_metric_that_is_summed():
     assert names.issuperset(summed)
 
 
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
-def test_formulas_give_what_is_counted(kernel):
+def _counted(kernel, problem, config=None, metrics=loads.GLOBAL_BYTES):
+    """Words that were loaded from global and shared memory, and what the kernel says of them."""
     device = open_device("emulator", "rtx3090")
-    # A single step of k cuts no tile of `stream_k`.
-    depth = kernel.default["BK"] if kernel.name == "stream_k" else 32
-    problem = fitting(kernel, GemmProblem(256, 256, depth), device.spec)
-    foreseen = loads_by_formula(kernel, kernel.default, problem.k)
-    if foreseen is None:
-        assert kernel.name == "warp_reduce"
-        return
-    seen = count_loads(run_kernel(kernel, problem, device).counters, results=256 * 256)
-    assert seen.global_per_result == foreseen[0]
-    # Besides, each thread of `split_k` reads whether its block is the last of the tile.
-    spare = 0.05 if kernel.name == "split_k" else 0
-    assert foreseen[1] <= seen.shared_per_result <= foreseen[1] + spare
+    config = config or kernel.default
+    counters = run_kernel(kernel, problem, device, config=config).counters
+    seen = tuple(
+        sum(counters.get(each, 0) for each in names) / loads.WORD_BYTES
+        for names in (metrics, loads.SHARED_BYTES)
+    )
+    return seen, kernel.loads(problem, config, device.spec)
 
 
-@pytest.mark.parametrize(("parts", "again"), [(1, 0), (2, 2), (3, 3)])
-def test_parts_are_read_once_more(parts, again):
-    kernel, problem = find_kernel("gemm_split_k"), GemmProblem(64, 64, 96)
-    config = kernel.configure({"BN": 64, "WN": 32, "TN": 4, "split_k": parts})
-    record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"), config=config)
-    seen = count_loads(record.counters, results=64 * 64)
-    from_global, from_shared = loads_by_formula(kernel, config, problem.k)
-    assert seen.global_per_result == from_global == 2 * 96 / 64 + again
-    # Besides, each thread reads whether its block came last.
-    assert from_shared <= seen.shared_per_result <= from_shared + 0.05
+SMALL = {"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_formulas_of_rungs_give_what_is_counted(kernel):
+    problem = fitting(kernel, GemmProblem(100, 75, 50), find_board("rtx3090"))
+    seen, foreseen = _counted(kernel, problem)
+    if kernel.name == "warp_reduce" or kernel.name == "stream_k":
+        assert isinstance(foreseen, str)
+    else:
+        assert seen == foreseen
+
+
+def test_stream_k_has_a_formula_where_blocks_share_no_tile():
+    kernel = find_kernel("stream_k")
+    seen, foreseen = _counted(kernel, GemmProblem(200, 256, kernel.default["BK"]))
+    assert seen == foreseen
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "changes"),
+    [
+        ("gemm_tiled", GemmProblem(100, 75, 50), SMALL),
+        ("gemm_tiled", GemmProblem(100, 75, 50, transb=True), SMALL),
+        ("gemm_tiled", GemmProblem(100, 76, 52, batch=3), SMALL),
+        ("gemm_stream_k", GemmProblem(100, 75, 50), SMALL),
+        ("gemm_split_k", GemmProblem(100, 75, 50), {}),
+        ("gemm_split_k", GemmProblem(100, 76, 96), {"split_k": 3, "slice_k": 1}),
+        ("gemm_small_k", GemmProblem(65, 257, 20), {}),
+        ("gemm_small_k", GemmProblem(65, 257, 7, dtype="float16"), {}),
+        ("typed", GemmProblem(100, 75, 50, dtype="float64"), {}),
+        ("typed", GemmProblem(100, 75, 50, dtype="float16", transa=True), {}),
+        ("typed_mma", GemmProblem(100, 75, 50, dtype="bfloat16"), {}),
+        ("typed_mma", GemmProblem(100, 75, 50, dtype="float64", transb=True), {}),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_formulas_of_production_kernels_give_what_is_counted(name, problem, changes):
+    kernel = find_kernel(name)
+    seen, foreseen = _counted(kernel, problem, kernel.configure(changes))
+    assert seen == foreseen
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+def test_without_alpha_nothing_is_read(alpha):
+    seen, foreseen = _counted(find_kernel("shared_tiling"), GemmProblem(70, 75, 24, alpha=alpha))
+    assert seen == foreseen
+    assert all(seen) == (alpha != 0)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("tiles", [(64, 64), (128, 256)], ids=str)
+@pytest.mark.parametrize(
+    "groups",
+    ["100x75x50,128x128x33", "0x5x7,64x64x16*3,1x1x1,9x0x4", "65x260x20,64x64x0,4x200x100"],
+)
+def test_formulas_of_groups_give_what_is_counted(groups, tiles, layout):
+    """Of A and B, which cp.async copies; a thread's loads are of the table of groups."""
+    kernel = find_kernel("gemm_grouped")
+    large = {"BM": 128, "BN": 256, "WN": 128, "TM": 16, "TN": 8, "stages": 2}
+    config = kernel.configure(large if tiles == (128, 256) else {})
+    assert (config["BM"], config["BN"]) == tiles
+    problem = GemmProblem.of_groups(Groups.parse(groups)).laid_out(layout)
+    seen, foreseen = _counted(kernel, problem, config, metrics=(loads.GLOBAL_BYTES[1],))
+    assert seen == foreseen
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 8, 16])
 def test_coarsening_in_one_dimension(stride):
     kernel, problem = find_kernel("coarsening_1d"), GemmProblem(64, 64, 64)
-    config = kernel.configure({"stride": stride})
-    record = run_kernel(kernel, problem, open_device("emulator", "rtx3090"), config=config)
-    seen = count_loads(record.counters, results=64 * 64)
-    assert seen.global_per_result == problem.k / 8
-    assert seen.shared_per_result == problem.k * (stride + 1) / stride
+    seen, foreseen = _counted(kernel, problem, kernel.configure({"stride": stride}))
+    of_each = tuple(each / problem.results for each in seen)
+    assert of_each == (problem.k / 8, problem.k * (stride + 1) / stride)
+    assert seen == foreseen
 
 
 def test_formulas_of_the_public_kernels():
-    tiled, two = find_kernel("shared_tiling"), find_kernel("coarsening_2d")
-    assert loads_by_formula(tiled, tiled.default, 1024) == (2 * 1024 / 32, 2 * 1024)
-    assert loads_by_formula(two, two.default, 1024) == (1024 / 32, 1024 / 4)
+    board, problem = find_board("rtx3090"), GemmProblem(1024, 1024, 1024)
+    for name, expected in (
+        ("shared_tiling", (2 * 1024 / 32, 2 * 1024)),
+        ("coarsening_2d", (1024 / 32, 1024 / 4)),
+    ):
+        kernel = find_kernel(name)
+        foreseen = kernel.loads(problem, kernel.default, board)
+        assert tuple(each / problem.results for each in foreseen) == expected

@@ -49,11 +49,11 @@ def test_which_kernel_a_batch_gets(call):
         (("which", "64x64x64*2048"), "write MxNxK, for example 512x300x200, or MxNxKxBATCH"),
         (
             ("explain", "naive", "--shape", "8x8x8x9"),
-            "'gemm_tiled' and the other production kernels take batches",
+            "computes one product per launch, not a batch; 'gemm_tiled' and 'gemm_split_k' take it",
         ),
         (
             ("check", "naive", "--shape", "8x8x8x9"),
-            "'gemm_tiled' and the other production kernels take batches",
+            "computes one product per launch, not a batch; 'gemm_tiled' and 'gemm_split_k' take it",
         ),
     ],
 )

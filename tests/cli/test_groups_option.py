@@ -100,16 +100,22 @@ def test_ladder_and_sweep_run_the_kernels_that_take_groups(verb, call, tmp_path)
         (("sweep", "--groups", "5x5x5", "--sizes", "64"), "give --sizes or --groups, not both"),
         (("show", "gemm_grouped", "--groups", "none.txt"), "none.txt cannot be read"),
         (("which", "--groups", "5x5x5", "--dtype", "fp16"), "is for float32, not float16"),
-        (("which", "--groups", "5x5x5", "--dtype", "fp16"), "no kernel takes groups of other"),
-        (("show", "typed", "--groups", "5", "--dtype", "fp16"), "are for float32 alone"),
-        (("show", "typed", "--groups", "5"), "'gemm_grouped' takes groups"),
+        (
+            ("which", "--groups", "5x5x5", "--dtype", "fp16"),
+            "takes each of its products in a launch of its own",
+        ),
+        (
+            ("show", "typed", "--groups", "64", "--dtype", "fp16"),
+            "'typed' takes each of its products in a launch of its own",
+        ),
+        (("show", "typed", "--groups", "5"), "'gemm_grouped' takes it"),
         (("which", "--groups", ""), "'' is not a group"),
         (("which", "--groups", "5x5x5", "--layout", "XY"), "unknown layout 'XY'"),
         (("tune", "--groups", "0x5x5", "--device", "model"), "is left to predict"),
         (("tune", "--groups", "0x5x5", "--device", "model"), "it has nothing to multiply"),
         (
             ("tune", "--groups", "5", "--device", "model", "--dtype", "fp16"),
-            "no kernel takes groups of other types",
+            "takes each of its products in a launch of its own",
         ),
     ],
 )

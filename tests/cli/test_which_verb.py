@@ -48,6 +48,29 @@ def test_json_is_the_decision(call):
     assert (read["epilogue"], read["gpu"]) == ("relu", "A100")
 
 
+def test_scales_are_part_of_the_problem(call):
+    words = ("which", "3072x3072x1024", "--gpu", "h100", "--no-store")
+    plain, scaled, cleared = (
+        json.loads(call(*words, "--json", *scales).stdout)
+        for scales in ((), ("--alpha", "2", "--beta", "0.5"), ("--alpha", "0", "--beta", "0.5"))
+    )
+    assert (plain["alpha"], plain["beta"]) == (1, 0)
+    assert (scaled["alpha"], scaled["beta"]) == (2, 0.5)
+    # The table's time is one of β = 0, and with α = 0 only C is read.
+    assert plain["measured"]
+    assert not scaled["measured"]
+    assert cleared["time_us"] < scaled["time_us"] / 4
+    assert cleared["tflops"] == 0
+    text = call(*words, "--alpha", "2", "--beta", "0.5").stdout
+    assert "3072x3072x1024 on H100, large, α = 2, β = 0.5\n" in text
+
+
+def test_a_beta_of_groups_alike_counts(call):
+    words = ("which", "--groups", "64x64x64*512", "--gpu", "h100", "--no-store", "--json")
+    without, beta = (json.loads(call(*words, *each).stdout) for each in ((), ("--beta", "1")))
+    assert without["time_us"] < beta["time_us"]
+
+
 def test_without_a_board_and_a_gpu_it_is_an_rtx_3090(call, monkeypatch):
     monkeypatch.setattr("gemmkit.cli.board.gpu_problem", lambda: "none here")
     assert "on RTX 3090" in call("which", "64").stdout
@@ -70,6 +93,7 @@ def test_another_store_is_asked(call, tmp_path):
         (["64x"], "is not a valid shape"),
         (["64", "--gpu", "gtx1"], "unknown board"),
         (["64", "--epilogue", "tanh"], "unknown epilogue"),
+        (["64", "--alpha", "nan"], "alpha = nan is not a finite fp32 number"),
         (["3000000000x1x1"], "no kernel takes 3000000000x1x1"),
     ],
 )

@@ -15,7 +15,7 @@ from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import FieldPlace, LaunchPlan, SourceFile, StructPlace
 
-SIGNATURE = ("A", "B", "C", "K", "workspace", "arrivals")
+SIGNATURE = ("A", "B", "C", "K", "workspace", "semaphores")
 PARAMETERS = ", ".join(f".param .u64 p{each}" for each in range(6))
 PLAN = LaunchPlan("k", SourceFile("", "k.cu"), "k", (4, 2, 1), (64, 1, 1), SIGNATURE)
 PLACES = {"A": ("a", 0), "B": ("b", 0), "C": ("out", 0)}
@@ -107,14 +107,16 @@ def test_fields_of_a_struct_are_patched_where_they_are(gpu, driver):
 
 
 def test_scratch_memory_is_the_streams_unless_it_is_given(gpu, driver):
-    plan = replace(PLAN, workspace_bytes=4096, arrivals=3)
+    plan = replace(PLAN, workspace_bytes=4096, semaphores=3)
     own = PreparedLaunch(gpu, plan, binary(), {"K": 7}, PLACES)
     for stream in (3, 3, 4):
         own.run((1, 2, 3), stream)
     first, again, other = (seen.words[4:] for seen in launched(driver))
     assert first == again
     assert len({*first, *other, 0}) == 5
-    given = PreparedLaunch(gpu, plan, binary(), {"K": 7, "workspace": 64, "arrivals": 128}, PLACES)
+    given = PreparedLaunch(
+        gpu, plan, binary(), {"K": 7, "workspace": 64, "semaphores": 128}, PLACES
+    )
     given.run((1, 2, 3), 3)
     assert launched(driver)[-1].words[4:] == [64, 128]
 
@@ -139,7 +141,7 @@ def sequence(gpu, *needs, temporary=no_memory):
         gpu,
         [
             PreparedLaunch(
-                *(gpu, replace(PLAN, workspace_bytes=nbytes, arrivals=count), binary()),
+                *(gpu, replace(PLAN, workspace_bytes=nbytes, semaphores=count), binary()),
                 *({"K": place}, PLACES),
             )
             for place, (nbytes, count) in enumerate(needs)
@@ -184,9 +186,9 @@ def test_kernels_that_are_captured_share_memory_of_their_graph(gpu, driver, monk
     assert asked == [(300, 0)] * 3
     seen = [each.words[4:] for each in launched(driver)]
     assert [workspace for workspace, _ in seen] == [1000, 1000, 2000, 2000, 3000, 3000]
-    # Counters belong to a capture.
-    counters = [arrivals for _, arrivals in seen[::2]]
-    assert counters[0] == counters[1] != counters[2]
+    # Semaphores belong to a capture.
+    first, second, third = (semaphores for _, semaphores in seen[::2])
+    assert first == second != third
 
 
 def test_kernels_without_scratch_memory_hold_nothing(gpu, driver):

@@ -98,7 +98,7 @@ def test_a_candidate_is_right_and_breaks_no_rule(candidate, problem):
     config, board = candidate.config, emulated_board(candidate)
     plan = candidate.kernel.plan(problem, config, board)
     assert plan.blocks > 1
-    assert (plan.arrivals > 0) == ("arrivals" in plan.signature), "partial results are tried"
+    assert (plan.semaphores > 0) == ("semaphores" in plan.signature), "partial results are tried"
     (record,) = check(candidate.kernel, [problem], config=config.as_dict(), gpu=board.name)
     assert record.verdict == "ok", record.detail
 

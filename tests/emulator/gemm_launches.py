@@ -60,7 +60,7 @@ def run_rung(
         "C": operands.C,
         "bias": operands.bias if problem.epilogue.bias else np.uint64(0),
         "workspace": np.full(max(plan.workspace_bytes // 4, 1), np.nan, np.float32),
-        "arrivals": np.zeros(max(plan.arrivals, 1), np.int32),
+        "semaphores": np.zeros(max(plan.semaphores, 1), np.int32),
         "batch": np.int32(problem.batch),
         **dict.fromkeys(("stride_a", "stride_b", "stride_c", "stride_r", "stride_x"), np.int64(0)),
         **dict.fromkeys(("residual", "auxiliary"), np.uint64(0)),

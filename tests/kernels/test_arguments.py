@@ -9,8 +9,7 @@ from gemmkit.kernels.catalog import PRODUCTION
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
 
 TEXT = include_files()["arguments.cuh"]
-# What the vocabulary of signatures calls otherwise.
-NAMES = [{"arrivals": "semaphores"}.get(name, name) for name in SPLIT_SIGNATURE]
+NAMES = list(SPLIT_SIGNATURE)
 
 
 def _macro(name: str) -> str:

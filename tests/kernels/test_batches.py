@@ -109,7 +109,7 @@ def test_more_products_than_a_grid_has_layers(named):
     plan = kernel.plan(problem, config, H100)
     if kernel.name != "gemm_stream_k":
         assert plan.grid == (2, 1, ceil_div(MAX_GRID_YZ + 2, 2))
-        assert not plan.arrivals
+        assert not plan.semaphores
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-4, 5, (problem.batch, 2)).astype(np.float32) for _ in "AB")
     memory = [device.upload(each) for each in (a, b, np.full(problem.batch, np.nan, np.float32))]
@@ -136,7 +136,7 @@ def test_parts_of_k_share_z_with_the_products():
     kernel, config = chosen("gemm_split_k")
     plan = kernel.plan(GemmProblem(64, 64, 96, batch=5), config, H100)
     assert plan.grid == (1, 2, 15)
-    assert plan.arrivals == 10
+    assert plan.semaphores == 10
     assert plan.workspace_bytes == 4 * 10 * 3 * 32 * 64
     # Two parts of so many products have no room: the k of each stays whole.
     crowded = kernel.plan(GemmProblem(64, 64, 96, batch=40_000), config, H100)

@@ -36,7 +36,7 @@ def split(**changes):
 def test_there_are_no_more_parts_than_steps_of_k(k, asked, parts):
     plan = SPLIT.plan(GemmProblem(70, 40, k), split(split_k=asked), H100)
     assert plan.grid == (2, 3, parts)
-    assert plan.arrivals == (6 if parts > 1 else 0)
+    assert plan.semaphores == (6 if parts > 1 else 0)
     assert plan.workspace_bytes == (6 * parts * 32 * 32 * 4 if parts > 1 else 0)
 
 
@@ -52,7 +52,7 @@ def test_row_tiles_that_need_the_grids_z_leave_k_whole():
     assert SPLIT.plan(GemmProblem(rows, 5, 64), split(split_k=4), H100).grid == (1, MAX_GRID_YZ, 4)
     plan = SPLIT.plan(GemmProblem(rows + 1, 5, 64), split(split_k=4), H100)
     assert plan.grid == (1, ceil_div(MAX_GRID_YZ + 1, 2), 2)
-    assert plan.workspace_bytes == plan.arrivals == 0
+    assert plan.workspace_bytes == plan.semaphores == 0
 
 
 def test_more_row_tiles_than_the_grid_has_rows(device):
@@ -98,14 +98,14 @@ def test_whole_waves_need_no_scratch_memory():
     _, places = cut(32, 32, 64)
     plan, _ = cut(32 * 2, 32 * places, 64)
     assert plan.grid == (places, 1, 1)
-    assert plan.workspace_bytes == plan.arrivals == 0
+    assert plan.workspace_bytes == plan.semaphores == 0
 
 
 def test_what_whole_waves_leave_over_is_cut_with_one_wave_more():
     _, places = cut(32, 32, 64)
     plan, _ = cut(32 * 2, 32 * places + 1, 64)
     assert plan.grid == (places, 1, 1)
-    assert plan.arrivals == 2 + places
+    assert plan.semaphores == 2 + places
     assert plan.workspace_bytes == 2 * places * 32 * 32 * 4
 
 
@@ -113,7 +113,7 @@ def test_few_tiles_are_cut_into_shares_of_some_steps():
     steps = 5 * LEAST_STEPS
     plan, places = cut(64, 64, 16 * steps)
     assert plan.grid == (4 * 5, 1, 1)
-    assert plan.arrivals == 4
+    assert plan.semaphores == 4
     plan, _ = cut(64, 64, 16 * steps * places)
     assert plan.grid == (places, 1, 1)
 

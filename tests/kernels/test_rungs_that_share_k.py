@@ -38,7 +38,7 @@ def split(parts):
 def test_there_are_no_more_parts_than_steps_of_k(k, asked, parts):
     plan = SPLIT.plan(GemmProblem(70, 40, k), split(asked), H100)
     assert plan.grid == (3 * 2, 1, parts)
-    assert plan.arrivals == (6 if parts > 1 else 0)
+    assert plan.semaphores == (6 if parts > 1 else 0)
     assert plan.workspace_bytes == (6 * parts * 32 * 32 * 4 if parts > 1 else 0)
 
 
@@ -67,14 +67,14 @@ def test_whole_waves_need_no_scratch_memory():
     places = cut(1, 64)[1]
     plan, _ = cut(2 * places, 64)
     assert plan.grid == (places, 1, 1)
-    assert plan.workspace_bytes == plan.arrivals == 0
+    assert plan.workspace_bytes == plan.semaphores == 0
 
 
 def test_the_workspace_has_two_parts_of_tiles_per_block():
     places = cut(1, 64)[1]
     plan, _ = cut(2 * places + 1, 64)
     assert plan.grid == (places, 1, 1)
-    assert plan.arrivals == 2 * places + 1
+    assert plan.semaphores == 2 * places + 1
     assert plan.workspace_bytes == 2 * places * 32 * 32 * 4
 
 
@@ -167,7 +167,7 @@ def test_registers_hold_a_block(shape):
 
 def test_what_is_not_skinny_is_refused_with_what_takes_it():
     reason = SKINNY.supports(GemmProblem(17, 17, 4), SKINNY.default, H100)
-    assert reason == "it takes products of at most 16 rows or columns; 'gemm_tiled' takes any"
+    assert reason == "it takes products of at most 16 rows or columns"
     assert SKINNY.supports(GemmProblem(16, MAX_EXTENT, 4), SKINNY.default, H100) is None
 
 

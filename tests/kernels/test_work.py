@@ -42,7 +42,7 @@ def test_a_launch_has_the_ctas_threads_and_memory_that_its_work_says(kernel):
         assert shape.shared_bytes <= found.shared_bytes + 2**17
         if not any(shape.residue):
             assert found.ctas == math.prod(shape.grid)
-        assert (found.parts > 1) == (shape.arrivals > 0)
+        assert (found.parts > 1) == (shape.semaphores > 0)
         steps = found.tiles * ceil_div(problem.k, config.BK or 1)
         assert found.ctas * found.steps >= steps
 
@@ -62,6 +62,30 @@ def test_every_multiply_add_is_demanded_of_a_pipe(kernel):
             MathPipe("float32"),
             MathPipe("float16", tensor=True),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem", "results"),
+    [
+        ("naive", {}, GemmProblem(300, 300, 300), 1),
+        ("coarsening_1d", {}, GemmProblem(300, 300, 300), 8),
+        ("gemm_split_k", {}, GemmProblem(300, 300, 300), 8 * 8),
+        ("gemm_split_k", {"slice_k": 1, "split_k": 1}, GemmProblem(300, 300, 300), 8 * 8),
+        ("gemm_stream_k", {}, GemmProblem(2048, 2048, 64), 16 * 8),
+        # However many tiles a block takes in turn.
+        ("gemm_grouped", {}, GemmProblem(8192, 8192, 1), 8 * 4),
+        ("typed_mma", {}, GemmProblem(64, 64, 64, dtype="float16"), 32 * 32 // 32),
+        # Four rows of its TM, in each of two columns.
+        ("gemm_small_k", {}, GemmProblem(300, 300, 8), 4 * 2),
+        # Of the thin side all rows, by four along the long one.
+        ("warp_reduce", {}, GemmProblem(16, 5000, 300), 16 * 4),
+        ("gemm_skinny", {}, GemmProblem(5000, 3, 300), 3 * 4),
+    ],
+    ids=str,
+)
+def test_results_of_which_a_thread_keeps_sums(name, changes, problem, results):
+    config = find_kernel(name).configure(changes)
+    assert work(name, config, problem).results_per_thread == results
 
 
 def test_layouts_decide_how_tiles_are_copied():

@@ -54,6 +54,18 @@ def test_a_line_for_each_problem():
     assert "/tmp/store.sqlite3" in table.footnotes[-1]
 
 
+def test_what_is_left_out_has_its_reason():
+    unfit = "refused for this problem's layout or types"
+    result = tuned(
+        left_out={unfit: 7},
+        examples={unfit: "gemm_tiled:BM=32: 48 threads cannot share the B tile evenly"},
+        excluded={"gemm_skinny": "it takes products of at most 16 rows or columns"},
+    )
+    note = tuning.space_note(result)
+    assert "; 1,200 not tried within the budget. No configuration of gemm_skinny: it takes" in note
+    assert f"For example {unfit}: gemm_tiled:BM=32: 48 threads cannot share" in note
+
+
 @pytest.mark.parametrize(
     ("ended", "note"),
     [

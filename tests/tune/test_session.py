@@ -25,7 +25,7 @@ def run(gpu, store, **changes):
         "compile_one": fake_binary,
         "within": 1e9,
     }
-    (found,) = tune(SHAPE, **(arguments | changes))
+    (found,) = tune(changes.pop("problem", SHAPE), **(arguments | changes))
     return found
 
 
@@ -60,6 +60,13 @@ def test_the_fastest_is_found_checked_and_stored(store):
     }
     assert len({plan.entry for plan in gpu.launches}) == len(everything), "each was checked"
     assert found.environment["gpu"] == "fake"
+
+
+def test_kernels_that_take_no_part_are_named_with_their_reasons(store):
+    with pytest.raises(UsageError, match=r"left to try .*gemm_small_k: it takes products of k up"):
+        run(FakeGpu(), store, kernels=["gemm_small_k"], problem="40x48x64")
+    found = run(FakeGpu(), store, kernels=["warp_tiled", "gemm_skinny"])
+    assert found.excluded == {"gemm_skinny": "it takes products of at most 16 rows or columns"}
 
 
 def test_far_ones_are_looked_at_briefly(store):

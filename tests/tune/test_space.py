@@ -41,6 +41,27 @@ def test_kernels_that_refuse_the_problem_are_counted():
     found = search_space(problem, H100, allowed)
     assert found.candidates == ()
     assert found.left_out[space.OUTSIDE] == len(allowed[0].configurations)
+    assert found.excluded == {"naive_uncoalesced": "'naive_uncoalesced' has no fused epilogue"}
+    assert found.nothing_left.endswith("; 'gemm_tiled' and 'gemm_split_k' take it")
+
+
+def test_a_kernel_that_the_board_does_not_run_says_why():
+    board = BOARDS["t4"]
+    allowed = [Allowed.of(find_kernel(name), board) for name in ("warp_tiled", "gemm_skinny")]
+    found = search_space(GemmProblem(16, 512, 512), board, allowed)
+    assert {each.kernel.name for each in found.candidates} == {"warp_tiled"}
+    assert found.excluded == {
+        "gemm_skinny": "cp.async needs compute capability 8.0; T4 has 7.5",
+    }
+
+
+def test_what_a_layout_refuses_has_an_example():
+    allowed = [Allowed.of(find_kernel("gemm_tiled"), H100)]
+    found = search_space(CUBE.laid_out("nt"), H100, allowed)
+    assert found.left_out[space.UNFIT_FOR_PROBLEM] > 0
+    assert found.examples[space.UNFIT_FOR_PROBLEM].startswith("gemm_tiled:")
+    assert "its stages take" in found.examples[space.UNFIT_FOR_PROBLEM]
+    assert not found.excluded
 
 
 def test_blocks_that_fit_no_sm_are_counted():
@@ -49,6 +70,7 @@ def test_blocks_that_fit_no_sm_are_counted():
     found = search_space(CUBE, H100, [Allowed.of(unbound, H100)], within=math.inf)
     assert [str(each.config) for each in found.candidates] == ["BM=32,BN=32"]
     assert found.left_out == {space.UNFIT: 1}
+    assert found.examples == {space.UNFIT: "naive:BM=64 on H100"}
 
 
 def test_labels_are_what_command_lines_take():

@@ -170,7 +170,7 @@ def profile_block(
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = _written(seen)
-    if "workspace" in kernel.signature:
+    if kernel.shares_tiles:
         rows, columns = _tile(kernel, config, problem, spec)
         stored = _stored_bytes(rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
@@ -222,7 +222,7 @@ def _of_many(
     if plan.table is not None:
         tiles = plan.table.tiles / max(plan.blocks, 1)
         return replace(of_one, plan=plan, binary=binary, tiles=tiles)
-    if "workspace" not in kernel.signature:
+    if not kernel.shares_tiles:
         return replace(of_one, plan=plan, binary=binary)
     tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
     stored = _stored_bytes(of_one.rows, of_one.columns, tiles, plan)
@@ -246,7 +246,7 @@ def _tiles(
     kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec, plan: LaunchPlan
 ) -> float:
     """Tiles of C per block; one if blocks do not share tiles."""
-    if "workspace" not in kernel.signature or not plan.blocks:
+    if not kernel.shares_tiles or not plan.blocks:
         return 1.0
     rows, columns = _tile(kernel, config, problem, spec)
     return ceil_div(problem.m, rows) * ceil_div(problem.n, columns) / plan.blocks
@@ -256,7 +256,7 @@ def _cut_board(
     spec: GpuSpec, kernel: Kernel, config: TileConfig, problem: GemmProblem, small: GemmProblem
 ) -> GpuSpec:
     """A board scaled down like the problem, for kernels whose grid depends on the number of SMs."""
-    if "workspace" not in kernel.signature:
+    if not kernel.shares_tiles:
         return spec
     rows, columns = _tile(kernel, config, problem, spec)
     tiles, left = (ceil_div(each.m, rows) * ceil_div(each.n, columns) for each in (problem, small))

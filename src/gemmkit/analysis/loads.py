@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig, ceil_div
-
 WORD_BYTES = 4
 
 # The first two include cp.async; bytes are counted separately.
@@ -68,26 +65,3 @@ def count_loads(counters: Mapping[str, float], results: int) -> Loads | None:
         global_per_result=per_result(GLOBAL_BYTES),
         shared_per_result=per_result(SHARED_BYTES),
     )
-
-
-def loads_by_formula(kernel: Kernel, config: TileConfig, k: int) -> tuple[float, float] | None:
-    """32-bit words loaded per result, global and shared, by the kernel's formula.
-
-    A block loads BM + BN words per k for BM·BN results: k/BM + k/BN, which is 2k/T for square
-    tiles. From shared memory a thread loads TM + TN words for TM·TN results: k (1/TM + 1/TN).
-    Without tiles a result needs its row and its column, 2k words. If k is split, the partial sums
-    are read once more: those of blocks by the last one to arrive, those of slices by their block.
-
-    The formulas hold for sizes that are multiples of the tile. For `stream_k` they do not include
-    partial sums of shared tiles, which depend on the board. None for a user's kernel, or one
-    without tiles of A.
-    """
-    if kernel.user_defined or config.BM is None or config.BN is None:
-        return None
-    if config.BK is None:
-        return 2.0 * k, 0.0
-    parts = min(config.split_k or 1, ceil_div(k, config.BK))
-    again, slices = (each if each > 1 else 0 for each in (parts, config.slice_k or 1))
-    results = config.TM or 1, config.TN or 1
-    from_global = k / config.BM + k / config.BN + again
-    return from_global, sum(k / each for each in results) + parts * slices

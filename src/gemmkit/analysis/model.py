@@ -196,9 +196,9 @@ class _Model:
         arrive at the bandwidth of one SM.
         """
         plan = self.profile.plan
-        if not plan.arrivals:
+        if not plan.semaphores:
             return 0.0
-        parts = plan.workspace_bytes / plan.arrivals
+        parts = plan.workspace_bytes / plan.semaphores
         return 3 * self.machine.l2_latency + parts / self.machine.l1_fill_bytes
 
     @property

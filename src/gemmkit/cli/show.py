@@ -158,11 +158,11 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
 
 
 def _scratch(plan: LaunchPlan) -> dict[str, str]:
-    if not plan.workspace_bytes and not plan.arrivals:
+    if not plan.workspace_bytes and not plan.semaphores:
         return {}
     return {
-        "workspace": f"{plan.workspace_bytes:,} bytes of global memory, and {plan.arrivals:,} "
-        "tile counters"
+        "workspace": f"{plan.workspace_bytes:,} bytes of global memory, and {plan.semaphores:,} "
+        "semaphores"
     }
 
 

@@ -14,6 +14,7 @@ from gemmkit.cli.options import (
     groups_option,
     layout_option,
     one_problem,
+    scale_options,
     type_options,
 )
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.argument("shape", metavar="MxNxK[xBATCH]", required=False)
 @groups_option
 @gpu_option
+@scale_options
 @epilogue_option
 @layout_option
 @type_options
@@ -39,6 +41,8 @@ def command(
     shape: str | None,
     groups: GemmProblem | None,
     gpu: str | None,
+    alpha: float,
+    beta: float,
     epilogue: str | None,
     layout: str,
     dtype: str | None,
@@ -67,6 +71,8 @@ def command(
     decision = which(
         asked,
         board_at_hand(gpu),
+        alpha=alpha,
+        beta=beta,
         epilogue=epilogue,
         layout=layout,
         dtype=dtype,

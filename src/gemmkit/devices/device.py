@@ -127,7 +127,7 @@ class Scratch:
     """
 
     workspace: Buffer | None = None
-    arrivals: Buffer | None = None
+    semaphores: Buffer | None = None
     table: Buffer | None = None
     products: Mapping[str, int] = field(default_factory=dict)
 
@@ -138,10 +138,10 @@ class Scratch:
         Raises:
             DeviceError: there is not enough memory.
         """
-        zeros = np.zeros(plan.arrivals, np.int32)
+        zeros = np.zeros(plan.semaphores, np.int32)
         found = cls(
             workspace=device.empty(plan.workspace_bytes) if plan.workspace_bytes else None,
-            arrivals=device.upload(zeros) if plan.arrivals else None,
+            semaphores=device.upload(zeros) if plan.semaphores else None,
         )
         return found.with_matrices(device, plan, arguments)
 
@@ -159,33 +159,32 @@ class Scratch:
         return replace(self, table=table, products=plan.table.arguments)
 
     def check(self, device: Device, plan: LaunchPlan) -> None:
-        """Have looked whether a launch left all counters at zero, as the next one needs them.
+        """Check that a launch left all semaphores at zero, as the next one needs them.
 
         Raises:
             DeviceError: it did not.
         """
-        if self.arrivals is None:
+        if self.semaphores is None:
             return
-        counters = np.empty(plan.arrivals, np.int32)
-        device.download(self.arrivals, counters)
+        counters = np.empty(plan.semaphores, np.int32)
+        device.download(self.semaphores, counters)
         odd = np.flatnonzero(counters)
         if odd.size:
             raise DeviceError(
-                f"'{plan.kernel}' left {odd.size} of its {plan.arrivals} counters of arrivals "
-                f"other than zero, number {odd[0]} at {counters[odd[0]]}: its next launch would go "
-                "wrong"
+                f"'{plan.kernel}' left {odd.size} of its {plan.semaphores} semaphores other "
+                f"than zero, number {odd[0]} at {counters[odd[0]]}: its next launch would go wrong"
             )
 
     @property
     def arguments(self) -> dict[str, int | float]:
         """The addresses by argument name, 0 if there is none, and the arguments of a table."""
-        buffers = {"workspace": self.workspace, "arrivals": self.arrivals, "groups": self.table}
+        buffers = {"workspace": self.workspace, "semaphores": self.semaphores, "groups": self.table}
         return {**{name: _address(each) for name, each in buffers.items()}, **self.products}
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers that exist."""
-        every = (self.workspace, self.arrivals, self.table)
+        every = (self.workspace, self.semaphores, self.table)
         return tuple(each for each in every if each is not None)
 
 
@@ -198,7 +197,7 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc", "batch", "ldr", "ldx"), np.int32),
     **dict.fromkeys(("stride_a", "stride_b", "stride_c", "stride_r", "stride_x"), np.int64),
     **dict.fromkeys(("alpha", "beta", "scale"), np.float32),
-    **dict.fromkeys(("A", "B", "C", "bias", "workspace", "arrivals"), np.uint64),
+    **dict.fromkeys(("A", "B", "C", "bias", "workspace", "semaphores"), np.uint64),
     **dict.fromkeys(("residual", "auxiliary"), np.uint64),
     # Of a table of products: its address, its length, and the tiles of all.
     "groups": np.uint64,

@@ -47,7 +47,6 @@ class PreparedLaunch:
     """
 
     __slots__ = (
-        "_arrivals_word",
         "_busy",
         "_configuration",
         "_context",
@@ -59,6 +58,7 @@ class PreparedLaunch:
         "_patches",
         "_pointer",
         "_scratch",
+        "_semaphores_word",
         "_word_a",
         "_word_b",
         "_word_out",
@@ -79,7 +79,7 @@ class PreparedLaunch:
     ) -> None:
         self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
-        bound = {"workspace": 0, "arrivals": 0, **dict.fromkeys(places or (), 0), **arguments}
+        bound = {"workspace": 0, "semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
         self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, bound)))
         self._words, self._extra = self._parameters.words, self._parameters.pointer
         self._configuration = driver.LaunchConfiguration.of(plan)
@@ -96,13 +96,13 @@ class PreparedLaunch:
             self._word_a, self._word_b, self._word_out = (
                 found[role][0] for role in ("a", "b", "out")
             )
-        given = bound["workspace"] or bound["arrivals"]
-        self.needs = (0, 0) if given else (plan.workspace_bytes, plan.arrivals)
+        given = bound["workspace"] or bound["semaphores"]
+        self.needs = (0, 0) if given else (plan.workspace_bytes, plan.semaphores)
         self._scratch: LaunchScratch | None = None
         if any(self.needs):
             self._scratch = LaunchScratch(context, context.scratch, *self.needs, temporary)
             self._workspace_word = _word(plan, offsets, "workspace")
-            self._arrivals_word = _word(plan, offsets, "arrivals")
+            self._semaphores_word = _word(plan, offsets, "semaphores")
         self._launch = driver.launcher()
         self._busy = False
 
@@ -111,8 +111,8 @@ class PreparedLaunch:
     ) -> None:
         """Put it on a stream; addresses are those of element 0 of each operand.
 
-        `scratch` are the addresses of workspace and counters where they are not to be those of the
-        stream.
+        `scratch` are the addresses of workspace and semaphores where they are not to be those of
+        the stream.
 
         Raises:
             DeviceError: the driver refuses the launch, or memory for it is missing.
@@ -128,7 +128,7 @@ class PreparedLaunch:
                 words[word] = addresses[operand] + offset
             if self._scratch is not None:
                 found = self._scratch.on(stream) if scratch is None else scratch
-                words[self._workspace_word], words[self._arrivals_word] = found
+                words[self._workspace_word], words[self._semaphores_word] = found
             self._configuration.stream = stream
             error = self._launch(self._pointer, self._function, None, self._extra)
             if error:
@@ -153,7 +153,7 @@ class PreparedLaunch:
             words[self._word_b] = b
             words[self._word_out] = out
             if self._scratch is not None:
-                words[self._workspace_word], words[self._arrivals_word] = self._scratch.on(stream)
+                words[self._workspace_word], words[self._semaphores_word] = self._scratch.on(stream)
             self._configuration.stream = stream
             error = self._launch(self._pointer, self._function, None, self._extra)
             if error:
@@ -226,10 +226,12 @@ class LaunchSequence:
         temporary: Temporary = no_memory,
     ) -> None:
         self._context, self._launches = context, tuple(launches)
-        workspace, arrivals = (max(sizes, default=0) for sizes in _columns(self._launches))
+        workspace, semaphores = (max(sizes, default=0) for sizes in _columns(self._launches))
         self._scratch: LaunchScratch | None = None
-        if workspace or arrivals:
-            self._scratch = LaunchScratch(context, context.scratch, workspace, arrivals, temporary)
+        if workspace or semaphores:
+            self._scratch = LaunchScratch(
+                context, context.scratch, workspace, semaphores, temporary
+            )
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """As `PreparedLaunch.run`.

@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class StreamScratch:
-    """A workspace, and counters that are zero between launches, for launches one after another.
+    """A workspace, and semaphores that are zero between launches, for launches one after another.
 
     What has become too small is kept for launches that still use it, or that a graph replays; as
     sizes double, that is no more than what is in use.
@@ -50,13 +50,13 @@ class StreamScratch:
         self._kept: list[Buffer] = []
         self._sizes = [0, 0]
         self.workspace = 0
-        self.arrivals = 0
+        self.semaphores = 0
 
-    def fits(self, workspace_bytes: int, arrivals: int) -> bool:
+    def fits(self, workspace_bytes: int, semaphores: int) -> bool:
         """Whether it has as much."""
-        return workspace_bytes <= self._sizes[0] and arrivals <= self._sizes[1]
+        return workspace_bytes <= self._sizes[0] and semaphores <= self._sizes[1]
 
-    def grow(self, workspace_bytes: int, arrivals: int) -> None:
+    def grow(self, workspace_bytes: int, semaphores: int) -> None:
         """Have at least so much.
 
         Raises:
@@ -67,11 +67,11 @@ class StreamScratch:
             memory = self._source.allocate(size)
             self._kept.append(memory)
             self.workspace, self._sizes[0] = memory.address, size
-        if arrivals > self._sizes[1]:
-            count = max(arrivals, 2 * self._sizes[1])
+        if semaphores > self._sizes[1]:
+            count = max(semaphores, 2 * self._sizes[1])
             memory = self._source.zeros(COUNTER_BYTES * count)
             self._kept.append(memory)
-            self.arrivals, self._sizes[1] = memory.address, count
+            self.semaphores, self._sizes[1] = memory.address, count
 
 
 class ScratchPool:
@@ -84,7 +84,7 @@ class ScratchPool:
         self._found: dict[tuple[int, int, int], StreamScratch] = {}
 
     def of(
-        self, stream: int, capturing: bool, workspace_bytes: int, arrivals: int
+        self, stream: int, capturing: bool, workspace_bytes: int, semaphores: int
     ) -> StreamScratch:
         """Scratch memory for a launch on a stream.
 
@@ -102,8 +102,8 @@ class ScratchPool:
             scratch = self._found.get(key)
             if scratch is None:
                 scratch = self._found[key] = StreamScratch(self._source)
-            if not scratch.fits(workspace_bytes, arrivals):
-                scratch.grow(workspace_bytes, arrivals)
+            if not scratch.fits(workspace_bytes, semaphores):
+                scratch.grow(workspace_bytes, semaphores)
         return scratch
 
 
@@ -139,7 +139,7 @@ class LaunchScratch:
     Args:
         source: the GPU's context.
         pool: what it is taken from, unless `on` names another one.
-        workspace_bytes, arrivals: what the launch needs.
+        workspace_bytes, semaphores: what the launch needs.
         temporary: memory of graphs, for the workspace of launches that are captured.
     """
 
@@ -150,16 +150,16 @@ class LaunchScratch:
         source: Source,
         pool: ScratchPool,
         workspace_bytes: int,
-        arrivals: int,
+        semaphores: int,
         temporary: Temporary = no_memory,
     ) -> None:
         self._source, self._pool, self._temporary = source, pool, temporary
-        self._needs = workspace_bytes, arrivals
+        self._needs = workspace_bytes, semaphores
         self._query = driver.capture_query()
         self._last: tuple[int, StreamScratch] | None = None
 
     def on(self, stream: int, pool: ScratchPool | None = None) -> tuple[int, int]:
-        """The addresses of workspace and counters for the next launch on a stream.
+        """The addresses of workspace and semaphores for the next launch on a stream.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -176,15 +176,15 @@ class LaunchScratch:
         else:
             scratch = self._pool.of(stream, False, *self._needs)
             self._last = stream, scratch
-        return scratch.workspace, scratch.arrivals
+        return scratch.workspace, scratch.semaphores
 
     def _of_capture(self, stream: int, pool: ScratchPool) -> tuple[int, int]:
         """Memory that is the graph's into which the stream is being captured."""
-        nbytes, arrivals = self._needs
+        nbytes, semaphores = self._needs
         made = self._temporary(nbytes, self._source.ordinal) if nbytes else None
-        scratch = pool.of(stream, True, nbytes if made is None else 0, arrivals)
+        scratch = pool.of(stream, True, nbytes if made is None else 0, semaphores)
         # What the library gave belongs to the graph, which may use it again for what comes next.
-        return scratch.workspace if made is None else made[1], scratch.arrivals
+        return scratch.workspace if made is None else made[1], scratch.semaphores
 
 
 def _capture_id(stream: int) -> int:

@@ -19,6 +19,7 @@ from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.alternatives import alternatives
 from gemmkit.kernels.catalog import kernels_for
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
@@ -268,14 +269,16 @@ class Dispatcher:
         return costed if refused is None else None
 
     def _refusal(self, problem: GemmProblem) -> str:
-        """That of the last candidate which takes the types at least."""
+        """That of the last candidate which takes the types at least, and what would do."""
         candidates = self.prices.candidates(problem)
-        if not candidates:
-            kernel = kernels_for([problem])[0]
-            return kernel.supports(problem, kernel.default, self.gpu) or "each has its reason"
         able = [each for each in candidates if problem.dtype in each.kernel.dtypes]
-        last = (able or candidates)[-1]
-        return last.kernel.supports(problem, last.config, self.gpu) or "each has its reason"
+        if candidates:
+            last = (able or candidates)[-1]
+            reason = last.kernel.supports(problem, last.config, self.gpu)
+        else:
+            kernel = kernels_for([problem])[0]
+            reason = kernel.supports(problem, kernel.default, self.gpu)
+        return (reason or "each has its reason") + alternatives(problem, self.gpu)
 
 
 def as_batch(problem: GemmProblem) -> GemmProblem | None:
@@ -288,6 +291,8 @@ def as_batch(problem: GemmProblem) -> GemmProblem | None:
     m, n, k = groups.largest
     return GemmProblem(
         *(m, n, k),
+        alpha=problem.alpha,
+        beta=problem.beta,
         # A leading dimension that no vector divides marks them as unaligned.
         lda=0 if aligned else 4 * max(m, k) + 1,
         epilogue=problem.epilogue,

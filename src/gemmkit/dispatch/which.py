@@ -41,11 +41,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What would be launched for a problem on a board, and why.
 
     `time_us` was `measured` where this very problem was, else it is estimated, and `tflops` is the
-    speed at that time; `estimate_us` is the closed-form time in any case. `waves`
-    is the grid's blocks over those that the board holds at once, `blocks_per_sm` what an SM holds,
-    `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts` the blocks
-    that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are those of a
-    `LaunchPlan`. `size` is what the guide calls the problem.
+    speed at that time, 0 where nothing is multiplied; `estimate_us` is the closed-form time in any
+    case. `waves` is the grid's blocks over those that the board holds at once, `blocks_per_sm` what
+    an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
+    the blocks that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are
+    those of a `LaunchPlan`. `size` is what the guide calls the problem.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.
     """
@@ -54,6 +54,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     dtype: str
     out_dtype: str
+    alpha: float
+    beta: float
     epilogue: str
     aligned: bool
     gpu: str
@@ -86,6 +88,8 @@ def which(
     shape: Shape,
     gpu: str | GpuSpec | None = None,
     *,
+    alpha: float | None = None,
+    beta: float | None = None,
     epilogue: str | Epilogue | None = None,
     layout: str | None = None,
     dtype: str | None = None,
@@ -98,6 +102,8 @@ def which(
     Args:
         shape: a text `MxNxK`, a number (of a cube), (M, N, K), or a problem.
         gpu: the board or its name, by default an RTX 3090.
+        alpha: the factor of A·B, by default the problem's own, which for a shape is 1.
+        beta: that of the previous C, by default the problem's own, which for a shape is 0.
         epilogue: fused into the write-back (see `Epilogue.parse`); by default the problem's own.
         layout: how A and B lie in memory: "NN", "NT", "TN" or "TT"; by default the problem's own.
         dtype: the type of A and B, by default the problem's own, which for a shape is float32.
@@ -109,7 +115,7 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel takes the problem.
     """
-    problem = asked_problem(None, shape, epilogue=epilogue, dtype=dtype, out_dtype=out_dtype)
+    problem = asked_problem(None, shape, alpha, beta, epilogue, dtype, out_dtype)
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
@@ -123,6 +129,8 @@ def which(
     plan = choice.kernel.plan(problem, choice.config, board)
     return Decision(
         shape=problem.shape,
+        alpha=problem.alpha,
+        beta=problem.beta,
         epilogue=str(problem.epilogue),
         layout=problem.layout,
         dtype=problem.dtype,
@@ -136,7 +144,7 @@ def which(
         size=size_class(problem),
         time_us=choice.microseconds,
         measured=choice.measured,
-        tflops=problem.flops / choice.microseconds / 1e6 if choice.microseconds else 0.0,
+        tflops=_tflops(problem, choice.microseconds),
         estimate_us=own.microseconds,
         grid=plan.grid,
         block=plan.block,
@@ -160,6 +168,11 @@ def which(
     )
 
 
+def _tflops(problem: GemmProblem, microseconds: float) -> float:
+    """The speed; 0 where nothing is multiplied. BLAS: α = 0 never reads A or B."""
+    return problem.flops / microseconds / 1e6 if microseconds and problem.alpha else 0.0
+
+
 def _others(
     asked: Dispatcher, chosen: CostedCandidate, problem: GemmProblem, count: int
 ) -> list[Ranked]:
@@ -179,8 +192,8 @@ def _others(
 
 def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
     config = ranked.costed.config
-    cuts_k = "arrivals" in ranked.costed.kernel.signature
-    return not cuts_k and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
+    shares_tiles = ranked.costed.kernel.shares_tiles
+    return not shares_tiles and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
 
 
 # By the factors of `Shares`, in their order.
@@ -208,5 +221,5 @@ def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered: bool) 
     if mine < NOTABLE * other:
         return text.format(mine=mine, other=other)
     if ours.work.parts > theirs.work.parts:
-        return "putting its parts together costs more than it saves"
+        return "the fix-up of its partial results costs more than it saves"
     return "it differs little, in what a tile costs before and after its arithmetic"

@@ -9,6 +9,7 @@ from typing import Any
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.alternatives import instead_of
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SHORT_K, SKINNY
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div, names_in
@@ -36,7 +37,8 @@ def fitting(
     for each in _neighbours(kernel, kernel.lay_out(problem), tiles):
         if kernel.supports(each, config, gpu) is None:
             return each
-    raise UnsupportedProblem(f"{kernel.name}: {kernel.supports(problem, config, gpu)}")
+    reason, instead = kernel.supports(problem, config, gpu), instead_of(kernel, problem, gpu)
+    raise UnsupportedProblem(f"{kernel.name}: {reason}{instead}")
 
 
 def _neighbours(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterator[GemmProblem]:

@@ -14,6 +14,7 @@ from gemmkit.kernels import source_text
 from gemmkit.kernels.constructors import UsersKernels
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.limits import MAX_EXTENT
+from gemmkit.kernels.loads import LoadFormula
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -45,10 +46,11 @@ class Kernel(UsersKernels):
     those of further keys, to be tried when the others are settled. `launch` maps
     (problem, config, board) to template arguments, grid, block and memory; `rule` returns
     the reason why a configuration is refused, or None; `work` says what a launch asks of the
-    board's pipes. `file` is where the code comes from; None stands for gemmkit's own file of that
-    name. Only rungs have a `rung`. The `entry` of a user's kernel is the whole name expression, and
-    its `condition` says why a problem is refused. `translate` is another language's front end: it
-    gives the PTX for a board, and the kernel's symbol in that.
+    board's pipes; `loads` gives the words that its threads load, where a formula does. `file` is
+    where the code comes from; None stands for gemmkit's own file of that name. Only rungs have a
+    `rung`. The `entry` of a user's kernel is the whole name expression, and its `condition` says
+    why a problem is refused. `translate` is another language's front end: it gives the PTX for a
+    board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `mainloop` is another kernel whose mainloop and configurations it uses: what was measured of a
     configuration there is the best guide to it here, until it is measured itself.
@@ -68,6 +70,7 @@ class Kernel(UsersKernels):
     launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
     rule: Callable[[TileConfig, GpuSpec], str | None]
     work: Way
+    loads: LoadFormula | None = None
     mainloop: Kernel | None = None
     fuses: bool = True
     refinements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -193,6 +196,11 @@ class Kernel(UsersKernels):
         return set(TABLE_ARGUMENTS) <= set(self.signature)
 
     @property
+    def shares_tiles(self) -> bool:
+        """Whether several blocks can share a tile of C, and leave partial sums in a workspace."""
+        return "workspace" in self.signature
+
+    @property
     def takes_matrices(self) -> bool:
         """Whether its write-back can add a residual, fill an auxiliary output and scale."""
         names = set(self.signature)
@@ -201,37 +209,24 @@ class Kernel(UsersKernels):
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why this problem cannot be run with any configuration on this board, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
-            return f"'{self.name}' has no fused epilogue; rungs from 2 on have"
+            return f"'{self.name}' has no fused epilogue"
         if problem.epilogue.takes_matrices and not self.takes_matrices:
             return (
-                f"'{self.name}' fuses a bias and an activation alone; 'gemm_tiled' and the other "
-                "production kernels add a residual, scale, and keep the activation's argument"
+                f"'{self.name}' fuses a bias and an activation alone: it adds no residual, "
+                "does not scale, and does not keep the activation's argument"
             )
         results = self.result_dtypes or self.dtypes
         for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
             if dtype not in taken:
-                others = "; 'typed' takes it"
-                if problem.groups is not None:
-                    others = "; no kernel takes groups of other types: use 'typed' for each product"
-                if self.file is not None:
-                    others = ""
-                return f"'{self.name}' is for {', '.join(taken)}, not {dtype}{others}"
+                return f"'{self.name}' is for {', '.join(taken)}, not {dtype}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
-            others = "'gemm_tiled' and 'typed' take NT, TN and TT"
-            if self.user_defined:
-                others = "--layout says otherwise"
-            return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}; {others}"
+            otherwise = "; --layout says otherwise" if self.user_defined else ""
+            return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}{otherwise}"
         if problem.groups is not None and not self.takes_groups:
-            others = "'gemm_grouped' takes groups of different shapes"
-            if {problem.dtype, problem.result_dtype} != {"float32"}:
-                others = "groups of different shapes are for float32 alone: launch each by itself"
-            return f"'{self.name}' computes products of one shape; {others}"
+            return f"'{self.name}' computes products of one shape, not groups of different shapes"
         if problem.batch != 1 and not self.takes_batches:
-            return (
-                f"'{self.name}' computes one product per launch; 'gemm_tiled' and the other "
-                "production kernels take batches"
-            )
+            return f"'{self.name}' computes one product per launch, not a batch"
         extents = (problem.m, problem.n, problem.k, problem.batch)
         # Of groups, its condition names the product.
         if problem.groups is None and max(extents) > MAX_EXTENT:
@@ -242,13 +237,16 @@ class Kernel(UsersKernels):
         """How to launch it.
 
         Raises:
-            UnsupportedProblem: `supports` gave a reason.
+            UnsupportedProblem: `supports` gave a reason; the text names kernels that take it.
             CompileError, CompilerMissing: `translate` failed.
         """
         reason = self.supports(problem, config, gpu)
         if reason is not None:
+            from gemmkit.kernels.alternatives import instead_of
+
+            instead = instead_of(self, problem, gpu)
             configured = f" ({config})" if config.as_dict() else ""
-            raise UnsupportedProblem(f"{self.name}{configured}: {reason}")
+            raise UnsupportedProblem(f"{self.name}{configured}: {reason}{instead}")
         shape = self.launch(problem, config, gpu)
         arguments = ", ".join(map(str, shape.template))
         if self.fuses:
@@ -266,7 +264,7 @@ class Kernel(UsersKernels):
             signature=(*self.signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             workspace_bytes=shape.workspace_bytes,
-            arrivals=shape.arrivals,
+            semaphores=shape.semaphores,
             residue=shape.residue,
             chunks=shape.chunks,
             rasterized=shape.rasterized,

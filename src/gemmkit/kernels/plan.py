@@ -22,7 +22,7 @@ Signature = tuple[str, ...]
 
 # The signature that rungs share, and that of those whose blocks work together on a result.
 SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
-SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "arrivals")
+SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "semaphores")
 
 # What comes last in the signature of kernels that take batches.
 BATCH_ARGUMENTS: Signature = ("batch", "stride_a", "stride_b", "stride_c")
@@ -141,8 +141,9 @@ class LaunchPlan:
     Each entry of `signature` is an argument's name, a number, or an expression over such names.
     Where the kernel takes structs by value, `structs` has an entry for each of its parameters, and
     `signature` one for each field in place of such a struct.
-    `workspace_bytes` is global memory whose content does not matter, `arrivals` a number of 32-bit
-    counters in global memory that are zero before the first launch and that each leaves at zero.
+    `workspace_bytes` is global memory whose content does not matter. `semaphores` is the number of
+    32-bit counters in global memory, one per tile that several blocks share: they are zero before
+    the first launch, and each launch leaves them at zero.
     `residue` are the last rows and columns of C if blocks after those of its tiles compute them,
     `chunks` the parts of k that are accumulated separately; with `rasterized`, tiles come in groups
     of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
@@ -161,7 +162,7 @@ class LaunchPlan:
     shared_bytes: int = 0
     cluster: Dim3 = (1, 1, 1)
     workspace_bytes: int = 0
-    arrivals: int = 0
+    semaphores: int = 0
     residue: tuple[int, int] = (0, 0)
     chunks: int = 1
     rasterized: bool = False
@@ -202,7 +203,7 @@ class LaunchShape:
     block: Dim3
     shared_bytes: int = 0
     workspace_bytes: int = 0
-    arrivals: int = 0
+    semaphores: int = 0
     residue: tuple[int, int] = (0, 0)
     chunks: int = 1
     rasterized: bool = False

@@ -63,6 +63,7 @@ class Demands:
     `covers` how many a step must last at least, which overlapped copies hide; `streams` says that a
     step lasts as long as memory takes, whatever is computed.
 
+    `results` are those of which a thread keeps sums at once, its own or its part of them.
     `registers` (of 32 bits) hold what a thread multiplies and adds up, `other_registers` the rest;
     `most_registers` is what launch bounds leave it. `places` are those of the loop at which copies
     begin; 0 where the compiler never runs out of registers for them. `coalesced_stores` says that
@@ -80,6 +81,7 @@ class Demands:
     covers: float
     streams: bool
     barriers: int
+    results: float
     registers: int
     other_registers: int
     most_registers: int
@@ -121,6 +123,11 @@ class Work(NamedTuple):
     def columns(self) -> int:
         """Columns of a tile of C."""
         return self.cut.columns
+
+    @property
+    def results_per_thread(self) -> float:
+        """Results of C of which a thread keeps sums at once."""
+        return self.demands.results * max(self.thin, 1)
 
     @property
     def visits(self) -> int:

@@ -48,6 +48,10 @@ def _problem(decision: Decision) -> str:
         parts.append(types_text(decision.dtype, decision.out_dtype))
     if not decision.aligned:
         parts.append("rows not aligned to 16 bytes")
+    if decision.alpha != 1:
+        parts.append(f"α = {decision.alpha:g}")
+    if decision.beta:
+        parts.append(f"β = {decision.beta:g}")
     if decision.epilogue != "none":
         parts.append(f"with {decision.epilogue}")
     return ", ".join(parts)

@@ -91,11 +91,15 @@ def tried_table(shape: str, entries: Sequence[Entry], stale: int) -> Table:
 
 
 def space_note(result: Tuned) -> str:
-    """How much of the space was left out, by reason, and how much the budget did not cover."""
+    """How much of the space was left out, by reason, and how much the budget did not cover; then
+    which kernels are out of the question, and an example of what else was refused."""
     parts = [f"{count:,} {reason}" for reason, count in result.left_out.items()]
     if result.untried:
         parts.append(f"{result.untried:,} not tried within the budget")
-    return f"{result.problem.shape}, of {result.total:,}: " + "; ".join(parts) + "."
+    told = [f"{result.problem.shape}, of {result.total:,}: " + "; ".join(parts) + "."]
+    told += [f"No configuration of {name}: {why}." for name, why in result.excluded.items()]
+    told += [f"For example {reason}: {each}." for reason, each in result.examples.items()]
+    return " ".join(told)
 
 
 def reasons_text(

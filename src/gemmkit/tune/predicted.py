@@ -75,11 +75,7 @@ def rank_by_prediction(
     space = search_space(problem, spec, allowed, within=within)
     candidates = space.candidates
     if not candidates or not problem.flops:
-        refusals = [kernel.accepts(problem, spec) for kernel in chosen]
-        counted = [f"{why}: {count}" for why, count in space.left_out.items()]
-        reasons = "; ".join(map(str, refusals) if all(refusals) else counted)
-        if not problem.flops:
-            reasons = "it has nothing to multiply"
+        reasons = space.nothing_left if problem.flops else "it has nothing to multiply"
         raise UsageError(f"no configuration is left to predict for {problem.shape} ({reasons})")
     search = make_strategy(strategy, candidates, seed)
     found: list[Predicted] = []

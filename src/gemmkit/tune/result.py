@@ -16,8 +16,9 @@ class Tuned(JsonLine, frozen=True, kw_only=True):
     `best` is the fastest configuration of those searched, now or before, `runner_up` the second
     fastest, each None where nothing gave a right result. `tried` counts the trials of this run by
     outcome, `known` those of earlier runs that were not repeated, `left_out` what was never tried
-    by reason, `untried` what the budget did not reach; `total` is the whole space. `ended` says why
-    it ended: "budget", "all tried" or "interrupted". Seconds are wall-clock.
+    by reason, with the sentence of one configuration in `examples`; `excluded` says of each kernel
+    that has none left why. `untried` is what the budget did not reach, `total` the whole space.
+    `ended` says why it ended: "budget", "all tried" or "interrupted". Seconds are wall-clock.
     """
 
     problem: ProblemClass
@@ -37,6 +38,8 @@ class Tuned(JsonLine, frozen=True, kw_only=True):
     strategy: str
     seed: int
     store: str
+    examples: dict[str, str] = msgspec.field(default_factory=dict)
+    excluded: dict[str, str] = msgspec.field(default_factory=dict)
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property

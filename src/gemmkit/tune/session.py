@@ -104,8 +104,8 @@ class Session:
             self.bench = Bench(Workload(problem, device, options.seed), device)
             self.space: Space = searching.result()
         if not self.space.candidates:
-            reasons = "; ".join(f"{why}: {count}" for why, count in self.space.left_out.items())
-            raise UsageError(f"no configuration is left to try for {problem.shape} ({reasons})")
+            why = self.space.nothing_left
+            raise UsageError(f"no configuration is left to try for {problem.shape} ({why})")
         self.known = {
             entry_identity(each): each
             for each in store.entries(self.gpu, self.kind, epilogue=self.epilogue)
@@ -381,6 +381,8 @@ class Session:
             known=len(self.known),
             untried=len(self.space.candidates) - len(self.entries),
             left_out=dict(self.space.left_out),
+            examples=dict(self.space.examples),
+            excluded=dict(self.space.excluded),
             total=self.space.total,
             ended=ended,
             seconds=time.monotonic() - self.begun,

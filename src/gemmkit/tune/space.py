@@ -6,10 +6,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.alternatives import alternatives
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem
@@ -55,7 +56,9 @@ class Candidate:
 class Space:
     """Candidates, the fastest by estimate first, and how many were left out, by reason.
 
-    `total` is what the kernels' spaces hold together, before any rule.
+    `examples` has for a reason one configuration with the sentence of its refusal, `excluded` for
+    each kernel of which nothing is left the sentence why. `total` is what the kernels' spaces hold
+    together, before any rule.
     """
 
     problem: GemmProblem
@@ -63,6 +66,14 @@ class Space:
     candidates: tuple[Candidate, ...]
     left_out: Mapping[str, int]
     total: int
+    examples: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nothing_left(self) -> str:
+        """Why there are no candidates, kernel by kernel, and which kernels take the problem."""
+        reasons = (f"{name}: {why}" for name, why in self.excluded.items())
+        return "; ".join(reasons) + alternatives(self.problem, self.spec)
 
 
 def identity_of(kernel: Kernel, config: TileConfig) -> Identity:
@@ -129,17 +140,26 @@ def search_space(
         within: how many times the best estimate one may reach; infinite to leave out nothing.
     """
     left_out: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    excluded: dict[str, str] = {}
     found: list[Candidate] = []
     for each in allowed:
         kernel = each.kernel
+        before = len(found)
         left_out[REFUSED] += each.total - len(each.configurations)
+        why = kernel.accepts(problem, spec)
+        if why is None and not each.configurations:
+            why = kernel.rule(kernel.default, spec)
         if not each.takes(problem, spec):
             left_out[OUTSIDE] += len(each.configurations)
+            excluded[kernel.name] = why or REFUSED
             continue
         launches: set[LaunchShape] = set()
         for config in each.configurations:
-            if kernel.supports(problem, config, spec) is not None:
+            why = kernel.supports(problem, config, spec)
+            if why is not None:
                 left_out[UNFIT_FOR_PROBLEM] += 1
+                examples.setdefault(UNFIT_FOR_PROBLEM, f"{kernel.label(config)}: {why}")
                 continue
             shape = kernel.launch(problem, config, spec)
             if shape in launches:
@@ -150,11 +170,21 @@ def search_space(
             time_us = form.estimate(problem).microseconds
             if math.isinf(time_us):
                 left_out[UNFIT] += 1
+                examples.setdefault(UNFIT, f"{kernel.label(config)} on {spec.name}")
             else:
                 found.append(Candidate(kernel, config, time_us))
+        if len(found) == before:
+            excluded[kernel.name] = why or UNFIT
     found.sort(key=lambda candidate: candidate.estimate_us)
     limit = within * found[0].estimate_us if found else 0.0
     kept = tuple(candidate for candidate in found if candidate.estimate_us <= limit)
     left_out[SLOW] += len(found) - len(kept)
-    total = sum(each.total for each in allowed)
-    return Space(problem, spec, kept, {why: n for why, n in left_out.items() if n}, total)
+    return Space(
+        problem,
+        spec,
+        kept,
+        {why: n for why, n in left_out.items() if n},
+        sum(each.total for each in allowed),
+        examples,
+        excluded,
+    )

@@ -35,6 +35,24 @@ def test_derived_metrics_by_formula(gathered):
     assert tiled["launch__grid_size"] == 64
 
 
+def test_loads_of_groups_are_those_of_the_operands_and_of_the_table():
+    groups = GemmProblem.of_groups("100x75x50,33x64x20")
+    found = figures(gather(find_kernel("gemm_grouped"), groups, find_board("rtx3090")))
+    parts = found[derived.GLOBAL_FORMULA], found[derived.TABLE_LOADS]
+    assert found[derived.GLOBAL_LOADS] == pytest.approx(sum(parts), rel=1e-12)
+    assert all(parts)
+    assert found[derived.SHARED_LOADS] == found[derived.SHARED_FORMULA]
+
+
+def test_why_there_is_no_formula_is_told():
+    board, tiled = find_board("rtx3090"), find_kernel("gemm_tiled")
+    assert "residue tiles" in tiled.loads(GemmProblem(65, 257, 20), tiled.default, board)
+    seen = gather(find_kernel("gemm_skinny"), GemmProblem(2, 64, 64), board)
+    rows = {row.label: row.value for each in explain_facts(seen).sections for row in each.figures}
+    assert "share k" in rows["No formula for loads"]
+    assert derived.GLOBAL_FORMULA not in figures(seen)
+
+
 def test_a_large_problem_is_counted_smaller_and_says_so(strides):
     seen = strides[8]
     assert not seen.is_full

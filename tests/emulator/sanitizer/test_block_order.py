@@ -12,7 +12,7 @@ TILES, PARTS, THREADS = 3, 4, 64
 HOW = {"grid": (TILES, PARTS, 1), "block": (THREADS, 1, 1), "unwritten": ("out", "workspace")}
 
 # The blocks of a tile store partial sums in the workspace; the last one adds them up.
-LAST_ARRIVER = """k(const float* x, float* out, float* workspace, unsigned* arrivals) {
+LAST_ARRIVER = """k(const float* x, float* out, float* workspace, unsigned* semaphores) {
     __shared__ bool last;
     const int parts = gridDim.y, width = blockDim.x, at = threadIdx.x;
     float* slots = workspace + blockIdx.x * parts * width;
@@ -20,7 +20,7 @@ LAST_ARRIVER = """k(const float* x, float* out, float* workspace, unsigned* arri
     __threadfence();  // before
     __syncthreads();  // all parts
     if (at == 0) {
-        last = atomicInc(&arrivals[blockIdx.x], parts - 1) == parts - 1;
+        last = atomicInc(&semaphores[blockIdx.x], parts - 1) == parts - 1;
     }
     __syncthreads();
     if (!last) return;
@@ -31,7 +31,7 @@ LAST_ARRIVER = """k(const float* x, float* out, float* workspace, unsigned* arri
 }"""
 _BEFORE, _AFTER = "__threadfence();  // before", "__threadfence();  // after"
 _PART = "slots[blockIdx.y * width + at] ="
-_COUNT = "atomicInc(&arrivals[blockIdx.x], parts - 1)"
+_COUNT = "atomicInc(&semaphores[blockIdx.x], parts - 1)"
 
 
 def launch(source: str, **how: object) -> Outcome:
@@ -39,7 +39,7 @@ def launch(source: str, **how: object) -> Outcome:
         "x": np.arange(TILES * PARTS * THREADS, dtype=np.float32),
         "out": np.zeros(TILES * THREADS, np.float32),
         "workspace": np.zeros(TILES * PARTS * THREADS, np.float32),
-        "arrivals": np.zeros(TILES, np.int32),
+        "semaphores": np.zeros(TILES, np.int32),
     }
     return run(source, arrays, **{**HOW, **how})  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ def test_last_arriver(threads: int, sanitize: bool) -> None:
     x = np.arange(TILES * PARTS * THREADS, dtype=np.float32).reshape(TILES, PARTS, THREADS)
     assert (outcome.arrays["out"].view(np.float32).reshape(TILES, THREADS) == x.sum(1)).all()
     assert not outcome.findings
-    assert not outcome.arrays["arrivals"].any()
+    assert not outcome.arrays["semaphores"].any()
 
 
 def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
@@ -76,7 +76,7 @@ def test_counts_do_not_depend_on_the_number_of_host_threads() -> None:
         ([(_BEFORE, ""), (_AFTER, "")], "blocks run in any order"),
         ([(_BEFORE, "__threadfence_block();")], "the other is not followed by a __threadfence()"),
         (
-            [(_COUNT, "atomicInc_block(&arrivals[blockIdx.x], parts - 1)")],
+            [(_COUNT, "atomicInc_block(&semaphores[blockIdx.x], parts - 1)")],
             "the other is not followed",
         ),
         (
@@ -127,7 +127,7 @@ def test_parts_that_are_read_before_all_have_arrived() -> None:
                 f"last = {_COUNT} == parts - 1;",
                 """unsigned old;
                 asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-                    : "=r"(old) : "l"(&arrivals[blockIdx.x]), "r"(parts - 1) : "memory");
+                    : "=r"(old) : "l"(&semaphores[blockIdx.x]), "r"(parts - 1) : "memory");
                 last = old == parts - 1;""",
             ),
         ],

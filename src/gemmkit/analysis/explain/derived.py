@@ -16,16 +16,16 @@ from gemmkit.analysis.loads import (
     SHARED_BYTES,
     WORD_BYTES,
     count_loads,
-    loads_by_formula,
 )
 from gemmkit.analysis.occupancy import Limiter
 from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
-from gemmkit.kernels.production.gemm_skinny import sums_per_thread
+from gemmkit.kernels.loads import Words
+from gemmkit.kernels.plan import TABLE_ARGUMENTS
 
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "derived from counters, and as exact as they are"
-FORMULA = "by formula, for sizes that are multiples of the tile"
+FORMULA = "by formula, for any sizes; without what the epilogue and a table of groups take"
 PREDICTED = "predicted by a model of the board, neither counted nor measured"
 
 OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
@@ -34,6 +34,7 @@ REGISTERS = "launch__registers_per_thread"
 TAIL_IDLE = "gemmkit__last_wave_idle_pct"
 GLOBAL_LOADS = "gemmkit__global_loads_per_result"
 SHARED_LOADS = "gemmkit__shared_loads_per_result"
+TABLE_LOADS = "gemmkit__table_loads_per_result"
 GLOBAL_FORMULA = f"{GLOBAL_LOADS}_by_formula"
 SHARED_FORMULA = f"{SHARED_LOADS}_by_formula"
 RESULTS_PER_THREAD = "gemmkit__results_per_thread"
@@ -67,6 +68,8 @@ SHARED_CONFLICTS = (
 )
 FMA = "ptx__inst_executed_op_fma.sum"
 SHARED_LOAD_COUNT = "smsp__sass_inst_executed_op_shared_ld.sum"
+# The array of the table of groups.
+TABLE = TABLE_ARGUMENTS[0]
 _INSTRUCTIONS = "ptx__inst_executed.sum"
 
 
@@ -100,13 +103,9 @@ def _barrier_limit(facts: Facts) -> float | None:
 
 
 def _results_per_thread(facts: Facts) -> float | None:
-    """If blocks share a result, each thread has a part of its sum."""
-    config = facts.config
-    if "workspace" in facts.plan.signature:
-        tile = (config.TM or 0) * (config.TN or 0)
-        return tile or sums_per_thread(facts.problem)
-    threads = facts.plan.blocks * facts.plan.threads_per_block
-    return _ratio(facts.problem.results, threads)
+    if not facts.plan.blocks:
+        return None
+    return facts.kernel.work(facts.problem, facts.config, facts.gpu).results_per_thread
 
 
 def _results_in_flight(facts: Facts) -> float | None:
@@ -121,9 +120,24 @@ def _loads(facts: Facts, kind: str) -> float | None:
     return getattr(loads, f"{kind}_per_result") if loads is not None else None
 
 
+def _table_loads(facts: Facts) -> float | None:
+    """Of the array `groups`, where the launch has a table of them."""
+    if facts.plan.table is None:
+        return None
+    read = sum(each.data_bytes for each in facts.of("global", "load") if each.array == TABLE)
+    return _ratio(read / WORD_BYTES, facts.counted.results)
+
+
+def words_by_formula(facts: Facts) -> Words | str | None:
+    """What the kernel says that threads load, or why it cannot; None where nothing is known."""
+    if facts.kernel.loads is None or not facts.plan.blocks:
+        return None
+    return facts.kernel.loads(facts.counted, facts.config, facts.gpu)
+
+
 def _formula(facts: Facts, place: int) -> float | None:
-    found = loads_by_formula(facts.kernel, facts.config, facts.counted.mean_k)
-    return found[place] if found is not None else None
+    found = words_by_formula(facts)
+    return _ratio(found[place], facts.counted.results) if isinstance(found, Words) else None
 
 
 def level_intensities(facts: Facts) -> dict[Level, float]:
@@ -177,18 +191,20 @@ DERIVED: tuple[Derived, ...] = (
             _limit("shared memory")),
     Derived("launch__occupancy_limit_barriers", "blocks per SM that barriers allow, at most those "
             "that the board allows", STATIC, _barrier_limit),
-    Derived(RESULTS_PER_THREAD, "elements of C over threads in the grid", STATIC,
-            _results_per_thread),
+    Derived(RESULTS_PER_THREAD, "elements of C of which a thread keeps sums at once; for a user's "
+            "kernel, elements of C over threads in the grid", STATIC, _results_per_thread),
     Derived(RESULTS_IN_FLIGHT,
-            "elements of C that the resident threads of an SM compute at once: independent work",
+            "sums that the resident threads of an SM keep at once: independent work",
             STATIC, _results_in_flight),
     Derived(GLOBAL_LOADS, "words that threads load from global memory per element of C",
             COUNTED, lambda f: _loads(f, "global")),
+    Derived(TABLE_LOADS, "those of them that are of the table of groups", COUNTED, _table_loads),
     Derived(SHARED_LOADS, "words that threads load from shared memory per element of C",
             COUNTED, lambda f: _loads(f, "shared")),
-    Derived(GLOBAL_FORMULA, "the same for a rung: k/BM + k/BN with tiles, 2k without", FORMULA,
+    Derived(GLOBAL_FORMULA, "the same of A, B and partial sums: k/BM + k/BN with whole tiles, 2k "
+            "without tiles", FORMULA,
             lambda f: _formula(f, 0)),
-    Derived(SHARED_FORMULA, "the same for a rung with tiles: k/TM + k/TN", FORMULA,
+    Derived(SHARED_FORMULA, "the same of tiles and sums: k/TM + k/TN with whole tiles", FORMULA,
             lambda f: _formula(f, 1)),
     Derived(FMA_PER_SHARED_LOAD, "multiply-adds per word loaded from shared memory", COUNTED,
             lambda f: _ratio(_multiply_adds(f), _counter(f, *SHARED_BYTES) / WORD_BYTES)),

@@ -15,6 +15,7 @@ _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Global-store requests", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", ""),
     ("Sectors per store request", derived.SECTORS_PER_REQUEST["store"], ""),
     ("Global loads per result", derived.GLOBAL_LOADS, "words"),
+    ("Of these, the table of groups", derived.TABLE_LOADS, "words"),
     ("Global loads, by formula", derived.GLOBAL_FORMULA, "words"),
     ("Copied by cp.async", derived.ASYNC_SHARE, "%"),
     ("Shared-memory load instructions", derived.SHARED_LOAD_INSTRUCTIONS, ""),
@@ -52,7 +53,7 @@ def sections(facts: Facts, metrics: Mapping[str, float]) -> tuple[Section, ...]:
     """The sections in Nsight Compute's order, without rows that have no value."""
     found = (
         Section(title="GPU Speed Of Light (predicted)", figures=_speed(facts, metrics)),
-        Section(title="Memory Workload Analysis", figures=_rows(_MEMORY, metrics)),
+        Section(title="Memory Workload Analysis", figures=_memory(facts, metrics)),
         Section(title="Occupancy", figures=(*_rows(_OCCUPANCY, metrics), *_limited(facts))),
         Section(title="Launch Statistics", figures=_rows(_LAUNCH, metrics)),
     )
@@ -67,6 +68,14 @@ def _rows(
         for label, metric, unit in rows
         if metric in metrics
     )
+
+
+def _memory(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
+    """The rows, with the reason where there is no formula for the loads."""
+    reason = derived.words_by_formula(facts)
+    if not isinstance(reason, str):
+        return _rows(_MEMORY, metrics)
+    return (*_rows(_MEMORY, metrics), Figure(label="No formula for loads", metric="", value=reason))
 
 
 def _limited(facts: Facts) -> tuple[Figure, ...]:

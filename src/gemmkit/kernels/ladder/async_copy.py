@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.fp32 import staged
@@ -65,5 +65,6 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=loads.tiles,
     rule=rule,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
@@ -33,6 +33,7 @@ KERNEL = Kernel(
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": COARSENING_STRIDES},
     launch=launches.block_per_tile("BM", "BN", "BK", "TM"),
     work=fp32.through_registers(),
+    loads=loads.tiles,
     rule=rule,
     aliases={"stride": "TM"},
 )

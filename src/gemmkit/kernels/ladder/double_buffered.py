@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import conflict_free
 from gemmkit.kernels.mainloops import fp32
@@ -28,5 +28,6 @@ KERNEL = Kernel(
     space=REGISTER_TILES,
     launch=launches.block_per_tile("BM", "BN", "BK", "TM", "TN", "PAD", "MAP_K", "VEC"),
     work=fp32.through_registers(vectors=True, bounded=True, overlapped=True),
+    loads=loads.tiles,
     rule=rule,
 )

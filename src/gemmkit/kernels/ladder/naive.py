@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
@@ -25,5 +25,6 @@ KERNEL = Kernel(
     space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},
     launch=launches.thread_per_result("BM", "BN"),
     work=fp32.per_result(),
+    loads=loads.per_result,
     rule=rule,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.grids import spread_over_yz
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder.naive import rule
@@ -27,6 +28,7 @@ KERNEL = Kernel(
     space={"BM": (8, 16, 32), "BN": (8, 16, 32)},
     launch=launch,
     work=fp32.per_result(coalesced=False),
+    loads=loads.per_result,
     rule=rule,
     fuses=False,
 )

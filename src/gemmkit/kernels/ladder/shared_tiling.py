@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops import fp32
 from gemmkit.kernels.plan import TileConfig
@@ -28,5 +28,6 @@ KERNEL = Kernel(
     space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
     launch=launches.thread_per_result("BM", "BN", "BK"),
     work=fp32.through_registers(),
+    loads=loads.tiles,
     rule=rule,
 )

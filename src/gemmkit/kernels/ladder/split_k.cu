@@ -1,8 +1,8 @@
 // Rung 11: k split over blocks.
 //
 // A small product has fewer tiles than the GPU has SMs. Here gridDim.z blocks share a tile, each on
-// its part of k. Each leaves its partial sums in the workspace; the last of a tile, as its counter
-// tells, adds them up in the order of k, so that the result has the same bits each time.
+// its part of k. Each leaves its partial sums in the workspace; the last of a tile, as the tile's
+// semaphore tells, adds them up in the order of k, so that the result has the same bits each time.
 //
 //   tile 0:  | block z = 0 | block z = 1 | block z = 2 |   ->  workspace  ->  sum, epilogue, C
 //            k = 0 ............................... K - 1
@@ -17,7 +17,7 @@ template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, in
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     split_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
             float beta, float* C, int ldc, const float* bias, float* workspace,
-            unsigned* arrivals CUSTOM_PARAMETERS) {
+            unsigned* semaphores CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
     __syncthreads();  // the block's partial sums are written
     if (threadIdx.x == 0) {
       __threadfence();  // and visible to every block that finds them counted
-      last = atomicInc(&arrivals[tile], parts - 1) == parts - 1;  // and back to 0 after the last
+      last = atomicInc(&semaphores[tile], parts - 1) == parts - 1;  // back to 0 after the last
       __threadfence();
     }
     __syncthreads();

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import MAX_GRID_YZ, GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
@@ -43,7 +43,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         async_copy.launch(problem, config, gpu),
         grid=(tiles, 1, parts),
         workspace_bytes=FLOAT_BYTES * shared_tiles * parts * BM * BN,
-        arrivals=shared_tiles,
+        semaphores=shared_tiles,
     )
 
 
@@ -52,6 +52,13 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     found = whole_tiles(problem, config, config["BM"], config["BN"], parts_of(problem, config))
     shared_bytes = async_copy.stages_bytes(config)
     return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
+
+
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+    """Tiles, and the partial sums of their parts."""
+    found = whole_tiles(problem, config, config["BM"], config["BN"])
+    shared = loads.tiles(problem, config, gpu)
+    return loads.with_parts(shared, config, found.tiles, parts_of(problem, config))
 
 
 KERNEL = Kernel(
@@ -73,6 +80,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=words,
     rule=rule,
     signature=SCRATCH_SIGNATURE,
 )

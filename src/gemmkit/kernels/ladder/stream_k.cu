@@ -17,7 +17,7 @@ template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, in
 __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (TM * TN), TM * TN>)
     stream_k(int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb,
              float beta, float* C, int ldc, const float* bias, float* workspace,
-             unsigned* arrivals CUSTOM_PARAMETERS) {
+             unsigned* semaphores CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM * BN / (TM * TN), LANES_M = WM / TM, LANES_N = WN / TN;
   static_assert(LANES_M * LANES_N == 32, "a warp has 32 lanes");
   struct Stage {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), BLOCKS_PER_SM<BM * BN / (T
       __syncthreads();  // the block's partial sums are written
       if (threadIdx.x == 0) {
         __threadfence();  // and visible to every block that finds them counted
-        last = atomicInc(&arrivals[tile], parts - 1) == parts - 1;  // and back to 0 after the last
+        last = atomicInc(&semaphores[tile], parts - 1) == parts - 1;  // back to 0 after the last
         __threadfence();
       }
       __syncthreads();

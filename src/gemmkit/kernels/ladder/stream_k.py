@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import Cut, even_shares, whole_tiles
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import async_copy
@@ -37,7 +37,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         async_copy.launch(problem, config, gpu),
         grid=(found.ctas, 1, 1),
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
-        arrivals=found.cut_tiles,
+        semaphores=found.cut_tiles,
     )
 
 
@@ -46,6 +46,13 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     shared_bytes = async_copy.stages_bytes(config)
     found = shares_of(problem, config, gpu)
     return staged(found, problem, config, shared_bytes, rules.STATIC_SHARED_BYTES)
+
+
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words | str:
+    """Those of whole tiles, unless blocks share some."""
+    if shares_of(problem, config, gpu).cut_tiles:
+        return loads.EVEN_SHARES
+    return loads.tiles(problem, config, gpu)
 
 
 KERNEL = Kernel(
@@ -57,6 +64,7 @@ KERNEL = Kernel(
     space=async_copy.KERNEL.space,
     launch=launch,
     work=work,
+    loads=words,
     rule=async_copy.rule,
     signature=SCRATCH_SIGNATURE,
 )

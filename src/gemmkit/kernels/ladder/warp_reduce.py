@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import cuda_bool
 from gemmkit.kernels.kernel import Kernel
@@ -27,7 +27,7 @@ def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
     """Why a problem is not skinny, or None."""
     if min(problem.m, problem.n) <= SKINNY:
         return None
-    return f"it takes products of at most {SKINNY} rows or columns; 'gemm_tiled' takes any"
+    return f"it takes products of at most {SKINNY} rows or columns"
 
 
 def shared_bytes(config: TileConfig, small: int) -> int:
@@ -92,6 +92,7 @@ KERNEL = Kernel(
     space={"BN": (32, 64, 128), "BK": (32, 64, 128, 256), "stages": (2, 3, 4)},
     launch=launch,
     work=work,
+    loads=loads.no_formula(loads.SHARED_K),
     rule=rule,
     condition=condition,
 )

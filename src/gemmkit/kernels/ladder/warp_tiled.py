@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import launches, rules
+from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import double_buffered
 from gemmkit.kernels.mainloops import fp32
@@ -36,5 +36,6 @@ KERNEL = Kernel(
     },
     launch=launches.block_per_tile("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "MAP_K", "VEC"),
     work=fp32.through_registers(vectors=True, bounded=True, overlapped=True),
+    loads=loads.tiles,
     rule=rule,
 )

@@ -21,6 +21,10 @@ from gemmkit.kernels.work import (
 )
 from gemmkit.problem import GemmProblem
 
+# Lines of the streamed matrix in a thread's piece of 4 x 4 floats, each with a result in every row
+# of the thin side.
+PIECE_LINES = 4
+
 
 def streamed(found: Cut, config: TileConfig, threads: int, shared_bytes: int, thin: int) -> Work:
     """One large matrix read once, for the few rows or columns of the other.
@@ -52,6 +56,7 @@ def _streamed(config: TileConfig, threads: int) -> Demands:
         covers=0.0,
         streams=True,
         barriers=1,
+        results=PIECE_LINES,
         registers=1 + 2 * 2,
         other_registers=STREAMING_REGISTERS,
         most_registers=BOUNDED_REGISTERS,
@@ -93,6 +98,7 @@ def _outer_products(config: TileConfig, threads: int, words: int, item_bytes: in
         covers=0.0,
         streams=False,
         barriers=1,
+        results=config["TM"] * columns,
         registers=words * (BK + config["TM"]) * columns,
         other_registers=OTHER_REGISTERS,
         most_registers=BOUNDED_REGISTERS,

@@ -113,6 +113,7 @@ def _tensor(
         covers=CONVERTED_COVERS,
         streams=False,
         barriers=1,
+        results=WM * WN // WARP_SIZE,
         registers=sums + 2 * fragments,
         other_registers=STAGED_REGISTERS,
         most_registers=MOST_REGISTERS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from gemmkit.dtypes import ITEM_BYTES
@@ -38,6 +39,7 @@ def by_grid(launch: Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]) -
         steps = max(ceil_div(problem.k, UNKNOWN_DEPTH), 1)
         found = Cut(rows, ceil_div(area, rows), ctas, ctas, steps if results else 0)
         demands = _unknown(rows, found.columns, threads, problem.dtype)
+        demands = replace(demands, results=results / max(ctas * threads, 1))
         return Work.of(found, threads, shape.shared_bytes, demands)
 
     return work
@@ -61,6 +63,7 @@ def _unknown(rows: int, columns: int, threads: int, dtype: str) -> Demands:
         covers=1.0,
         streams=False,
         barriers=1,
+        results=results,
         registers=math.ceil(results + 4 * side),
         other_registers=OTHER_REGISTERS,
         most_registers=MOST_REGISTERS,

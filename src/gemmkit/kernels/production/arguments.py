@@ -17,7 +17,7 @@ from gemmkit.kernels.plan import (
 # The parameters of `arguments.cuh`, and the same of a kernel that has no use for a workspace.
 SPLIT_SIGNATURE: Signature = (*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
 SIGNATURE: Signature = tuple(
-    "0" if name in ("workspace", "arrivals") else name for name in SPLIT_SIGNATURE
+    "0" if name in ("workspace", "semaphores") else name for name in SPLIT_SIGNATURE
 )
 
 # Layouts as layout.cuh calls them.

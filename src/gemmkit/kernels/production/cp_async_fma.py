@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 
 from gemmkit.dtypes import FLOAT_BYTES
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.mainloops.fp32 import staged
 from gemmkit.kernels.plan import TileConfig, ceil_div
@@ -129,6 +130,53 @@ def work(
         tiles=cut.tiles + (added if cut.parts == 1 else 0),
         steps=math.ceil(cut.steps + beyond),
     )
+
+
+def words(
+    problem: GemmProblem, config: TileConfig, width: int, residue: ResidueTiles | None = None
+) -> loads.Words | str:
+    """What is loaded of tiles: past the edge of a matrix too, unless its copies leave that out.
+
+    Args:
+        problem: what is computed.
+        config: names the tiles.
+        width: floats per global access.
+        residue: the residue tiles, if there are any.
+    """
+    if residue:
+        return "its residue tiles are of another shape, and have a mainloop of their own"
+
+    def copied(extent: int, side: str, across_k: bool) -> int:
+        left_out = across_k and width == 1 and _leaves_out(config, side)
+        return extent if left_out else ceil_div(extent, config[side]) * config[side]
+
+    total = sum(
+        each.number
+        * each.k
+        * (
+            copied(each.m, "BM", problem.transa) * ceil_div(each.n, config["BN"])
+            + copied(each.n, "BN", not problem.transb) * ceil_div(each.m, config["BM"])
+        )
+        for each in loads.products(problem)
+    )
+    return loads.Words(total, loads.fragments(problem, config))
+
+
+def _leaves_out(config: TileConfig, side: str) -> bool:
+    """Whether copies of single floats across k end at the edge: `LEAVES_OUT` of copy_walk.cuh."""
+    threads, width, depth = thread_count(config), config[side], config["BK"]
+    # As `map_width` of cp_async_fma.cuh.
+    across = width if width & (width - 1) == 0 else (width & -width) // 4
+    for parts in (4, 3, 2):
+        each = width // parts
+        whole_warps = each and width % parts == each % WARP_SIZE == threads % each == 0
+        if whole_warps and depth % (threads // each) == 0:
+            across = each
+            break
+    across = min(across, threads)
+    if across * depth < threads:
+        across = threads // depth
+    return width // across > 1 and across % WARP_SIZE == 0
 
 
 def even_copies(problem: GemmProblem, config: TileConfig) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -114,6 +115,11 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     return staged(cut, problem, config, pipeline)._replace(longest=longest)
 
 
+def words(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> loads.Words | str:
+    """Those of the tiles of all products."""
+    return cp_async_fma.words(problem, config, vector_width(problem))
+
+
 KERNEL = Kernel(
     name="gemm_grouped",
     rung=None,
@@ -126,6 +132,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
+    loads=words,
     mainloop=TILED,
     signature=(*TABLE_ARGUMENTS, "alpha", "beta", "scale"),
     rule=cp_async_fma.rule,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.cut import Cut, steps_of
 from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
@@ -147,10 +148,7 @@ def accepts(problem: GemmProblem, _: GpuSpec) -> str | None:
     """The reason why a problem is not skinny, or None."""
     if min(problem.m, problem.n) <= SKINNY:
         return None
-    return (
-        f"it takes products of at most {SKINNY} rows or columns; 'gemm_split_k' and 'gemm_tiled' "
-        "take any"
-    )
+    return f"it takes products of at most {SKINNY} rows or columns"
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -182,11 +180,6 @@ def _reasons(config: TileConfig, gpu: GpuSpec) -> Iterator[str]:
     if needed > limit:
         what = "its sums" if sums > stages else "two stages"
         yield f"{what} take {needed} bytes of shared memory; {gpu.name} allows {limit}"
-
-
-def sums_per_thread(problem: GemmProblem) -> int:
-    """Of four results in each row of the small side, as a piece of 4 x 4 gives."""
-    return 4 * padded_side(problem)
 
 
 def neighbors(config: TileConfig, *, k_major: bool) -> int:
@@ -257,7 +250,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         _shared_bytes(form, config, stages),
     )
     return replace(
-        shape, workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN, arrivals=left
+        shape, workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN, semaphores=left
     )
 
 
@@ -290,6 +283,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=loads.no_formula(loads.SHARED_K),
     rule=rule,
     signature=SPLIT_SIGNATURE,
     layouts=LAYOUTS,

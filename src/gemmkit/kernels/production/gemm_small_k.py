@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import whole_tiles
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.mainloops.short_sides import outer_products
-from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import typed
 from gemmkit.kernels.production.arguments import (
@@ -21,7 +21,7 @@ from gemmkit.kernels.production.arguments import (
     named,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.work import Work
+from gemmkit.kernels.work import WORD_BYTES, Work
 from gemmkit.problem import GemmProblem
 
 # 32-bit registers of a lane for its columns of B, and for them with its accumulators.
@@ -69,13 +69,27 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     return outer_products(found, problem, config, thread_count(config))
 
 
+def words(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> loads.Words:
+    """A once for each column of tiles, B for each row of warp tiles; of A in shared memory each
+    lane reads the rows that its warp computes, TM at a time."""
+    BM, BN, WM = config["BM"], config["BN"], config["WM"]
+    elements = rows = 0
+    for each in loads.products(problem):
+        down, across = ceil_div(each.m, BM), ceil_div(each.n, BN)
+        elements += each.number * each.k * (each.m * across + each.n * down * (BM // WM))
+        whole, rest = divmod(each.m, WM)
+        computed = whole * WM + ceil_div(rest, config["TM"]) * config["TM"]
+        rows += each.number * computed * across * (BN // config["WN"])
+    words = ITEM_BYTES[problem.sum_dtype] // WORD_BYTES
+    return loads.Words(
+        elements * problem.item_bytes / WORD_BYTES, words * rows * config["BK"] * WARP_SIZE
+    )
+
+
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Products of a short k."""
     if problem.k > SHORT_K:
-        return (
-            f"it takes products of k up to {SHORT_K}, not {problem.k}; 'gemm_tiled' takes every "
-            "fp32 product, and 'typed' every type"
-        )
+        return f"it takes products of k up to {SHORT_K}, not {problem.k}"
     return typed.condition(problem, gpu)
 
 
@@ -137,6 +151,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=words,
     rule=rule,
     signature=SIGNATURE,
     layouts=LAYOUTS,

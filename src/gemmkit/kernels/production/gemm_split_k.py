@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import MAX_GRID_YZ, GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
@@ -68,7 +69,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return replace(
         shape,
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,
-        arrivals=tiles,
+        semaphores=tiles,
         residue=residue.extents,
     )
 
@@ -78,6 +79,14 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     taken = shared_bytes(problem, config)
     found = cut_with_residue(problem, config, gpu, taken, parts_of(problem, config))
     return cp_async_fma.work(problem, config, gpu, found, taken, STATIC_SHARED_BYTES)
+
+
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words | str:
+    """Tiles, and the partial sums of their parts and slices."""
+    parts = parts_of(problem, config)
+    found, residue = cut_with_residue(problem, config, gpu, shared_bytes(problem, config), parts)
+    plain = cp_async_fma.words(problem, config, vector_width(problem), residue)
+    return plain if isinstance(plain, str) else loads.with_parts(plain, config, found.tiles, parts)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -132,6 +141,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
+    loads=words,
     rule=rule,
     layouts=LAYOUTS,
     pairing=pairing,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.cut import Cut, even_shares
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
@@ -76,11 +77,22 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return replace(
         shape,
         workspace_bytes=FLOAT_BYTES * slots * config["BM"] * config["BN"],
-        arrivals=split,
+        semaphores=split,
         residue=residue.extents,
         chunks=chunks,
         rasterized=True,
     )
+
+
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words | str:
+    """Those of whole tiles, unless blocks share some or k is accumulated in chunks."""
+    pipeline = cp_async_fma.pipeline_bytes(problem, config)
+    found, residue = shares_of(problem, config, gpu)
+    if found.cut_tiles:
+        return loads.EVEN_SHARES
+    if chunks_of(problem, LONG, config, gpu, pipeline)[0] > 1:
+        return loads.CHUNKS
+    return cp_async_fma.words(problem, config, vector_width(problem), residue)
 
 
 KERNEL = Kernel(
@@ -104,6 +116,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
+    loads=words,
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,
     pairing=cp_async_fma.pairing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import loads
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
@@ -51,6 +52,16 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     return cp_async_fma.work(problem, config, gpu, found, pipeline)
 
 
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words | str:
+    """Those of whole tiles, where k is accumulated in one chunk."""
+    pipeline = cp_async_fma.pipeline_bytes(problem, config)
+    chunks, apart = chunks_of(problem, LONG, config, gpu, pipeline)
+    if chunks > 1:
+        return loads.CHUNKS
+    _, residue = cut_with_residue(problem, config, gpu, pipeline + apart)
+    return cp_async_fma.words(problem, config, vector_width(problem), residue)
+
+
 KERNEL = Kernel(
     name="gemm_tiled",
     rung=None,
@@ -72,6 +83,7 @@ KERNEL = Kernel(
     refinements=cp_async_fma.INNER_LOOPS,
     launch=launch,
     work=work,
+    loads=words,
     signature=SIGNATURE,
     rule=cp_async_fma.rule,
     layouts=LAYOUTS,

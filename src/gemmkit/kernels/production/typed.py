@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import converted
@@ -182,6 +182,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=loads.tiles,
     rule=rule,
     signature=SIGNATURE,
     layouts=LAYOUTS,

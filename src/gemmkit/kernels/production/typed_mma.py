@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels import rules
+from gemmkit.kernels import loads, rules
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import tensor
@@ -19,7 +19,7 @@ from gemmkit.kernels.production.arguments import (
     named,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.work import Work
+from gemmkit.kernels.work import WORD_BYTES, Work
 from gemmkit.problem import GemmProblem
 
 # Rows and columns of a product of mma.sync, and the deepest of them.
@@ -59,6 +59,15 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     return tensor(thread_count(config), shared_bytes(problem, config), problem, config)
 
 
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+    """Each warp loads the fragments of its WM×WN results once a step, in the elements' type."""
+    warps, lines = thread_count(config) // WARP_SIZE, config["WM"] + config["WN"]
+    elements = loads.tile_steps(problem, config) * config["BK"] * warps * lines
+    return loads.Words(
+        loads.tiles(problem, config, gpu).from_global, elements * problem.item_bytes / WORD_BYTES
+    )
+
+
 def thread_count(config: TileConfig) -> int:
     """Threads of a block."""
     return WARP_SIZE * (config["BM"] // config["WM"]) * (config["BN"] // config["WN"])
@@ -81,11 +90,11 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Types that the board's tensor cores multiply."""
     since = SINCE.get(problem.dtype)
     if since is None:
-        return f"tensor cores would cut {problem.dtype} to fewer bits; 'typed' takes it"
+        return f"tensor cores would cut {problem.dtype} to fewer bits"
     if (gpu.capability.major, gpu.capability.minor) < since:
         return (
             f"tensor cores multiply {problem.dtype} from compute capability {since[0]}.{since[1]} "
-            f"on; {gpu.name} has {gpu.capability}, and 'typed' does without"
+            f"on; {gpu.name} has {gpu.capability}"
         )
     return typed.condition(problem, gpu)
 
@@ -143,6 +152,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
+    loads=words,
     rule=rule,
     signature=SIGNATURE,
     layouts=LAYOUTS,
