@@ -9,7 +9,7 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.catalog import find_kernel, instead_of
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 
@@ -185,4 +185,5 @@ def test_what_is_not_skinny_is_refused_with_what_takes_it():
     ids=["batch", "layout", "residual"],
 )
 def test_what_a_rung_does_not_take_is_refused_with_the_kernel_that_does(kernel, problem):
-    assert "'gemm_tiled'" in kernel.supports(problem, kernel.default, H100)
+    assert kernel.supports(problem, kernel.default, H100)
+    assert "'gemm_tiled'" in instead_of(kernel, problem, H100)

@@ -19,8 +19,7 @@ from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.alternatives import alternatives
-from gemmkit.kernels.catalog import kernels_for
+from gemmkit.kernels.catalog import alternatives, kernels_for
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem

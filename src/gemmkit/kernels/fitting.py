@@ -9,7 +9,7 @@ from typing import Any
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.alternatives import instead_of
+from gemmkit.kernels.catalog import instead_of
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SHORT_K, SKINNY
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div, names_in

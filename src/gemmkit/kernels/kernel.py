@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -89,6 +89,11 @@ class Kernel(UsersKernels):
     tolerance: float | None = None
     variables: DeviceVariables | None = None
     sizes: SizeRule | None = None
+
+    # How a refusal by `plan` ends. The catalog, which has all kernels, says which of them take it.
+    recommendation: ClassVar[Callable[[Kernel, GemmProblem, GpuSpec], str]] = (
+        lambda _kernel, _problem, _gpu: ""
+    )
 
     @cached_property
     def source(self) -> str:
@@ -242,9 +247,7 @@ class Kernel(UsersKernels):
         """
         reason = self.supports(problem, config, gpu)
         if reason is not None:
-            from gemmkit.kernels.alternatives import instead_of
-
-            instead = instead_of(self, problem, gpu)
+            instead = self.recommendation(problem, gpu)
             configured = f" ({config})" if config.as_dict() else ""
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}{instead}")
         shape = self.launch(problem, config, gpu)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.alternatives import alternatives
+from gemmkit.kernels.catalog import alternatives
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem

@@ -9,8 +9,7 @@ import pytest
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import BOARDS, find_board
-from gemmkit.kernels.alternatives import alternatives, instead_of
-from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
+from gemmkit.kernels.catalog import LADDER, PRODUCTION, alternatives, find_kernel, instead_of
 from gemmkit.problem import GemmProblem
 
 PROBLEMS = [
