@@ -152,12 +152,13 @@ def _fit_correction(
 
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
-    names = ("launch_us", "dram_efficiency", "partial_bytes", "exponent", "unaligned_tile")
+    efficiencies = ("dram_efficiency", "streaming_efficiency")
+    names = ("launch_us", *efficiencies, "partial_bytes", "exponent", "unaligned_tile")
     prior = np.log([getattr(BoardCosts(), name) for name in names])
 
     def board_of(vector: Floats) -> BoardCosts:
         values = dict(zip(names, np.exp(vector).tolist(), strict=True))
-        values["dram_efficiency"] = min(values["dram_efficiency"], 1.0)
+        values |= {name: min(values[name], 1.0) for name in efficiencies}
         return msgspec.structs.replace(board, **values)
 
     def residuals(vector: Floats) -> Floats:

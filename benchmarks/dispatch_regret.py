@@ -413,12 +413,14 @@ def measure_all(
     done = begin(path, head, anew=anew)
     left = [each for each in problems if each[1] not in done]
     number, found = 0, dict(head.registers)
+    compilers: set[str] = set()
     with path.open("ab") as file:
         for chunk, binaries in in_chunks(Dispatcher(device.spec, None), left, cache_dir):
             for instance, taken in registers(
                 dispatcher, [each for _, each in chunk], binaries
             ).items():
                 found[instance] = max(found.get(instance, 0), taken)
+            compilers |= {each.compiler for each in binaries.values()}
             for kind, problem in chunk:
                 if time.monotonic() > end:
                     break
@@ -437,15 +439,18 @@ def measure_all(
                 continue
             print(f"stopped after {number} shapes: {seconds:.0f} s are over", flush=True)
             break
-    _note_registers(path, found)
+    _note_compiled(path, found, compilers)
     return read(path)[1]
 
 
-def _note_registers(path: Path, found: dict[str, int]) -> None:
-    """Registers are known once everything is compiled."""
+def _note_compiled(path: Path, registers: dict[str, int], compilers: set[str]) -> None:
+    """Registers, and what compiled the kernels, are known once everything is compiled."""
     head, _, rows = path.read_bytes().partition(b"\n")
     old = msgspec.json.decode(head, type=Head)
-    noted = msgspec.structs.replace(old, registers=old.registers | found)
+    told = {"compiler": " and ".join(sorted(compilers))} if compilers else {}
+    noted = msgspec.structs.replace(
+        old, registers=old.registers | registers, environment=old.environment | told
+    )
     path.write_bytes(msgspec.json.encode(noted) + b"\n" + rows)
 
 

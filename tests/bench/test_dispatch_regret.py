@@ -158,7 +158,7 @@ def test_the_best_and_the_choice_meet_in_turn(regret, device, tmp_path, capsys):
         assert next(iter(row.looks)) == row.chosen, "the first by estimate"
     head, read = regret.read(path)
     assert read == rows
-    assert head.environment == {"device": "fake"}
+    assert head.environment == {"device": "fake", "compiler": "13.5"}
     assert set(head.sources) == {each.name for each in candidates_for(BOARDS["rtx3090"])}
     assert set(head.registers.values()) == {90}
     assert "3 shapes: median" in regret.report(rows)

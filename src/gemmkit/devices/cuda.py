@@ -18,7 +18,6 @@ from gemmkit.devices.limits import refusal
 from gemmkit.devices.streams import stream_handle
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
-from gemmkit.jit.nvrtc import compiler_version
 from gemmkit.kernels.plan import LaunchPlan
 
 
@@ -172,11 +171,13 @@ class CudaDevice:
             return CudaReplay(self, graph, kept)
 
     def environment(self) -> dict[str, Any]:
-        """GPU, driver, compiler, clocks now and at most (where the driver tells), and the host."""
+        """GPU, driver, clocks now and at most (where the driver tells), and the host.
+
+        What compiled a kernel is known of its binary.
+        """
         found: dict[str, Any] = {
             "gpu": self.name,
             "compute_capability": str(self.spec.capability),
-            "nvrtc": compiler_version(),
             "cuda_core": package_version("cuda-core"),
             "cuda_bindings": package_version("cuda-bindings"),
         }

@@ -112,7 +112,8 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What all configurations share on a kind of board, and corrections of some, by instance.
 
     `launch_us` is from one kernel of a CUDA graph to the next, in microseconds; `dram_efficiency`
-    the share of the published bandwidth that copies reach, 0 to 1; `partial_bytes` the bytes of
+    the share of the published bandwidth that copies reach, 0 to 1, and `streaming_efficiency` that
+    of kernels that stream a matrix (`Demands.streams`); `partial_bytes` the bytes of
     partial results that a CTA reads or writes per cycle; `exponent` says how fast latency fades
     as more CTAs share an SM (infinite: the longer of latency and throughput counts alone);
     `unaligned` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by
@@ -122,6 +123,7 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     launch_us: float = 1.95
     dram_efficiency: float = 0.9
+    streaming_efficiency: float = 0.9
     partial_bytes: float = 150.0
     exponent: float = 2.2
     unaligned: float = 1.08

@@ -164,7 +164,9 @@ class ClosedForm:
             layout: as `GemmProblem.layout`.
         """
         gpu, board = self.gpu, self.board
-        memory_us = minimal_bytes / (board.dram_efficiency * gpu.dram_gb_per_s * 1e3)
+        streams = work.demands.streams
+        efficiency = board.streaming_efficiency if streams else board.dram_efficiency
+        memory_us = minimal_bytes / (efficiency * gpu.dram_gb_per_s * 1e3)
         if not work.ctas:
             return Estimate(0.0, work, 1, 0.0, 1.0, 0.0)
         # The busiest SM; CTAs go to where there is room.
