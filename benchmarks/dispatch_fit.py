@@ -26,6 +26,7 @@ from gemmkit.bench.peers import CANDIDATE, GEMMKIT
 from gemmkit.dispatch.candidates import Candidate, candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.costed import CostedCandidate, board_costs
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
@@ -250,9 +251,11 @@ def main() -> None:
     names = " and ".join(file.name for file in arguments.files)
     before = board_costs(limits.major, limits.minor)
     number = len(fitted_on) + len(held_out)
+    listed = {each.costed_as(dtype) for each in candidates_for(gpu) for dtype in ITEM_BYTES}
+    kept = {name: each for name, each in before.corrections.items() if name in listed}
     whole = msgspec.structs.replace(
         whole,
-        corrections=before.corrections | whole.corrections,
+        corrections=kept | whole.corrections,
         fitted=f"{number} shapes of {names} on {gpu.name}; fitted to every other one, regret on "
         f"{told}",
     )
