@@ -44,13 +44,14 @@ ROUNDS = 4
 # costs, and those of a configuration. The time of a step hardly shows where there are few of them,
 # as in most shapes, and all others follow from it where there are many: so it stays near.
 PRIOR = 0.05
+LAYOUTS = ("nt", "tn", "tt")
 PRIORS = {
     "step": 3.0,
     "latency": 2.0,
     "tile": 0.1,
     "unaligned": 0.1,
     "sharing": 0.1,
-} | dict.fromkeys(("nt", "tn", "tt"), 2.0)
+} | dict.fromkeys(LAYOUTS, 2.0)
 
 Floats = NDArray[np.float64]
 Residuals = Callable[[Floats], Floats]
@@ -154,7 +155,7 @@ def _fit_correction(
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
     efficiencies = ("dram_efficiency", "streaming_efficiency")
-    names = ("launch_us", *efficiencies, "partial_bytes", "exponent", "unaligned_tile")
+    names = ("launch_us", *efficiencies, "partial_bytes", "exponent", "unaligned_tile", *LAYOUTS)
     prior = np.log([getattr(BoardCosts(), name) for name in names])
 
     def board_of(vector: Floats) -> BoardCosts:

@@ -13,6 +13,7 @@ from gemmkit.analysis.occupancy import launch_occupancy
 from gemmkit.dispatch import costed as costed_module
 from gemmkit.dispatch.candidates import CANDIDATES, Candidate, candidates_for
 from gemmkit.dispatch.costed import CostedCandidate, board_costs
+from gemmkit.dispatch.prices import BoardPrices
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.plan import TileConfig
@@ -114,3 +115,28 @@ def test_damaged_costs_are_told_and_left_out(fitted_folder):
     (fitted_folder / "sm_90.json").write_text('{"launch_us": "two"}')
     with pytest.warns(RuntimeWarning, match=r"sm_90.json cannot be read .*without it"):
         assert board_costs(9, 0) == BoardCosts()
+
+
+def test_layouts_are_corrected_apart():
+    candidate = Candidate("gemm_tiled", LARGE)
+    slow_nt = msgspec.structs.replace(CORRECTION, nt=1.5)
+    corrected = msgspec.structs.replace(PLAIN, corrections={candidate.instance: slow_nt}, tt=1.2)
+    for layout, least, most in (("nn", 1, 1), ("tn", 1, 1), ("nt", 1.3, 1.5), ("tt", 1.1, 1.2)):
+        problem = GemmProblem(4096, 4096, 4096).laid_out(layout)
+        before, after = (
+            CostedCandidate(candidate, H100, board).estimate(problem).microseconds
+            for board in (PLAIN, corrected)
+        )
+        assert least <= after / before <= most, layout
+
+
+def test_where_there_is_cp_async_long_products_of_fp32_leave_other_tiles_out():
+    long, short = GemmProblem(512, 512, 512), GemmProblem(512, 512, 8)
+    double = GemmProblem(512, 512, 512, dtype="float64")
+
+    def names(problem, gpu):
+        return {each.kernel.name for each in BoardPrices(find_board(gpu)).candidates(problem)}
+
+    assert "typed" not in names(long, "h100")
+    for problem, gpu in ((short, "h100"), (double, "h100"), (long, "t4")):
+        assert "typed" in names(problem, gpu)

@@ -245,6 +245,15 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     return (*staged, *_allowed((*_SHORT_K, *_GROUPED, *_TYPED, *_FALLBACK), gpu))
 
 
+def is_overtaken(candidate: Candidate, gpu: GpuSpec) -> bool:
+    """Whether fp32 products with k above `SHORT_K` have a faster kernel of the same kind there.
+
+    Tiles that come through registers win where k has a step or two; else cp.async brings the same
+    tiles sooner.
+    """
+    return candidate.name == "typed" and bool(_allowed(_TILED, gpu))
+
+
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:
     return tuple(each for each in candidates if each.kernel.rule(each.config, gpu) is None)
 

@@ -11,9 +11,10 @@ from functools import cached_property
 from typing import Protocol
 
 from gemmkit.analysis.closed_form.form import Estimate
-from gemmkit.dispatch.candidates import Candidate, candidates_for
+from gemmkit.dispatch.candidates import Candidate, candidates_for, is_overtaken
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.problem import GemmProblem
 
@@ -65,9 +66,18 @@ class BoardPrices:
     def _for_one_shape(self) -> tuple[CostedCandidate, ...]:
         return tuple(each for each in self._all if not each.kernel.takes_groups)
 
+    @cached_property
+    def _for_fp32(self) -> tuple[CostedCandidate, ...]:
+        return tuple(
+            each for each in self._for_one_shape if not is_overtaken(each.candidate, self._gpu)
+        )
+
     def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
         """As `Prices.candidates`: kernels that read a table of products are for groups only."""
-        return self._for_one_shape if problem.groups is None else self._for_groups
+        if problem.groups is not None:
+            return self._for_groups
+        fp32 = problem.dtype == problem.result_dtype == "float32"
+        return self._for_fp32 if fp32 and problem.k > SHORT_K else self._for_one_shape
 
     def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
         """As `Prices.costed`."""

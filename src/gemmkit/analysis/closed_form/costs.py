@@ -113,11 +113,12 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     `launch_us` is from one kernel of a CUDA graph to the next, in microseconds; `dram_efficiency`
     the share of the published bandwidth that copies reach, 0 to 1, and `streaming_efficiency` that
-    of kernels that stream a matrix (`Demands.streams`); `partial_bytes` the bytes of
-    partial results that a CTA reads or writes per cycle; `exponent` says how fast latency fades
-    as more CTAs share an SM (infinite: the longer of latency and throughput counts alone);
-    `unaligned` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by
-    one, and a tile takes `unaligned_tile` times as long before its first step and after its last.
+    of kernels that stream a matrix (`Demands.streams`); `partial_bytes` the bytes of partial
+    results that a CTA reads or writes per cycle; `exponent` says how fast latency fades as more
+    CTAs share an SM (infinite: the longer of latency and throughput counts alone); `unaligned`,
+    `nt`, `tn`, `tt` and `sharing` are those of `Costs`. Where rows are not aligned, results leave
+    one by one, and a tile takes `unaligned_tile` times as long before its first step and after its
+    last.
     `fitted` says on what the figures rest, empty where nothing was measured on such a board.
     """
 
@@ -127,6 +128,9 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     partial_bytes: float = 150.0
     exponent: float = 2.2
     unaligned: float = 1.08
+    nt: float = 1.0
+    tn: float = 1.0
+    tt: float = 1.0
     unaligned_tile: float = 1.0
     sharing: float = 2550.0
     corrections: dict[str, Correction] = {}
@@ -207,9 +211,9 @@ def derived_costs(
         unaligned=board.unaligned * correction.unaligned,
         sharing=board.sharing * correction.sharing,
         registers=correction.registers or min(demands.registers + demands.other_registers, most),
-        nt=correction.nt,
-        tn=correction.tn,
-        tt=correction.tt,
+        nt=board.nt * correction.nt,
+        tn=board.tn * correction.tn,
+        tt=board.tt * correction.tt,
     )
 
 
