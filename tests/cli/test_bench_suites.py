@@ -202,6 +202,15 @@ def test_a_file_of_something_else_is_not_taken_up(tmp_path: Path) -> None:
         read_existing(str(tmp_path))
 
 
+@pytest.mark.parametrize("text", ["one line without an end", "{}\nnotes", '{"kernel": 1}\n{"kern'])
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="not a file of records"):
+        read_existing(str(path))
+    assert path.read_text() == text
+
+
 def test_without_a_shape_a_named_kernel_runs_at_1024(
     call: Callable[..., Result], heard: dict[str, Any]
 ) -> None:

@@ -177,6 +177,9 @@ def test_what_was_not_tuned_is_not_explained(call, tuned, no_gpu):
         (["--shape", "8", "--plot", "x.svg"], "--plot needs --explain: use both"),
         (["--device", "model"], "--device model needs a --shape"),
         (["--device", "model", "--shape", "8", "--explain"], "neither measures nor stores"),
+        (["--device", "model", "--shape", "8", "--store", "x"], "neither measures nor stores"),
+        (["--trials"], "--trials needs --export"),
+        (["--format", "t4"], "--format needs --export or --import"),
         (["--explain"], "--explain needs a --shape that was tuned"),
         (["--shape", "8", "--gpu", "h100"], "--gpu is only for --explain and --device model"),
         (["--suite", "sqare"], "square"),
@@ -187,7 +190,8 @@ def test_what_was_not_tuned_is_not_explained(call, tuned, no_gpu):
     ],
 )
 def test_what_cannot_be_meant_is_one_clear_message(call, gpu, tmp_path, words, message):
-    done = call("tune", "--store", tmp_path / "store.sqlite3", *words)
+    store = () if "model" in words else ("--store", tmp_path / "store.sqlite3")
+    done = call("tune", *store, *words)
     assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.output

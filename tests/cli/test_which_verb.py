@@ -76,14 +76,18 @@ def test_without_a_board_and_a_gpu_it_is_an_rtx_3090(call, monkeypatch):
     assert "on RTX 3090" in call("which", "64").stdout
 
 
-def test_another_store_is_asked(call, tmp_path):
+def test_a_store_that_was_named_has_to_be_one(call, tmp_path):
     path = tmp_path / "other.sqlite3"
-    result = call("which", "64", "--gpu", "t4", "--store", str(path))
-    assert result.exit_code == 0
-    assert not path.exists()
+    words = ("which", "64", "--gpu", "t4", "--store", str(path))
+    result = call(*words)
+    assert result.exit_code == 2
+    assert f"there is no tuning store {path}" in result.stderr
     path.write_bytes(b"no store" * 2000)
-    with pytest.warns(RuntimeWarning, match="damaged"):
-        assert call("which", "64", "--gpu", "t4", "--store", str(path)).exit_code == 0
+    result = call(*words)
+    assert result.exit_code == 2
+    assert f"{path} is not a tuning store of gemmkit, and was left as it is" in result.stderr
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == b"no store" * 2000
 
 
 @pytest.mark.parametrize(

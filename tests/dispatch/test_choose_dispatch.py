@@ -16,7 +16,7 @@ from gemmkit.dispatch.choose import Dispatcher, choose, dispatcher
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.tuned import MOST_DISTANCE, distance_between, shipped_table
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.errors import TuningError, UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -275,22 +275,34 @@ def test_a_damaged_table_is_told_and_left_out(table, tmp_path):
         assert chosen()[0] == "heuristic"
 
 
-def test_a_damaged_store_is_told_and_left_out(table, tmp_path):
-    path = tmp_path / "damaged.sqlite3"
+def test_the_own_store_is_told_and_left_out_when_it_is_damaged(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = Store().path
+    path.parent.mkdir(parents=True)
     path.write_bytes(b"no database at all" * 1000)
-    with pytest.warns(RuntimeWarning, match="damaged"):
-        assert chosen(store=path)[0] == "heuristic"
+    with pytest.warns(RuntimeWarning, match="going on without it"):
+        assert Dispatcher(H100).choose(PROBLEM).source == "heuristic"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == b"no database at all" * 1000
 
 
-def test_a_store_that_cannot_be_opened_is_told_once(table, tmp_path):
+def test_a_store_that_cannot_be_read_is_told_once(table, tmp_path):
     path = tmp_path / "folder.sqlite3"
     path.mkdir()
-    found = Dispatcher(H100, path)
+    found = Dispatcher(H100, Store(path))
     with pytest.warns(RuntimeWarning, match="going on without it"):
         assert found.choose(PROBLEM).source == "heuristic"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert found.choose(GemmProblem(7, 8, 9)).source == "heuristic"
+
+
+def test_a_path_has_to_be_that_of_a_store(table, tmp_path):
+    with pytest.raises(TuningError, match="there is no tuning store"):
+        choose(PROBLEM, H100, store=tmp_path / "none.sqlite3")
+    (tmp_path / "text").write_text("not a store")
+    with pytest.raises(TuningError, match="is not a tuning store of gemmkit"):
+        choose(PROBLEM, H100, store=tmp_path / "text")
 
 
 def test_a_store_must_be_one(table):

@@ -1,4 +1,6 @@
 import json
+import os
+import threading
 
 import msgspec
 import pytest
@@ -79,3 +81,21 @@ def test_import_serves_where_nothing_was_measured(store, make_entry):
     entry = make_entry(time_us=2.0)
     import_entries(store, [entry])
     assert store.best(entry.gpu, entry.problem).origin == "imported"
+
+
+def test_what_is_no_file_is_written_to_and_a_link_stays_one(tmp_path, make_entry):
+    table, link = tmp_path / "table.json", tmp_path / "link.json"
+    link.symlink_to(table)
+    assert write_table(link, [make_entry()]) == 1
+    assert link.is_symlink()
+    assert len(read_table(table)) == 1
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_table(pipe, [make_entry()])
+    reader.join()
+    assert read == [table.read_bytes()]
+    assert pipe.is_fifo()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.json", "pipe", "table.json"]

@@ -12,7 +12,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.tune.entry import ProblemClass, gpu_key
 from gemmkit.tune.freshness import Freshness
 from gemmkit.tune.store import Store, by_time, default_store_path, fastest
-from gemmkit.tune.store_file import SCHEMA_VERSION
+from gemmkit.tune.store_file import APPLICATION_ID, SCHEMA_VERSION
 
 GPU = "h100-132sm"
 CUBE = ProblemClass(m=64, n=64, k=64, aligned=True)
@@ -176,23 +176,148 @@ def test_several_are_put_all_or_none(store, make_entry):
     assert store.entries() == []
 
 
-@pytest.mark.parametrize("damage", ["garbage", "torn"])
-def test_a_damaged_file_is_moved_aside(store, make_entry, freshness, damage):
-    store.put(*(make_entry(config={"BM": n, "BN": 1}) for n in range(1, 400)))
-    store.close()
-    data = store.path.read_bytes()
+def damaged(path, damage):
+    """What is left of a store after an accident; its bytes."""
+    data = path.read_bytes()
     assert len(data) > 20_000
     broken = b"no database at all" * 100 if damage == "garbage" else data[: len(data) // 2]
-    for journal in store.path.parent.glob("*-wal"):
+    for journal in path.parent.glob("*-wal"):
         journal.unlink()
-    store.path.write_bytes(broken)
+    path.write_bytes(broken)
+    return broken
+
+
+def folder(path):
+    """Names and contents of all files of a folder."""
+    return {each.name: each.read_bytes() for each in path.iterdir()}
+
+
+@pytest.fixture
+def many(make_entry):
+    return [make_entry(config={"BM": n, "BN": 1}) for n in range(1, 400)]
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn"])
+def test_the_own_store_is_moved_aside_when_it_is_damaged(
+    store, make_entry, many, freshness, damage, monkeypatch
+):
+    monkeypatch.setattr("gemmkit.tune.store.default_store_path", lambda: store.path)
+    store.put(*many)
+    store.close()
+    broken = damaged(store.path, damage)
+    before = folder(store.path.parent)
+    with pytest.warns(RuntimeWarning, match="next `gemmkit tune` begins a new one"):
+        assert Store(freshness=freshness).entries() == []
+    assert folder(store.path.parent) == before
+    again = Store(freshness=freshness)
     with pytest.warns(RuntimeWarning, match="was damaged: it is now store.sqlite3.damaged-"):
-        assert Store(store.path, freshness).entries() == []
+        again.put(make_entry())
     (aside,) = store.path.parent.glob("store.sqlite3.damaged-*[0-9]")
     assert aside.read_bytes() == broken
-    again = Store(store.path, freshness)
-    again.put(make_entry())
     assert len(again.entries()) == 1
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn"])
+def test_a_damaged_file_that_was_named_stays_as_it_is(store, make_entry, many, damage):
+    store.put(*many)
+    store.close()
+    damaged(store.path, damage)
+    before = folder(store.path.parent)
+    words = "is not a tuning store of gemmkit" if damage == "garbage" else "is damaged"
+    for use in (store.entries, store.check, lambda: store.put(make_entry())):
+        with pytest.raises(TuningError, match=f"{words}.*was left as it is"):
+            use()
+        assert folder(store.path.parent) == before
+
+
+def another_applications(path, *, wal=False, version=0, mark=0, table="trials (gpu TEXT, note)"):
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA application_id = {mark}")
+        connection.execute(f"CREATE TABLE {table}")
+    connection.close()
+
+
+FOREIGN = {
+    "text": lambda path: path.write_text("root:x:0:0:root:/root:/bin/bash\n" * 40),
+    "short": lambda path: path.write_bytes(b"\n"),
+    "head of a database": lambda path: path.write_bytes(b"SQLite format 3\0"),
+    "a table": another_applications,
+    "a table with a version": lambda path: another_applications(path, version=2),
+    "a later version": lambda path: another_applications(path, version=9),
+    "in WAL mode": lambda path: another_applications(path, wal=True, table="notes (text)"),
+    "marked": lambda path: another_applications(path, mark=0x0F055112, version=4),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_no_other_file_is_touched(store, make_entry, kind):
+    FOREIGN[kind](store.path)
+    before = folder(store.path.parent)
+    for use in (store.entries, store.check, lambda: store.put(make_entry())):
+        with pytest.raises(TuningError, match=r"is not a tuning store of gemmkit|is damaged"):
+            use()
+        assert folder(store.path.parent) == before
+
+
+def test_what_is_no_file_is_not_a_store(tmp_path, make_entry):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(TuningError, match="is not a tuning store of gemmkit"):
+            Store(path).put(make_entry())
+        with pytest.raises(TuningError, match="is not a tuning store of gemmkit"):
+            Store(path).entries()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_reading_writes_nothing(store, make_entry, freshness):
+    store.put(make_entry())
+    store.close()
+    before = folder(store.path.parent)
+    assert list(before) == [store.path.name]
+    store.path.parent.chmod(0o500)
+    try:
+        reader = Store(store.path, freshness)
+        assert len(reader.entries()) == 1
+        assert folder(store.path.parent) == before
+    finally:
+        store.path.parent.chmod(0o700)
+
+
+def test_a_reader_sees_what_an_open_writer_has_put(store, make_entry, freshness):
+    reader = Store(store.path, freshness)
+    for count in range(1, 4):
+        store.put(make_entry(config={"BM": count, "BN": 1}))
+        assert len(reader.entries()) == count
+
+
+def test_a_store_from_before_the_mark_is_read_and_then_marked(store, make_entry):
+    store.put(make_entry())
+    store.close()
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("PRAGMA application_id = 0")
+    connection.close()
+    before = folder(store.path.parent)
+    store.check()
+    assert len(store.entries()) == 1
+    assert folder(store.path.parent) == before
+    assert store.put(make_entry(epilogue="relu")) == 1
+    store.close()
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    connection.close()
+
+
+def test_a_file_that_is_not_there_is_no_store_to_consult(store):
+    with pytest.raises(TuningError, match="there is no tuning store"):
+        store.check()
+
+
+def test_an_empty_file_becomes_a_store(store, make_entry):
+    store.path.touch()
+    assert store.entries() == []
+    assert store.put(make_entry()) == 1
 
 
 def test_a_file_that_was_moved_is_made_anew(store, make_entry):

@@ -245,6 +245,21 @@ class RecordWriter:
             self._file.close()
 
 
+def _check_unfinished(line: bytes) -> None:
+    """See that the end of a file is the beginning of a record, which may be removed.
+
+    Raises:
+        msgspec.DecodeError: it is something else.
+    """
+    import msgspec
+
+    from gemmkit.record import Record
+
+    begin = f'{{"{msgspec.structs.fields(Record)[0].encode_name}":"'.encode()
+    if not (begin.startswith(line) or line.startswith(begin)):
+        raise msgspec.DecodeError("the last line is not the beginning of a record")
+
+
 def read_existing(path: str) -> list[Record]:
     """The records of a file that `RecordWriter` wrote; an incomplete last line is removed.
 
@@ -260,9 +275,12 @@ def read_existing(path: str) -> list[Record]:
     try:
         text = Path(path).read_bytes()
         whole = text[: text.rfind(b"\n") + 1]
+        found = [Record.from_json(line) for line in whole.splitlines()]
         if whole != text:
-            Path(path).write_bytes(whole)
-        return [Record.from_json(line) for line in whole.splitlines()]
+            _check_unfinished(text[len(whole) :])
+            with Path(path).open("r+b") as file:
+                file.truncate(len(whole))
+        return found
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -150,11 +150,15 @@ def command(
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
         raise UsageError("--plot needs --explain: use both")
+    if trials and export_path is None:
+        raise UsageError("--trials needs --export: use both")
+    if form != "table" and export_path is None and import_path is None:
+        raise UsageError("--format needs --export or --import: use it with one of them")
     if device == "model":
-        if explain or export_path or import_path or json_path:
+        if explain or export_path or import_path or json_path or store_path:
             raise UsageError(
                 "--device model neither measures nor stores: leave out --explain, --export, "
-                "--import and --json"
+                "--import, --json and --store"
             )
         tuning.rank(problems, gpu, search)
         return

@@ -73,6 +73,7 @@ def choose(
     Raises:
         UnsupportedProblem: no kernel takes it; the text says why.
         UsageError: `store` is something else.
+        TuningError: there is no store at that path.
     """
     return dispatcher(gpu, store, emulated).choose(problem)
 
@@ -83,6 +84,7 @@ def dispatcher(gpu: GpuSpec, store: StoreChoice = "user", emulated: bool = False
 
     Raises:
         UsageError: `store` is none.
+        TuningError: there is no store at that path.
     """
     return Dispatcher(gpu, None if emulated else store, EmulatorPrices(gpu) if emulated else None)
 
@@ -95,6 +97,7 @@ class Dispatcher:
 
     Raises:
         UsageError: `store` is none.
+        TuningError: there is no store at that path.
     """
 
     def __init__(
@@ -348,5 +351,8 @@ def _opened(store: StoreChoice) -> Store | None:
     if store is None or isinstance(store, Store):
         return store
     if isinstance(store, Path):
-        return Store(store)
+        named = Store(store)
+        # A store that was asked for by name is not left out with a warning.
+        named.check()
+        return named
     raise UsageError("store is a Store, a Path, 'user' or None")

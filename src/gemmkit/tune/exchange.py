@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,13 +106,25 @@ def import_entries(store: Store, entries: Iterable[Entry]) -> Imported:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there as a whole or not at all.
 
+    What is there and is not a file, such as a pipe, is written to.
+
     Raises:
         TuningError: it cannot be written.
     """
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
+        # A link stays one.
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            path.write_text(text, "utf-8")
+            return
+        partial = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.partial")
+        try:
+            with partial.open("x", encoding="utf-8") as file:
+                file.write(text)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise TuningError(f"cannot write {path}: {error.strerror}") from None
 

@@ -20,7 +20,7 @@ from gemmkit.errors import TuningError
 from gemmkit.tune import changes
 from gemmkit.tune.entry import Entry, ProblemClass
 from gemmkit.tune.freshness import Freshness, Staleness
-from gemmkit.tune.store_file import COLUMNS, KEY, opened
+from gemmkit.tune.store_file import COLUMNS, KEY, opened, read
 
 # A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
 # temperature differ by so much within a minute.
@@ -45,9 +45,10 @@ def default_store_path() -> Path:
 class Store:
     """Trials by GPU, class of problems, epilogue, kernel, configuration, source and compiler.
 
-    Nothing is made on disk before the first trial is put. A file that is not a store, or is
-    damaged, is moved aside with a `RuntimeWarning`, and the store starts anew. Objects may be
-    shared by threads and survive a fork.
+    Nothing is written before the first trial is put: reading changes neither the file nor its
+    folder. A file that is not a store, or is damaged, stays as it is, and is a `TuningError`; only
+    the user's own is then moved aside at the next trial, with a `RuntimeWarning`, and starts anew.
+    Objects may be shared by threads and survive a fork.
 
     Args:
         path: the file; by default the user's own.
@@ -158,6 +159,16 @@ class Store:
 
     # --- the file ---------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """See whether there is a store to read; nothing is written.
+
+        Raises:
+            TuningError: there is none, or it cannot be read.
+        """
+        if not self.path.exists():
+            raise TuningError(f"there is no tuning store {self.path}: `gemmkit tune` makes one")
+        self._select("SELECT gpu FROM trials LIMIT 1", [])
+
     def close(self) -> None:
         """Close this thread's connection; the next call opens another."""
         connection = getattr(self._local, "connection", None)
@@ -166,10 +177,11 @@ class Store:
         self._local.connection = None
 
     def _select(self, query: str, values: Sequence[object]) -> list[tuple[str, ...]]:
-        if not self.path.exists():
-            return []
         with self._told():
-            return self._connection().execute(query, values).fetchall()
+            found = self._current()
+            if found is not None:
+                return found.execute(query, values).fetchall()
+            return read(self.path, query, values, own=self._is_own())
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -197,13 +209,24 @@ class Store:
             ) from error
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's connection, opened and checked on first use."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        # SQLite's connections must not be carried over a fork, nor belong to a file that was moved.
-        if found is None or self._local.place != self._place():
-            found = opened(self.path)
+        """This thread's connection for writing, opened and checked on first use."""
+        found = self._current()
+        if found is None:
+            found = opened(self.path, own=self._is_own())
             self._local.connection, self._local.place = found, self._place()
         return found
+
+    def _current(self) -> sqlite3.Connection | None:
+        """This thread's connection, if it has one.
+
+        SQLite's connections must not be carried over a fork, nor belong to a file that was moved.
+        """
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        return found if found is not None and self._local.place == self._place() else None
+
+    def _is_own(self) -> bool:
+        """Whether this is the file that gemmkit made unasked, and may make again."""
+        return self.path == default_store_path()
 
     def _place(self) -> tuple[int, int | None]:
         return os.getpid(), self.path.stat().st_ino if self.path.exists() else None
