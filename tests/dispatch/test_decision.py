@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 import gemmkit
+from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.which import Decision, which
 from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS, find_board
@@ -158,3 +160,66 @@ def test_choosing_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ("64x64x64*4000", {}),
+        (1024, {"dtype": "float64"}),
+        (512, {}),
+        ("7x1000x30000", {}),
+        ("100000x100000x100000", {"dtype": "float64"}),
+        (8192, {"dtype": "float16", "layout": "tn"}),
+        ("1x8192x8192", {}),
+        ("100x100x100000", {}),
+    ],
+)
+@pytest.mark.parametrize("board", ["h100", "rtx3090"])
+def test_reasons_are_true_of_the_estimates(board, shape, options):
+    """No part is longer than the whole, and what "differs little" does."""
+    problem = GemmProblem.of_groups(shape) if "*" in str(shape) else shape
+    found = which(problem, board, store=None, **options)
+    for each in found.alternatives:
+        little = each.estimate_us < 1.03 * found.estimate_us
+        if "differs little" in each.why:
+            assert little, each
+        elif "launches" not in each.why:
+            shares = [float(share) for share in re.findall(r"([0-9.]+)%", each.why)]
+            assert shares == sorted(shares), each
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem.of_groups("64x64x64*4000"),
+        GemmProblem.of_groups("1x4096x4096*64"),
+        GemmProblem(4096, 4096, 16),
+        GemmProblem(8, 8192, 8192),
+        GemmProblem(100, 100, 100_000),
+    ],
+    ids=lambda problem: problem.shape[:20],
+)
+def test_no_part_of_an_estimate_is_longer_than_the_whole(board, problem):
+    for each in Dispatcher(board, None).ranked(problem):
+        seen = each.estimate
+        parts = (seen.memory_us, seen.steps_us, seen.tiles_us, seen.sharing_us)
+        assert max(parts) <= seen.microseconds
+        assert seen.memory_us >= problem.minimal_bytes / (board.dram_gb_per_s * 1e3)
+
+
+def test_a_slower_pipe_is_the_reason():
+    found = which(1024, "h100", dtype="float64", store=None)
+    (text,) = {each.why for each in found.alternatives if each.kernel == "typed"}
+    assert text == (
+        "it multiplies on the fp64 FMA pipe (peak 33.5 TFLOP/s), the choice on fp64 tensor cores "
+        "(peak 66.9 TFLOP/s)"
+    )
+
+
+@pytest.mark.parametrize("shape", ["0x0x0", "0x5x7", "8x0x8"])
+def test_where_c_is_empty_there_is_nothing_to_choose(shape):
+    found = which(shape, "h100", store=None)
+    assert found.reason == "C is empty: there is nothing to compute"
+    assert not found.alternatives

@@ -253,10 +253,11 @@ class Dispatcher:
 
     def _estimated(self, problem: GemmProblem, best: Ranked) -> Choice:
         seen, costed = best.estimate, best.costed
+        reason = f"{size_class(problem)} problem, no tuned shape is near: {described(seen)}"
         return Choice(
             costed.kernel,
             costed.config,
-            f"{size_class(problem)} problem, nothing like it is tuned: {described(seen)}",
+            reason if problem.results else "C is empty: there is nothing to compute",
             "heuristic",
             seen.microseconds,
         )
@@ -330,8 +331,6 @@ def _told(entry: Entry) -> str:
 def described(seen: Estimate) -> str:
     """An estimate in words."""
     work = seen.work
-    if not work.ctas:
-        return "there is nothing to compute"
     text = (
         f"estimated at {microseconds_text(seen.microseconds)}, {work.ctas:,} blocks in "
         f"{seen.waves:,.2f} waves"

@@ -10,6 +10,7 @@ from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
 from gemmkit.dispatch.choose import Dispatcher, Source, StoreChoice
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import Ranked
+from gemmkit.dispatch.runners_up import why_it_loses
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels.fitting import asked_problem
@@ -19,9 +20,6 @@ from gemmkit.problem import GemmProblem, Shape
 from gemmkit.tune.entry import VECTOR_BYTES
 
 ALTERNATIVES = 3
-
-# A factor of the speed that is as good as the choice's but for so much is no reason.
-NOTABLE = 0.98
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +124,7 @@ def which(
     choice = asked.choose(problem)
     chosen = asked.costed(choice.kernel.name, choice.config)
     own = chosen.estimate(problem)
+    best = Ranked(chosen, own)
     plan = choice.kernel.plan(problem, choice.config, board)
     return Decision(
         shape=problem.shape,
@@ -160,7 +159,7 @@ def which(
                 kernel=each.costed.kernel.name,
                 config=each.costed.config.as_dict(),
                 estimate_us=each.estimate.microseconds,
-                why=_why(each, Ranked(chosen, own), problem, entered=choice.source != "heuristic"),
+                why=why_it_loses(each, best, problem, entered=choice.source != "heuristic"),
                 by_size=_by_size(each, problem),
             )
             for each in _others(asked, chosen, problem, alternatives)
@@ -176,7 +175,12 @@ def _tflops(problem: GemmProblem, microseconds: float) -> float:
 def _others(
     asked: Dispatcher, chosen: CostedCandidate, problem: GemmProblem, count: int
 ) -> list[Ranked]:
-    """The next candidates, and the one that the size alone suggests, unless it was chosen."""
+    """The next candidates, and the one that the size alone suggests, unless it was chosen.
+
+    There are none where nothing is to be computed: all are the same.
+    """
+    if not problem.results:
+        return []
     others = [
         each
         for each in asked.ranked(problem)
@@ -194,32 +198,3 @@ def _by_size(ranked: Ranked, problem: GemmProblem) -> bool:
     config = ranked.costed.config
     shares_tiles = ranked.costed.kernel.shares_tiles
     return not shares_tiles and GUIDE_TILES[size_class(problem)] == (config.BM, config.BN)
-
-
-# By the factors of `Shares`, in their order.
-_LOSES = (
-    "{mine:.0%} of its tiles lie inside C, of the choice's {other:.0%}",
-    "its blocks keep the SMs busy {mine:.0%} of the time, the choice's {other:.0%}",
-    "a busy SM reaches {mine:.0%} of its peak with it, {other:.0%} with the choice",
-)
-
-
-def _why(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered: bool) -> str:
-    """What costs a candidate most, compared with the one that was chosen."""
-    ours, theirs = loser.estimate, winner.estimate
-    if entered and ours.microseconds <= theirs.microseconds:
-        return "it is only estimated, and the choice has won where it was measured"
-    if ours.microseconds == theirs.microseconds:
-        return "it is estimated alike, and comes later in the list"
-    shares = zip(
-        _LOSES,
-        loser.costed.shares(problem, ours),
-        winner.costed.shares(problem, theirs),
-        strict=True,
-    )
-    text, mine, other = min(shares, key=lambda each: each[1] / each[2])
-    if mine < NOTABLE * other:
-        return text.format(mine=mine, other=other)
-    if ours.work.parts > theirs.work.parts:
-        return "the fix-up of its partial results costs more than it saves"
-    return "it differs little, in what a tile costs before and after its arithmetic"

@@ -45,6 +45,10 @@ class Estimate(NamedTuple):
     a CTA does not fit at all it is 0, and the time infinite. `waves` is the grid's CTAs over
     those that the board holds at once; `busy` is the share of all SMs' time, 0 to 1, in which each
     has a CTA; `memory_us` the time in which the matrices come from memory and go there once.
+
+    The CTAs of the busiest SM spend `steps_us` in their steps along k, `tiles_us` before the first
+    and after the last, and `sharing_us` on the fix-up of tiles that they share. Arithmetic and
+    memory traffic overlap, so none of these is longer than the launch, but their sum may be.
     """
 
     microseconds: float
@@ -53,6 +57,9 @@ class Estimate(NamedTuple):
     waves: float
     busy: float
     memory_us: float
+    steps_us: float = 0.0
+    tiles_us: float = 0.0
+    sharing_us: float = 0.0
 
 
 class Shares(NamedTuple):
@@ -193,25 +200,39 @@ class ClosedForm:
             step_cycles *= 1 + work.thin / DOUBLING_SIDE
         # Once an SM holds several CTAs, a new one starts beside others that are at work.
         beside = 1 + (groups - 1) / resident
-        cycles = work.steps * step_cycles + beside * work.visits * tile_cycles
+        in_steps, around, sharing = (
+            work.steps * step_cycles,
+            beside * work.visits * tile_cycles,
+            0.0,
+        )
         if work.parts > 1:
             # Each CTA leaves its part of a tile, or two; the last of them reads them all.
             part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
-            cycles += beside * min(work.visits, 2) * (costs.sharing + 2 * part)
-            cycles += (work.parts - 1) * part
+            sharing = beside * min(work.visits, 2) * (costs.sharing + 2 * part)
+            sharing += (work.parts - 1) * part
         if work.longest > work.steps:
             # The CTA with the most steps continues when the others have ended.
-            cycles = max(cycles, work.longest * slower * costs.latency + tile_cycles)
-        compute_us = cycles / gpu.clock_mhz
+            longest = work.longest * slower * costs.latency
+            if longest + tile_cycles > in_steps + around + sharing:
+                in_steps, around, sharing = longest, tile_cycles, 0.0
+        compute_us = (in_steps + around + sharing) / gpu.clock_mhz
         power = MEMORY_EXPONENT
         total_us = board.launch_us + (compute_us**power + memory_us**power) ** (1 / power)
+        # What was measured of whole launches is true of each of their parts, but memory is never
+        # faster than its published bandwidth.
+        launch = self.correction_for(dtype).launch
+        least_us = minimal_bytes / (gpu.dram_gb_per_s * 1e3)
+        scale = launch / gpu.clock_mhz
         return Estimate(
-            self.correction_for(dtype).launch * total_us,
+            max(launch * total_us, board.launch_us + least_us),
             work,
             resident,
             work.ctas / (gpu.sm_count * resident),
             busy,
-            memory_us,
+            max(launch * memory_us, least_us),
+            scale * in_steps,
+            scale * around,
+            scale * sharing,
         )
 
     def shares(self, problem: GemmProblem, seen: Estimate) -> Shares:

@@ -1,0 +1,92 @@
+"""Why a candidate was not chosen: what the cost model says that it loses, and against what."""
+
+from __future__ import annotations
+
+import math
+
+from gemmkit.dispatch.prices import Ranked
+from gemmkit.problem import GemmProblem
+from gemmkit.units import microseconds_text
+
+# An estimate that is longer by less is no reason to name one part of it.
+LITTLE = 1.03
+# A factor of the speed that is as good as the choice's but for so much is no reason.
+NOTABLE = 0.98
+
+# By the factors of `Shares`, in their order.
+_FACTORS = (
+    "{mine:.0%} of its tiles lie inside C, of the choice's {other:.0%}",
+    "its blocks keep the SMs busy {mine:.0%} of the time, the choice's {other:.0%}",
+    "a busy SM reaches {mine:.0%} of its peak with it, {other:.0%} with the choice",
+)
+# By the parts of an `Estimate`: the time of this candidate, and that of the choice.
+_PARTS = {
+    "tiles_us": "its tiles take {mine} before their first step and after their last, the choice's "
+    "{other}",
+    "sharing_us": "the fix-up of tiles that its blocks share takes {mine}, with the choice {other}",
+}
+
+
+def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered: bool) -> str:
+    """What costs a candidate most, compared with the one that was chosen.
+
+    `entered` says that the choice was measured, here or for a shape nearby.
+    """
+    ours, theirs = loser.estimate, winner.estimate
+    if entered and ours.microseconds <= theirs.microseconds:
+        return "it is only estimated, and the choice has won where it was measured"
+    if ours.microseconds == theirs.microseconds:
+        return "its estimate is the same, and it comes later in the list of candidates"
+    if math.isinf(ours.microseconds):
+        return "an SM cannot hold one of its blocks"
+    if ours.microseconds < LITTLE * theirs.microseconds:
+        longer = ours.microseconds / theirs.microseconds - 1
+        return f"it differs little: its estimate is {max(longer, 0.001):.1%} longer"
+    names = ("steps_us", *_PARTS, "memory_us")
+    excess = {name: getattr(ours, name) - getattr(theirs, name) for name in names}
+    most = max(excess, key=excess.__getitem__)
+    if most == "memory_us":
+        # Both move the same bytes: what differs is what was measured of their launches.
+        return _launches(loser, winner, problem)
+    if most == "steps_us":
+        return _slower_steps(loser, winner, problem)
+    mine, other = (microseconds_text(getattr(each, most)) for each in (ours, theirs))
+    return _PARTS[most].format(mine=mine, other=other)
+
+
+def _launches(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
+    """How far off the cost model was measured to be for these two."""
+    mine, other = (each.costed.correction_for(problem.dtype).launch for each in (loser, winner))
+    return (
+        f"its launches take {mine:.0%} of what the cost model says without measurements, the "
+        f"choice's {other:.0%}"
+    )
+
+
+def _slower_steps(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
+    """Which factor of the arithmetic's speed is the worst, compared with the choice's."""
+    shares = zip(
+        _FACTORS,
+        loser.costed.shares(problem, loser.estimate),
+        winner.costed.shares(problem, winner.estimate),
+        strict=True,
+    )
+    found = [(mine / other, text.format(mine=mine, other=other)) for text, mine, other in shares]
+    (mine, on), (other, choices) = _pipe(loser), _pipe(winner)
+    found.append((mine / other, f"it multiplies on {on}, the choice on {choices}"))
+    ratio, text = min(found)
+    if ratio < NOTABLE:
+        return text
+    mine_us, other_us = loser.estimate.steps_us, winner.estimate.steps_us
+    return (
+        f"its steps along k take {microseconds_text(mine_us)}, the choice's "
+        f"{microseconds_text(other_us)}"
+    )
+
+
+def _pipe(ranked: Ranked) -> tuple[float, str]:
+    """The peak of the pipe that multiplies, in TFLOP/s, and its name with that."""
+    pipe = ranked.estimate.work.demands.math
+    peak = ranked.costed.gpu.peak(pipe)
+    name = f"{pipe}s" if pipe.tensor else f"the {pipe} FMA pipe"
+    return peak, f"{name} (peak {peak:.3g} TFLOP/s)"
