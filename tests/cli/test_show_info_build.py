@@ -101,3 +101,19 @@ def test_build_compiles_into_the_users_cache(call, shared_cache_dir):
 def test_info_shows_the_caches(call, shared_cache_dir):
     call("build", "--gpu", "rtx3090", "--kernels", "naive_uncoalesced")
     assert "MiB in" in call("info").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("warp_reduce", "16x1024x1024"),
+        ("gemm_skinny", "16x1024x1024"),
+        ("gemm_small_k", "1024x1024x32"),
+    ],
+)
+def test_the_default_problem_is_one_that_the_kernel_takes(call, name, shape):
+    result = call("show", name, "--gpu", "h100")
+    assert result.exit_code == 0
+    assert f"problem    {shape} on H100" in result.stdout
+    asked = call("show", name, "--gpu", "h100", "--shape", "1024")
+    assert asked.exit_code == 2

@@ -8,8 +8,8 @@ import pytest
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
-from gemmkit.kernels.catalog import LADDER, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
+from gemmkit.kernels.fitting import asked_problem, default_problem, fitting
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem
 
@@ -51,3 +51,14 @@ def test_few_rows_then_few_columns():
 def test_nothing_fits():
     with pytest.raises(UnsupportedProblem, match="naive: never"):
         fitting(taking(lambda *_: "never"), CUBE, H100)
+
+
+@pytest.mark.parametrize("kernel", (*LADDER, *PRODUCTION), ids=lambda kernel: kernel.name)
+def test_every_kernel_takes_the_problem_that_is_shown_by_default(kernel):
+    found = default_problem(kernel, asked_problem(kernel, "1024"), H100)
+    assert kernel.supports(found, kernel.default, H100) is None
+    assert "1024" in found.shape
+
+
+def test_without_any_that_fits_the_default_is_what_was_asked_for():
+    assert default_problem(taking(lambda *_: "never"), CUBE, H100) == CUBE

@@ -122,7 +122,11 @@ def command(
 
     problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):
-        problems = [default_problem(kernel, each) for each in asked([DEFAULT_SHAPE])]
+        from gemmkit.cli.board import board_at_hand
+
+        board, settings = board_at_hand(gpu), kernel.configure(config or {})
+        plain = asked([DEFAULT_SHAPE])
+        problems = [default_problem(kernel, each, board, settings) for each in plain]
     if suites or against or profile or resume:
         from gemmkit.bench.tasks import Task, suite_tasks
         from gemmkit.cli.comparison import compare_command

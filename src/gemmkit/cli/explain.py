@@ -129,7 +129,7 @@ def command(
     from gemmkit.cli.output import Printer, StepBar
     from gemmkit.cli.target import find_target
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS
-    from gemmkit.kernels.fitting import asked_problem
+    from gemmkit.kernels.fitting import asked_problem, default_problem
 
     if as_json and (report or folder or maps or what_if):
         raise UsageError("--json excludes --ncu, --pictures and text: leave them out")
@@ -144,8 +144,9 @@ def command(
     asked = one_problem(shape, groups)
     problem = asked_problem(kernel, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
     board = board_at_hand(gpu)
-    if asked is None and kernel.sizes is not None:
-        problem = kernel.sizes.nearest(problem)
+    if asked is None:
+        for each, settings in chosen:
+            problem = default_problem(each, problem, board, settings)
     with StepBar() as bar:
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):

@@ -71,8 +71,11 @@ def command(
     board = board_at_hand(gpu)
     asked = one_problem(shape, groups)
     problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
-    problem = found.lay_out(problem) if asked else default_problem(found, problem)
     settings = found.configure(config or {})
+    if asked:
+        problem = found.lay_out(problem)
+    else:
+        problem = default_problem(found, problem, board, settings)
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)
     if form == "ptx":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -67,10 +68,23 @@ def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
     )
 
 
-def default_problem(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
-    """A problem whose sizes were not asked for, of the sizes and layout that a kernel takes."""
+def default_problem(
+    kernel: Kernel,
+    problem: GemmProblem,
+    gpu: GpuSpec | None = None,
+    config: TileConfig | None = None,
+) -> GemmProblem:
+    """A problem whose sizes were not asked for, of the sizes and layout that a kernel takes.
+
+    With a board it is the nearest of `fitting`, or the problem itself where none of these will do.
+    """
     problem = kernel.lay_out(problem)
-    return problem if kernel.sizes is None else kernel.sizes.nearest(problem)
+    if kernel.sizes is not None:
+        problem = kernel.sizes.nearest(problem)
+    if gpu is not None:
+        with suppress(UnsupportedProblem):
+            return fitting(kernel, problem, gpu, config)
+    return problem
 
 
 def asked_problem(
