@@ -53,7 +53,7 @@ def test_nothing_fits():
         fitting(taking(lambda *_: "never"), CUBE, H100)
 
 
-@pytest.mark.parametrize("kernel", (*LADDER, *PRODUCTION), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [*LADDER, *PRODUCTION], ids=lambda kernel: kernel.name)
 def test_every_kernel_takes_the_problem_that_is_shown_by_default(kernel):
     found = default_problem(kernel, asked_problem(kernel, "1024"), H100)
     assert kernel.supports(found, kernel.default, H100) is None

@@ -1,15 +1,18 @@
 """The command line: one file per command, imported when the command is called.
 
 Exit status: 0 success; 1 a wrong result or a finding; 2 an error, with one message; 130
-interrupted.
+interrupted; 141 where the reader of a pipe has closed it, as after SIGPIPE.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -35,6 +38,16 @@ VERBS = {
 
 WRONG_RESULT = 1
 FAILED = 2
+CLOSED_PIPE = 141
+
+# What writing to a file that is open already fails with.
+_UNWRITABLE = (
+    errno.ENOSPC,
+    errno.EIO,
+    errno.EFBIG,
+    errno.EBADF,
+    getattr(errno, "EDQUOT", errno.EIO),
+)
 
 
 class Verbs(click.Group):
@@ -77,13 +90,22 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """Read the arguments; `--help` and `--version` print, which may fail."""
+        try:
+            return super().make_context(*args, **options)
+        except OSError as error:
+            _end_output(error)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; any failure becomes a message and an exit status."""
         try:
             raise_again()
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
+        except BrokenPipeError as error:
+            _end_output(error)
         except KeyboardInterrupt:
             _end_interrupted()
         except Exception as error:
@@ -93,10 +115,30 @@ class Verbs(click.Group):
                 import traceback
 
                 click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-            from gemmkit.cli.output import Printer
-
-            Printer(err=True).print(f"gemmkit: {_message(error)}")
+            if isinstance(error, OSError) and error.errno in _UNWRITABLE and not error.filename:
+                _end_output(error)
+            _say(f"gemmkit: {_message(error)}")
             sys.exit(FAILED)
+
+
+def _say(text: str) -> None:
+    """Print a message, unless there is nowhere to print it."""
+    from gemmkit.cli.output import Printer
+
+    with suppress(OSError):
+        Printer(err=True).print(text)
+
+
+def _end_output(error: OSError) -> NoReturn:
+    """End because the output cannot be written: quietly where nobody reads it any more."""
+    # What is still buffered would fail again when the interpreter ends.
+    for stream in (sys.stdout, sys.stderr) if isinstance(error, BrokenPipeError) else (sys.stdout,):
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if isinstance(error, BrokenPipeError):
+        sys.exit(CLOSED_PIPE)
+    _say(f"gemmkit: cannot write the output: {error.strerror or error}")
+    sys.exit(FAILED)
 
 
 def _end_interrupted() -> NoReturn:
@@ -107,6 +149,9 @@ def _end_interrupted() -> NoReturn:
 def _message(error: Exception) -> str:
     if isinstance(error, GemmkitError):
         return str(error)
+    if isinstance(error, OSError):
+        what = "the operating system refused a request" if not error.filename else error.filename
+        return f"{what}: {error.strerror or error}"
     return (
         f"unexpected {type(error).__name__}: {error}\n"
         "This is a bug in gemmkit; --debug shows the traceback."
@@ -124,6 +169,9 @@ def main() -> None:
     """Run the command line and exit."""
     from gemmkit.cli.encoding import show_any_text
 
+    # Python has none where the shell closed them.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     show_any_text()
     end_soon()
     show_warnings_plainly()

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -31,6 +32,19 @@ _ERASE_LINE, _SHOW_CURSOR = b"\r\x1b[2K", b"\x1b[?25h"
 _LEAST_WIDTH = 40
 
 
+@cache
+def _console() -> type[Console]:
+    from rich.console import Console
+
+    class Raising(Console):
+        """Rich would end the process with the status that a wrong result has."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Raising
+
+
 class Printer:
     """Prints text that fits the terminal; in a file or a pipe, lines have any length.
 
@@ -38,9 +52,7 @@ class Printer:
     """
 
     def __init__(self, *, err: bool = False) -> None:
-        from rich.console import Console
-
-        self.console: Console = Console(
+        self.console = _console()(
             stderr=err, highlight=False, soft_wrap=True, emoji=False, markup=False
         )
         self.is_terminal = self.console.is_terminal
@@ -215,6 +227,7 @@ class RecordWriter:
 
     def __init__(self, path: str | None, *, append: bool = False) -> None:
         self.to_stdout = path == "-"
+        self._path = path
         self._file: IO[str] | None = None
         if self.to_stdout:
             self._file = sys.stdout
@@ -225,17 +238,31 @@ class RecordWriter:
                 raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
     def write(self, record: JsonLine) -> None:
-        """Append one line and flush it."""
+        """Append one line and flush it.
+
+        Raises:
+            UsageError: the file cannot be written any more, such as on a full disk.
+        """
         if self._file is None:
             return
-        line = record.to_json() + "\n"
-        if self.to_stdout and hasattr(self._file, "buffer"):
+        try:
+            self._write(self._file, record.to_json() + "\n")
+        except OSError as error:
+            if self.to_stdout:
+                raise
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+            raise UsageError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def _write(self, file: IO[str], line: str) -> None:
+        if self.to_stdout and hasattr(file, "buffer"):
             # JSON is UTF-8, whatever the terminal's encoding.
-            self._file.flush()
-            self._file.buffer.write(line.encode())
+            file.flush()
+            file.buffer.write(line.encode())
         else:
-            self._file.write(line)
-        self._file.flush()
+            file.write(line)
+        file.flush()
 
     def __enter__(self) -> RecordWriter:
         return self

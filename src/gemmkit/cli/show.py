@@ -72,10 +72,7 @@ def command(
     asked = one_problem(shape, groups)
     problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
     settings = found.configure(config or {})
-    if asked:
-        problem = found.lay_out(problem)
-    else:
-        problem = default_problem(found, problem, board, settings)
+    problem = found.lay_out(problem) if asked else default_problem(found, problem, board, settings)
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)
     if form == "ptx":
