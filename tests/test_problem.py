@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from gemmkit.dispatch.choose import choose
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import BROADCAST, GemmProblem, read_problem
 
 
@@ -203,7 +208,7 @@ def test_short_names_of_types(short, full):
     "make",
     [
         lambda: Epilogue(bias=3),
-        lambda: Epilogue(activation=None),
+        lambda: Epilogue(activation=3),
         lambda: Epilogue(residual=3),
         lambda: Epilogue(scale="x"),
         lambda: Epilogue.custom(b"x"),
@@ -219,3 +224,80 @@ def test_expressions_with_hidden_characters():
         Epilogue.custom("x \0 + 1")
     with pytest.raises(UsageError, match="exceeds fp32's range"):
         Epilogue.custom("slope * x", slope=10**400)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GemmProblem("1", 2, 3), "m = '1' is of type str: use an integer"),
+        (lambda: GemmProblem(1, 2.5, 3), "n = 2.5 is of type float: use an integer"),
+        (lambda: GemmProblem(1, 2, None), "k = None is of type NoneType: use an integer"),
+        (lambda: GemmProblem(True, 2, 3), "m = True is of type bool: use an integer"),
+        (lambda: GemmProblem(1, 2, 3, lda="9"), "lda = '9' is of type str: use an integer"),
+        (lambda: GemmProblem(1, 2, 3, stride_c=1.0), "stride_c = 1.0 is of type float"),
+        (lambda: GemmProblem(1, 2, 3, beta="x"), "beta = 'x' is of type str: use a number"),
+        (lambda: GemmProblem(1, 2, 3, transa=1), "transa = 1 is of type int: use True or False"),
+        (lambda: GemmProblem(1, 2, 3, epilogue=3), "epilogue = 3 is of type int: use an Epilogue"),
+        (lambda: GemmProblem(1, 2, 3, groups="1x2x3"), "use GemmProblem.of_groups"),
+        (lambda: GemmProblem(1, 2, 3, dtype=[]), "unknown dtype '[]'"),
+        (lambda: read_problem(None), "None is not a shape"),
+        (lambda: find_board(None), "None is not a board"),
+        (lambda: find_kernel(None), "None is not the name of a kernel"),
+        (lambda: Kernel.from_file(None), "None is not a path"),
+        (lambda: Kernel.from_ptx(3, args="", grid="1", block="1"), "3 is not a path"),
+    ],
+)
+def test_what_has_another_type_is_one_clear_message(make, message):
+    with pytest.raises(UnsupportedType, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize("alignment", [0, 3, -8, 12])
+def test_an_alignment_is_a_power_of_two(alignment):
+    with pytest.raises(UsageError, match=f"alignment = {alignment} is not a power of two"):
+        GemmProblem(1, 2, 3, alignment=alignment)
+
+
+def test_what_means_the_same_is_accepted():
+    plain = GemmProblem(3, 4, 5, alpha=2.0, dtype="float16", transa=True)
+    numpys = GemmProblem(
+        *np.array([3, 4, 5]),
+        alpha=np.float32(2),
+        dtype=np.float16,
+        transa=np.True_,
+        epilogue="none",
+    )
+    assert numpys == plain
+    assert [type(each) for each in (numpys.m, numpys.alpha, numpys.transa)] == [int, float, bool]
+    assert GemmProblem(4, 5, 6, epilogue="bias+relu").epilogue == Epilogue(True, "relu")
+    assert read_problem([3, 4, 5]) == GemmProblem(3, 4, 5)
+    assert choose([4, 5, 6], "h100", store=None) == choose(
+        GemmProblem(4, 5, 6), find_board("h100"), store=None
+    )
+
+
+def test_case_does_not_matter_and_none_is_none():
+    assert Epilogue(activation=" ReLU") == Epilogue(activation="relu")
+    assert Epilogue("Row", None) == Epilogue("row")
+    assert Epilogue(None) == Epilogue()
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("__syncthreads(), x", "has a comma outside of parentheses"),
+        ("(__syncthreads(), x)", "uses __syncthreads"),
+        ("x + threadIdx.x", "uses threadIdx"),
+        ("atomicAdd(&x, 1.0f)", "uses atomicAdd"),
+        ("__shfl_down_sync(~0u, x, 1)", "uses __shfl_down_sync"),
+    ],
+)
+def test_an_expression_is_of_one_element(expression, message):
+    with pytest.raises(UsageError, match=message):
+        Epilogue.custom(expression)
+
+
+@pytest.mark.parametrize("name", ["__restrict__", "__x", "a__b", "_X"])
+def test_names_that_are_the_compilers(name):
+    with pytest.raises(UsageError, match=f"cannot be called '{name}'"):
+        Epilogue.custom("x", **{name: 1.0})

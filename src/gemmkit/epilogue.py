@@ -41,6 +41,23 @@ def _finite(name: str, value: Any) -> float:
     return float(value) + 0.0  # -0.0 becomes 0.0, which equals it
 
 
+# What an expression of one element may not use: its value, or its end, would depend on others.
+_OF_OTHERS = re.compile(
+    r"\b(?:__(?:sync|bar|shfl|ballot|any|all|match|reduce|activemask|nanosleep|trap|brkpt)\w*"
+    r"|atomic[A-Z]\w*|printf|threadIdx|blockIdx|blockDim|gridDim|clusterIdx|cooperative_groups)\b"
+)
+
+
+def _has_bare_comma(text: str) -> bool:
+    """Whether there is a comma outside of brackets, which would make it two expressions."""
+    depth = 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and not depth:
+            return True
+    return False
+
+
 def _unmatched(text: str) -> str:
     """The first unmatched bracket; "" if there is none."""
     opened: list[str] = []
@@ -98,7 +115,7 @@ class Epilogue:
     m elements, one per row ("row"). `activation` is applied element by element: "relu"; "gelu",
     x·Φ(x) by the error function, and "gelu_tanh", its approximation by tanh (Hendrycks and Gimpel
     2016); "silu", x/(1 + exp(-x)); or one made by `custom`. `residual` adds a matrix of the
-    result's shape.
+    result's shape. Case does not matter, and None means no bias or no activation.
 
     Raises:
         UsageError: an unknown bias or activation, or a scale that is not a finite number.
@@ -112,8 +129,14 @@ class Epilogue:
     auxiliary: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.bias, bool):
+        # None is what callers without types write.
+        if self.bias is None or isinstance(self.bias, bool):
             object.__setattr__(self, "bias", "column" if self.bias else "")
+        object.__setattr__(self, "activation", self.activation or "none")
+        for name in ("bias", "activation"):
+            given = getattr(self, name)
+            if isinstance(given, str) and not given.islower():
+                object.__setattr__(self, name, given.strip().lower())
         for name, kinds in (
             ("bias", (str,)),
             ("activation", (str, Custom)),
@@ -169,10 +192,19 @@ class Epilogue:
             )
         if _unmatched(text):
             raise UsageError(f"{expression!r} has an unmatched '{_unmatched(text)}'")
+        if _has_bare_comma(text):
+            raise UsageError(
+                f"{expression!r} has a comma outside of parentheses: use one expression"
+            )
+        if used := _OF_OTHERS.search(text):
+            raise UsageError(
+                f"{expression!r} uses {used[0]}: an epilogue is a function of the one element x"
+            )
         for name in parameters:
             if name == "x" or not _NAME.fullmatch(name):
                 raise UsageError(f"a custom epilogue's parameter cannot be called '{name}'")
-            if _RESERVED.fullmatch(name):
+            # C++ keeps names with two underscores, or one before a capital, to the compiler.
+            if _RESERVED.fullmatch(name) or "__" in name or re.match("_[A-Z]", name):
                 raise UsageError(
                     f"a custom epilogue's parameter cannot be called '{name}', a reserved word in "
                     "C++: rename it"

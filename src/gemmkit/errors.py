@@ -56,8 +56,9 @@ class EmulationWarning(UserWarning):
     """No GPU is usable, so the emulator computes products of host arrays; the text says why."""
 
 
-# Minimum similarity, 0 to 1, of a suggested name; `fp16` and `float16` reach it.
-_ALIKE = 0.5
+# Minimum similarity, 0 to 1, of a suggested name: `tanh` and `gelu_tanh` reach it, `tf32` and
+# `float32` do not.
+_ALIKE = 0.6
 
 
 def nearest(given: object, known: Iterable[str], most: int = 2) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gemmkit.errors import UsageError, unknown_name
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 KIB = 1024
 WARP_SIZE = 32
@@ -268,12 +268,19 @@ BOARDS = {
 DEFAULT_BOARD = BOARDS["rtx3090"]
 
 
-def find_board(name: str) -> GpuSpec:
-    """The board of that name; spaces, dashes and case do not matter.
+def find_board(name: str | GpuSpec) -> GpuSpec:
+    """The board of that name; spaces, dashes and case do not matter. A board is returned as it is.
 
     Raises:
         UsageError: no such board; the message suggests the nearest names.
+        UnsupportedType: it is neither a name nor a board.
     """
+    if isinstance(name, GpuSpec):
+        return name
+    if not isinstance(name, str):
+        raise UnsupportedType(
+            f"{name!r} is not a board: use a name, such as 'h100', or a gemmkit.GpuSpec"
+        )
     board = BOARDS.get(_key(name))
     if board is None:
         raise UsageError(unknown_name("board", name, BOARDS))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, Dtype, full_type_name
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.problem_fields import are_usual, converted
 from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class GemmProblem:
     Raises:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
-            (for float64 matrices fp64), a type is unknown, or groups are also a batch.
+            (for float64 matrices fp64), a type is unknown, an alignment is not a power of two, or
+            groups are also a batch.
+        UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
+            epilogue may be given in words.
     """
 
     m: int
@@ -69,16 +73,20 @@ class GemmProblem:
     groups: Groups | None = None
 
     def __post_init__(self) -> None:
+        if not are_usual(self):
+            for name, value in converted(self).items():
+                object.__setattr__(self, name, value)
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise UsageError(
+                f"alignment = {self.alignment} is not a power of two: addresses are aligned to 1, "
+                "2, 4 … bytes"
+            )
         if self.groups is not None:
             self._take_groups(self.groups)
         if self.out_dtype is None:
             object.__setattr__(self, "out_dtype", self.dtype)
-        for name in ("dtype", "out_dtype"):
-            if getattr(self, name) not in ITEM_BYTES:
-                object.__setattr__(self, name, full_type_name(str(getattr(self, name))))
-            given = getattr(self, name)
-            if given not in ITEM_BYTES:
-                raise UnsupportedType(unknown_name(name, given, get_args(Dtype)))
+        if self.dtype not in ITEM_BYTES or self.out_dtype not in ITEM_BYTES:
+            self._name_types()
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
@@ -93,13 +101,26 @@ class GemmProblem:
                 object.__setattr__(self, name, row)
             elif given < row:
                 raise UsageError(f"{name} = {given} is smaller than a row of {row} elements")
-        for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
-            object.__setattr__(self, name, self._stride(name, size))
+        if self.batch > 1 or self.stride_a or self.stride_b or self.stride_c:
+            for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
+                object.__setattr__(self, name, self._stride(name, size))
         if self.batch > 1 and self._overlaps():
             raise UsageError(
                 f"stride_c = {self.stride_c} makes the matrices of C overlap: use at least "
                 f"{self.pitched[2] - self.ldc + self.tight[2]} elements"
             )
+
+    def _name_types(self) -> None:
+        """Replace the short names of types by the full ones.
+
+        Raises:
+            UnsupportedType: a type is unknown.
+        """
+        for name in ("dtype", "out_dtype"):
+            given = full_type_name(getattr(self, name))
+            if given not in ITEM_BYTES:
+                raise UnsupportedType(unknown_name(name, given, get_args(Dtype)))
+            object.__setattr__(self, name, given)
 
     def _take_groups(self, groups: Groups) -> None:
         """Fill in missing leading dimensions, and the largest of all sizes.
@@ -111,6 +132,11 @@ class GemmProblem:
         if self.batch != 1:
             raise UsageError(
                 f"a batch of {self.batch} groups: list the products of all, as {self.shape}*COUNT"
+            )
+        if not hasattr(groups, "pitched"):
+            raise UnsupportedType(
+                f"groups = {groups!r} is of type {type(groups).__name__}: use "
+                "GemmProblem.of_groups, which reads texts and lists"
             )
         groups = groups.pitched(self.transposed)
         largest = zip(("m", "n", "k"), groups.largest, strict=True)
@@ -388,11 +414,15 @@ def read_problem(shape: Shape) -> GemmProblem:
     Raises:
         UsageError: it is not a valid shape.
     """
-    if isinstance(shape, (str, int)):
+    if isinstance(shape, (str, int)) and not isinstance(shape, bool):
         return GemmProblem.from_shape(str(shape))
-    if isinstance(shape, tuple):
+    if isinstance(shape, (tuple, list)):
         if len(shape) not in (3, 4):
             raise UsageError(f"{shape} is not a valid shape: use (M, N, K) or (M, N, K, BATCH)")
         m, n, k, *batch = shape
         return GemmProblem(m, n, k, batch=batch[0] if batch else 1)
+    if not isinstance(shape, GemmProblem):
+        raise UnsupportedType(
+            f"{shape!r} is not a shape: use MxNxK, a number, (M, N, K) or a GemmProblem"
+        )
     return shape

@@ -61,7 +61,7 @@ def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    activation: str = "none",
+    activation: str | None = "none",
 ) -> torch.Tensor:
     """activation(x W^T + bias) in one kernel; the weight is read in place.
 
@@ -73,7 +73,7 @@ def linear(
         x: of shape (..., k).
         weight: of shape (n, k), as in `torch.nn.Linear`.
         bias: of shape (n,), or None.
-        activation: "none", "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
+        activation: "none" or None, "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
 
     Returns:
         A tensor of shape (..., n).
@@ -82,7 +82,7 @@ def linear(
         UsageError: shapes, types or devices that cannot be multiplied, an unknown activation, or a
             forward-mode tangent.
     """
-    _check_activation(activation)
+    activation = _checked_activation(activation)
     if bias is None:
         x, weight = _ready(x=x, weight=weight)
     else:
@@ -202,7 +202,7 @@ def _linear_shape(
 def _check_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> None:
-    _check_activation(activation)
+    _checked_activation(activation)
     check_alike(x=x, weight=weight, bias=bias)
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise UsageError(
@@ -216,9 +216,12 @@ def _check_linear(
         )
 
 
-def _check_activation(activation: str) -> None:
-    if activation not in _ACTIVATIONS:
+def _checked_activation(activation: str | None) -> str:
+    """The activation by its name, which case does not matter for; None is none."""
+    named = "none" if activation is None else activation.strip().lower()
+    if named not in _ACTIVATIONS:
         raise UsageError(unknown_name("activation", activation, _ACTIVATIONS))
+    return named
 
 
 def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -1,18 +1,20 @@
 """Configurations that a rung refuses, each with its reason."""
 
+import re
+
+import numpy as np
 import pytest
 
-from gemmkit.errors import UnsupportedProblem
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
 
 REFUSED = [
     ("naive", {"BM": 64, "BN": 32}, "2048 threads per block are more than the 1024"),
-    ("naive", {"BM": 0}, "BM = 0: values must be 1 or more"),
-    ("naive_uncoalesced", {"BN": -4}, "BN = -4: values must be 1 or more"),
     ("shared_tiling", {"BK": 16}, "BM, BN and BK must be equal"),
     ("shared_tiling", {"BM": 64, "BN": 64, "BK": 64}, "4096 threads per block"),
     ("coarsening_1d", {"TM": 3}, "TM is the stride: 1, 2, 4, 8, 16"),
@@ -32,11 +34,9 @@ REFUSED = [
     ("gemm_skinny", {"WN": 256}, "WN = 256: a warp reads 16 to 128 neighbors of a row"),
     ("gemm_skinny", {"BN": 16, "BK": 16}, "BK = 16 is less than the 64 lines that a warp reads"),
     ("gemm_skinny", {"BN": 64}, "1024 threads per block are more than 512"),
-    ("gemm_skinny", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
     ("gemm_tiled", {"stages": 1}, "stages must be 2 or more"),
     ("gemm_tiled", {"stages": 30}, "its stages take 744960 bytes"),
     ("gemm_tiled", {"WM": 32}, "needs 16 lanes; a warp has 32"),
-    ("gemm_split_k", {"split_k": 0}, "split_k = 0: values must be 1 or more"),
     ("gemm_split_k", {"slice_k": 16}, "2048 threads per block are more than the 1024"),
     ("gemm_split_k", {"slice_k": 3}, "BK = 32 is not a multiple of slice_k = 3"),
     (
@@ -86,3 +86,25 @@ def test_the_space_holds_small_tiles_and_none_that_are_refused(kernel):
     assert allowed
     assert all(kernel.rule(config, H100) is None for config in allowed)
     assert any((config.BM or 1) * config["BN"] <= 64 * 64 for config in allowed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"BM": 0}, "BM = 0: values must be 1 or more"),
+        ({"BN": -4}, "BN = -4: values must be 1 or more"),
+        ({"split_k": 0}, "split_k = 0: values must be 1 or more"),
+        ({"BM": 1.5}, "BM = 1.5 is of type float: use a positive integer"),
+        ({"stages": "2"}, "stages = '2' is of type str: use a positive integer"),
+        ({"order": True}, "order = True is of type bool: use a positive integer"),
+    ],
+)
+def test_configurations_are_of_positive_integers(changes, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        TileConfig(**changes)
+
+
+def test_numpys_integers_are_integers():
+    config = TileConfig(BM=np.int32(64))
+    assert config == TileConfig(BM=64)
+    assert type(config.BM) is int

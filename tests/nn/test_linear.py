@@ -67,3 +67,14 @@ def test_what_does_not_fit_is_refused(x, weight, rest, message):
 
 def test_layers_are_there_without_an_import_of_their_own():
     assert gemmkit.nn.linear is linear
+
+
+def test_activations_follow_the_rules_of_epilogues():
+    x, weight = (np.arange(-8, 8, dtype=np.float32).reshape(4, 4) for _ in range(2))
+    plain = gemmkit.nn.linear(x, weight, device="emulator")
+    np.testing.assert_array_equal(
+        gemmkit.nn.linear(x, weight, activation=None, device="emulator"), plain
+    )
+    np.testing.assert_array_equal(
+        gemmkit.nn.linear(x, weight, activation="ReLU", device="emulator"), np.maximum(plain, 0)
+    )

@@ -167,3 +167,12 @@ def test_a_parameter_that_is_no_number_is_a_type_error(value):
 def test_a_parameter_beyond_the_range_of_floats():
     with pytest.raises(ValueError, match="exceeds fp32's range"):
         gemmkit.Epilogue.custom("x * s", s=1e39)
+
+
+def test_nan_and_infinity_are_known():
+    epilogue = gemmkit.Epilogue.custom("x > 1.0f ? NAN : x > 0.0f ? INFINITY : fmaxf(x, -INFINITY)")
+    result = gemmkit.matmul(A, B, epilogue=epilogue, device="emulator")
+    product = A @ B
+    assert np.isnan(result[product > 1]).all()
+    assert np.isposinf(result[(product > 0) & (product <= 1)]).all()
+    np.testing.assert_array_equal(result[product <= 0], product[product <= 0])

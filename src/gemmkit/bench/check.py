@@ -54,7 +54,7 @@ def check(
     shapes: Sequence[Shape] | None = None,
     *,
     config: Mapping[str, int] | None = None,
-    gpu: str | None = None,
+    gpu: GpuSpec | str | None = None,
     epilogue: str | Epilogue | None = None,
     alpha: float | None = None,
     beta: float | None = None,

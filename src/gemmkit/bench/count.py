@@ -9,6 +9,7 @@ from pathlib import Path
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.choose import open_device
 from gemmkit.errors import UsageError, nearest
+from gemmkit.gpu import GpuSpec
 from gemmkit.jit.ptxas import HOW_TO_GET
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
@@ -141,7 +142,7 @@ def count(
     problem: Shape,
     *,
     config: Mapping[str, int] | None = None,
-    gpu: str | None = None,
+    gpu: GpuSpec | str | None = None,
     seed: int = 0,
     cache_dir: Path | None = None,
 ) -> Counters:

@@ -10,6 +10,7 @@ from gemmkit.bench.progress import Progress
 from gemmkit.devices.choose import DeviceKind
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
@@ -27,7 +28,7 @@ def sweep(
     k: int = K,
     groups: Sequence[GemmProblem] = (),
     device: DeviceKind | Device = "auto",
-    gpu: str | None = None,
+    gpu: GpuSpec | str | None = None,
     kernels: Sequence[str | Kernel] | None = None,
     config: Mapping[str, int] | None = None,
     epilogue: str | Epilogue | None = None,

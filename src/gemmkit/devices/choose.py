@@ -28,7 +28,7 @@ NO_GPU = 100
 
 def open_device(
     kind: DeviceKind = "auto",
-    gpu: str | None = None,
+    gpu: GpuSpec | str | None = None,
     *,
     threads: int | None = None,
     progress: Callable[[float], None] | None = None,

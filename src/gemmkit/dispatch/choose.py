@@ -18,11 +18,11 @@ from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import alternatives, kernels_for
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.tune import changes
 from gemmkit.tune.entry import VECTOR_BYTES, Entry, ProblemClass
 from gemmkit.tune.store import Store
@@ -59,13 +59,13 @@ class Choice:
 
 
 def choose(
-    problem: GemmProblem, gpu: GpuSpec, *, store: StoreChoice = "user", emulated: bool = False
+    problem: Shape, gpu: GpuSpec | str, *, store: StoreChoice = "user", emulated: bool = False
 ) -> Choice:
     """The kernel and configuration for a problem on a board.
 
     Args:
-        problem: what to compute.
-        gpu: the board; none has to be here.
+        problem: what to compute, or its shape.
+        gpu: the board or its name; none has to be here.
         store: the user's own, another or its path, or None for none.
         emulated: whether the emulator stands for the board: then what counts is the time that the
             CPU takes, and no store is asked.
@@ -75,7 +75,7 @@ def choose(
         UsageError: `store` is something else.
         TuningError: there is no store at that path.
     """
-    return dispatcher(gpu, store, emulated).choose(problem)
+    return dispatcher(find_board(gpu), store, emulated).choose(read_problem(problem))
 
 
 @lru_cache(maxsize=64)

@@ -118,7 +118,7 @@ def which(
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
         gpu = DEFAULT_BOARD
-    board = find_board(gpu) if isinstance(gpu, str) else gpu
+    board = find_board(gpu)
     # Not the one that `choose` keeps: another process may have tuned since.
     asked = Dispatcher(board, store)
     choice = asked.choose(problem)

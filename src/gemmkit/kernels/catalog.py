@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmkit.errors import UsageError, unknown_name
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import LADDER
@@ -84,7 +84,10 @@ def find_kernel(name: str) -> Kernel:
 
     Raises:
         UsageError: no such kernel; the text lists the nearest names.
+        UnsupportedType: it is not a text.
     """
+    if not isinstance(name, str):
+        raise UnsupportedType(f"{name!r} is not the name of a kernel, such as 'gemm_tiled'")
     wanted = name.strip().lower().replace("-", "_")
     by_name = {kernel.name: kernel for kernel in (*LADDER, *PRODUCTION)}
     kernel = by_name.get(wanted)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from gemmkit.errors import UnsupportedType
 from gemmkit.kernels.launch_options import Extent, LaunchOptions
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class UsersKernels:
         Raises:
             UsageError: no such file, entry or name, or an argument that is not valid.
         """
+        _check_path(path)
         launch = LaunchOptions(
             entry=entry,
             args=args,
@@ -69,6 +72,7 @@ class UsersKernels:
         Raises:
             UsageError: as `from_file` and `from_ptx`.
         """
+        _check_path(path)
         if Path(path).suffix.lower() == ".ptx":
             return cast(Self, _built("ptx", "kernel_from_ptx", path, launch))
         return cast(Self, _built("cuda", "kernel_from_file", path, launch))
@@ -100,6 +104,7 @@ class UsersKernels:
         Raises:
             UsageError: no such file or entry, no PTX, or an argument that is not valid.
         """
+        _check_path(ptx)
         launch = LaunchOptions(
             entry=entry,
             args=args,
@@ -156,6 +161,12 @@ class UsersKernels:
             name=name,
         )
         return cast(Self, _built("numba", "kernel_from_numba", function, launch, types))
+
+
+def _check_path(path: object) -> None:
+    """Raise an UnsupportedType for what is not a path."""
+    if not isinstance(path, (str, PathLike)):
+        raise UnsupportedType(f"{path!r} is not a path: name a file of source code")
 
 
 def _built(front_end: str, function: str, *arguments: object) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal
 
 from gemmkit.cxx.expressions import Expression
+from gemmkit.errors import UnsupportedType, UsageError
 
 if TYPE_CHECKING:
     from gemmkit.kernels.group_table import GroupTable
@@ -50,6 +52,9 @@ class TileConfig:
     traffic, but what the compiler makes of the inner loop: `interleave` is in how many places of a
     step its copies are issued, `order` the way through an outer product (see `outer_product` in
     fragment.cuh).
+
+    Raises:
+        UsageError: a key is not a positive integer.
     """
 
     BM: int | None = None
@@ -64,6 +69,12 @@ class TileConfig:
     slice_k: int | None = None
     interleave: int | None = None
     order: int | None = None
+
+    def __post_init__(self) -> None:
+        for key in _KEYS:
+            value = getattr(self, key)
+            if value is not None and (type(value) is not int or value < 1):
+                object.__setattr__(self, key, _positive(key, value))
 
     def as_dict(self) -> dict[str, int]:
         """The keys in use with their values."""
@@ -80,6 +91,22 @@ class TileConfig:
 
 
 _KEYS = tuple(each.name for each in dataclasses.fields(TileConfig))
+
+
+def _positive(key: str, value: object) -> int:
+    """The number as Python's.
+
+    Raises:
+        UnsupportedType: it is not an integer.
+        UsageError: it is less than 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UnsupportedType(
+            f"{key} = {value!r} is of type {type(value).__name__}: use a positive integer"
+        )
+    if value < 1:
+        raise UsageError(f"{key} = {value}: values must be 1 or more")
+    return int(value)
 
 
 # A file of its own for the expression of a custom epilogue: messages about it quote its own lines.

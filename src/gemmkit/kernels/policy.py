@@ -29,6 +29,17 @@ CUDA_TYPES: dict[Dtype, str] = {
 }
 
 
+# NVRTC has no <cmath>, where these come from. A parameter of such a name hides them.
+_NUMBERS = """
+#ifndef NAN
+    [[maybe_unused]] const float NAN = __int_as_float(0x7fffffff);
+#endif
+#ifndef INFINITY
+    [[maybe_unused]] const float INFINITY = __int_as_float(0x7f800000);
+#endif
+"""
+
+
 def policy(problem: GemmProblem) -> str:
     """The `Epilogue<…>` of epilogue.cuh that finishes the problem's results.
 
@@ -79,8 +90,9 @@ def _custom_code(problem: GemmProblem) -> str:
         for (name, _), member in zip(own.parameters, problem.epilogue.arguments, strict=True)
     )
     return (
-        f"\nstruct Custom {{\n{members}  __device__ {number} apply({number} x) const {{\n{locals_}"
-        f'    return\n#include "{EXPRESSION_FILE}"\n    ;\n  }}\n}};\n'
+        f"\nstruct Custom {{\n{members}  __device__ {number} apply({number} x) const {{"
+        f"{_NUMBERS}    {{\n"
+        f'{locals_}    return\n#include "{EXPRESSION_FILE}"\n    ;\n    }}\n  }}\n}};\n'
     )
 
 

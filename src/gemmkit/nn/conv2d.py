@@ -73,7 +73,7 @@ def conv2d(
     dilation: int | Pair = 1,
     groups: int = 1,
     method: Method = "im2col",
-    activation: Activation | Custom = "none",
+    activation: Activation | Custom | None = "none",
     device: Any = None,
 ) -> Array:
     """activation(x ∗ weight + bias), the cross-correlation that PyTorch's `conv2d` computes.
@@ -97,7 +97,7 @@ def conv2d(
         dilation: elements from one tap of the filter to the next.
         groups: parts of the channels, each seen by as many of the filters.
         method: how it is computed.
-        activation: a name, or that of an `Epilogue.custom`.
+        activation: a name, that of an `Epilogue.custom`, or None.
         device: as of `gemmkit.matmul`.
 
     Returns:

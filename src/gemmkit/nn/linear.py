@@ -17,7 +17,7 @@ def linear(
     weight: Array,
     bias: Array | None = None,
     *,
-    activation: Activation | Custom = "none",
+    activation: Activation | Custom | None = "none",
     residual: Array | None = None,
     stream: Any = None,
     device: Any = None,
@@ -28,7 +28,7 @@ def linear(
         x: (…, k).
         weight: (n, k), as PyTorch's `Linear` keeps it; it is read transposed, not copied.
         bias: (n), or None.
-        activation: a name, or that of an `Epilogue.custom`.
+        activation: a name, that of an `Epilogue.custom`, or None.
         residual: what is added last, of the result's shape.
         stream: where to launch; by default the caller's current stream.
         device: as of `gemmkit.matmul`.

@@ -21,7 +21,7 @@ def multiply(
     alpha: float = 1,
     total: Array | None = None,
     row_bias: Array | None = None,
-    activation: Activation | Custom = "none",
+    activation: Activation | Custom | None = "none",
     out_dtype: str | None = None,
     writable: bool = True,
     device: Any = None,
@@ -52,7 +52,7 @@ def project(
     *,
     total: Array | None = None,
     bias: Array | None = None,
-    activation: Activation | Custom = "none",
+    activation: Activation | Custom | None = "none",
     residual: Array | None = None,
     stream: Any = None,
     device: Any = None,
@@ -94,8 +94,10 @@ def _writes_at_once(a: Array, b: Array, total: Array | None) -> bool:
     return total is None or not needs_operator((a, b, total))
 
 
-def _epilogue(bias: Bias, activation: Activation | Custom) -> Epilogue:
-    return Epilogue(bias, activation) if compiling() else _cached_epilogue(bias, activation)
+def _epilogue(bias: Bias, activation: Activation | Custom | None) -> Epilogue:
+    return (
+        Epilogue(bias, activation or "none") if compiling() else _cached_epilogue(bias, activation)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -123,7 +125,7 @@ def _recorded_product(
     alpha: float,
     total: Any,
     row_bias: Any,
-    activation: Activation | Custom,
+    activation: Activation | Custom | None,
     out_dtype: str | None,
 ) -> Any:
     import torch
@@ -144,7 +146,7 @@ def _recorded_projection(
     weight: Any,
     total: Any,
     bias: Any,
-    activation: Activation | Custom,
+    activation: Activation | Custom | None,
     residual: Any,
     stream: Any,
 ) -> Any:
@@ -161,7 +163,7 @@ def _recorded_projection(
     return result if residual is None else result + residual
 
 
-def _activated(x: Any, activation: Activation | Custom) -> Any:
+def _activated(x: Any, activation: Activation | Custom | None) -> Any:
     from torch.nn import functional
 
     match _differentiable(activation):
@@ -177,12 +179,13 @@ def _activated(x: Any, activation: Activation | Custom) -> Any:
             return x
 
 
-def _differentiable(activation: Activation | Custom) -> Activation:
+def _differentiable(activation: Activation | Custom | None) -> Activation:
     """The activation, if its derivative is known.
 
     Raises:
         UsageError: it is the user's own.
     """
+    activation = _epilogue("", activation).activation
     if isinstance(activation, Custom):
         raise UsageError(
             f"the derivative of {activation} is not known: use detach(), torch.no_grad(), or an "

@@ -56,7 +56,7 @@ def explain(
         CompileError: a kernel does not compile.
         DeviceError: a kernel failed.
     """
-    board = find_board(gpu) if isinstance(gpu, str) else gpu or DEFAULT_BOARD
+    board = DEFAULT_BOARD if gpu is None else find_board(gpu)
     first = find_kernel(kernel) if isinstance(kernel, str) else kernel
     asked = asked_problem(first, problem)
 

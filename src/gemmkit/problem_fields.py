@@ -1,0 +1,82 @@
+"""The types of a problem's fields: others are accepted where they mean the same, or refused.
+
+A problem is made at each call of the library, nearly always of plain Python numbers: `are_usual`
+recognizes these quickly, and only for others the fields are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any
+
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedType
+
+_INTEGERS = (
+    *("m", "n", "k", "lda", "ldb", "ldc", "batch", "stride_a", "stride_b", "stride_c", "alignment"),
+)
+_NUMBERS = ("alpha", "beta")
+_FLAGS = ("transa", "transb", "transc")
+
+_USUAL = frozenset(
+    (*(int,) * len(_INTEGERS), *numbers, *(bool,) * len(_FLAGS), Epilogue, str, out_dtype)
+    for numbers in product((float, int), repeat=len(_NUMBERS))
+    for out_dtype in (NoneType, str)
+)
+
+
+def are_usual(p: Any) -> bool:
+    """Whether all fields have the very types that they are declared with."""
+    return (
+        *(type(p.m), type(p.n), type(p.k), type(p.lda), type(p.ldb), type(p.ldc), type(p.batch)),
+        *(type(p.stride_a), type(p.stride_b), type(p.stride_c), type(p.alignment)),
+        *(type(p.alpha), type(p.beta), type(p.transa), type(p.transb), type(p.transc)),
+        *(type(p.epilogue), type(p.dtype), type(p.out_dtype)),
+    ) in _USUAL
+
+
+def converted(problem: Any) -> dict[str, Any]:
+    """The fields with the types that they are declared with: NumPy's numbers become Python's, and
+    a text becomes an epilogue.
+
+    Raises:
+        UnsupportedType: a field has a type that does not mean the same.
+        UsageError: the text is not an epilogue.
+    """
+    found: dict[str, Any] = {}
+    for name in _INTEGERS:
+        given = getattr(problem, name)
+        # True is an Integral, and never meant as a size.
+        if isinstance(given, bool) or not isinstance(given, Integral):
+            raise _refusal(name, given, "an integer")
+        found[name] = int(given)
+    for name in _NUMBERS:
+        given = getattr(problem, name)
+        if isinstance(given, bool) or not isinstance(given, Real):
+            raise _refusal(name, given, "a number")
+        found[name] = given if isinstance(given, (int, float)) else float(given)
+    for name in _FLAGS:
+        given = getattr(problem, name)
+        if not (isinstance(given, bool) or type(given).__name__ in ("bool_", "bool")):
+            raise _refusal(name, given, "True or False")
+        found[name] = bool(given)
+    epilogue: Any = problem.epilogue
+    if isinstance(epilogue, str):
+        epilogue = Epilogue.parse(epilogue)
+    elif epilogue is None:
+        epilogue = Epilogue()
+    elif not isinstance(epilogue, Epilogue):
+        raise _refusal("epilogue", epilogue, "an Epilogue, or words such as 'bias+relu'")
+    found["epilogue"] = epilogue
+    # Types of NumPy and PyTorch have the name in them: `numpy.float32`, `torch.float32`.
+    for name in ("dtype", "out_dtype"):
+        dtype: Any = getattr(problem, name)
+        if dtype is not None or name == "dtype":
+            found[name] = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
+    return found
+
+
+def _refusal(name: str, given: object, wanted: str) -> UnsupportedType:
+    return UnsupportedType(f"{name} = {given!r} is of type {type(given).__name__}: use {wanted}")
