@@ -67,8 +67,18 @@ def nearest(given: object, known: Iterable[str], most: int = 2) -> list[str]:
     import difflib
 
     names = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(str(given).strip().lower(), names, n=most, cutoff=_ALIKE)
+    wanted = str(given).strip().lower()
+    found = difflib.get_close_matches(wanted, names, n=most, cutoff=_ALIKE)
+    if not found and wanted:
+        # The similarity of short names says little.
+        begun = [name for name in names if name.startswith(wanted)]
+        found = begun[:1] or [name for name in names if _one_off(name, wanted)][:most]
     return [names[name] for name in found]
+
+
+def _one_off(one: str, other: str) -> bool:
+    """Whether two names of the same length differ in a single character."""
+    return len(one) == len(other) and sum(map(str.__ne__, one, other)) == 1
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str], form: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Times as text, in a suitable unit; shapes as text and read from it."""
+"""Times as text, in a suitable unit; counts; shapes as text and read from it."""
 
 from __future__ import annotations
 
@@ -71,3 +71,8 @@ def read_shape(text: str) -> tuple[int, int, int, int]:
     sizes = [int(size) for size in lowered.split("x")]
     m, n, k, batch = sizes * 3 + [1] if len(sizes) == 1 else [*sizes, 1][:4]
     return m, n, k, batch
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: `1 problem`, `2 problems`."""
+    return f"{count:,} {what}" + "s" * (count != 1)

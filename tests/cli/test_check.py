@@ -89,7 +89,7 @@ def test_clean_kernel(call, fake):
     assert lines[0] == "naive (BM=32,BN=32), checked on the emulator for RTX 3090"
     assert lines[-3].split() == ["33x20x5", "–", "ok", "0.12", "–"]
     assert lines[-1] == "1 problem: 1 ok; no findings"
-    assert "[0/1] naive 33x20x5" in result.stderr
+    assert "[1/1] naive 33x20x5" in result.stderr
     assert fake.shapes is None
 
 

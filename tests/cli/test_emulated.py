@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def test_the_whole_ladder_is_correct_and_counted(call):
     assert all(each.correct and each.counters for each in seen)
     assert all(each.time_us is None and each.tflops is None for each in seen)
     assert [line.split()[0] for line in result.stderr.splitlines() if "48x48x48" in line] == [
-        f"[0/{len(taking)}]",
+        f"[1/{len(taking)}]",
         "C",
-        *(f"[{number}/{len(taking)}]" for number in range(1, len(taking))),
+        *(f"[{number}/{len(taking)}]" for number in range(2, len(taking) + 1)),
     ]
     # A rung that takes other shapes has a row that says why it is missing here.
     rows = result.stderr.splitlines()
@@ -102,7 +103,7 @@ def test_ctrl_c_in_the_middle_of_a_launch(tmp_path):
     )
     with process:
         for line in process.stderr:
-            if line.startswith("[1/2] naive_uncoalesced"):
+            if line.startswith("[2/2] naive_uncoalesced"):
                 process.send_signal(signal.SIGINT)
                 break
         table, rest = process.communicate()
@@ -111,3 +112,35 @@ def test_ctrl_c_in_the_middle_of_a_launch(tmp_path):
     assert "Traceback" not in rest
     assert [each.kernel for each in records(path.read_text())] == ["naive"]
     assert "naive" in table
+
+
+def test_the_production_kernel_is_the_last_row_and_there_once(call):
+    for words in (("--shape", "9x10x11x3"), ("--size", "32", "--dtype", "fp16")):
+        result = call("ladder", *words, "--device", "emulator", "--gpu", "h100")
+        assert result.exit_code == 0
+        rows = [
+            line.split() for line in result.stdout.splitlines() if re.match(r" ?\d+  |  ?–  ", line)
+        ]
+        names = [row[1] for row in rows]
+        assert len(names) == len(set(names))
+        assert rows[-1][0] == "–"
+        assert "not" not in rows[-1]
+
+
+def test_settings_without_kernels_point_to_the_option(call):
+    result = call("ladder", "--config", "BM=16", "--device", "emulator")
+    assert result.exit_code == 2
+    assert "name the kernels to configure with --kernels" in result.stderr
+    words = ("--kernels", "naive:BM=16,BN=16,shared_tiling", "--size", "16", "--json", "-")
+    done = call("ladder", *words, "--device", "emulator")
+    first, second = records(done.stdout)
+    assert (first.kernel, first.config) == ("naive", {"BM": 16, "BN": 16})
+    assert second.kernel == "shared_tiling"
+
+
+def test_groups_have_a_column_of_their_own(call):
+    result = call("sweep", "--groups", "3x4x5", "--device", "emulator")
+    heads = result.stdout.splitlines()[:5]
+    assert any(line.startswith("groups  kernel") for line in heads)
+    assert "M = N" not in result.stdout
+    assert "occupancy" not in result.stdout

@@ -53,7 +53,7 @@ def test_ladder_prints_the_table_alone_on_stdout(call, fake):
     assert result.stderr.splitlines() == [
         "Running on the emulator, for RTX 3090.",
         "[1/1] compiled naive",
-        "[0/2] naive 64x64x64",
+        "[1/2] naive 64x64x64",
     ]
 
 

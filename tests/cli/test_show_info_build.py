@@ -93,7 +93,7 @@ def test_build_compiles_into_the_users_cache(call, shared_cache_dir):
     result = call("build", "--gpu", "rtx 3090", "--kernels", "naive,naive_uncoalesced")
     assert result.exit_code == 0
     # Four epilogues of `naive`, and the one that cannot fuse.
-    assert result.stdout.startswith("5 kernels for RTX 3090 (sm_86) are in ")
+    assert result.stdout.startswith("5 kernels for RTX 3090 (sm_86) in ")
     assert str(shared_cache_dir) in result.stdout
     assert [line.split()[0] for line in result.stderr.splitlines()][-1] == "[5/5]"
 
@@ -117,3 +117,25 @@ def test_the_default_problem_is_one_that_the_kernel_takes(call, name, shape):
     assert f"problem    {shape} on H100" in result.stdout
     asked = call("show", name, "--gpu", "h100", "--shape", "1024")
     assert asked.exit_code == 2
+
+
+def test_a_kernel_that_the_board_refuses_is_not_built(call):
+    result = call("build", "--gpu", "t4", "--kernels", "async_copy")
+    assert result.exit_code == 2
+    assert (
+        "Left out: async_copy: cp.async needs compute capability 8.0; T4 has 7.5." in result.stderr
+    )
+    assert "there is nothing to build for T4 (sm_75)" in result.stderr
+
+
+def test_a_kernel_with_settings_is_a_target(call):
+    result = call("show", "naive:BM=16,BN=8", "--gpu", "h100")
+    assert result.exit_code == 0
+    assert "naive<16, 8" in result.stdout
+    for text, message in {
+        "naive:BM=x": "is not KEY=VALUE",
+        "naive:TM=2": "has no key 'TM'",
+    }.items():
+        refused = call("show", text)
+        assert refused.exit_code == 2
+        assert message in refused.stderr

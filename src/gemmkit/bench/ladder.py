@@ -139,7 +139,12 @@ def run_suite(
     progress = progress or Progress()
     asked = kernels_for(problems) if kernels is None else kernels
     found = [find_kernel(each) if isinstance(each, str) else each for each in asked]
-    chosen = [(kernel, kernel.configure(config or {})) for kernel in found]
+    try:
+        chosen = [(kernel, kernel.configure(config or {})) for kernel in found]
+    except UsageError as error:
+        if kernels is not None:
+            raise
+        raise UsageError(f"{error}; name the kernels to configure with --kernels") from None
     if isinstance(device, str):
         device = open_device(device, gpu, progress=progress.launched)
     elif gpu is not None:
@@ -159,7 +164,7 @@ def run_suite(
             else:
                 runs.append(run)
         if production is not None:
-            runs += _last(production, problem, device.spec, runs)
+            runs = _ended(production, problem, device.spec, runs)
     if not runs and refused:
         raise UnsupportedProblem(f"no kernel takes it: {refused}")
     binaries = compile_plans([run.plan for run in runs], device.spec, progress, cache_dir)
@@ -189,18 +194,22 @@ def _plan(
         return str(refusal)
 
 
-def _last(
-    production: ProductionChoice, problem: GemmProblem, gpu: GpuSpec, runs: Sequence[_Run]
+def _ended(
+    production: ProductionChoice, problem: GemmProblem, gpu: GpuSpec, runs: list[_Run]
 ) -> list[_Run]:
-    """The run of the kernel that is chosen, unless it is a rung or among the runs as it is."""
+    """The runs, the last of them with what is chosen for the problem, unless that is a rung.
+
+    It is there once: not in its kernel's default configuration too.
+    """
     try:
         choice = production(problem, gpu)
     except UnsupportedProblem:
-        return []
+        return runs
     kernel, config = choice.kernel, choice.config
-    if kernel.rung is not None or any((kernel, config) == (run.kernel, run.config) for run in runs):
-        return []
-    return [_Run(kernel, config, problem, kernel.plan(problem, config, gpu))]
+    if kernel.rung is not None:
+        return runs
+    others = [run for run in runs if (run.kernel, run.problem) != (kernel, problem)]
+    return [*others, _Run(kernel, config, problem, kernel.plan(problem, config, gpu))]
 
 
 def compile_plans(

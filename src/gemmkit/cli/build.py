@@ -23,16 +23,22 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
     can run them from a copy of the cache folder.
     """
     from gemmkit.cli.output import Printer, StepBar
-    from gemmkit.errors import DeviceError
+    from gemmkit.errors import DeviceError, UnsupportedProblem
     from gemmkit.gpu import find_board
     from gemmkit.jit.cache import BinaryCache
     from gemmkit.jit.compiler import build_all
     from gemmkit.kernels.catalog import find_kernel
+    from gemmkit.units import counted
 
     board = find_board(gpu)
     chosen = [find_kernel(name) for name in kernels] if kernels else None
     with StepBar() as bar:
-        binaries = build_all(board, chosen, progress=bar.show)
+        left_out: list[tuple[str, str]] = []
+        binaries = build_all(board, chosen, progress=bar.show, left_out=left_out)
+    for kernel, reason in left_out:
+        Printer(err=True).print(f"Left out: {kernel}: {reason}.")
+    if not binaries:
+        raise UnsupportedProblem(f"there is nothing to build for {board.name} ({board.arch})")
     cache = BinaryCache()
     stored = sum(cache.holds(each) for each in binaries)
     if stored < len(binaries):
@@ -42,5 +48,5 @@ def command(gpu: str, kernels: tuple[str, ...] | None) -> None:
             "XDG_CACHE_HOME to another folder, or free some space"
         )
     Printer().print(
-        f"{stored} kernels for {board.name} ({board.arch}) are in {cache.disk.directory}"
+        f"{counted(stored, 'kernel')} for {board.name} ({board.arch}) in {cache.disk.directory}"
     )

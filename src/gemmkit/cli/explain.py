@@ -19,7 +19,6 @@ from gemmkit.cli.options import (
     max_steps_option,
     one_problem,
     problem_options,
-    read_settings,
     seed_option,
 )
 from gemmkit.cli.target import target_options
@@ -150,7 +149,7 @@ def command(
     with StepBar() as bar:
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
-            bar.show(done, len(chosen), each.name)
+            bar.show(done, len(chosen), each.name, running=True)
             gathered.append(
                 gather(
                     each,
@@ -197,6 +196,7 @@ def _end(explained: Explanation) -> None:
 def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
     """The kernel and configuration of `NAME:KEY=VALUE,…`; an empty name is the target itself."""
     from gemmkit.cli.target import find_rung
+    from gemmkit.kernels.catalog import read_settings
 
     name, _, changes = text.partition(":")
     kernel = find_rung(name) if name else target

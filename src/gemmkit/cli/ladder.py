@@ -38,10 +38,10 @@ def command(
 ) -> None:
     """Run every kernel on one problem, check it, and show what each step changes.
 
-    The last row is the production kernel that the library launches for the problem. On a GPU the
-    table has times, compared with cuBLAS if that is installed. Without one the kernels' PTX runs
-    on the CPU, and the table has counters. Groups are run by the kernels that take them, in place
-    of the rungs.
+    The last row is the production kernel that the library launches for the problem, unless that
+    is one of the rungs. On a GPU the table has times, compared with cuBLAS if that is installed.
+    Without one the kernels' PTX runs on the CPU, and the table has counters. Groups are run by the
+    kernels that take them, in place of the rungs.
 
     The exit status is 1 if a result is wrong.
     """

@@ -17,10 +17,18 @@ def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str,
     """Read comma-separated names."""
     if text is None:
         return None
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(found):
-        raise click.BadParameter(f"'{text}' has an empty part: separate names with single commas")
-    return found
+    found: list[str] = []
+    for part in map(str.strip, text.split(",")):
+        if not part:
+            raise click.BadParameter(
+                f"'{text}' has an empty part: separate names with single commas"
+            )
+        if found and ":" in found[-1] and "=" in part and ":" not in part:
+            # A further setting of the kernel before: `naive:BM=16,BN=16`.
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -72,25 +80,16 @@ def one_problem(shape: str | None, groups: GemmProblem | None) -> str | GemmProb
     return groups or shape
 
 
-def read_settings(text: str) -> dict[str, int]:
-    """Read `KEY=VALUE,…`.
-
-    Raises:
-        click.BadParameter: a part is not of that form, or a key is given twice.
-    """
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        key, _equals, number = (word.strip() for word in part.partition("="))
-        if not (key and number.isdecimal()):
-            raise click.BadParameter(f"'{part}' is not KEY=VALUE with an integer")
-        if key in found:
-            raise click.BadParameter(f"'{key}' is given twice")
-        found[key] = int(number)
-    return found
-
-
 def _settings(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
-    return None if text is None else read_settings(text)
+    if text is None:
+        return None
+    from gemmkit.errors import UsageError
+    from gemmkit.kernels.catalog import read_settings
+
+    try:
+        return read_settings(text)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def combine(*decorators: Decorator) -> Decorator:
@@ -164,7 +163,10 @@ config_option = click.option(
 )
 
 kernels_option = click.option(
-    "--kernels", callback=names, metavar="NAME,…", help="Only these kernels."
+    "--kernels",
+    callback=names,
+    metavar="NAME,…",
+    help="Only these kernels; naive:BM=16,BN=16 is one with another configuration.",
 )
 
 sizes_option = click.option(

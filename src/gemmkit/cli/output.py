@@ -174,14 +174,26 @@ class StepBar:
             )
             self._task = self._bar.add_task("", total=None, ends=None)
 
-    def show(self, done: float, total: int, what: str, left: float | None = None) -> None:
-        """`done` of `total` steps are complete; `what` is running, with `left` seconds to go."""
+    def show(
+        self,
+        done: float,
+        total: int,
+        what: str,
+        left: float | None = None,
+        *,
+        running: bool = False,
+    ) -> None:
+        """`done` of `total` steps are complete; `what` was the last of them.
+
+        If `what` is `running`, with `left` seconds to go, it is the next one, and its line has that
+        number: the last line has that of the last step.
+        """
         if self._bar is not None:
             ends = None if left is None else time.monotonic() + left
             self._bar.update(self._task, completed=done, total=total, description=what, ends=ends)
         elif what != self._last:
             self._last = what
-            print(f"[{int(done)}/{total}] {what}", file=sys.stderr)
+            print(f"[{int(done) + running}/{total}] {what}", file=sys.stderr)
 
     def say(self, line: str) -> None:
         """Print a permanent line."""

@@ -1,4 +1,4 @@
-"""The argument TARGET: a rung of the ladder or a file, and its launch options."""
+"""The argument TARGET: a kernel of gemmkit's or a file, and its launch options."""
 
 from __future__ import annotations
 
@@ -180,4 +180,6 @@ def find_rung(name: str) -> Kernel:
     try:
         return find_kernel(name)
     except UsageError as error:
+        if ":" in name:
+            raise
         raise UsageError(f"{error}; a file of your own ends in .cu or .ptx") from None

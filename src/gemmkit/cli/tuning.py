@@ -190,7 +190,7 @@ def _why(problem: GemmProblem, board: GpuSpec, leaders: Sequence[Entry]) -> None
     facts: dict[str, Facts] = {}
     with StepBar() as bar:
         for done, (role, (each, config)) in enumerate(wanted.items()):
-            bar.show(done, len(wanted), f"analyzing: {role}")
+            bar.show(done, len(wanted), f"analyzing: {role}", running=True)
             if each.supports(problem, config, board) is None:
                 facts[role] = gather(each, problem, board, config=config)
     out = Printer()

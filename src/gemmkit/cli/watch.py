@@ -130,12 +130,12 @@ class Watch(Progress):
         """Show which kernel runs."""
         self._step = (done, total, f"{kernel.name} {problem.shape}")
         self._pace.start(done)
-        self._bar.show(*self._step, left=self._pace.left())
+        self._bar.show(*self._step, left=self._pace.left(), running=True)
 
     def measuring(self, layer: str, done: int, total: int) -> None:
         """Show which layer runs."""
         self._step = (done, total, layer)
-        self._bar.show(*self._step)
+        self._bar.show(*self._step, running=True)
 
     def launched(self, fraction: float) -> None:
         """Show the progress of the launch; report a long remaining time once."""
@@ -148,7 +148,7 @@ class Watch(Progress):
                 f"Emulating the rest takes about {seconds_text(left)}; "
                 "Ctrl-C stops it and keeps the completed rows."
             )
-        self._bar.show(done + fraction, total, what, left=left)
+        self._bar.show(done + fraction, total, what, left=left, running=True)
 
     def printed(self, lines: Sequence[str]) -> None:
         """Print the kernel's output, as a GPU does."""

@@ -286,11 +286,13 @@ def build_all(
     *,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
+    left_out: list[tuple[str, str]] | None = None,
 ) -> list[Binary]:
     """Fill the cache with what `kernels` (by default the ladder) need on one board.
 
     That is each kernel's default configuration with each epilogue that it fuses, for aligned and
-    unaligned rows. Configurations that the board refuses are left out.
+    unaligned rows. Configurations that the board refuses are left out: the kernels of which there
+    is nothing to build are added to `left_out`, with the reason.
 
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`.
@@ -299,11 +301,15 @@ def build_all(
         from gemmkit.kernels.catalog import LADDER
 
         kernels = LADDER
-    plans = {
-        (plan.source, plan.entry): plan
-        for kernel in kernels
-        for plan in _default_plans(kernel, gpu)
-    }
+    plans: dict[tuple[SourceFile, str], LaunchPlan] = {}
+    for kernel in kernels:
+        found = _default_plans(kernel, gpu)
+        plans |= {(plan.source, plan.entry): plan for plan in found}
+        if not found and left_out is not None:
+            size = _REPRESENTATIVE_SIZES[0]
+            problem = kernel.lay_out(GemmProblem(size, size, size))
+            reason = kernel.supports(problem, kernel.default, gpu)
+            left_out.append((kernel.name, reason or "it takes none of the usual problems"))
     return compile_many(list(plans.values()), gpu.arch, cache_dir=cache_dir, progress=progress)
 
 

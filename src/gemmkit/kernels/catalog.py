@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.gpu import GpuSpec
@@ -82,18 +83,41 @@ def _of_other_types(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
 def find_kernel(name: str) -> Kernel:
     """The rung, or production kernel, of that name; case and dashes do not matter.
 
+    With settings, as in `naive:BM=16,BN=16`, these are the default configuration of what is
+    returned.
+
     Raises:
-        UsageError: no such kernel; the text lists the nearest names.
+        UsageError: no such kernel or key; the text lists the nearest names.
         UnsupportedType: it is not a text.
     """
     if not isinstance(name, str):
         raise UnsupportedType(f"{name!r} is not the name of a kernel, such as 'gemm_tiled'")
+    name, colon, settings = name.partition(":")
     wanted = name.strip().lower().replace("-", "_")
     by_name = {kernel.name: kernel for kernel in (*LADDER, *PRODUCTION)}
     kernel = by_name.get(wanted)
     if kernel is None:
         raise UsageError(unknown_name("kernel", name, by_name))
-    return kernel
+    if not colon:
+        return kernel
+    return replace(kernel, default=kernel.configure(read_settings(settings)))
+
+
+def read_settings(text: str) -> dict[str, int]:
+    """Read `KEY=VALUE,…`.
+
+    Raises:
+        UsageError: a part is not of that form, or a key is given twice.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        key, _equals, number = (word.strip() for word in part.partition("="))
+        if not (key and number.isdecimal()):
+            raise UsageError(f"'{part}' is not KEY=VALUE with an integer")
+        if key in found:
+            raise UsageError(f"'{key}' is given twice")
+        found[key] = int(number)
+    return found
 
 
 def takers(problem: GemmProblem, gpu: GpuSpec) -> tuple[Kernel, ...]:

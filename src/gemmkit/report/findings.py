@@ -20,6 +20,7 @@ from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
 from gemmkit.report.wrong_result import bound_notes, wrong_result
+from gemmkit.units import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -53,9 +54,9 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
     columns = (
         Column("problem", "left", drop=1, reserve=19),
         Column("M×N×K", "left", reserve=11),
-        Column("with", "left", reserve=12),
+        Column("with", "left", drop=2, reserve=12),
         Column("verdict", "left", reserve=12),
-        Column("error /\nbound", reserve=7),
+        Column("error /\nbound", drop=3, reserve=7),
         Column("findings", "left", reserve=11),
     )
     return Table(
@@ -249,8 +250,8 @@ def summary(records: Sequence[CheckRecord]) -> str:
     found = "no findings"
     if kinds:
         listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        found = f"{_counted(kinds.total(), 'distinct finding')} ({listed})"
-    return f"{_counted(len(records), 'problem')}: {parts}; {found}"
+        found = f"{counted(kinds.total(), 'distinct finding')} ({listed})"
+    return f"{counted(len(records), 'problem')}: {parts}; {found}"
 
 
 def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
@@ -266,7 +267,3 @@ def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
         f"Every problem passed where {multiples_text(found)}. If the kernel is meant only for such "
         f"sizes, use --multiple-of {option} (in Python multiple_of=({option}))"
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)

@@ -15,9 +15,10 @@ from gemmkit.report.wrong_result import bound_notes, wrong_result
 _COUNTED = (
     "Emulated, so there are no times; with an NVIDIA GPU, `--device cuda` measures them. Requests "
     "and sectors are those of global loads, including cp.async; shared wavefronts are those after "
-    "ptxas's merging of adjacent loads. Registers are the compiler's; occupancy and waves follow "
-    "from the board's limits. `gemmkit explain KERNEL` interprets a kernel's figures."
+    "ptxas's merging of adjacent loads."
 )
+_RESIDENT = "Registers are the compiler's; occupancy and waves follow from the board's limits."
+_INTERPRETED = "`gemmkit explain KERNEL` interprets a kernel's figures."
 
 # Rows are printed one at a time: widths reserved for figures that are not known yet.
 _CORRECT = Column("max error / bound", drop=1, reserve=17)
@@ -74,8 +75,8 @@ def ladder_table(
 ) -> Table:
     """One row per record, in order: times if any record has one, otherwise counters.
 
-    A rung that was left out has a row with the reason, in its place. While the ladder is running,
-    rungs past the last record have no row yet.
+    A rung that was left out has a row with the reason, in its place; what is not a rung comes below
+    all rungs. While the ladder is running, rungs past the last record have no row yet.
     """
     timed = any(record.time_us for record in records)
     columns = (*_LADDER_HEAD, *(_TIMED if timed else _COUNTERS), *_RESIDENCY)
@@ -83,7 +84,8 @@ def ladder_table(
     rows: list[Row] = []
     waiting = sorted((each for each in left_out if each.rung is not None), key=_rung)
     for previous, record in zip(before, records, strict=False):
-        while waiting and record.rung is not None and _rung(waiting[0]) < record.rung:
+        # What is not a rung follows all of them.
+        while waiting and (record.rung is None or _rung(waiting[0]) < record.rung):
             rows.append(_left_out_row(waiting.pop(0), len(columns)))
         rows.append(
             Row(
@@ -160,10 +162,11 @@ def bench_table(records: Sequence[Record]) -> Table:
 def sweep_table(records: Sequence[Record]) -> Table:
     """One row per record: sizes, error, and minimum, mean and maximum time, or counters."""
     timed = any(record.time_us for record in records)
+    grouped = all(record.problem.groups for record in records)
     rows = tuple(
         Row(
             (
-                *_size_cells(record),
+                *_size_cells(record)[: 1 if grouped else 2],
                 Cell(kernel_label(record)),
                 correctness(record),
                 *(_spread_cells(record) if timed else _emulated_cells(record)),
@@ -171,8 +174,10 @@ def sweep_table(records: Sequence[Record]) -> Table:
         )
         for record in records
     )
-    columns = (*_SWEEP_HEAD, *(_SPREAD if timed else _EMULATED))
-    return Table(_caption(records, shape=False), columns, rows, _footnotes(records, timed))
+    head = (Column("groups", "left", reserve=5), *_SWEEP_HEAD[2:]) if grouped else _SWEEP_HEAD
+    columns = (*head, *(_SPREAD if timed else _EMULATED))
+    notes = _footnotes(records, timed, resident=False)
+    return Table(_caption(records, shape=False), columns, rows, notes)
 
 
 def kernel_label(record: Record) -> str:
@@ -293,7 +298,8 @@ def _caption(records: Sequence[Record], *, shape: bool = True) -> str:
     return f"C = αAB + βC,{size} {types}, {scale}, on {where}"
 
 
-def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:
+def _footnotes(records: Sequence[Record], timed: bool, *, resident: bool = True) -> tuple[str, ...]:
+    """What explains the columns; `resident` says whether those of `_RESIDENCY` are among them."""
     wrong = [each for each in records if not each.correct]
     notes = []
     if wrong:
@@ -301,5 +307,5 @@ def _footnotes(records: Sequence[Record], timed: bool) -> tuple[str, ...]:
         notes.append(f"WRONG RESULTS: {len(wrong)} of {len(records)} ({names}).")
     notes += bound_notes(each.arithmetic for each in records)
     if records and not timed:
-        notes.append(_COUNTED)
+        notes.append(" ".join((_COUNTED, *(_RESIDENT,) * resident, _INTERPRETED)))
     return tuple(notes)
